@@ -1,0 +1,1 @@
+"""How fast schemas check and cast, beside their peers."""

@@ -1,0 +1,153 @@
+"""`python -m bench.schema`: every engine on the same values in one run, as ratios to bare jsonschema-rs."""
+
+from __future__ import annotations
+
+import gc
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+
+from bench.schema import peers
+from bench.schema.payloads import Case, cases, with_bad_leaf, with_excess
+from operations.schema import from_schema
+
+RESULTS = Path(__file__).resolve().parent.parent / "results" / "schema.json"
+_ROUNDS = 41
+Row = dict[str, float | str]
+
+
+def medians(verbs: dict[str, tuple[Callable[[Any], Any], Any]], repeat: int) -> dict[str, float]:
+    """The median microseconds of each verb on its value, the verbs taking turns."""
+    samples: dict[str, list[float]] = {name: [] for name in verbs}
+    gc.collect()
+    gc.freeze()  # what the benchmark itself holds is nobody's garbage
+    for _ in range(_ROUNDS):
+        for name, (verb, value) in verbs.items():
+            start = time.perf_counter()
+            for _ in range(repeat):
+                verb(value)
+            samples[name].append((time.perf_counter() - start) / repeat * 1e6)
+    return {name: statistics.median(times) for name, times in samples.items()}
+
+
+def measure(case: Case) -> Row:
+    """One case with every engine in this process."""
+    value, excess, bad = case.value, with_excess(case.value), with_bad_leaf(case.value)
+    bare = jsonschema_rs.validator_for(case.schema, offline=True)
+    clean, untidy, broken = (from_schema(case.schema) for _ in range(3))
+    assert clean.cast(value) is value
+    assert untidy.cast(excess) == value
+    assert broken.normalise(bad)[1]
+    verbs: dict[str, tuple[Callable[[Any], Any], Any]] = {
+        "jsonschema-rs is_valid": (bare.is_valid, value),
+        "jsonschema-rs is_valid, excess": (bare.is_valid, excess),
+        "check": (clean.check, value),
+        "cast, clean": (clean.cast, value),
+        "normalise, clean": (clean.normalise, value),
+        "cast, excess everywhere": (untidy.cast, excess),
+        "cast, one bad leaf": (broken.cast, bad),
+    }
+    missing: Row = {}
+    for name, peer in (("pydantic models", peers.pydantic), ("fastjsonschema", peers.fastjsonschema)):
+        try:
+            verbs[name] = (peer(case.schema), value)
+        except peers.Missing as error:
+            missing[name] = str(error)
+    return {**medians(verbs, case.repeat), **missing}
+
+
+def measure_node(all_cases: list[Case], rows: list[Row]) -> None:
+    """TypeBox's `Value.Cast`, added to the rows."""
+    inputs = [
+        {
+            "schema": case.schema,
+            "values": {
+                "TypeBox Cast, clean": case.value,
+                "TypeBox Cast, excess everywhere": with_excess(case.value),
+                "TypeBox Cast, one bad leaf": with_bad_leaf(case.value),
+            },
+        }
+        for case in all_cases
+    ]
+    try:
+        for row, times in zip(rows, peers.typebox(inputs), strict=True):
+            row.update(times)
+    except peers.Missing as error:
+        for row in rows:
+            row["TypeBox Cast, clean"] = str(error)
+
+
+def measure_building() -> Row:
+    """Schemas for all outputs of GitHub's document: building them, and then using each for the first time."""
+    try:
+        folder = peers.install_node("@octokit/openapi")
+    except peers.Missing as error:
+        return {"build": str(error)}
+    document = json.loads((folder / "generated" / "api.github.com.json").read_text())
+    outputs = list(_outputs(document))
+    times = []
+    for _ in range(7):
+        gc.collect()
+        start = time.perf_counter()
+        schemas = [from_schema(schema, dialect="openapi-3.0") for schema in outputs]
+        times.append(time.perf_counter() - start)
+    start = time.perf_counter()
+    for schema in schemas:
+        schema.check(None)
+    first = time.perf_counter() - start
+    return {"schemas": len(outputs), "build, ms": statistics.median(times) * 1e3, "first check of all, ms": first * 1e3}
+
+
+def _outputs(document: dict[str, Any]) -> Any:
+    for path in document["paths"].values():
+        for method, operation in path.items():
+            if method in ("get", "put", "post", "patch", "delete"):
+                schema = _output(operation, document)
+                if schema is not None:
+                    yield {**schema, "components": document["components"]}
+
+
+def _output(operation: dict[str, Any], document: dict[str, Any]) -> dict[str, Any] | None:
+    for status, response in operation.get("responses", {}).items():
+        if "$ref" in response:
+            response = document["components"]["responses"][response["$ref"].rsplit("/", 1)[1]]
+        content = response.get("content", {}).get("application/json", {})
+        if status.startswith("2") and "schema" in content:
+            schema: dict[str, Any] = content["schema"]
+            return schema
+    return None
+
+
+def show(name: str, row: Row) -> None:
+    """One case as lines: microseconds and the ratio to bare jsonschema-rs."""
+    base = row.get("jsonschema-rs is_valid")
+    print(f"\n{name}")
+    for label, value in row.items():
+        if isinstance(value, str):
+            print(f"  {label:32} {value}")
+        elif isinstance(base, float):
+            print(f"  {label:32} {value:12.2f} µs {value / base:8.2f} x")
+        else:
+            print(f"  {label:32} {value:12.2f}")
+
+
+def main() -> None:
+    """Measure, print and keep."""
+    all_cases = cases()
+    rows = [measure(case) for case in all_cases]
+    measure_node(all_cases, rows)
+    results: dict[str, Row] = {case.name: row for case, row in zip(all_cases, rows, strict=True)}
+    results["GitHub's outputs"] = measure_building()
+    for name, row in results.items():
+        show(name, row)
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The peers, each behind one function that returns a callable or says why it cannot."""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+NODE = Path(__file__).resolve().parent.parent / "node_modules"
+Verb = Callable[[Any], Any]
+
+
+class Missing(Exception):  # noqa: N818 - not an error: the row says so
+    """A peer that is not here, and why."""
+
+
+def fastjsonschema(schema: dict[str, Any]) -> Verb:
+    """fastjsonschema's generated validator, formats left unchecked like everybody else's."""
+    try:
+        import fastjsonschema as peer
+    except ImportError as error:
+        raise Missing("fastjsonschema is not installed") from error
+    local = json.loads(json.dumps(schema).replace("#/$defs/", "#/definitions/").replace('"$defs"', '"definitions"'))
+    local["$schema"] = "http://json-schema.org/draft-07/schema#"
+    compiled: Verb = peer.compile(local, use_formats=False)
+    return compiled
+
+
+def pydantic(schema: dict[str, Any]) -> Verb:
+    """pydantic models with the same fields, built from the schema."""
+    try:
+        import pydantic as peer
+    except ImportError as error:
+        raise Missing("pydantic is not installed") from error
+    return _Models(peer, schema).validator()
+
+
+class _Models:
+    """Builds one pydantic type for each schema."""
+
+    def __init__(self, peer: Any, root: dict[str, Any]) -> None:
+        self._peer = peer
+        self._root = root
+        self._made: dict[int, Any] = {}
+
+    def validator(self) -> Verb:
+        adapter = self._peer.TypeAdapter(self._type(self._root))
+        return lambda value: adapter.validate_python(value)
+
+    def _type(self, schema: dict[str, Any]) -> Any:
+        from typing import Literal
+
+        if "$ref" in schema:
+            target = self._root if schema["$ref"] == "#" else self._root["$defs"][schema["$ref"].rsplit("/", 1)[1]]
+            return self._type(target)
+        if "anyOf" in schema:
+            return functools.reduce(operator.or_, (self._type(branch) or type(None) for branch in schema["anyOf"]))
+        if "enum" in schema or "const" in schema:
+            return Literal[tuple(schema.get("enum", [schema.get("const")]))]
+        kind = schema["type"]
+        if isinstance(kind, list):
+            return self._type({**schema, "type": kind[0]}) | None
+        simple = {"string": str, "integer": int, "number": float, "boolean": bool, "null": None}
+        if kind in simple:
+            return simple[kind]
+        return list[self._type(schema["items"])] if kind == "array" else self._model(schema)  # type: ignore[misc]
+
+    def _model(self, schema: dict[str, Any]) -> Any:
+        if id(schema) not in self._made:
+            name = f"Model{len(self._made)}"
+            self._made[id(schema)] = name  # a recursive field refers to the model by its name
+            fields: dict[str, Any] = {
+                key: (self._type(item), ... if key in schema["required"] else None)
+                for key, item in schema["properties"].items()
+            }
+            model = self._peer.create_model(name, **fields)
+            self._made[id(schema)] = model
+            model.model_rebuild(_types_namespace={name: model})
+        return self._made[id(schema)]
+
+
+def install_node(package: str) -> Path:
+    """Install an npm package beside the benchmarks when it is not there yet."""
+    folder = NODE / package
+    if not folder.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            raise Missing("npm is not installed")
+        command = [
+            npm,
+            "install",
+            "--no-save",
+            "--no-package-lock",
+            "--no-audit",
+            "--no-fund",
+            "--silent",
+            "--prefix",
+            str(NODE.parent),
+            package,
+        ]
+        failed = subprocess.run(command, capture_output=True, check=False).returncode
+        (NODE / ".package-lock.json").unlink(missing_ok=True)  # it would name where packages came from
+        if failed or not folder.exists():
+            raise Missing(f"npm could not install {package}")
+    return folder
+
+
+def typebox(cases: list[dict[str, Any]]) -> list[dict[str, float]]:
+    """Microseconds of TypeBox's `Value.Cast` in Node, for each case: clean, excess, bad leaf."""
+    install_node("@sinclair/typebox")
+    node = shutil.which("node")
+    if node is None:
+        raise Missing("node is not installed")
+    script = Path(__file__).with_name("typebox.cjs")
+    done = subprocess.run([node, str(script)], input=json.dumps(cases), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Missing(f"the Node script failed: {done.stderr.strip().splitlines()[-1:]}")
+    rows: list[dict[str, float]] = json.loads(done.stdout)
+    return rows

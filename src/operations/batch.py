@@ -1,0 +1,45 @@
+"""Running many calls with bounded concurrency, each to an outcome of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from operations.context import OperationContext
+from operations.envelope import ResponseEnvelope
+from operations.errors import CallError
+from operations.spec import Operation
+
+Target = str | Operation[Any]
+BatchCall = Target | tuple[Target, Any] | tuple[Target, Any, OperationContext | None]
+Execute = Callable[[Any, Any, OperationContext | None], Awaitable[ResponseEnvelope[Any]]]
+
+
+async def run_batch(
+    execute: Execute, calls: Iterable[BatchCall], *, concurrency: int, context: OperationContext | None
+) -> list[ResponseEnvelope[Any] | CallError]:
+    """Each call's envelope or error, in the order of the calls; the iterable is read only as fast as calls end."""
+    if concurrency < 1:
+        raise ValueError(f"concurrency is {concurrency}: at least one call must be allowed to run")
+    outcomes: dict[int, ResponseEnvelope[Any] | CallError] = {}
+    pending = enumerate(calls)
+
+    async def work() -> None:
+        for index, call in pending:
+            target, input, own = _unpack(call)
+            try:
+                outcomes[index] = await execute(target, input, own or context)
+            except CallError as error:
+                outcomes[index] = error
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(work())
+    return [outcomes[index] for index in range(len(outcomes))]
+
+
+def _unpack(call: BatchCall) -> tuple[Target, Any, OperationContext | None]:
+    if not isinstance(call, tuple):
+        return call, None, None
+    return call if len(call) == 3 else (*call, None)

@@ -1,0 +1,125 @@
+"""BlockingRegistry: a registry for programs without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
+from concurrent.futures import CancelledError
+from typing import Any, TypeVar, overload
+
+from operations.batch import BatchCall
+from operations.context import OperationContext
+from operations.envelope import ResponseEnvelope
+from operations.errors import CallError, ErrorCode
+from operations.registry import OperationRegistry
+from operations.spec import Operation
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class BlockingRegistry:
+    """Calls a registry's operations from ordinary code, on an event loop in a thread of its own.
+
+    Open it with `with`: leaving the block ends the loop and whatever still runs on it. Not for use on that loop
+    itself, that is inside a handler, which would wait for itself: a handler has `context.env`.
+    """
+
+    def __init__(self, registry: OperationRegistry) -> None:
+        self.registry = registry
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> BlockingRegistry:
+        if self._loop is not None:
+            raise RuntimeError("this BlockingRegistry is open already")
+        opened = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._serve, args=(self._loop, opened), name="operations-blocking", daemon=True
+        )
+        self._thread.start()
+        opened.wait()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    @overload
+    def execute(
+        self, operation: Operation[R], input: Any = None, context: OperationContext | None = None
+    ) -> ResponseEnvelope[R]: ...
+    @overload
+    def execute(
+        self, operation: str, input: Any = None, context: OperationContext | None = None
+    ) -> ResponseEnvelope[Any]: ...
+    def execute(
+        self, operation: str | Operation[Any], input: Any = None, context: OperationContext | None = None
+    ) -> ResponseEnvelope[Any]:
+        """Call an operation and wait for its envelope."""
+        return self._wait(self.registry.execute(operation, input, context))
+
+    def execute_many(
+        self, calls: Iterable[BatchCall], *, concurrency: int = 64, context: OperationContext | None = None
+    ) -> list[ResponseEnvelope[Any] | CallError]:
+        """Run a batch and wait for all of it."""
+        return self._wait(self.registry.execute_many(calls, concurrency=concurrency, context=context))
+
+    @overload
+    def subscribe(
+        self, operation: Operation[R], input: Any = None, context: OperationContext | None = None
+    ) -> Iterator[ResponseEnvelope[R]]: ...
+    @overload
+    def subscribe(
+        self, operation: str, input: Any = None, context: OperationContext | None = None
+    ) -> Iterator[ResponseEnvelope[Any]]: ...
+    def subscribe(
+        self, operation: str | Operation[Any], input: Any = None, context: OperationContext | None = None
+    ) -> Iterator[ResponseEnvelope[Any]]:
+        """Follow an operation's stream as an ordinary iterator; closing it closes the handler's generator."""
+        stream = self.registry.subscribe(operation, input, context)
+        try:
+            while (envelope := self._wait(_next(stream))) is not None:
+                yield envelope
+        finally:
+            if self._loop is not None:
+                self._wait(stream.aclose())
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        loop = self._loop
+        if loop is None or threading.current_thread() is self._thread:
+            work.close()
+            reason = "is closed: open it with `with`" if loop is None else "cannot be used by a handler it runs"
+            raise CallError(ErrorCode.EXECUTION_ERROR, f"this BlockingRegistry {reason}")
+        outcome = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return outcome.result()
+        except CancelledError:
+            raise CallError(ErrorCode.ABORTED, "the BlockingRegistry was closed during the call") from None
+        except KeyboardInterrupt:
+            outcome.cancel()
+            raise
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop, opened: threading.Event) -> None:
+        asyncio.set_event_loop(loop)
+        loop.call_soon(opened.set)
+        try:
+            loop.run_forever()
+        finally:
+            tasks = asyncio.all_tasks(loop)
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+
+async def _next(stream: AsyncGenerator[ResponseEnvelope[Any], None]) -> ResponseEnvelope[Any] | None:
+    """The next envelope, or None at the end: StopAsyncIteration cannot cross from one thread to another."""
+    return await anext(stream, None)

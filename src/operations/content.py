@@ -1,0 +1,199 @@
+"""MCP content blocks as our own types: the core never imports the MCP SDK, and newer servers never break it.
+
+A field of a known block that has no name here (`_meta`, `title`, `size`) is kept in the block's `extra` and written
+back; a block of an unknown type becomes a text block that holds the block's JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from operations.schema import Schema, from_schema
+from operations.wire import encode_json
+
+
+class _Open(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A value with named fields and room for those it does not name."""
+
+    extra: dict[str, Any] = {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The value with its JSON names, the extra fields among them; an absent field is left out."""
+        data: dict[str, Any] = {}
+        for field, name in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
+            value = getattr(self, field)
+            if field != "extra" and value is not None:
+                data[name] = value.to_dict() if isinstance(value, _Open) else value
+        return {**self.extra, **data}
+
+
+class MCPAnnotations(_Open, frozen=True, kw_only=True):
+    """For whom a block is meant, how much it matters, when it last changed."""
+
+    audience: list[str] | None = None
+    priority: float | None = None
+    last_modified: str | None = None
+
+
+class MCPResourceContent(_Open, frozen=True, kw_only=True):
+    """The content of a resource: text, or a base64 blob."""
+
+    uri: str
+    mime_type: str | None = None
+    text: str | None = None
+    blob: str | None = None
+
+
+class _Block(_Open, frozen=True, kw_only=True):
+    """What every content block has."""
+
+    annotations: MCPAnnotations | None = None
+
+    type: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The block as the protocol writes it."""
+        return {"type": self.type, **super().to_dict()}
+
+
+class MCPTextContent(_Block, frozen=True, kw_only=True):
+    """A block of text."""
+
+    text: str
+    type: ClassVar[Literal["text"]] = "text"
+
+
+class MCPImageContent(_Block, frozen=True, kw_only=True):
+    """An image, in base64."""
+
+    data: str
+    mime_type: str
+    type: ClassVar[Literal["image"]] = "image"
+
+
+class MCPAudioContent(_Block, frozen=True, kw_only=True):
+    """A sound, in base64."""
+
+    data: str
+    mime_type: str
+    type: ClassVar[Literal["audio"]] = "audio"
+
+
+class MCPEmbeddedResource(_Block, frozen=True, kw_only=True):
+    """A resource, content included."""
+
+    resource: MCPResourceContent
+    type: ClassVar[Literal["resource"]] = "resource"
+
+
+class MCPResourceLink(_Block, frozen=True, kw_only=True):
+    """A pointer to a resource that can be read by its uri."""
+
+    uri: str
+    name: str
+    description: str | None = None
+    mime_type: str | None = None
+    type: ClassVar[Literal["resource_link"]] = "resource_link"
+
+
+MCPContentBlock = MCPTextContent | MCPImageContent | MCPAudioContent | MCPEmbeddedResource | MCPResourceLink
+
+_BLOCKS: dict[str, type[MCPContentBlock]] = {
+    "text": MCPTextContent,
+    "image": MCPImageContent,
+    "audio": MCPAudioContent,
+    "resource": MCPEmbeddedResource,
+    "resource_link": MCPResourceLink,
+}
+_NESTED = {"annotations": MCPAnnotations, "resource": MCPResourceContent}
+
+
+def content_block(block: Mapping[str, Any]) -> MCPContentBlock:
+    """Read a content block; one we do not know, or that is not formed as its type says, is kept as JSON text."""
+    name = block.get("type")
+    kind = _BLOCKS.get(name) if isinstance(name, str) else None
+    if kind is not None:
+        members = {key: value for key, value in block.items() if key != "type"}
+        try:
+            block_of_kind: MCPContentBlock = _read(kind, members)
+        except msgspec.ValidationError:
+            pass
+        else:
+            return block_of_kind
+    return MCPTextContent(text=encode_json(dict(block)).decode())
+
+
+def is_content_block(value: object) -> bool:
+    """Whether `value` is a mapping that describes a block: one of our types, well formed, or a type we do not know."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("type"), str):
+        return False
+    kind = _BLOCKS.get(value["type"])
+    if kind is None:
+        return True
+    try:
+        _read(kind, {key: member for key, member in value.items() if key != "type"})
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _read(kind: type[Any], members: Mapping[str, Any]) -> Any:
+    """A value of `kind` from its JSON members; those it does not name go to `extra`."""
+    names = set(kind.__struct_encode_fields__) - {"extra"}
+    known: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    for key, value in members.items():
+        if key not in names:
+            extra[key] = value
+        elif key in _NESTED and isinstance(value, Mapping):
+            known[key] = _read(_NESTED[key], value)
+        elif value is None:
+            raise msgspec.ValidationError(f"`{key}` is null")
+        else:
+            known[key] = value
+    if extra:
+        known["extra"] = extra
+    return msgspec.convert(known, kind)
+
+
+def _block_schema(kind: str, properties: dict[str, Any], *, optional: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"type": {"const": kind}, **properties, "annotations": _ANNOTATIONS},
+        "required": ["type", *(name for name in properties if name not in optional)],
+    }
+
+
+_TEXT = {"type": "string"}
+_ANNOTATIONS = {
+    "type": "object",
+    "properties": {
+        "audience": {"type": "array", "items": _TEXT},
+        "priority": {"type": "number"},
+        "lastModified": _TEXT,
+    },
+}
+_RESOURCE = {
+    "type": "object",
+    "properties": {"uri": _TEXT, "mimeType": _TEXT, "text": _TEXT, "blob": _TEXT},
+    "required": ["uri"],
+}
+
+CONTENT_BLOCK: dict[str, Any] = {
+    "anyOf": [
+        _block_schema("text", {"text": _TEXT}),
+        _block_schema("image", {"data": _TEXT, "mimeType": _TEXT}),
+        _block_schema("audio", {"data": _TEXT, "mimeType": _TEXT}),
+        _block_schema("resource", {"resource": _RESOURCE}),
+        _block_schema(
+            "resource_link",
+            {"uri": _TEXT, "name": _TEXT, "description": _TEXT, "mimeType": _TEXT},
+            optional=("description", "mimeType"),
+        ),
+    ]
+}
+
+MCPContentBlockSchema: Schema = from_schema(CONTENT_BLOCK)

@@ -1,0 +1,109 @@
+"""Identity and OperationContext: who calls, on whose behalf, and until when."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from operations.errors import CallError, ErrorCode
+
+TRACE_FIELDS = ("traceparent", "tracestate")
+
+
+Progress = Callable[[float, float | None, str | None], Awaitable[None] | None]
+"""Told how far a call has come: progress, total where it is known, a message where there is one."""
+
+
+class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An authenticated caller: its id, what it may do, and the claims it came with."""
+
+    id: str
+    scopes: Sequence[str] = ()
+    resources: Mapping[str, Sequence[str]] = {}
+    """What may be done to single resources: `"type:id"` to a list of actions."""
+    claims: Mapping[str, Any] = {}
+
+
+class Env(Protocol):
+    """The operations a handler can reach: `env.github.get_repo(owner=…)`, `env["github"]["get_repo"]({…})`."""
+
+    def __getattr__(self, name: str) -> Any: ...
+
+    def __getitem__(self, name: str) -> Any: ...
+
+
+class _NoEnv:
+    """The env of a context that no registry has completed: whatever is asked of it, it says what it is."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[name]
+
+    def __getitem__(self, name: str) -> Any:
+        message = f"env.{name} was asked of a context without an env: execute makes one, or pass build_env(…)"
+        raise CallError(ErrorCode.EXECUTION_ERROR, message)
+
+
+NO_ENV: Env = _NoEnv()
+
+
+class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What surrounds one call; a change makes a new one."""
+
+    request_id: str = ""
+    """Made by `execute` where it is empty."""
+    parent_request_id: str | None = None
+    identity: Identity | None = None
+    deadline: int | None = None
+    """Epoch milliseconds after which nobody waits for the answer."""
+    deadline_kept: bool = False
+    """Whether whoever made this context ends the call at its deadline, so that the registry need not."""
+    env: Env = NO_ENV
+    """The operations within reach; made by `execute` where there is none."""
+    metadata: Mapping[str, Any] = {}
+    progress: Progress | None = None
+    """Called with the progress that the source of a running call reports; a nested call does not inherit it."""
+    trusted: bool | None = None
+    """Whether nested calls skip the access check; when not said, a context without an identity is trusted."""
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether nested calls made from this context skip the access check."""
+        return self.identity is None if self.trusted is None else self.trusted
+
+    def child(self) -> OperationContext:
+        """The context of a call nested in this one: same caller, deadline and trace, linked to its parent.
+
+        Other metadata stays behind: it may hold credentials that were meant for this call alone.
+        """
+        metadata = self.metadata
+        return OperationContext(
+            request_id=new_request_id(),
+            parent_request_id=self.request_id,
+            identity=self.identity,
+            deadline=self.deadline,
+            metadata={key: metadata[key] for key in TRACE_FIELDS if key in metadata} if metadata else metadata,
+            trusted=self.is_trusted,
+        )
+
+
+def new_request_id() -> str:
+    """An id that no other call has: random for the process, counted within it."""
+    return f"{_process_id}-{next(_counter):x}"
+
+
+def _renew_process_id() -> None:
+    global _process_id
+    _process_id = os.urandom(16).hex()
+
+
+_counter = itertools.count(1)
+_process_id = ""
+_renew_process_id()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_process_id)

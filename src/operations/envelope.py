@@ -1,0 +1,308 @@
+"""ResponseEnvelope: what every call returns, `data` with `meta` of the source it came from.
+
+The set of sources is closed: a new one is a change in this file and nowhere else. Content blocks live in
+`operations.content`; how an envelope is written as bytes, in `operations.wire`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, Literal, TypeGuard, TypeVar, cast
+
+import msgspec
+
+from operations.content import CONTENT_BLOCK, MCPContentBlock, content_block, is_content_block
+from operations.errors import CallError, ErrorCode
+from operations.schema import Schema, from_schema
+from operations.wire import decode_json, decode_msgpack, encode_json, encode_msgpack
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+Headers = Mapping[str, str | Iterable[str]] | Iterable[tuple[str, str]]
+
+
+class LocalResponseMeta(
+    msgspec.Struct, frozen=True, rename="camel", tag_field="source", tag="local", forbid_unknown_fields=False
+):
+    """What is known of a result made in this process."""
+
+    operation_id: str
+    timestamp: int
+    """Epoch milliseconds, taken when the result was wrapped."""
+
+    @property
+    def source(self) -> Literal["local"]:
+        """The discriminant."""
+        return "local"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The meta with its JSON names."""
+        return {"source": "local", "operationId": self.operation_id, "timestamp": self.timestamp}
+
+
+class SSEEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The type and id of the server-sent event that carried a result."""
+
+    type: str
+    id: str | None = None
+
+
+class HTTPResponseMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, tag_field="source", tag="http"):
+    """What an HTTP response said beside its body."""
+
+    status_code: int
+    headers: dict[str, str]
+    """Names in lower case; a header sent several times is joined with `, `."""
+    content_type: str
+    set_cookies: list[str] | None = None
+    """Each `set-cookie` header by itself: joined they could not be told apart again."""
+    event: SSEEvent | None = None
+
+    @property
+    def source(self) -> Literal["http"]:
+        """The discriminant."""
+        return "http"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The meta with its JSON names; an absent field is left out."""
+        return cast("dict[str, Any]", msgspec.to_builtins(self))
+
+
+class MCPResponseMeta(msgspec.Struct, frozen=True):
+    """What an MCP tool's result said beside its data."""
+
+    is_error: bool
+    content: list[MCPContentBlock]
+    structured_content: dict[str, Any] | None = None
+    extensions: dict[str, Any] | None = None
+    """The protocol's `_meta`."""
+
+    @property
+    def source(self) -> Literal["mcp"]:
+        """The discriminant."""
+        return "mcp"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The meta with its JSON names; an absent field is left out."""
+        meta: dict[str, Any] = {
+            "source": "mcp",
+            "isError": self.is_error,
+            "content": [block.to_dict() for block in self.content],
+        }
+        if self.structured_content is not None:
+            meta["structuredContent"] = self.structured_content
+        if self.extensions is not None:
+            meta["_meta"] = self.extensions
+        return meta
+
+
+ResponseMeta = LocalResponseMeta | HTTPResponseMeta | MCPResponseMeta
+
+
+class ResponseEnvelope(msgspec.Struct, Generic[T_co], frozen=True):
+    """The result of a call: `data`, and in `meta` what its source knew about it."""
+
+    data: T_co
+    meta: ResponseMeta
+
+    def raise_for_error(self) -> ResponseEnvelope[T_co]:
+        """Raise `EXECUTION_ERROR` when an MCP tool reported an error; the envelope itself otherwise."""
+        meta = self.meta
+        if isinstance(meta, MCPResponseMeta) and meta.is_error:
+            texts = [block.text for block in meta.content if block.type == "text"]
+            message = "\n".join(texts) or "the tool reported an error without a text"
+            raise CallError(ErrorCode.EXECUTION_ERROR, message, meta.to_dict())
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """The envelope as plain data with its JSON names; bytes stay bytes."""
+        return {"data": self.data, "meta": self.meta.to_dict()}
+
+    def to_json(self) -> bytes:
+        """The envelope as JSON text (UTF-8)."""
+        return encode_json(self.to_dict())
+
+    def to_msgpack(self) -> bytes:
+        """The envelope as MessagePack."""
+        return encode_msgpack(self.to_dict())
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> ResponseEnvelope[Any]:
+        """Read an envelope from plain data; raises `VALIDATION_ERROR` where it is none."""
+        envelope = detect_envelope(value)
+        if envelope is None:
+            errors = ResponseEnvelopeSchema.errors(value)
+            listed = "; ".join(f"{error.path or '(value)'}: {error.message}" for error in errors[:5])
+            raise CallError(ErrorCode.VALIDATION_ERROR, f"not a response envelope: {listed}")
+        return envelope
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> ResponseEnvelope[Any]:
+        """Read an envelope from JSON."""
+        return cls.from_dict(decode_json(data))
+
+    @classmethod
+    def from_msgpack(cls, data: bytes) -> ResponseEnvelope[Any]:
+        """Read an envelope from MessagePack."""
+        return cls.from_dict(decode_msgpack(data))
+
+
+def local_envelope(data: T, operation_id: str) -> ResponseEnvelope[T]:
+    """Wrap a result made in this process, stamped with the present time."""
+    return ResponseEnvelope(data, LocalResponseMeta(operation_id, int(time.time() * 1000)))
+
+
+def http_envelope(
+    data: T,
+    *,
+    status_code: int,
+    headers: Headers = (),
+    content_type: str | None = None,
+    set_cookies: Iterable[str] | None = None,
+    event: SSEEvent | None = None,
+) -> ResponseEnvelope[T]:
+    """Wrap the body of an HTTP response; headers as sent, repeated ones included, are folded here."""
+    folded, cookies = _fold_headers(headers)
+    cookies = [*cookies, *(set_cookies or ())]
+    if content_type is None:
+        content_type = folded.get("content-type", "")
+    meta = HTTPResponseMeta(status_code, folded, content_type, cookies or None, event)
+    return ResponseEnvelope(data, meta)
+
+
+def mcp_envelope(
+    data: T,
+    *,
+    is_error: bool = False,
+    content: Iterable[MCPContentBlock | Mapping[str, Any]] = (),
+    structured_content: dict[str, Any] | None = None,
+    extensions: dict[str, Any] | None = None,
+) -> ResponseEnvelope[T]:
+    """Wrap the result of an MCP tool; content blocks may be given as ours or as plain mappings."""
+    blocks = [content_block(block) if isinstance(block, Mapping) else block for block in content]
+    return ResponseEnvelope(data, MCPResponseMeta(is_error, blocks, structured_content, extensions))
+
+
+def unwrap(envelope: ResponseEnvelope[T]) -> T:
+    """The data of an envelope."""
+    return envelope.data
+
+
+def is_response_envelope(value: object) -> TypeGuard[ResponseEnvelope[Any] | Mapping[str, Any]]:
+    """Whether `value` is an envelope, or a plain mapping that is one: source and that source's fields included."""
+    return detect_envelope(value) is not None
+
+
+def detect_envelope(value: object) -> ResponseEnvelope[Any] | None:
+    """The envelope that `value` is, or that a plain mapping describes; None for anything else."""
+    if isinstance(value, ResponseEnvelope):
+        return value
+    if not isinstance(value, Mapping) or "meta" not in value or "data" not in value:
+        return None
+    meta = value["meta"]
+    if not isinstance(meta, Mapping):
+        return None
+    source = meta.get("source")
+    read = _META_READERS.get(source) if isinstance(source, str) else None
+    typed = read(meta) if read is not None else None
+    return None if typed is None else ResponseEnvelope(value["data"], typed)
+
+
+def _fold_headers(headers: Headers) -> tuple[dict[str, str], list[str]]:
+    """Headers with lower-case names, repeated ones joined, and the `set-cookie` values apart."""
+    folded: dict[str, str] = {}
+    cookies: list[str] = []
+    for name, value in headers.items() if isinstance(headers, Mapping) else headers:
+        key = name.lower()
+        values = [value] if isinstance(value, str) else list(value)
+        if key == "set-cookie":
+            cookies += values
+        elif values:
+            folded[key] = ", ".join([folded[key], *values] if key in folded else values)
+    return folded, cookies
+
+
+def _read_local(meta: Mapping[str, Any]) -> LocalResponseMeta | None:
+    try:
+        return msgspec.convert(dict(meta), LocalResponseMeta)
+    except msgspec.ValidationError:
+        return None
+
+
+def _read_http(meta: Mapping[str, Any]) -> HTTPResponseMeta | None:
+    if any(meta.get(name, "") is None for name in ("setCookies", "event")):
+        return None
+    try:
+        typed = msgspec.convert(dict(meta), HTTPResponseMeta)
+    except msgspec.ValidationError:
+        return None
+    if all(name.islower() for name in typed.headers):
+        return typed
+    folded, cookies = _fold_headers(typed.headers)
+    return msgspec.structs.replace(typed, headers=folded, set_cookies=(typed.set_cookies or []) + cookies or None)
+
+
+def _read_mcp(meta: Mapping[str, Any]) -> MCPResponseMeta | None:
+    is_error, content = meta.get("isError"), meta.get("content")
+    if not isinstance(is_error, bool) or not isinstance(content, (list, tuple)):
+        return None
+    if not all(is_content_block(block) for block in content):
+        return None
+    optional: list[dict[str, Any] | None] = []
+    for name in ("structuredContent", "_meta"):
+        value = meta.get(name)
+        if name in meta and not isinstance(value, Mapping):
+            return None
+        optional.append(value if value is None or isinstance(value, dict) else dict(value))
+    return MCPResponseMeta(is_error, [content_block(block) for block in content], *optional)
+
+
+_META_READERS = {"local": _read_local, "http": _read_http, "mcp": _read_mcp}
+
+_TEXT = {"type": "string"}
+_LOCAL_META = {
+    "type": "object",
+    "properties": {
+        "source": {"const": "local"},
+        "operationId": _TEXT,
+        "timestamp": {"type": "integer", "description": "epoch milliseconds"},
+    },
+    "required": ["source", "operationId", "timestamp"],
+}
+_HTTP_META = {
+    "type": "object",
+    "properties": {
+        "source": {"const": "http"},
+        "statusCode": {"type": "integer"},
+        "headers": {"type": "object", "additionalProperties": _TEXT},
+        "contentType": _TEXT,
+        "setCookies": {"type": "array", "items": _TEXT},
+        "event": {"type": "object", "properties": {"type": _TEXT, "id": _TEXT}, "required": ["type"]},
+    },
+    "required": ["source", "statusCode", "headers", "contentType"],
+}
+_MCP_META = {
+    "type": "object",
+    "properties": {
+        "source": {"const": "mcp"},
+        "isError": {"type": "boolean"},
+        "content": {"type": "array", "items": CONTENT_BLOCK},
+        "structuredContent": {"type": "object"},
+        "_meta": {"type": "object"},
+    },
+    "required": ["source", "isError", "content"],
+}
+_META = {"anyOf": [_LOCAL_META, _HTTP_META, _MCP_META]}
+_ENVELOPE = {
+    "type": "object",
+    "properties": {"data": {"description": "the operation's output"}, "meta": _META},
+    "required": ["data", "meta"],
+}
+
+LocalResponseMetaSchema: Schema = from_schema(_LOCAL_META)
+HTTPResponseMetaSchema: Schema = from_schema(_HTTP_META)
+MCPResponseMetaSchema: Schema = from_schema(_MCP_META)
+ResponseMetaSchema: Schema = from_schema(_META)
+ResponseEnvelopeSchema: Schema = from_schema(_ENVELOPE)

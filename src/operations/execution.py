@@ -1,0 +1,141 @@
+"""Running a handler to a defined end: worker threads, deadlines, and every exception as a CallError."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NoReturn, TypeVar
+
+from operations.context import OperationContext
+from operations.errors import CallError, ErrorCode
+from operations.spec import Handler
+
+T = TypeVar("T")
+
+GRACE_SECONDS = 0.1
+"""How long a cancelled handler may take to clean up before its caller stops waiting for it."""
+
+
+class Execution:
+    """Runs handlers for one registry; what outlives its caller is kept and counted.
+
+    That is a thread, which cannot be stopped, or a handler that ignores its cancellation.
+    """
+
+    def __init__(self, *, threads: int) -> None:
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._stray_threads: set[Future[Any]] = set()
+        self._stray_tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def strays(self) -> int:
+        """How many handlers still run that nobody waits for."""
+        return len(self._stray_threads) + len(self._stray_tasks)
+
+    def close(self) -> None:
+        """Let the worker threads end once they are idle."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+            self._pool = None
+
+    async def in_thread(self, handler: Handler, input: Any, context: OperationContext) -> Any:
+        """Run a plain function in a worker thread; a caller who is cancelled leaves the thread to finish."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="operations")
+        variables = contextvars.copy_context()
+        job = self._pool.submit(variables.run, _call, handler, input, context)
+        try:
+            return await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            if not job.cancel() and not job.done():
+                self._stray_threads.add(job)
+                job.add_done_callback(self._stray_threads.discard)
+            raise
+
+    async def until(self, deadline: int, operation_id: str, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` until `deadline` (epoch ms): `TIMEOUT` if it has passed, or passes before the work is done."""
+        remaining = deadline / 1000 - time.time()
+        if remaining <= 0:
+            work.close()
+            raise CallError(ErrorCode.TIMEOUT, f"{operation_id}: the deadline had passed before the call began")
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((task,), timeout=remaining)
+        except asyncio.CancelledError:
+            await self._stop(task)
+            raise
+        if not task.done():
+            await self._stop(task)
+            raise CallError(ErrorCode.TIMEOUT, f"{operation_id}: the deadline passed during the call")
+        if task.cancelled():
+            raise CallError(ErrorCode.ABORTED, f"{operation_id}: the handler's task was cancelled")
+        return task.result()
+
+    async def _stop(self, task: asyncio.Task[Any]) -> None:
+        task.cancel()
+        await asyncio.wait((task,), timeout=GRACE_SECONDS)
+        if task.done():
+            _forget_outcome(task)
+        else:
+            self._stray_tasks.add(task)
+            task.add_done_callback(self._stray_tasks.discard)
+            task.add_done_callback(_forget_outcome)
+
+
+async def next_item(iterator: AsyncIterator[T], deadline: int | None, operation_id: str) -> T:
+    """The next item of a stream, or `TIMEOUT` where the deadline (epoch ms) comes first."""
+    if deadline is None:
+        return await anext(iterator)
+    limit = asyncio.timeout(max(0.0, deadline / 1000 - time.time()))
+    try:
+        async with limit:
+            return await anext(iterator)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise CallError(ErrorCode.TIMEOUT, f"{operation_id}: the deadline passed during the stream") from None
+
+
+def translate(error: BaseException, operation_id: str) -> NoReturn:
+    """Raise what the caller of an operation gets to see for an exception that left its handler."""
+    if isinstance(error, CallError):
+        raise error
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise error
+        raise CallError(ErrorCode.ABORTED, f"{operation_id}: the handler cancelled itself") from error
+    if isinstance(error, SystemExit):
+        message = f"{operation_id}: the handler asked the process to exit ({error.code})"
+        raise CallError(ErrorCode.EXECUTION_ERROR, message, {"type": "SystemExit"}) from error
+    if not isinstance(error, Exception):
+        raise error
+    kind = type(error).__name__
+    text = _describe(error)
+    message = f"{operation_id}: {kind}: {text}" if text else f"{operation_id}: {kind}"
+    raise CallError(ErrorCode.EXECUTION_ERROR, message, {"type": kind}) from error
+
+
+def _describe(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # a broken __str__ must not hide the error it belongs to
+        return ""
+
+
+def _call(handler: Handler, input: Any, context: OperationContext) -> Any:
+    try:
+        return handler(input, context)
+    except StopIteration as error:
+        # A future cannot carry StopIteration: its waiter would never wake.
+        raise RuntimeError("the handler raised StopIteration") from error
+
+
+def _forget_outcome(task: asyncio.Task[Any]) -> None:
+    """Read a task's exception, so that asyncio does not report it as never retrieved."""
+    if not task.cancelled():
+        task.exception()

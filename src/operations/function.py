@@ -1,0 +1,269 @@
+"""@operation: a typed Python function becomes an Operation, its schemas read off its signature."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from operations.context import OperationContext
+from operations.docstrings import read_docstring
+from operations.envelope import ResponseEnvelope
+from operations.schema import UNKNOWN, Field, Policy, TypeCodec, codec_for, jsonable, record_codec
+from operations.spec import AccessControl, Operation, OperationSpec, OperationType, SchemaLike
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+Returned = TypeVar("Returned", covariant=True)
+
+_STREAMS = (AsyncGenerator, AsyncIterator, AsyncIterable)
+
+
+class FunctionOperation(Operation[R_co], Generic[P, R_co, Returned], frozen=True, kw_only=True):
+    """An Operation made of a function, which can still be called directly as the function it was."""
+
+    function: Callable[P, Returned]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Returned:
+        """Call the function itself: no validation, no envelope."""
+        return self.function(*args, **kwargs)
+
+    @property
+    def __wrapped__(self) -> Callable[P, Returned]:
+        return self.function
+
+    @property
+    def __name__(self) -> str:
+        return self.function.__name__
+
+
+class _Decorate(typing.Protocol):
+    """What `operation(...)` returns: a decorator that keeps the function's types."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, ResponseEnvelope[R]]], /
+    ) -> FunctionOperation[P, R, Coroutine[Any, Any, ResponseEnvelope[R]]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> FunctionOperation[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, AsyncIterator[R]], /) -> FunctionOperation[P, R, AsyncIterator[R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> FunctionOperation[P, R, R]: ...
+
+
+@overload
+def operation(
+    function: Callable[P, Coroutine[Any, Any, ResponseEnvelope[R]]], /
+) -> FunctionOperation[P, R, Coroutine[Any, Any, ResponseEnvelope[R]]]: ...
+@overload
+def operation(function: Callable[P, Coroutine[Any, Any, R]], /) -> FunctionOperation[P, R, Coroutine[Any, Any, R]]: ...
+@overload
+def operation(function: Callable[P, AsyncIterator[R]], /) -> FunctionOperation[P, R, AsyncIterator[R]]: ...
+@overload
+def operation(function: Callable[P, R], /) -> FunctionOperation[P, R, R]: ...
+@overload
+def operation(
+    *,
+    id: str | None = None,
+    namespace: str | None = None,
+    name: str | None = None,
+    type: OperationType | str | None = None,
+    version: str = "1.0.0",
+    description: str | None = None,
+    title: str | None = None,
+    tags: Sequence[str] = (),
+    annotations: Mapping[str, Any] = ...,
+    access_control: AccessControl | None = None,
+    error_schemas: Mapping[str, SchemaLike] = ...,
+    output_policy: Policy | None = None,
+    durable: bool = False,
+    inline: bool = False,
+) -> _Decorate: ...
+
+
+def operation(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Turn a typed function into an Operation, as `@operation` or `@operation(...)`.
+
+    The input schema comes from the parameters, the output schema from the return type, descriptions from the
+    docstring, and the id from module and name unless `id`, `namespace` or `name` say otherwise. An async generator is
+    a subscription; anything else is a mutation unless `type` says `"query"`, which allows it to be retried. A plain
+    `def` runs in a worker thread unless `inline=True`.
+    """
+    # Names of the place where the function is defined, for annotations that are text.
+    scope = sys._getframe(1).f_locals
+    if function is not None:
+        return _make(function, scope)
+    return lambda decorated: _make(decorated, scope, **options)
+
+
+class _Signature(msgspec.Struct, frozen=True):
+    """What the signature of a function says that matters here."""
+
+    record: TypeCodec[dict[str, Any]]
+    output: TypeCodec[Any] | None
+    positional: tuple[str, ...]
+    contexts: tuple[str, ...]
+    streams: bool
+
+
+def _make(
+    function: Callable[..., Any],
+    scope: Mapping[str, Any],
+    *,
+    id: str | None = None,
+    namespace: str | None = None,
+    name: str | None = None,
+    type: OperationType | str | None = None,
+    description: str | None = None,
+    access_control: AccessControl | None = None,
+    inline: bool = False,
+    **declared: Any,
+) -> FunctionOperation[..., Any, Any]:
+    documentation = read_docstring(inspect.getdoc(function))
+    signature = _read_signature(function, scope, documentation.parameters)
+    if id is not None:
+        namespace, _, name = id.rpartition(".")
+    spec = OperationSpec(
+        namespace=namespace or _module_namespace(function),
+        name=name or function.__name__,
+        type=OperationType(_operation_type(function, signature, type)),
+        description=documentation.description if description is None else description,
+        input_schema=signature.record.schema,
+        output_schema=UNKNOWN if signature.output is None else signature.output.schema,
+        access_control=access_control or AccessControl(),
+        **declared,
+    )
+    call = _caller(function, signature)
+    # A type whose own values are JSON already may still be declared of a handler that returns something else.
+    output = (
+        {} if signature.output is None else {"dump": signature.output.dump or jsonable, "load": signature.output.load}
+    )
+    return FunctionOperation(
+        spec=spec,
+        function=function,
+        handler=None if signature.streams else call,
+        stream=call if signature.streams else None,
+        threaded=not (signature.streams or inline or inspect.iscoroutinefunction(function)),
+        wants_context=bool(signature.contexts),
+        **output,
+    )
+
+
+def _caller(function: Callable[..., Any], signature: _Signature) -> Callable[[Any, OperationContext], Any]:
+    """The function as a handler: input mapped to arguments, specialised so that the plain case costs one call."""
+    load, contexts, positional = signature.record.load, signature.contexts, signature.positional
+    if not contexts and not positional:
+        if load is None:
+            return lambda input, context: function(**input)
+        return lambda input, context: function(**load(input))
+
+    def call(input: Any, context: OperationContext) -> Any:
+        # A copy: what `load` gives may be the caller's own mapping.
+        arguments = dict(input if load is None else load(input))
+        for name in contexts:
+            arguments[name] = context
+        leading = [arguments.pop(name) for name in positional if name in arguments]
+        return function(*leading, **arguments)
+
+    return call
+
+
+def _read_signature(
+    function: Callable[..., Any], scope: Mapping[str, Any], documented: Mapping[str, str]
+) -> _Signature:
+    hints = _type_hints(function, scope)
+    fields: list[Field] = []
+    positional: list[str] = []
+    contexts: list[str] = []
+    extra: Any = None
+    for parameter in inspect.signature(function).parameters.values():
+        annotation = hints.get(parameter.name, Any)
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            raise TypeError(f"{function.__qualname__}: *{parameter.name} has no name to be given by; use a list")
+        if parameter.kind is parameter.VAR_KEYWORD:
+            extra = annotation
+            continue
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            positional.append(parameter.name)
+        if _is_context(annotation):
+            contexts.append(parameter.name)
+            continue
+        required = parameter.default is parameter.empty
+        fields.append(
+            Field(
+                name=parameter.name,
+                type=annotation,
+                required=required,
+                default=msgspec.UNSET if required else parameter.default,
+                description=documented.get(parameter.name, ""),
+            )
+        )
+    returned, streams = _read_return(function, hints)
+    output = None if returned is msgspec.UNSET else codec_for(returned)
+    return _Signature(record_codec(fields, extra=extra), output, tuple(positional), tuple(contexts), streams)
+
+
+def _type_hints(function: Callable[..., Any], scope: Mapping[str, Any]) -> dict[str, Any]:
+    target = inspect.unwrap(function)
+    try:
+        return typing.get_type_hints(target, localns=dict(scope), include_extras=True)
+    except NameError as error:
+        message = f"{function.__qualname__}: an annotation names {error.name!r}, which is not defined where it is used"
+        raise TypeError(message) from None
+
+
+def _read_return(function: Callable[..., Any], hints: Mapping[str, Any]) -> tuple[Any, bool]:
+    """The type of `data` (UNSET where the function does not say) and whether the function streams it."""
+    streams = inspect.isasyncgenfunction(function)
+    if inspect.isgeneratorfunction(function):
+        raise TypeError(f"{function.__qualname__}: a subscription is an async generator (`async def` with `yield`)")
+    if "return" not in hints:
+        return msgspec.UNSET, streams
+    returned = hints["return"]
+    origin = typing.get_origin(returned) or returned
+    if origin in _STREAMS and not inspect.iscoroutinefunction(function):
+        streams = True
+        returned = (typing.get_args(returned) or (msgspec.UNSET,))[0]
+        origin = typing.get_origin(returned) or returned
+    if origin is ResponseEnvelope:
+        returned = (typing.get_args(returned) or (msgspec.UNSET,))[0]
+    return (msgspec.UNSET if isinstance(returned, TypeVar) else returned), streams
+
+
+def _is_context(annotation: Any) -> bool:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return OperationContext in typing.get_args(annotation)
+    return annotation is OperationContext
+
+
+def _operation_type(
+    function: Callable[..., Any], signature: _Signature, declared: OperationType | str | None
+) -> OperationType | str:
+    if declared is None:
+        return OperationType.SUBSCRIPTION if signature.streams else OperationType.MUTATION
+    if signature.streams is not (declared == OperationType.SUBSCRIPTION):
+        kind = "an async generator" if signature.streams else "no async generator"
+        raise TypeError(f"{function.__qualname__} is {kind}, so its type cannot be {declared!s}")
+    return declared
+
+
+def _module_namespace(function: Callable[..., Any]) -> str:
+    module = function.__module__
+    return "main" if module == "__main__" else module

@@ -1,0 +1,118 @@
+"""The shared result pipeline: whatever a handler gave → envelope → normalised → checked, the same for every source."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from operations.envelope import MCPResponseMeta, ResponseEnvelope, detect_envelope, local_envelope
+from operations.errors import CallError, ErrorCode
+from operations.schema import Policy, Problem, format_value_errors
+from operations.spec import Operation
+
+_log = logging.getLogger("operations")
+_SCALARS = frozenset({str, int, float, bool, type(None), bytes})
+_INDEX = re.compile(r"/\d+(?=/|$)")
+
+
+class Mismatches:
+    """Results that do not fit their schema: each operation and place is logged once a while and counted always."""
+
+    def __init__(self, *, every: float = 60.0, capacity: int = 10_000) -> None:
+        self._every = every
+        self._capacity = capacity
+        self._seen: dict[tuple[str, str], _Place] = {}
+
+    def report(self, operation_id: str, problems: Iterable[Problem]) -> None:
+        """Count each problem, and log one line for each place that was not logged lately."""
+        fresh: dict[tuple[str, str], tuple[Problem, int]] = {}
+        for problem in problems:
+            key = (operation_id, _INDEX.sub("/*", problem.path))
+            first, count = fresh.get(key, (problem, 0))
+            fresh[key] = first, count + 1
+        for key, (problem, count) in fresh.items():
+            self._add(key, problem, count)
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How many mismatches each operation had at each place; an array index is written `*`."""
+        return {key: place.count for key, place in self._seen.items()}
+
+    def _add(self, key: tuple[str, str], problem: Problem, count: int) -> None:
+        now = time.monotonic()
+        place = self._seen.pop(key, None) or _Place()
+        place.count += count
+        place.unsaid += count
+        self._seen[key] = place
+        if len(self._seen) > self._capacity:
+            del self._seen[next(iter(self._seen))]
+        if place.said is None or now - place.said >= self._every:
+            more = f" (and {place.unsaid - 1:,} more at {key[1]})" if place.unsaid > 1 else ""
+            _log.warning("%s: result mismatch at %s: %s%s", key[0], problem.path or "(value)", problem.message, more)
+            place.said, place.unsaid = now, 0
+
+
+class _Place(msgspec.Struct):
+    """What was counted at one place of one operation's results."""
+
+    count: int = 0
+    unsaid: int = 0
+    said: float | None = None
+
+
+def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: Mismatches) -> ResponseEnvelope[Any]:
+    """Make what a handler returned (or yielded) the envelope that its caller gets."""
+    envelope = None if type(result) in _SCALARS else detect_envelope(result)
+    if envelope is None:
+        data = _normalise(operation, policy, _shape(operation, result), mismatches)
+        return local_envelope(data, operation.spec.id)
+    shaped = _shape(operation, envelope.data)
+    data = _normalise(operation, policy, shaped, mismatches) if _is_described(operation, envelope) else shaped
+    return envelope if data is envelope.data else ResponseEnvelope(data, envelope.meta)
+
+
+def check_declared_error(operation: Operation[Any], error: CallError, mismatches: Mismatches) -> None:
+    """Warn when the details of a domain error do not fit what the operation declared for its code."""
+    schema = operation.spec.error_schemas.get(str(error.code))
+    if schema is not None:
+        mismatches.report(f"{operation.id} ({error.code} details)", schema.errors(error.details))
+
+
+def _shape(operation: Operation[Any], data: Any) -> Any:
+    if operation.dump is None:
+        return data
+    try:
+        return operation.dump(data)
+    except CallError as error:
+        message = f"{operation.id}: the result cannot be made JSON: {error.message}"
+        raise CallError(ErrorCode.EXECUTION_ERROR, message, error.details) from error
+
+
+def _normalise(operation: Operation[Any], policy: Policy, data: Any, mismatches: Mismatches) -> Any:
+    schema = operation.spec.output_schema
+    if schema.is_unknown:
+        return data
+    normal, problems = schema.normalise(data, policy)
+    if problems:
+        if policy == "strict":
+            details = {"errors": [msgspec.to_builtins(problem) for problem in problems]}
+            message = f"{operation.id}: the result does not fit the output schema\n{format_value_errors(problems)}"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message, details)
+        mismatches.report(operation.id, problems)
+    return normal
+
+
+def _is_described(operation: Operation[Any], envelope: ResponseEnvelope[Any]) -> bool:
+    """Whether the output schema speaks of this result: not of errors, nor of content blocks that stand in for data."""
+    if operation.describes is not None:
+        return operation.describes(envelope)
+    meta = envelope.meta
+    if not isinstance(meta, MCPResponseMeta):
+        return True
+    if meta.is_error:
+        return False
+    return meta.structured_content is not None or envelope.data != [block.to_dict() for block in meta.content]

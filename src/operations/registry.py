@@ -1,0 +1,275 @@
+"""OperationRegistry: the one door through which operations are called."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
+from typing import Any, NoReturn, TypeVar, overload
+
+import msgspec
+
+from operations.access import require_access
+from operations.batch import BatchCall, run_batch
+from operations.catalogue import OperationCatalogue
+from operations.context import NO_ENV, OperationContext, new_request_id
+from operations.env import build_env
+from operations.envelope import MCPResponseMeta, ResponseEnvelope
+from operations.errors import CallError, ErrorCode
+from operations.execution import Execution, next_item, translate
+from operations.interceptors import Interceptor, Invocation, Proceed, compose
+from operations.pipeline import Mismatches, check_declared_error, finish
+from operations.schema import Policy, Problem, jsonable, validate_or_throw
+from operations.spec import Operation
+
+R = TypeVar("R")
+
+_NO_CONTEXT = OperationContext()
+
+
+class OperationRegistry(OperationCatalogue):
+    """Holds operations from every source and calls them: input checked, result wrapped, normalised and checked.
+
+    Trusted: it checks no scopes of its direct caller. A caller from elsewhere comes through a CallHandler.
+    """
+
+    def __init__(
+        self,
+        operations: Iterable[Operation[Any]] = (),
+        *,
+        output_policy: Policy = "cast",
+        interceptors: Sequence[Interceptor] = (),
+        threads: int = 32,
+    ) -> None:
+        super().__init__()
+        self.output_policy: Policy = output_policy
+        self.mismatches = Mismatches()
+        self._interceptors = tuple(interceptors)
+        self._execution = Execution(threads=threads)
+        self.register_all(operations)
+
+    @overload
+    async def execute(
+        self, operation: Operation[R], input: Any = None, context: OperationContext | None = None
+    ) -> ResponseEnvelope[R]: ...
+    @overload
+    async def execute(
+        self, operation: str, input: Any = None, context: OperationContext | None = None
+    ) -> ResponseEnvelope[Any]: ...
+    async def execute(
+        self, operation: str | Operation[Any], input: Any = None, context: OperationContext | None = None
+    ) -> ResponseEnvelope[Any]:
+        """Call an operation by id, or by its Operation to get its Python type back as `data`."""
+        registered = self._resolve(operation)
+        if self._interceptors:
+            envelope = await self._intercept(registered, input, context, streaming=False)
+        else:
+            envelope = await self._run(registered, input, context)
+        return envelope if isinstance(operation, str) else self._rebuild(operation, envelope)
+
+    @overload
+    def subscribe(
+        self, operation: Operation[R], input: Any = None, context: OperationContext | None = None
+    ) -> AsyncGenerator[ResponseEnvelope[R], None]: ...
+    @overload
+    def subscribe(
+        self, operation: str, input: Any = None, context: OperationContext | None = None
+    ) -> AsyncGenerator[ResponseEnvelope[Any], None]: ...
+    async def subscribe(
+        self, operation: str | Operation[Any], input: Any = None, context: OperationContext | None = None
+    ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
+        """Follow an operation's stream; closing the iterator closes the handler's generator."""
+        registered = self._resolve(operation)
+        if self._interceptors:
+            stream = await self._intercept(registered, input, context, streaming=True)
+        else:
+            stream = self._stream(registered, input, context)
+        async with contextlib.aclosing(stream):
+            async for envelope in stream:
+                yield envelope if isinstance(operation, str) else self._rebuild(operation, envelope)
+
+    async def execute_many(
+        self, calls: Iterable[BatchCall], *, concurrency: int = 64, context: OperationContext | None = None
+    ) -> list[ResponseEnvelope[Any] | CallError]:
+        """Run a batch, at most `concurrency` calls at a time: each call's envelope or error, in the order of the calls.
+
+        A call is an id, `(id, input)` or `(id, input, context)`; `context` is for those that bring none.
+        """
+        return await run_batch(self.execute, calls, concurrency=concurrency, context=context)
+
+    async def execute_nested(self, operation_id: str, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
+        """Execute on behalf of a handler: a context that is not trusted is checked by the access rule."""
+        self._admit_caller(operation_id, context)
+        return await self.execute(operation_id, input, context)
+
+    async def subscribe_nested(
+        self, operation_id: str, input: Any, context: OperationContext
+    ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
+        """Subscribe on behalf of a handler: a context that is not trusted is checked by the access rule."""
+        self._admit_caller(operation_id, context)
+        async with contextlib.aclosing(self.subscribe(operation_id, input, context)) as stream:
+            async for envelope in stream:
+                yield envelope
+
+    @property
+    def has_interceptors(self) -> bool:
+        """Whether anything stands around the calls; where nothing does, a call may need no context."""
+        return bool(self._interceptors)
+
+    @property
+    def strays(self) -> int:
+        """How many handlers still run although their callers have their answer: a thread cannot be stopped."""
+        return self._execution.strays
+
+    def close(self) -> None:
+        """Let idle worker threads end; a call made later starts new ones."""
+        self._execution.close()
+
+    def _run(
+        self, operation: Operation[Any], input: Any, context: OperationContext | None
+    ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        work = self._perform(operation, input, context)
+        if context is None or context.deadline is None or context.deadline_kept:
+            return work
+        return self._execution.until(context.deadline, operation.id, work)
+
+    async def _perform(
+        self, operation: Operation[Any], input: Any, context: OperationContext | None
+    ) -> ResponseEnvelope[Any]:
+        """One call as a list of steps: input → handler → result pipeline."""
+        handler = operation.handler
+        if handler is None:
+            raise _explain_missing(operation, streaming=False)
+        value = _admit_input(operation, input)
+        context = self._complete(context) if operation.wants_context else _NO_CONTEXT
+        try:
+            if operation.threaded:
+                result = await self._execution.in_thread(handler, value, context)
+            else:
+                result = handler(value, context)
+            if hasattr(result, "__await__"):
+                result = await result
+            return finish(operation, operation.spec.output_policy or self.output_policy, result, self.mismatches)
+        except BaseException as error:  # noqa: BLE001  # every way a handler can end is translated in one place
+            self._fail(operation, error)
+
+    async def _stream(
+        self, operation: Operation[Any], input: Any, context: OperationContext | None
+    ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
+        """One subscription as a list of steps: input → the handler's generator → result pipeline for each item."""
+        if operation.stream is None:
+            raise _explain_missing(operation, streaming=True)
+        value = _admit_input(operation, input)
+        context = self._complete(context)
+        policy = operation.spec.output_policy or self.output_policy
+        deadline = None if context.deadline_kept else context.deadline
+        source: Any = None
+        try:
+            source = operation.stream(value, context)
+            if hasattr(source, "__await__"):
+                source = await source
+            iterator = aiter(source)
+            while True:
+                try:
+                    item = await next_item(iterator, deadline, operation.id)
+                except StopAsyncIteration:
+                    break
+                yield finish(operation, policy, item, self.mismatches)
+        except BaseException as error:  # noqa: BLE001  # every way a handler can end is translated in one place
+            self._fail(operation, error)
+        finally:
+            await self._close_stream(operation, source)
+
+    async def _close_stream(self, operation: Operation[Any], source: Any) -> None:
+        close = getattr(source, "aclose", None)
+        if close is None:
+            return
+        try:
+            await close()
+        except BaseException as error:  # noqa: BLE001  # what a handler's clean-up raises is translated as well
+            self._fail(operation, error)
+
+    async def _intercept(
+        self, operation: Operation[Any], input: Any, context: OperationContext | None, *, streaming: bool
+    ) -> Any:
+        async def innermost(invocation: Invocation) -> Any:
+            if streaming:
+                return self._stream(operation, invocation.input, invocation.context)
+            return await self._run(operation, invocation.input, invocation.context)
+
+        proceed: Proceed = compose(self._interceptors, innermost)
+        value = {} if input is None else input
+        return await proceed(Invocation(operation.spec, value, self._complete(context), streaming))
+
+    def _resolve(self, operation: str | Operation[Any]) -> Operation[Any]:
+        operation_id = operation if isinstance(operation, str) else operation.id
+        registered = self._operations.get(operation_id)
+        if registered is None:
+            raise self.not_found(operation_id)
+        return registered
+
+    def _complete(self, context: OperationContext | None) -> OperationContext:
+        """The context with a request id and an env, where it has none."""
+        if context is None:
+            base = OperationContext(request_id=new_request_id())
+        elif not context.request_id:
+            base = msgspec.structs.replace(context, request_id=new_request_id())
+        else:
+            base = context
+        if base.env not in (None, NO_ENV):
+            return base
+        return msgspec.structs.replace(base, env=build_env(self, base))
+
+    def _admit_caller(self, operation_id: str, context: OperationContext) -> None:
+        operation = self._resolve(operation_id)
+        if not context.is_trusted:
+            require_access(operation.spec, context.identity)
+
+    def _fail(self, operation: Operation[Any], error: BaseException) -> NoReturn:
+        if isinstance(error, CallError):
+            check_declared_error(operation, error, self.mismatches)
+        translate(error, operation.id)
+
+    def _rebuild(self, operation: Operation[R], envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R]:
+        """The envelope with its data as the operation's Python type; a result that does not fit stays as it came."""
+        meta = envelope.meta
+        if operation.load is None or (isinstance(meta, MCPResponseMeta) and meta.is_error):
+            return envelope
+        try:
+            return ResponseEnvelope(operation.load(envelope.data), meta)
+        except CallError as error:
+            self.mismatches.report(operation.id, [Problem(path="", schema_path="", message=error.message)])
+            return envelope
+
+
+def subscribe(
+    registry: OperationRegistry,
+    operation: str | Operation[Any],
+    input: Any = None,
+    context: OperationContext | None = None,
+) -> AsyncIterator[ResponseEnvelope[Any]]:
+    """Follow an operation's stream: the registry's method as a function."""
+    return registry.subscribe(operation, input, context)
+
+
+def _admit_input(operation: Operation[Any], input: Any) -> Any:
+    """The input as the handler gets it, or one `VALIDATION_ERROR` that lists everything wrong with it."""
+    value = {} if input is None else input
+    schema = operation.spec.input_schema
+    if schema.check(value):
+        return value
+    # Values that are not JSON (a model, a datetime, a tuple) are welcome where their JSON form fits.
+    try:
+        value = jsonable(value)
+    except CallError as error:
+        message = f"invalid input for {operation.id}: {error.message}"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message, error.details) from error
+    validate_or_throw(schema, value, f"invalid input for {operation.id}")
+    return value
+
+
+def _explain_missing(operation: Operation[Any], *, streaming: bool) -> CallError:
+    if operation.handler is None and operation.stream is None:
+        message = f"{operation.id} has a spec but no handler; add one with register_handler"
+        return CallError(ErrorCode.OPERATION_NOT_FOUND, message, {"operationId": operation.id})
+    hint = "does not stream: use execute" if streaming else "is a subscription: use subscribe"
+    return CallError(ErrorCode.VALIDATION_ERROR, f"{operation.id} {hint}", {"operationId": operation.id})

@@ -1,0 +1,24 @@
+"""The JSON Schema engine: check, list the errors, cast; from documents and from Python types."""
+
+from operations.schema.deferred import deferred_schema
+from operations.schema.problems import Problem, collect_errors, format_value_errors, validate_or_throw
+from operations.schema.schema import UNKNOWN, Policy, Schema, from_schema
+from operations.schema.types import Field, TypeCodec, codec_for, from_type, jsonable, record_codec
+
+__all__ = [
+    "UNKNOWN",
+    "Field",
+    "Policy",
+    "Problem",
+    "Schema",
+    "TypeCodec",
+    "codec_for",
+    "collect_errors",
+    "deferred_schema",
+    "format_value_errors",
+    "from_schema",
+    "from_type",
+    "jsonable",
+    "record_codec",
+    "validate_or_throw",
+]

@@ -1,0 +1,1 @@
+"""Casting: values made to fit, by the policy that was asked for."""

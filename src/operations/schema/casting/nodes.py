@@ -1,0 +1,319 @@
+"""The schema as casting sees it: at each place, everything that applies there merged into one node.
+
+`$ref` and `allOf` are merged; unions stay, and choosing a branch gives another node. Nodes are made when they
+are first needed, so recursive schemas are finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+from urllib.parse import quote
+
+import jsonschema_rs
+
+from operations.schema.checking.compiling import compiled, patterns_in
+from operations.schema.checking.secrets import target_of
+from operations.schema.checking.values import as_json
+from operations.schema.dialects.literals import same
+from operations.schema.dialects.patterns import Engine, matcher, weakest_engine
+
+MISSING: Final[Any] = type("_Missing", (), {"__repr__": lambda self: "MISSING"})()
+_ADDRESS = "urn:operations:schema"
+
+Part = dict[str, Any]
+Union = tuple[Any, ...]
+
+
+class Node:
+    """Everything the schema says about one place of a value."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        parts: tuple[Part, ...],
+        unions: tuple[Union, ...],
+        decided: frozenset[int] = frozenset(),
+        settled: bool = False,
+    ) -> None:
+        self.nodes = nodes
+        self.parts = parts
+        self.unions = unions
+        self.decided = decided
+        self.source: Part | None = None
+        self.never = any(part.get("!never") for part in parts)
+        self.types = _types(parts)
+        self.choices = _choices(parts)
+        self.default = next((part["default"] for part in parts if "default" in part), MISSING)
+        self.properties: tuple[str, ...] = tuple(
+            dict.fromkeys(name for part in parts for name in part.get("properties", ()))
+        )
+        self.required: tuple[str, ...] = tuple(
+            dict.fromkeys(name for part in parts for name in part.get("required", ()))
+        )
+        self.conditional = not settled and any("if" in part or "dependentSchemas" in part for part in parts)
+        self.tuple_length = max((len(part.get("prefixItems", ())) for part in parts), default=0)
+        self.has_rest = any(part.get("items", False) is not False for part in parts)
+        self.declares = any("properties" in part or "patternProperties" in part for part in parts)
+        self.open = any(
+            part.get(keyword, False) is not False
+            for part in parts
+            for keyword in ("additionalProperties", "unevaluatedProperties")
+        )
+        self.defaults: dict[str, Any] = {}
+        self._members: dict[str, Node | None] = {}
+        self._items: dict[int, Node | None] = {}
+
+    def allows(self, kind: str | None) -> bool:
+        """Whether a value of this JSON type can fit; None stands for what is not JSON."""
+        return self.types is None or kind in self.types
+
+    def strictest(self, keyword: str) -> Any:
+        """The tightest of the merged bounds for a `min…`, `max…` or `exclusive…` keyword, or None."""
+        bounds = [part[keyword] for part in self.parts if keyword in part]
+        if not bounds:
+            return None
+        return min(bounds) if "max" in keyword.lower() else max(bounds)
+
+    def keeps(self, name: str) -> bool:
+        """Whether casting keeps a member of this name rather than stripping it."""
+        declared = name in self.properties or any(
+            matcher(pattern)(name) for part in self.parts for pattern in part.get("patternProperties", ())
+        )
+        if name in self.required:
+            return True
+        if declared or self.open or not self.declares:
+            child = self.member(name)
+            return child is None or not child.never
+        return False
+
+    def member(self, name: str) -> Node | None:
+        """The node of a member, or None when the schema says nothing about it."""
+        if name not in self._members:
+            schemas = [schema for part in self.parts for schema in _member_schemas(part, name)]
+            if not schemas or (all(schema is True for schema in schemas)):
+                schemas = [
+                    part["unevaluatedProperties"]
+                    for part in self.parts
+                    if "unevaluatedProperties" in part and name not in self.properties
+                ] or schemas
+            self._members[name] = self.nodes.node(schemas) if schemas else None
+        return self._members[name]
+
+    def item(self, index: int) -> Node | None:
+        """The node of an item, or None when the schema says nothing about it."""
+        index = min(index, self.tuple_length)
+        if index not in self._items:
+            schemas = [schema for part in self.parts for schema in _item_schemas(part, index)]
+            self._items[index] = self.nodes.node(schemas) if schemas else None
+        return self._items[index]
+
+    def check(self, value: Any) -> bool:
+        """Whether a value fits this node alone, whatever surrounds it."""
+        return self.nodes.fits(self.parts, value) and all(
+            any(self.nodes.fits((branch,), value) for branch in union) for union in self.unions
+        )
+
+    def choose(self, branch: Any) -> Node:
+        """This node with the first of its unions decided."""
+        return self.nodes.merged((*self.parts, branch), self.decided | {id(self.unions[0])})
+
+    def settle(self, value: Any) -> Node:
+        """This node with its conditions (`if`, `dependentSchemas`) decided by `value`."""
+        if not self.conditional:
+            return self
+        node = self
+        done: set[int] = set()
+        while fresh := [part for part in node.parts if id(part) not in done]:
+            done.update(id(part) for part in fresh)
+            extra = [schema for part in fresh for schema in self._decisions(part, value)]
+            node = self.nodes.merged((*node.parts, *extra), self.decided, settled=True)
+        return node
+
+    def _decisions(self, part: Part, value: Any) -> Iterator[Any]:
+        if "if" in part:
+            if self.nodes.fits((part["if"],), value):
+                yield part["if"]
+                yield part.get("then", True)
+            else:
+                yield part.get("else", True)
+        if isinstance(value, dict):
+            for name, schema in part.get("dependentSchemas", {}).items():
+                if name in value:
+                    yield schema
+
+
+class Nodes:
+    """The nodes of one converted document, and the native validators of its parts."""
+
+    def __init__(self, document: dict[str, Any] | bool) -> None:
+        self._document = document
+        self._made: dict[Any, Node] = {}
+        self._unions: dict[int, Union] = {}
+        self._validators: dict[tuple[int, ...], jsonschema_rs.Validator | None] = {}
+        self._registry: jsonschema_rs.Registry | None = None
+        self._pointers: dict[int, str] = {}
+        self._engine: Engine = "linear"
+        self.root = self.node([document])
+
+    def node(self, schemas: Iterable[Any]) -> Node:
+        """The node of schemas that apply together."""
+        listed = tuple(schemas)
+        node = self.merged(listed, frozenset())
+        if len(listed) == 1 and isinstance(listed[0], dict):
+            node.source = listed[0]
+        return node
+
+    def merged(self, schemas: tuple[Any, ...], decided: frozenset[int], *, settled: bool = False) -> Node:
+        """The node of schemas with references and `allOf` merged in, and the unions not `decided` yet."""
+        parts, found = self._flatten(schemas)
+        unions = tuple(union for union in found if id(union) not in decided)
+        key = (tuple(map(id, parts)), decided, settled)
+        if key not in self._made:
+            self._made[key] = Node(self, tuple(parts), unions, decided, settled)
+        return self._made[key]
+
+    def _flatten(self, schemas: tuple[Any, ...]) -> tuple[list[Part], list[Union]]:
+        parts: list[Part] = []
+        unions: list[Union] = []
+        seen: set[int] = set()
+        pending = list(reversed(schemas))
+        while pending:
+            schema = pending.pop()
+            if schema is True or id(schema) in seen:
+                continue
+            if schema is False:
+                parts.append(_NEVER)
+                continue
+            seen.add(id(schema))
+            parts.append(schema)
+            pending.extend(reversed(self._conjuncts(schema, unions)))
+        return parts, unions
+
+    def _conjuncts(self, schema: Part, unions: list[Union]) -> list[Any]:
+        following = []
+        if "$ref" in schema:
+            following.append(target_of(schema["$ref"], self._document))
+        following += schema.get("allOf", ())
+        for keyword in ("anyOf", "oneOf"):
+            branches = schema.get(keyword)
+            if branches is None:
+                continue
+            if len(branches) == 1:
+                following.append(branches[0])
+            else:
+                unions.append(self._branches(branches))
+        return following
+
+    def _branches(self, branches: list[Any]) -> Union:
+        """The same tuple for the same list, so that nodes can be found again by identity."""
+        return self._unions.setdefault(id(branches), tuple(branches))
+
+    def fits(self, schemas: tuple[Any, ...], value: Any) -> bool:
+        """Whether `value` is valid by all of `schemas`, by the native engine."""
+        if any(schema is False or schema is _NEVER for schema in schemas):
+            return False
+        schemas = tuple(schema for schema in schemas if schema is not True)
+        key = tuple(map(id, schemas))
+        if key not in self._validators:
+            self._validators[key] = self._compile(schemas)
+        validator = self._validators[key]
+        if validator is None:
+            return True
+        try:
+            return validator.is_valid(value)
+        except ValueError:
+            copy = as_json(value)
+        try:
+            return not copy.foreign and validator.is_valid(copy.value)
+        except ValueError:
+            return False
+
+    def _compile(self, schemas: tuple[Any, ...]) -> jsonschema_rs.Validator | None:
+        if self._registry is None:
+            self._registry = jsonschema_rs.Registry([(_ADDRESS, self._document)])
+            self._pointers = dict(_pointers(self._document))
+            self._engine = weakest_engine(patterns_in(self._document))
+        references = [{"$ref": _ADDRESS + self._pointers[id(schema)]} for schema in schemas]
+        document = references[0] if len(references) == 1 else {"allOf": references}
+        return compiled(document, registry=self._registry, engine=self._engine) if references else None
+
+
+def telling_member(branches: list[Node]) -> str | None:
+    """The required member whose text tells object branches apart, each of its values belonging to one branch."""
+    for name in branches[0].properties:
+        taken: set[str] = set()
+        for branch in branches:
+            only_object = branch.types is not None and set(branch.types) == {"object"} and not branch.unions
+            child = branch.member(name) if only_object and name in branch.required else None
+            values = None if child is None else child.choices
+            if not values or any(not isinstance(value, str) or value in taken for value in values):
+                break
+            taken.update(values)
+        else:
+            return name
+    return None
+
+
+_NEVER: Final[Part] = {"!never": True}
+
+
+def _pointers(document: Any) -> Iterator[tuple[int, str]]:
+    pending = [(document, "#")]
+    while pending:
+        node, pointer = pending.pop()
+        if isinstance(node, dict):
+            yield id(node), pointer
+            members: Iterable[tuple[Any, Any]] = node.items()
+        elif isinstance(node, list):
+            members = enumerate(node)
+        else:
+            continue
+        pending += [(item, f"{pointer}/{_fragment(str(key))}") for key, item in members]
+
+
+def _fragment(part: str) -> str:
+    return quote(part.replace("~", "~0").replace("/", "~1"), safe="~$")
+
+
+def _types(parts: tuple[Part, ...]) -> tuple[str, ...] | None:
+    """The types every part allows, in the order of the first that names any; None when none does."""
+    allowed: tuple[str, ...] | None = None
+    for part in parts:
+        if "type" in part:
+            named = [part["type"]] if isinstance(part["type"], str) else part["type"]
+            wide = [*named, "integer"] if "number" in named else named
+            allowed = tuple(wide) if allowed is None else tuple(kind for kind in allowed if kind in wide)
+    return allowed
+
+
+def _choices(parts: tuple[Part, ...]) -> list[Any] | None:
+    """The values every `enum` and `const` allows; None when there is neither."""
+    choices: list[Any] | None = None
+    for part in parts:
+        for named in ([part["const"]] if "const" in part else None, part.get("enum")):
+            if named is not None:
+                kept = choices
+                choices = named if kept is None else [a for a in kept if any(same(a, b) for b in named)]
+    return choices
+
+
+def _member_schemas(part: Part, name: str) -> Iterator[Any]:
+    named = False
+    if name in part.get("properties", ()):
+        named = True
+        yield part["properties"][name]
+    for pattern, schema in part.get("patternProperties", {}).items():
+        if matcher(pattern)(name):
+            named = True
+            yield schema
+    if not named and "additionalProperties" in part:
+        yield part["additionalProperties"]
+
+
+def _item_schemas(part: Part, index: int) -> Iterator[Any]:
+    prefix = part.get("prefixItems", ())
+    if index < len(prefix):
+        yield prefix[index]
+    elif "items" in part:
+        yield part["items"]

@@ -1,0 +1,196 @@
+"""The policies put together: the closed fast path, then tidying, then repair, and what to warn about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+from operations.errors import CallError, ErrorCode
+from operations.schema.casting.closing import Closer
+from operations.schema.casting.nodes import Node, Nodes
+from operations.schema.casting.repair import Repair
+from operations.schema.casting.replacements import replacements
+from operations.schema.checking.compiling import compiled
+from operations.schema.checking.explaining import Explainer
+from operations.schema.checking.unrolling import unrolled
+from operations.schema.checking.values import too_deep
+from operations.schema.problems import Problem, format_value_errors, problems_as_details
+
+_ROUNDS = 4
+Normalised = tuple[Any, Sequence[Problem]]
+Tidy = Callable[[Any], Any]
+
+
+class Caster:
+    """Casts values by one converted document."""
+
+    def __init__(self, document: Any, check: Callable[[Any], bool], explainer: Explainer, limit: int | None) -> None:
+        self._document = document
+        self._nodes = Nodes(document)
+        self._check = check
+        self._explainer = explainer
+        self._limit = limit
+        self._tidied_last = False
+        self._parts: dict[int, Callable[[Any], bool]] = {}
+
+    def entry_points(self) -> tuple[Callable[..., Normalised], Callable[..., Any]]:
+        """The functions behind `Schema.normalise` and `Schema.cast`, with the fast paths in front.
+
+        Values that are normal already need the closed form only. Where the last one had to be tidied, tidying
+        comes first, until a value turns up that did not need it.
+        """
+        is_normal, slow, untidy = self._is_normal_at_once, self._normalise, False
+
+        def normalise(value: Any, policy: str = "cast") -> Normalised:
+            nonlocal untidy
+            try:
+                if untidy:
+                    tidied = self._quick(value)
+                    untidy = tidied is not value
+                    if policy != "off" and is_normal(tidied):
+                        return tidied, ()
+                elif is_normal(value):
+                    return value, ()
+            except (ValueError, KeyError, RecursionError):
+                pass
+            result = slow(value, policy)
+            untidy = self._tidied_last
+            return result
+
+        def cast(value: Any, policy: str = "cast") -> Any:
+            try:
+                if not untidy and is_normal(value):
+                    return value
+            except ValueError:
+                pass
+            normalised, problems = normalise(value, policy)
+            if problems and policy == "strict":
+                raise refusal(problems)
+            return normalised
+
+        return normalise, cast
+
+    def _normalise(self, value: Any, policy: str) -> Normalised:
+        if policy == "off":
+            return value, ()
+        if self._limit is not None and too_deep(value):
+            return value, self._explainer.problems(value)
+        try:
+            if self._limit is not None and self._is_normal_foreign(value):
+                return value, ()
+            return self._tidied(value) or self._fitted(value, policy)
+        except RecursionError:
+            return value, [Problem("", "", "nested too deep to be cast")]
+
+    def _tidied(self, value: Any) -> Normalised | None:
+        """The result when stripping and filling defaults is all that is needed."""
+        self._tidied_last = False
+        for tidy in self._tidies or ():
+            try:
+                result = tidy(value)
+                if result is not value and self._is_normal(result):
+                    self._tidied_last = True
+                    return result, ()
+            except (ValueError, KeyError):
+                continue
+        return None
+
+    def _fitted(self, value: Any, policy: str) -> Normalised:
+        cast = self._repaired(value, total=False)
+        fits = self._check(cast)
+        if policy != "total":
+            return cast, () if fits else self._explainer.problems(cast)
+        result = self._repaired(value, total=True)
+        problems = replacements(cast, result, self._explainer)
+        if not self._check(result):
+            problems = [*problems, *self._explainer.problems(result)]
+        return result, problems
+
+    @cached_property
+    def _closer(self) -> Closer:
+        return Closer(self._document, self._nodes)
+
+    @cached_property
+    def _closed(self) -> dict[str, Any] | bool:
+        return self._closer.document()
+
+    def _is_normal_part(self, node: Node, value: Any) -> bool:
+        """Whether a part of a value is normal already, so that repair need not enter it."""
+        if node is self._nodes.root or node.source is None:
+            return False
+        check = self._parts.get(id(node))
+        if check is None:
+            native = compiled(self._closer.document(node.source))
+            check = self._parts[id(node)] = native.is_valid if native is not None else _never
+        try:
+            return check(value)
+        except ValueError:
+            return False
+
+    @cached_property
+    def _is_normal(self) -> Callable[[Any], bool]:
+        """Whether a value of bounded depth is valid and already as casting would leave it."""
+        closed = compiled(self._closed)
+        return closed.is_valid if closed is not None else _never
+
+    @cached_property
+    def _is_normal_at_once(self) -> Callable[[Any], bool]:
+        """The same for a value of any depth, by the first levels of the schema where that is a difference."""
+        if self._limit is None:
+            return self._is_normal
+        document = unrolled(self._closed)
+        shallow = compiled(document) if document is not None else None
+        return shallow.is_valid if shallow is not None else self._is_normal_guarded
+
+    def _is_normal_foreign(self, value: Any) -> bool:
+        try:
+            return self._is_normal(value)
+        except ValueError:
+            return False
+
+    def _is_normal_guarded(self, value: Any) -> bool:
+        return not too_deep(value) and self._is_normal(value)
+
+    @cached_property
+    def _tidies(self) -> tuple[Tidy, Tidy] | None:
+        from operations.schema.casting.tidying import generate
+
+        return generate(self._nodes)
+
+    @cached_property
+    def _quick(self) -> Tidy:
+        assert self._tidies is not None
+        return self._tidies[0]
+
+    def _repaired(self, value: Any, *, total: bool) -> Any:
+        result = self._settled(value, total=total, careful=False)
+        if self._check(result) or (result is value and not total):
+            return result
+        if total or self._check(value):
+            careful = self._settled(value, total=total, careful=True)
+            if self._check(careful):
+                return careful
+            if self._check(value):
+                return value
+        return result
+
+    def _settled(self, value: Any, *, total: bool, careful: bool) -> Any:
+        """Cast until nothing changes any more, so that casting twice is casting once."""
+        for _ in range(_ROUNDS):
+            repair = Repair(self._nodes, total=total, careful=careful, is_normal=self._is_normal_part)
+            result = repair.fit(self._nodes.root, value)
+            if result is value:
+                break
+            value = result
+        return value
+
+
+def refusal(problems: Sequence[Problem]) -> CallError:
+    """The error of policy `strict`, with every problem listed."""
+    text = f"the value does not fit its schema\n{format_value_errors(problems)}"
+    return CallError(ErrorCode.VALIDATION_ERROR, text, problems_as_details(problems))
+
+
+def _never(value: Any) -> bool:
+    return False

@@ -1,0 +1,109 @@
+"""Strings for regular expressions: a few short samples of what a pattern describes, by walking its parse tree."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+_MAX_REPEAT = 2000
+_UNBOUNDED = 2**31
+_PIECE = re.compile(r"\\[pP]\{[^}]*\}|\\.|\(\?<(?![=!])|.", re.DOTALL)
+_PROPERTIES = {"\\p{N}": "0-9", "\\p{Nd}": "0-9", "\\p{Lu}": "A-Z", "\\p{P}": "!.,-", "\\p{Z}": " ", "\\p{Zs}": " "}
+
+
+def sample_strings(pattern: str, least: int = 0) -> Iterator[str]:
+    """Strings that may match `pattern`, longer ones for a larger `least`; none when it is not understood."""
+    tree = _parsed(pattern)
+    if tree is None:
+        return
+    for extra in dict.fromkeys((0, 1, least)):
+        yield from dict.fromkeys(_text(tree, extra, choice) for choice in (0, 1, 2))
+
+
+def largest_repetition(pattern: str) -> int:
+    """How often the innermost piece of a pattern may repeat, nested counts multiplied; large when not understood."""
+    tree = _parsed(pattern)
+    return 10**9 if tree is None and pattern.count("{") > 1 else _repetition(tree or ())
+
+
+def _repetition(tree: Any) -> int:
+    most = 1
+    for op, value in tree:
+        name = str(op)
+        if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+            low, high, inner = value
+            count = int(high) if int(high) < _UNBOUNDED else max(int(low), 1)
+            most = max(most, count * _repetition(inner))
+        elif name in ("SUBPATTERN", "ASSERT", "ASSERT_NOT"):
+            most = max(most, _repetition(value[-1]))
+        elif name == "BRANCH":
+            most = max(most, *(_repetition(branch) for branch in value[1]))
+    return most
+
+
+def _parsed(pattern: str) -> Any:
+    from re import _parser  # type: ignore[attr-defined]
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _parser.parse(_pythonic(pattern))
+    except (re.error, OverflowError, RecursionError):
+        return None
+
+
+def _pythonic(pattern: str) -> str:
+    """A pattern in Python's spelling: groups by name, and letters for the properties of Unicode."""
+    out: list[str] = []
+    inside = False
+    for piece in _PIECE.findall(pattern):
+        if piece.startswith(("\\p", "\\P")) and len(piece) > 2:
+            letters = _PROPERTIES.get(piece, "A-Za-z")
+            out.append(letters if inside else f"[{letters}]")
+            continue
+        if piece == "[" and not inside:
+            inside = True
+        elif piece == "]":
+            inside = False
+        out.append("(?P<" if piece == "(?<" else "/" if piece == "\\/" else piece)
+    return "".join(out)
+
+
+def _text(tree: Any, extra: int, choice: int) -> str:
+    return "".join(_piece(str(op), value, extra, choice) for op, value in tree)
+
+
+def _piece(op: str, value: Any, extra: int, choice: int) -> str:
+    if op == "LITERAL":
+        return chr(value)
+    if op == "NOT_LITERAL":
+        return "a" if value != 97 else "b"
+    if op == "ANY":
+        return "a"
+    if op == "IN":
+        return _member(value, choice)
+    if op in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+        low, high, inner = value
+        count: int = min(max(low, min(extra, int(high))), _MAX_REPEAT)
+        return _text(inner, 0, choice) * count
+    if op == "SUBPATTERN":
+        return _text(value[-1], extra, choice)
+    if op == "BRANCH":
+        return _text(value[1][min(choice, len(value[1]) - 1)], extra, choice)
+    return ""
+
+
+def _member(items: Any, choice: int) -> str:
+    refused = str(items[0][0]) == "NEGATE"
+    if refused:
+        taken = {value for op, value in items if str(op) == "LITERAL"}
+        return next((char for char in "a0 _-zA" if ord(char) not in taken), "~")
+    op, value = items[min(choice, len(items) - 1)]
+    samples = {"CATEGORY_DIGIT": "0", "CATEGORY_SPACE": " "}
+    if str(op) == "RANGE":
+        return chr(min(value[0] + choice, value[1]))
+    if str(op) == "LITERAL":
+        return chr(value)
+    return samples.get(str(value), "a")

@@ -1,0 +1,288 @@
+"""The smallest value that fits: declared defaults first, then zero values, then a short search for one that checks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from operations.schema.casting.nodes import MISSING, Node
+from operations.schema.dialects.literals import copied, same
+
+if TYPE_CHECKING:
+    from operations.schema.casting.repair import Repair
+
+_MAX_DEPTH = 40
+MAX_ITEMS = 10_000
+_ANY: tuple[Any, ...] = ({}, None, "", 0, False, [], True, 1, "a", -1, 0.5, " ", [None], {"a": None})
+_ORDER = ("object", "array", "string", "number", "integer", "boolean", "null")
+
+
+class Builder:
+    """Builds values from nodes; a node that needs itself is not entered twice on the way down."""
+
+    def __init__(self, repair: Repair) -> None:
+        self._repair = repair
+        self._trail: list[int] = []
+
+    def smallest(self, node: Node) -> Any:
+        """The first candidate that fits, else the first candidate of all; MISSING when there is none."""
+        if len(self._trail) > _MAX_DEPTH or self._trail.count(id(node)) > 1:
+            return MISSING
+        self._trail.append(id(node))
+        try:
+            return self._search(node)
+        finally:
+            self._trail.pop()
+
+    def smallest_or_null(self, node: Node | None) -> Any:
+        """The smallest value where a member must be put, null where nothing can be known."""
+        if node is None or not node.parts:
+            return None
+        value = self.smallest(node)
+        return None if value is MISSING else value
+
+    def _search(self, node: Node) -> Any:
+        first = MISSING
+        for count, candidate in enumerate(self._candidates(node)):
+            if candidate is MISSING:
+                continue
+            if node.check(candidate):
+                return copied(candidate)
+            if first is MISSING:
+                first = copied(candidate)
+            if count > 200:
+                break
+        return first
+
+    def _candidates(self, node: Node) -> Iterator[Any]:
+        if node.never:
+            return
+        if node.default is not MISSING:
+            yield self._repair.fit(node, copied(node.default))
+        for branch in node.unions[0] if node.unions else ():
+            yield self.smallest(node.choose(branch))
+        if node.choices is not None:
+            yield from node.choices
+        elif not node.unions:
+            for kind in node.types if node.types is not None else _implied(node):
+                yield from self._of_kind(node, kind)
+        for part in node.parts if node.conditional else ():
+            if "if" in part:
+                met = (*node.parts, part["if"], part.get("then", True))
+                yield self.smallest(node.nodes.merged(met, node.decided, settled=True))
+        if node.types is None and node.choices is None:
+            yield from _ANY
+
+    def _of_kind(self, node: Node, kind: str) -> Iterator[Any]:
+        if kind == "object":
+            yield from self._objects(node)
+        elif kind == "array":
+            yield from self._arrays(node)
+        elif kind == "string":
+            yield from _strings(node)
+        elif kind in ("number", "integer"):
+            yield from _numbers(node, whole=kind == "integer")
+        elif kind == "boolean":
+            yield False
+            yield True
+        else:
+            yield None
+
+    # Containers
+
+    def _objects(self, node: Node) -> Iterator[Any]:
+        yield from self._objects_with(node, "abc")
+        yield from self._objects_with(node, "xyz")
+        yield from self._objects_with(node, "xyz", defaults=False)
+
+    def _objects_with(self, node: Node, letters: str, *, defaults: bool = True) -> Iterator[Any]:
+        """Objects with what is required, then with what is optional too; invented names begin with `letters`."""
+        made: dict[str, Any] = {}
+        for _ in range(4):
+            settled = node.settle(made)
+            before = dict(made)
+            self._fill(settled, made)
+            if defaults:
+                made.update(self._repair.additions(settled, made))
+            self._fill_up(settled, made, letters)
+            yield dict(made)
+            if made == before:
+                break
+        for name in node.properties:
+            if name not in made and (child := node.member(name)) is not None:
+                value = self.smallest(child)
+                if value is not MISSING:
+                    made[name] = value
+                    yield dict(made)
+
+    def _fill(self, node: Node, made: dict[str, Any]) -> None:
+        """The members that must be there."""
+        for name in (*node.required, *_dependent(node, made)):
+            if name not in made:
+                child = node.member(name)
+                made[name] = {} if child is None or not child.parts else self.smallest_or_null(child)
+
+    def _fill_up(self, node: Node, made: dict[str, Any], letters: str) -> None:
+        """Optional and invented members until `minProperties` is met."""
+        least = min(node.strictest("minProperties") or 0, MAX_ITEMS)
+        patterns = [sample for part in node.parts for p in part.get("patternProperties", ()) for sample in samples(p)]
+        invented = (f"{letter}{number or ''}" for number in range(least + 1) for letter in letters)
+        for name in (*node.properties, *patterns, *invented):
+            if len(made) >= least:
+                return
+            child = node.member(name)
+            if name not in made and (child is None or not child.never):
+                value = self.smallest_or_null(child)
+                if child is None or child.check(value):
+                    made[name] = value
+
+    def _arrays(self, node: Node) -> Iterator[Any]:
+        least = min(node.strictest("minItems") or 0, MAX_ITEMS)
+        exact = node.tuple_length if not node.has_rest else 0
+        most = node.strictest("maxItems")
+        unique = any(part.get("uniqueItems") for part in node.parts)
+        items: list[Any] = []
+        for index in range(max(least, exact) if most is None else min(max(least, exact), most)):
+            child = node.item(index)
+            if unique:
+                items.append(self.unlike(child, items))
+            else:
+                items.append({} if child is None or not child.parts else self.smallest_or_null(child))
+        yield list(items)
+        yield self._containing(node, items)
+        yield items[:least]
+
+    def _containing(self, node: Node, items: list[Any]) -> list[Any]:
+        """Items that include what every `contains` asks for."""
+        items = list(items)
+        for part in node.parts:
+            if "contains" in part:
+                for place in range(min(part.get("minContains", 1), MAX_ITEMS)):
+                    child = node.item(place)
+                    wanted = node.nodes.node([part["contains"], *(child.parts if child else ())])
+                    value = self.unlike(wanted, items) if part_unique(node) else self.smallest_or_null(wanted)
+                    items[place : place + 1] = [value]
+        return items
+
+    def unlike(self, node: Node | None, others: list[Any]) -> Any:
+        """A value for `node` that none of `others` equals, where one is found quickly."""
+        first = self.smallest_or_null(node)
+        for candidate in (first, *_variations(self, node, first, len(others))):
+            if not any(same(candidate, other) for other in others) and (node is None or node.check(candidate)):
+                return candidate
+        return first
+
+
+def part_unique(node: Node) -> bool:
+    """Whether the items of an array must differ."""
+    return any(part.get("uniqueItems") for part in node.parts)
+
+
+def _variations(builder: Builder, node: Node | None, first: Any, count: int) -> Iterator[Any]:
+    """Values beside `first` that may fit the same node: other choices, then neighbours, then anything."""
+    if node is not None:
+        for branch in node.unions[0] if node.unions else ():
+            yield builder.smallest(node.choose(branch))
+        yield from node.choices or ()
+        for part in node.parts if isinstance(first, str) else ():
+            if "pattern" in part:
+                yield from (sample for least in range(count + 2) for sample in samples(part["pattern"], least))
+    for number in range(1, count + 2):
+        yield from _neighbours(builder, node, first, number)
+    if isinstance(first, dict) and node is not None:
+        for name in node.properties:
+            if name in first:
+                others = _variations(builder, node.member(name), first[name], count)
+                yield from ({**first, name: value} for value in others)
+    yield from _ANY
+
+
+def _neighbours(builder: Builder, node: Node | None, first: Any, number: int) -> Iterator[Any]:
+    if isinstance(first, bool):
+        yield not first
+    elif isinstance(first, int | float):
+        step = number * (1 if node is None else node.strictest("multipleOf") or 1)
+        yield from (first + step, first - step)
+    elif isinstance(first, str):
+        yield first + " " * number
+        yield first[:-1] + chr(96 + number) if number <= 26 else first + str(number)
+    elif isinstance(first, list):
+        child = None if node is None else node.item(len(first))
+        yield first + [builder.smallest_or_null(child)] * number
+
+
+def _implied(node: Node) -> Iterator[str]:
+    """The types a schema without `type` is about, by the keywords it uses."""
+    if not node.parts:
+        return
+    keywords = set().union(*node.parts)
+    if keywords & {"properties", "required", "patternProperties", "minProperties", "additionalProperties"}:
+        yield "object"
+    if keywords & {"items", "prefixItems", "contains", "minItems", "uniqueItems"}:
+        yield "array"
+    if keywords & {"minLength", "maxLength", "pattern"}:
+        yield "string"
+    if keywords & {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}:
+        yield "number"
+
+
+def _dependent(node: Node, made: dict[str, Any]) -> Iterator[str]:
+    for part in node.parts:
+        for name, needed in part.get("dependentRequired", {}).items():
+            if name in made:
+                yield from needed
+
+
+def _strings(node: Node) -> Iterator[str]:
+    least = min(node.strictest("minLength") or 0, 100_000)
+    patterns = [part["pattern"] for part in node.parts if "pattern" in part]
+    if not patterns:
+        yield " " * least
+        yield "a" * least
+        yield "a" * (least + 1)
+        return
+    for pattern in patterns:
+        for sample in samples(pattern, least):
+            yield sample
+            if len(sample) < least:
+                yield sample + sample[-1:] * (least - len(sample))
+                yield sample[:1] * (least - len(sample)) + sample
+    yield " " * least
+    yield "a" * least
+
+
+def samples(pattern: str, least: int = 0) -> Iterator[str]:
+    """Strings that may match a pattern; the caller checks."""
+    from operations.schema.casting.samples import sample_strings
+
+    return sample_strings(pattern, least)
+
+
+def _numbers(node: Node, *, whole: bool) -> Iterator[int | float]:
+    low, high = node.strictest("minimum"), node.strictest("maximum")
+    above, below = node.strictest("exclusiveMinimum"), node.strictest("exclusiveMaximum")
+    steps = [part["multipleOf"] for part in node.parts if "multipleOf" in part]
+    yield from (_whole(low), low) if low is not None and whole else (low if low is not None else 0,)
+    yield 0
+    starts = [bound for bound in (low, above, high, below) if bound is not None]
+    for start in starts or [0]:
+        yield from _around(start, steps)
+    if low is None and above is None and high is None and below is None:
+        yield from (0.5, 1, -1)
+    bounds = [b for b in (low if above is None else above, high if below is None else below) if b is not None]
+    if len(bounds) == 2:
+        yield sum(bounds) / 2
+
+
+def _whole(number: int | float) -> int:
+    return math.ceil(number)
+
+
+def _around(start: int | float, steps: list[Any]) -> Iterator[int | float]:
+    yield from (start, math.floor(start) + 1, math.ceil(start) - 1, start + 0.5, start - 0.5)
+    if steps:
+        step = math.lcm(*steps) if all(isinstance(s, int) for s in steps) else max(steps)
+        for count in (math.floor(start / step), math.ceil(start / step)):
+            yield from (count * step, (count + 1) * step, (count - 1) * step)
+    yield from (start + 1e-6, start - 1e-6)

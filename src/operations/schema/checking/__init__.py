@@ -1,0 +1,1 @@
+"""Checking: whether a value fits, and what is wrong with it in words."""

@@ -1,0 +1,67 @@
+"""Native validators from converted documents: the right engine, never the network, never an exception."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jsonschema_rs
+
+from operations.schema.dialects.patterns import Engine, engine_options, weakest_engine
+from operations.schema.dialects.references import Loader
+
+_NATIVE = {
+    4: jsonschema_rs.Draft4Validator,
+    6: jsonschema_rs.Draft6Validator,
+    7: jsonschema_rs.Draft7Validator,
+    2019: jsonschema_rs.Draft201909Validator,
+    2020: jsonschema_rs.Draft202012Validator,
+}
+
+
+def patterns_in(document: Any) -> Iterator[str]:
+    """Every regular expression in a document, wherever it stands."""
+    pending = [document]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Mapping):
+            if isinstance(node.get("pattern"), str):
+                yield node["pattern"]
+            if isinstance(node.get("patternProperties"), Mapping):
+                yield from node["patternProperties"]
+            pending += node.values()
+        elif isinstance(node, list | tuple):
+            pending += node
+
+
+def compiled(
+    document: Any, *, registry: jsonschema_rs.Registry | None = None, engine: Engine | None = None
+) -> jsonschema_rs.Validator | None:
+    """A validator for a converted document, or None when the native engine refuses it.
+
+    `engine` says which patterns to expect, where `document` only points into another one.
+    """
+    try:
+        return jsonschema_rs.Draft202012Validator(
+            document,
+            offline=True,
+            registry=registry,
+            validate_formats=False,
+            pattern_options=engine_options(engine or weakest_engine(patterns_in(document))),
+        )
+    except (ValueError, jsonschema_rs.ReferencingError, TypeError):
+        return None
+
+
+def compiled_original(document: Any, draft: int | None, loader: Loader | None) -> jsonschema_rs.Validator | None:
+    """A validator for a document in its own draft, or None when the native engine refuses it as it stands."""
+    options: dict[str, Any] = {"offline": True, "validate_formats": False}
+    if loader is not None:
+        options = {"retriever": loader, "validate_formats": False}
+    try:
+        options["pattern_options"] = engine_options(weakest_engine(patterns_in(document)))
+        if isinstance(document, Mapping) and "$schema" not in document and draft in _NATIVE:
+            return _NATIVE[draft](dict(document), **options)
+        return jsonschema_rs.validator_for(document, **options)
+    except (ValueError, jsonschema_rs.ReferencingError, TypeError):
+        return None

@@ -1,0 +1,101 @@
+"""Recursive schemas written out for a few levels, so that the native engine cannot be led arbitrarily deep.
+
+Valid by the unrolled form means valid; invalid may only mean deeper than it goes, and then the caller measures the
+value's depth before asking the recursive form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+_LEVELS = 24
+_MAX_SCHEMAS = 150
+_NEGATING = ("not", "if", "oneOf", "contains", "propertyNames")
+
+
+def unrolled(document: Any) -> dict[str, Any] | None:
+    """`document` with its cycles written out, or None where that would be large or change what is valid."""
+    if not isinstance(document, dict):
+        return None
+    definitions = {"#": document, **{f"#/$defs/{n}": schema for n, schema in document.get("$defs", {}).items()}}
+    edges = {pointer: set(_references(schema)) for pointer, schema in definitions.items()}
+    cyclic = {pointer for pointer in definitions if pointer in _reachable(edges[pointer], edges)}
+    size = sum(1 for pointer in cyclic for _ in _schemas(definitions[pointer]))
+    if size > _MAX_SCHEMAS or any(_negates(schema) for schema in definitions.values()):
+        return None
+    return _Unroller(definitions, cyclic).document()
+
+
+class _Unroller:
+    """Writes one copy of each cyclic definition for each level."""
+
+    def __init__(self, definitions: dict[str, Any], cyclic: set[str]) -> None:
+        self._definitions = definitions
+        self._cyclic = cyclic
+
+    def document(self) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for pointer, schema in self._definitions.items():
+            if pointer in self._cyclic:
+                for level in range(_LEVELS):
+                    made[_name(pointer, level)] = self._copy(schema, level + 1)
+                made[_name(pointer, _LEVELS)] = False
+            elif pointer != "#":
+                made[_name(pointer, 0)] = self._copy(schema, 0)
+        root = {"$ref": f"#/$defs/{_name('#', 0)}"} if "#" in self._cyclic else self._copy(self._definitions["#"], 0)
+        return {**root, "$defs": made}
+
+    def _copy(self, schema: Any, level: int) -> Any:
+        if isinstance(schema, list):
+            return [self._copy(item, level) for item in schema]
+        if not isinstance(schema, dict):
+            return schema
+        out = {key: self._copy(value, level) for key, value in schema.items() if key not in ("$defs", "$ref")}
+        if isinstance(schema.get("$ref"), str):
+            target = schema["$ref"]
+            out["$ref"] = f"#/$defs/{_name(target, level if target in self._cyclic else 0)}"
+        elif "$ref" in schema:
+            out["$ref"] = self._copy(schema["$ref"], level)
+        return out
+
+
+def _name(pointer: str, level: int) -> str:
+    return f"{level}.{pointer[8:]}"
+
+
+def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """Every object inside a definition, its own definitions left out."""
+    pending = [schema]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            yield node
+            pending += [value for key, value in node.items() if key not in ("$defs", "enum", "const", "default")]
+        elif isinstance(node, list):
+            pending += node
+
+
+def _references(schema: Any) -> Iterator[str]:
+    return (node["$ref"] for node in _schemas(schema) if isinstance(node.get("$ref"), str))
+
+
+def _negates(schema: Any) -> bool:
+    """Whether a reference stands where refusing more would accept more."""
+    return any(
+        next(_references(node[keyword]), None) is not None
+        for node in _schemas(schema)
+        for keyword in _NEGATING
+        if keyword in node
+    )
+
+
+def _reachable(start: set[str], edges: dict[str, set[str]]) -> set[str]:
+    seen: set[str] = set()
+    pending = list(start)
+    while pending:
+        pointer = pending.pop()
+        if pointer not in seen:
+            seen.add(pointer)
+            pending += edges.get(pointer, ())
+    return seen

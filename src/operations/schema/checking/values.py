@@ -1,0 +1,147 @@
+"""Values that are not quite JSON: bytes and friends as strings, foreign objects found, depth measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from gc import get_referents
+from typing import Any, NamedTuple
+
+MAX_DEPTH = 400
+"""How deep a value may nest where its schema is recursive; beyond it the native validator would be at risk."""
+
+_BYTES = (bytes, bytearray, memoryview)
+_SCALARS = (str, int, float, type(None), *_BYTES)
+_WIDE = 500_000
+
+
+class Foreign(NamedTuple):
+    """Something in a value that JSON has no word for: where it is and what."""
+
+    path: tuple[str | int, ...]
+    what: str
+
+
+class Plain(NamedTuple):
+    """A JSON copy of a value, and what could not be copied."""
+
+    value: Any
+    foreign: list[Foreign]
+
+
+def pointer(path: Any) -> str:
+    """A JSON pointer (RFC 6901) from its segments."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
+    """Whether `value` nests deeper than `limit`; the levels are walked by the collector, in C."""
+    kind = value.__class__
+    if kind is not dict and kind is not list:
+        return not isinstance(value, _SCALARS) and _deep_precisely(value, limit)
+    level = get_referents(value)
+    for _ in range(limit - 1):
+        if not level:
+            return False
+        level = get_referents(*level)
+        if len(level) > _WIDE:
+            break
+    # Long chains, cycles, shared members and objects that drag the interpreter in: count containers only.
+    return bool(level) and _deep_precisely(value, limit)
+
+
+def _deep_precisely(value: Any, limit: int) -> bool:
+    seen: dict[int, int] = {}
+    pending = [(value, 1)]
+    while pending:
+        item, depth = pending.pop()
+        if not isinstance(item, Mapping | list | tuple) or seen.get(id(item), 0) >= depth:
+            continue
+        if depth > limit:
+            return True
+        seen[id(item)] = depth
+        members = item.values() if isinstance(item, Mapping) else item
+        pending += [(member, depth + 1) for member in members]
+    return False
+
+
+Trail = tuple[Any, ...]
+"""A path as a linked list, `(trail of the parent, key)`, so that deep values cost linear memory."""
+
+
+def _path(trail: Trail) -> tuple[str | int, ...]:
+    parts: list[str | int] = []
+    while trail:
+        trail, part = trail
+        parts.append(part)
+    return tuple(reversed(parts))
+
+
+class _Copier:
+    """One walk over one value; iterative, so that depth costs memory and not stack."""
+
+    def __init__(self, depth: int | None) -> None:
+        self.foreign: list[Foreign] = []
+        self._limit = depth
+        self._made: dict[int, Any] = {}
+
+    def copy(self, value: Any) -> Any:
+        holder: list[Any] = [None]
+        pending: list[tuple[Any, Any, Any, Trail, int]] = [(value, holder, 0, (), 0)]
+        while pending:
+            item, parent, key, trail, depth = pending.pop()
+            if not isinstance(item, Mapping | list | tuple):
+                parent[key] = self._leaf(item, trail)
+            elif id(item) in self._made:
+                parent[key] = self._made[id(item)]
+            else:
+                parent[key] = made = self._container(item, trail)
+                self._made[id(item)] = made
+                if self._limit is None or depth < self._limit:
+                    pending += [(v, made, k, (trail, k), depth + 1) for k, v in self._members(item)]
+        return holder[0]
+
+    def _container(self, item: Any, trail: Trail) -> Any:
+        if not isinstance(item, Mapping):
+            return [None] * len(item)
+        for key in item:
+            if not isinstance(key, str):
+                self.foreign.append(Foreign(_path(trail), f"a key of type {type(key).__name__}"))
+        return {text(key): None for key in item if isinstance(key, str)}
+
+    @staticmethod
+    def _members(item: Any) -> list[tuple[Any, Any]]:
+        if isinstance(item, Mapping):
+            return [(text(key), value) for key, value in item.items() if isinstance(key, str)]
+        return list(enumerate(item))
+
+    def _leaf(self, item: Any, trail: Trail) -> Any:
+        if item is None or isinstance(item, bool):
+            return item
+        if isinstance(item, str):
+            return text(item)
+        if isinstance(item, int | float):
+            return int(item) if isinstance(item, int) else float(item)
+        if isinstance(item, _BYTES):
+            return "\0" * (item.nbytes if isinstance(item, memoryview) else len(item))
+        if type(item).__name__ == "Decimal":
+            return item
+        self.foreign.append(Foreign(_path(trail), f"a value of type {type(item).__name__}"))
+        return None
+
+
+def text(value: str) -> str:
+    """A string with lone surrogates replaced, as every JSON encoder would have to."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return str(value)
+
+
+def as_json(value: Any, *, depth: int | None = None) -> Plain:
+    """A JSON copy of `value` for checking: bytes as strings of their length, foreign objects listed.
+
+    With `depth`, what nests deeper is left out.
+    """
+    copier = _Copier(depth)
+    return Plain(copier.copy(value), copier.foreign)

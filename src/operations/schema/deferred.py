@@ -1,0 +1,34 @@
+"""deferred_schema: a Schema whose document is written when it is first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from operations.schema.schema import Loader, Schema
+
+Write = Callable[[], Mapping[str, Any] | bool]
+
+
+class _DeferredSchema(Schema):
+    """A Schema that asks for its document on first use."""
+
+    def __init__(self, write: Write, *, dialect: str | None, loader: Loader | None) -> None:
+        self._write = write
+        self._dialect = dialect
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        # Only `_source` is not there from the beginning.
+        if name != "_source":
+            raise AttributeError(name)
+        self._source = self._write()
+        return self._source
+
+
+def deferred_schema(write: Write, *, dialect: str | None = None, loader: Loader | None = None) -> Schema:
+    """A Schema from a document that `write` gives when it is first needed; the rest is as in `from_schema`.
+
+    For a source of a thousand operations of which a program calls ten.
+    """
+    return _DeferredSchema(write, dialect=dialect, loader=loader)

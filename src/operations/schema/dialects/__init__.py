@@ -1,0 +1,1 @@
+"""Documents of every dialect, read into one form."""

@@ -1,0 +1,274 @@
+"""Any JSON Schema to one form: draft 2020-12, self-contained, every reference a pointer into `$defs`.
+
+Only what the root reaches is converted, so a schema may sit beside a large document that it refers into.
+What cannot be understood is left out and said once; a schema is never refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from operations.schema.dialects.keywords import (
+    ASSERTIONS,
+    LITERALS,
+    SCHEMA,
+    SCHEMA_LISTS,
+    SCHEMA_MAPS,
+    SINCE_DRAFT,
+)
+from operations.schema.dialects.literals import NotPlainError, plain
+from operations.schema.dialects.openapi30 import from_openapi30
+from operations.schema.dialects.patterns import engine_of
+from operations.schema.dialects.references import Loader, Place, References, UnresolvedReferenceError
+
+MAX_SCHEMA_DEPTH = 90
+OPENAPI_30 = 3
+_DRAFTS = {
+    "http://json-schema.org/draft-04/schema": 4,
+    "http://json-schema.org/draft-06/schema": 6,
+    "http://json-schema.org/draft-07/schema": 7,
+    "https://json-schema.org/draft/2019-09/schema": 2019,
+    "https://json-schema.org/draft/2020-12/schema": 2020,
+}
+_NAMES = {
+    "draft4": 4,
+    "draft6": 6,
+    "draft7": 7,
+    "2019-09": 2019,
+    "2020-12": 2020,
+    "openapi-3.0": OPENAPI_30,
+}
+_DROPPED = frozenset(
+    {"$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs", "definitions"}
+)
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+class Conversion(NamedTuple):
+    """A converted document and what the conversion learned about it."""
+
+    document: dict[str, Any] | bool
+    complaints: tuple[str, ...]
+    """What was left out, and why."""
+    exact: bool
+    """Whether validating by the converted document is the same as by the original."""
+    recursive: bool
+    """Whether the schema can follow a value to any depth."""
+
+
+def draft_number(dialect: str | None) -> int | None:
+    """The draft a dialect name or metaschema address stands for; None when it is not known."""
+    if dialect is None:
+        return None
+    uri = dialect.rstrip("#")
+    return _NAMES.get(dialect) or _DRAFTS.get(uri) or _DRAFTS.get(uri.replace("https://", "http://", 1))
+
+
+def convert(document: Any, dialect: str | None = None, loader: Loader | None = None) -> Conversion:
+    """Convert `document`; what is not a schema becomes `True` with a complaint."""
+    if isinstance(document, bool):
+        return Conversion(document, (), True, False)
+    if not isinstance(document, Mapping):
+        return Conversion(True, (f"a schema is an object or a boolean, not {type(document).__name__}",), True, False)
+    return _Converter(document, dialect, loader).run()
+
+
+class _Converter:
+    """One conversion: the definitions found so far and the references between them."""
+
+    def __init__(self, document: Mapping[str, Any], dialect: str | None, loader: Loader | None) -> None:
+        self.complaints: list[str] = []
+        self.exact = True
+        default = draft_number(dialect)
+        if dialect is not None and default is None:
+            self.complaints.append(f"the dialect {dialect!r} is not known")
+        draft = self._draft_of(document, default or 2020)
+        self.references = References(document, draft, self._draft_of, loader)
+        self.definitions: dict[str, Any] = {}
+        self._names: dict[Any, str] = {id(document): "#"}
+        self._edges: dict[str, set[str]] = {}
+        self._current = "#"
+        self._pending: list[tuple[str, Place]] = []
+
+    def run(self) -> Conversion:
+        root = self.references.root
+        document = self._schema(root.schema, root.base, root.draft, 0)
+        while self._pending:
+            name, place = self._pending.pop()
+            self._current = f"#/$defs/{name}"
+            self.definitions[name] = self._schema(place.schema, place.base, place.draft, 0)
+        if isinstance(document, dict) and self.definitions:
+            document["$defs"] = self.definitions
+        return Conversion(document, tuple(self.complaints), self.exact, _has_cycle(self._edges))
+
+    def _draft_of(self, schema: Mapping[str, Any], current: int) -> int:
+        declared = schema.get("$schema")
+        if not isinstance(declared, str) or current == OPENAPI_30:
+            return current
+        draft = draft_number(declared)
+        if draft is None:
+            self.exact = False
+        return draft or current
+
+    def _complain(self, message: str) -> None:
+        if len(self.complaints) < 20:
+            self.complaints.append(f"in {self._current}: {message}")
+
+    def _schema(self, schema: Any, base: str, draft: int, depth: int) -> Any:
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, Mapping):
+            self._complain(f"{type(schema).__name__} is not a schema")
+            return True
+        if depth > MAX_SCHEMA_DEPTH:
+            self._complain(f"schemas nested deeper than {MAX_SCHEMA_DEPTH} levels accept anything")
+            return True
+        if depth:
+            base, draft = self.references.enter(schema, base, draft)
+        if draft == OPENAPI_30:
+            schema = from_openapi30(schema)
+        if "$ref" in schema and draft < 2019:
+            schema = {"$ref": schema["$ref"]}
+        out: dict[str, Any] = {}
+        for keyword, value in _modern(schema, draft):
+            self._keyword(out, keyword, value, (base, draft, depth + 1))
+        return out
+
+    def _keyword(self, out: dict[str, Any], keyword: str, value: Any, where: tuple[str, int, int]) -> None:
+        if keyword in _REFERENCES:
+            self._reference(out, keyword, value, where[0])
+        elif keyword in SCHEMA:
+            out[keyword] = self._schema(value, *where)
+        elif keyword in SCHEMA_LISTS:
+            self._schema_list(out, keyword, value, where)
+        elif keyword in SCHEMA_MAPS:
+            self._schema_map(out, keyword, value, where)
+        elif keyword in ASSERTIONS or keyword in LITERALS:
+            self._literal(out, keyword, value)
+        elif not isinstance(value, Mapping) or keyword.startswith("x-"):
+            self._literal(out, keyword, value, silent=True)
+
+    def _schema_list(self, out: dict[str, Any], keyword: str, value: Any, where: tuple[str, int, int]) -> None:
+        if isinstance(value, list | tuple) and value:
+            out[keyword] = out.get(keyword, []) + [self._schema(item, *where) for item in value]
+        else:
+            self._complain(f"{keyword} is not a list of schemas")
+
+    def _schema_map(self, out: dict[str, Any], keyword: str, value: Any, where: tuple[str, int, int]) -> None:
+        if not isinstance(value, Mapping):
+            self._complain(f"{keyword} is not an object")
+            return
+        members = {}
+        for name, item in value.items():
+            if not isinstance(name, str) or (keyword == "patternProperties" and engine_of(name) is None):
+                self._complain(f"{keyword}: {name!r:.60} is not understood")
+            else:
+                members[name] = self._schema(item, *where)
+        out[keyword] = members
+
+    def _literal(self, out: dict[str, Any], keyword: str, value: Any, *, silent: bool = False) -> None:
+        try:
+            value = plain(value)
+        except NotPlainError as error:
+            if not silent:
+                self._complain(f"{keyword}: {error}")
+            return
+        if not ASSERTIONS.get(keyword, _anything)(value):
+            self._complain(f"{keyword}: {value!r:.60} is not understood")
+        elif keyword == "pattern" and engine_of(value) is None:
+            self._complain(f"pattern: {value!r:.60} is not a regular expression that can be run")
+        else:
+            out[keyword] = value
+
+    def _reference(self, out: dict[str, Any], keyword: str, value: Any, base: str) -> None:
+        if keyword != "$ref":
+            self.exact = False
+        try:
+            if not isinstance(value, str):
+                raise UnresolvedReferenceError(f"{value!r:.60} is not a reference")
+            resolve = self.references.resolve_dynamic if keyword == "$dynamicRef" else self.references.resolve
+            target = self.references.root if keyword == "$recursiveRef" else resolve(value, base)
+        except (UnresolvedReferenceError, ValueError) as error:
+            if isinstance(value, str) and draft_number(value):
+                self.exact = False  # the native engine knows the metaschemas by itself
+                return
+            self._complain(f"{keyword} {value!r:.100} accepts anything: {error}")
+            return
+        pointer = self._pointer_to(target, str(value))
+        self._edges.setdefault(self._current, set()).add(pointer)
+        if "$ref" in out:
+            out.setdefault("allOf", []).append({"$ref": pointer})
+        else:
+            out["$ref"] = pointer
+
+    def _pointer_to(self, target: Place, reference: str) -> str:
+        key = id(target.schema) if isinstance(target.schema, Mapping) else reference
+        if key not in self._names:
+            name = unique_name(reference, self.definitions.keys() | {name for name, _ in self._pending})
+            self._names[key] = f"#/$defs/{name}"
+            self._pending.append((name, target))
+        return self._names[key]
+
+
+def _anything(value: Any) -> bool:
+    return True
+
+
+def unique_name(reference: str, taken: Any) -> str:
+    """A definition's name: the last part of the reference, in characters a pointer need not escape."""
+    last = reference.rstrip("/#").replace("#", "/").rsplit("/", 1)[-1]
+    name = "".join(char if char.isascii() and (char.isalnum() or char in "-_.") else "_" for char in last)
+    name = candidate = name or "schema"
+    number = 2
+    while candidate in taken:
+        candidate, number = f"{name}_{number}", number + 1
+    return candidate
+
+
+def _modern(schema: Mapping[str, Any], draft: int) -> Iterator[tuple[str, Any]]:
+    """The keywords of `schema` with those that later drafts renamed under their new names."""
+    tuple_form = isinstance(schema.get("items"), list | tuple)
+    for keyword, value in schema.items():
+        if keyword == "items" and tuple_form:
+            if value:
+                yield "prefixItems", value
+        elif keyword == "additionalItems":
+            if tuple_form:
+                yield "items", value
+        elif keyword == "dependencies" and isinstance(value, Mapping):
+            yield from _dependencies(value)
+        elif keyword in ("exclusiveMinimum", "exclusiveMaximum") and isinstance(value, bool):
+            if value and (bound := schema.get(keyword[9:].lower())) is not None:
+                yield keyword, bound
+        elif _is_known(keyword, draft):
+            yield keyword, value
+
+
+def _is_known(keyword: Any, draft: int) -> bool:
+    return isinstance(keyword, str) and keyword not in _DROPPED and SINCE_DRAFT.get(keyword, 0) <= max(draft, 4)
+
+
+def _dependencies(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    names = {name: item for name, item in value.items() if isinstance(item, list | tuple)}
+    schemas = {name: item for name, item in value.items() if name not in names}
+    if names:
+        yield "dependentRequired", names
+    if schemas:
+        yield "dependentSchemas", schemas
+
+
+def _has_cycle(edges: Mapping[str, set[str]]) -> bool:
+    """Whether following the references can come back to a schema already left."""
+    waiting = {name: len(targets) for name, targets in edges.items()}
+    users: dict[str, list[str]] = {}
+    for name, targets in edges.items():
+        for target in targets:
+            users.setdefault(target, []).append(name)
+    done = [name for name in users if name not in waiting]
+    while done:
+        for user in users.get(done.pop(), ()):
+            waiting[user] -= 1
+            if not waiting[user]:
+                done.append(user)
+    return any(waiting.values())

@@ -1,0 +1,75 @@
+"""Data inside schemas and messages: plain JSON copies, equality by JSON's rules, bounded printing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MAX_LITERAL_DEPTH = 100
+
+
+class NotPlainError(ValueError):
+    """A value that is not JSON: a foreign type, a key that is no string, too deep, not a finite number."""
+
+
+def plain(value: Any, depth: int = MAX_LITERAL_DEPTH) -> Any:
+    """A JSON copy of `value` made of dicts, lists and scalars only; raises NotPlainError."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _plain_text(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if value != value or value in (float("inf"), float("-inf")):
+            raise NotPlainError(f"{value} is not a JSON number")
+        return float(value)
+    if depth <= 0:
+        raise NotPlainError("nested too deep")
+    if isinstance(value, Mapping):
+        return {_plain_key(key): plain(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, depth - 1) for item in value]
+    raise NotPlainError(f"{type(value).__name__} is not JSON")
+
+
+def _plain_text(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise NotPlainError("a string that is not Unicode") from error
+    return str(value)
+
+
+def _plain_key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise NotPlainError(f"a key of type {type(key).__name__}")
+    return _plain_text(key)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values are the same JSON: `1` and `1.0` are, `1` and `true` are not."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, Mapping):
+        return (
+            isinstance(right, Mapping)
+            and len(left) == len(right)
+            and all(key in right and same(item, right[key]) for key, item in left.items())
+        )
+    if isinstance(left, list | tuple):
+        return (
+            isinstance(right, list | tuple)
+            and len(left) == len(right)
+            and all(same(a, b) for a, b in zip(left, right, strict=True))
+        )
+    return bool(left == right)
+
+
+def copied(value: Any) -> Any:
+    """A copy of a plain literal that the caller may hand out; scalars are shared."""
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [copied(item) for item in value]
+    return value

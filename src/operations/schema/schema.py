@@ -1,0 +1,219 @@
+"""Schema: a JSON Schema document with its verbs (check, errors, cast); knows nothing of operations."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import jsonschema_rs
+
+from operations.schema.checking.values import MAX_DEPTH, too_deep
+from operations.schema.dialects.keywords import ANNOTATIONS, ASSERTING
+from operations.schema.problems import Problem
+
+if TYPE_CHECKING:
+    from operations.schema.casting.policies import Caster
+    from operations.schema.checking.explaining import Explainer
+    from operations.schema.dialects.conversion import Conversion
+
+Policy = Literal["cast", "total", "strict", "off"]
+Loader = Callable[[str], Any]
+
+logger = logging.getLogger("operations.schema")
+
+
+class Schema:
+    """A JSON Schema document, converted to 2020-12 and compiled when it is first used."""
+
+    def __init__(
+        self, document: Mapping[str, Any] | bool, *, dialect: str | None = None, loader: Loader | None = None
+    ) -> None:
+        self._source = document
+        self._dialect = dialect
+        self._loader = loader
+
+    @cached_property
+    def document(self) -> dict[str, Any] | bool:
+        """The schema in draft 2020-12, self-contained: what it refers to is in its `$defs`."""
+        return self._conversion.document
+
+    @cached_property
+    def is_unknown(self) -> bool:
+        """Whether the schema accepts anything, so that there is nothing to check or cast."""
+        if isinstance(self._source, Mapping) and not self._source.keys() - ANNOTATIONS:
+            return True
+        document = self.document
+        return document if isinstance(document, bool) else not document.keys() & ASSERTING
+
+    def check(self, value: Any) -> bool:
+        """Whether `value` fits."""
+        return self._check(value)
+
+    def errors(self, value: Any) -> list[Problem]:
+        """Everything wrong with `value`; empty when it fits."""
+        return [] if self.check(value) else self._explainer.problems(value)
+
+    def cast(self, value: Any, policy: Policy = "cast") -> Any:
+        """`value` normalised by `policy`; `strict` raises a `VALIDATION_ERROR` that lists every problem."""
+        return self._casts[1](value, policy)
+
+    def normalise(self, value: Any, policy: Policy = "cast") -> tuple[Any, Sequence[Problem]]:
+        """`value` normalised by `policy`, and what to warn about: misfits left, or under `total` replaced.
+
+        Never raises, under `strict` neither; the input is never changed, and shared where it is already normal.
+        """
+        result: tuple[Any, Sequence[Problem]] = self._casts[0](value, policy)
+        return result
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schema):
+            return NotImplemented
+        same_source = self._source is other._source and self._dialect == other._dialect
+        return (same_source and self._loader is other._loader) or self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        if isinstance(self._source, bool):
+            return f"Schema({self._source})"
+        if not isinstance(self._source, Mapping):
+            return f"Schema(<{type(self._source).__name__}>)"
+        named = next((self._source[key] for key in ("title", "$ref", "type") if key in self._source), "...")
+        return f"Schema({named!r:.60})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_source": self._source, "_dialect": self._dialect, "_loader": self._loader}
+
+    @cached_property
+    def _key(self) -> str:
+        """The document as text in a stable order, by which schemas compare."""
+        import msgspec
+
+        return msgspec.json.encode(self.document, order="deterministic").decode()
+
+    @cached_property
+    def _conversion(self) -> Conversion:
+        from operations.schema.dialects.conversion import convert
+
+        conversion = convert(self._source, self._dialect, self._loader)
+        if conversion.complaints:
+            shown = "; ".join(conversion.complaints[:5])
+            logger.warning("parts of a schema were not understood and accept anything: %s", shown)
+        return conversion
+
+    @cached_property
+    def _validator(self) -> jsonschema_rs.Validator | None:
+        from operations.schema.checking.compiling import compiled, compiled_original
+        from operations.schema.dialects.conversion import draft_number
+
+        conversion = self._conversion
+        native = None
+        if not conversion.exact:
+            native = compiled_original(self._source, draft_number(self._dialect) or 2020, self._loader)
+        native = native or compiled(conversion.document)
+        if native is None:
+            logger.warning("a schema could not be compiled and accepts anything: %r", self)
+            self.__dict__.update(document=True, is_unknown=True)
+        return native
+
+    @cached_property
+    def _limit(self) -> int | None:
+        """The depth beyond which values are refused, for schemas that could follow them down without end."""
+        return MAX_DEPTH if self._conversion.recursive or not self._conversion.exact else None
+
+    @cached_property
+    def _explainer(self) -> Explainer:
+        from operations.schema.checking.explaining import Explainer
+
+        return Explainer(self.document, self._validator, self._limit)
+
+    @cached_property
+    def _caster(self) -> Caster:
+        from operations.schema.casting.policies import Caster
+
+        return Caster(self.document, self._check, self._explainer, self._limit)
+
+    # The compiled functions are also put where attribute access finds them before the methods, which saves a call.
+
+    @cached_property
+    def _casts(self) -> tuple[Callable[..., tuple[Any, Sequence[Problem]]], Callable[..., Any]]:
+        casts: tuple[Any, Any] = (_as_it_is, _itself)
+        if not self.is_unknown and self._validator is not None:
+            casts = self._caster.entry_points()
+        self.__dict__.update(normalise=casts[0], cast=casts[1])
+        return casts
+
+    @cached_property
+    def _check(self) -> Callable[[Any], bool]:
+        self.__dict__["check"] = check = self._make_check()
+        return check
+
+    def _make_check(self) -> Callable[[Any], bool]:
+        validator = self._validator
+        if validator is None:
+            return _accept
+        is_valid = validator.is_valid
+
+        def check(value: Any) -> bool:
+            try:
+                return is_valid(value)
+            except ValueError:
+                return self._explainer.check_foreign(value)
+
+        if self._limit is None:
+            return check
+        return _bounded(check, self._shallow())
+
+    def _shallow(self) -> Callable[[Any], bool] | None:
+        """A validator of the first levels of a recursive schema, which needs no guard; None if there is none."""
+        from operations.schema.checking.compiling import compiled
+        from operations.schema.checking.unrolling import unrolled
+
+        document = unrolled(self.document) if self._conversion.exact else None
+        native = compiled(document) if document is not None else None
+        return native.is_valid if native is not None else None
+
+
+def _bounded(check: Callable[[Any], bool], shallow: Callable[[Any], bool] | None) -> Callable[[Any], bool]:
+    """`check` behind a guard against values nested too deep, which most values need not pass."""
+    if shallow is None:
+        return lambda value: not too_deep(value) and check(value)
+
+    def check_bounded(value: Any) -> bool:
+        try:
+            if shallow(value):
+                return True
+        except ValueError:
+            pass
+        return not too_deep(value) and check(value)
+
+    return check_bounded
+
+
+def _accept(value: Any) -> bool:
+    return True
+
+
+def _itself(value: Any, policy: Policy = "cast") -> Any:
+    return value
+
+
+def _as_it_is(value: Any, policy: Policy = "cast") -> tuple[Any, Sequence[Problem]]:
+    return value, ()
+
+
+UNKNOWN = Schema(True)
+
+
+def from_schema(
+    json_schema: Mapping[str, Any] | bool, *, dialect: str | None = None, loader: Loader | None = None
+) -> Schema:
+    """A Schema from any JSON Schema document; what is not understood accepts anything, with one warning.
+
+    `dialect` is the draft of a document that does not say so itself (`draft4`, `draft6`, `draft7`, `2019-09`,
+    `2020-12`, `openapi-3.0` or a metaschema's address). Without a `loader` nothing outside the document is read.
+    """
+    return Schema(json_schema, dialect=dialect, loader=loader)

@@ -1,0 +1,7 @@
+"""Python types to JSON Schema and back: from_type, and the codec that loads and dumps a type's values."""
+
+from operations.schema.types.codecs import TypeCodec, codec_for, from_type
+from operations.schema.types.jsonable import jsonable
+from operations.schema.types.records import Field, record_codec
+
+__all__ = ["Field", "TypeCodec", "codec_for", "from_type", "jsonable", "record_codec"]

@@ -1,0 +1,52 @@
+"""The error of data that does not make a type's value: a list of places and messages, deepened on the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from operations.errors import CallError, ErrorCode
+from operations.schema.types.jsonable import escaped
+
+Found = tuple[str, str]
+"""A JSON pointer and what is wrong there."""
+
+
+def mismatch(found: Iterable[Found]) -> CallError:
+    """The `VALIDATION_ERROR` that lists what was found."""
+    errors = [{"path": path, "message": message} for path, message in found]
+    text = "\n".join(f"{error['path'] or '(value)'}: {error['message']}" for error in errors)
+    return CallError(ErrorCode.VALIDATION_ERROR, text, {"errors": errors})
+
+
+def wrong_kind(expected: str, value: Any) -> CallError:
+    """The error of a value of another kind than its type wants."""
+    return mismatch([("", f"expected {expected}, got {_json_kind(value)}")])
+
+
+def too_deep() -> CallError:
+    """The error of data nested deeper than its type can be built."""
+    return mismatch([("", "is nested too deeply")])
+
+
+def found_within(error: CallError, step: str | int) -> list[Found]:
+    """What an error found, seen from one step further out."""
+    prefix = f"/{escaped(str(step))}"
+    details = error.details
+    if error.code is not ErrorCode.VALIDATION_ERROR or not isinstance(details, dict) or "errors" not in details:
+        raise error  # raised by the user's own code: it passes as it is
+    return [(prefix + item["path"], item["message"]) for item in details["errors"]]
+
+
+def _json_kind(value: Any) -> str:
+    names: dict[type, str] = {
+        str: "a string",
+        bool: "a boolean",
+        int: "an integer",
+        float: "a number",
+        list: "an array",
+        dict: "an object",
+        type(None): "null",
+        bytes: "bytes",
+    }
+    return names.get(type(value), type(value).__qualname__)

@@ -1,0 +1,102 @@
+"""The codec of a function's parameters: one object whose members are loaded and dumped by their own types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from operations.errors import CallError
+from operations.schema.types.codecs import TypeCodec, codec_for
+from operations.schema.types.documents import Writer, with_default
+from operations.schema.types.loading import load_float, load_int, raise_all
+
+_EXACT: dict[Any, str] = {load_int: "int", load_float: "float"}
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One member of a record: a function's parameter, as the record's schema and codec need it."""
+
+    name: str
+    type: Any
+    required: bool = True
+    default: Any = msgspec.UNSET
+    description: str = ""
+
+
+def record_codec(fields: Sequence[Field], *, extra: Any = None) -> TypeCodec[dict[str, Any]]:
+    """The codec of an object with these members; others are refused, unless `extra` gives their type.
+
+    An optional member that is absent stays absent, so that the function's own default applies.
+    """
+    fields = tuple(fields)
+    codecs = {field.name: codec_for(field.type, mode="input") for field in fields}
+    rest = None if extra is None else codec_for(extra, mode="input")
+    return TypeCodec(
+        dict,
+        write=lambda: _describe(fields, extra),
+        load=_make_each({name: codec.load for name, codec in codecs.items()}, None if rest is None else rest.load),
+        dump=_make_each({name: codec.dump for name, codec in codecs.items()}, None if rest is None else rest.dump),
+    )
+
+
+def _describe(fields: Sequence[Field], extra: Any) -> dict[str, Any]:
+    writer = Writer("input")
+    properties = {}
+    for field in fields:
+        document = with_default(writer.describe(field.type), field.default)
+        properties[field.name] = {**document, "description": field.description} if field.description else document
+    others: Any = False if extra is None else writer.describe(extra) or True
+    document = {"type": "object", "properties": properties, "additionalProperties": others}
+    if required := [field.name for field in fields if field.required]:
+        document["required"] = required
+    return writer.finished(document)
+
+
+def _make_each(
+    each: Mapping[str, Callable[[Any], Any] | None], rest: Callable[[Any], Any] | None
+) -> Callable[[Any], Any] | None:
+    """A function that passes each member through its own, or None when there is nothing to do.
+
+    Written as source for just these members, because it runs on every call of an operation.
+    """
+    busy = {name: function for name, function in each.items() if function is not None}
+    if not busy and rest is None:
+        return None
+    lines = ["def each(value):", "    out = value", "    try:"]
+    scope: dict[str, Any] = {"CallError": CallError, "known": frozenset(each), "rest": rest}
+    scope["fail"] = lambda value: _fail(value, busy, each, rest)
+    for index, (name, function) in enumerate(busy.items()):
+        scope[f"f{index}"] = function
+        exact = _EXACT.get(function)
+        lines += [
+            f"        if {name!r} in value:",
+            f"            member = value[{name!r}]",
+            *([f"            if member.__class__ is not {exact}:"] if exact else ["            if True:"]),
+            "                if out is value: out = {**value}",
+            f"                out[{name!r}] = f{index}(member)",
+        ]
+    if rest is not None:
+        lines += [
+            "        if not known.issuperset(value):",
+            "            if out is value: out = {**value}",
+            "            for name in value:",
+            "                if name not in known: out[name] = rest(value[name])",
+        ]
+    lines += ["    except CallError:", "        fail(value)", "        raise", "    return out"]
+    exec("\n".join(lines), scope)
+    return scope["each"]  # type: ignore[no-any-return]
+
+
+def _fail(
+    value: Mapping[str, Any],
+    busy: Mapping[str, Callable[[Any], Any]],
+    known: Collection[str],
+    rest: Callable[[Any], Any] | None,
+) -> None:
+    """Raise everything that is wrong with the members, not just the first thing met."""
+    tries = [(name, function, value[name]) for name, function in busy.items() if name in value]
+    if rest is not None:
+        tries += [(name, rest, member) for name, member in value.items() if name not in known]
+    raise_all(tries)

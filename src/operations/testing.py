@@ -1,0 +1,117 @@
+"""What users need to test their own operations: stubs, sample envelopes, a record of what was called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from operations.context import OperationContext
+from operations.envelope import ResponseEnvelope, http_envelope, mcp_envelope
+from operations.errors import CallError
+from operations.interceptors import Invocation, Proceed
+from operations.schema import UNKNOWN
+from operations.spec import Operation, OperationSpec, OperationType, SchemaLike, as_schema
+
+
+class RecordedCall(msgspec.Struct, frozen=True):
+    """One call that a Recorder saw, with how it ended."""
+
+    operation_id: str
+    input: Any
+    context: OperationContext
+    streaming: bool
+    result: ResponseEnvelope[Any] | None = None
+    """The envelope; None for a stream or a failed call."""
+    error: BaseException | None = None
+
+
+class Recorder:
+    """An interceptor that keeps every call: `OperationRegistry(interceptors=[recorder])`, then look at `calls`."""
+
+    def __init__(self) -> None:
+        self.calls: list[RecordedCall] = []
+
+    async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
+        """Let the call proceed and write down how it went."""
+        call = RecordedCall(invocation.spec.id, invocation.input, invocation.context, invocation.streaming)
+        try:
+            result = await proceed(invocation)
+        except BaseException as error:
+            self.calls.append(msgspec.structs.replace(call, error=error))
+            raise
+        self.calls.append(call if invocation.streaming else msgspec.structs.replace(call, result=result))
+        return result
+
+    def inputs(self, operation_id: str) -> list[Any]:
+        """The inputs of every call of one operation, in order."""
+        return [call.input for call in self.calls if call.operation_id == operation_id]
+
+
+def stub_operation(
+    operation_id: str,
+    *,
+    returns: Any = None,
+    raises: BaseException | None = None,
+    yields: Iterable[Any] | None = None,
+    input_schema: SchemaLike = UNKNOWN,
+    output_schema: SchemaLike = UNKNOWN,
+    **declared: Any,
+) -> Operation[Any]:
+    """An operation that gives what it is told: a value (or what a function makes of the input), an error, a stream."""
+
+    async def handler(input: Any, context: OperationContext) -> Any:
+        if raises is not None:
+            raise raises
+        return returns(input) if callable(returns) else returns
+
+    async def stream(input: Any, context: OperationContext) -> Any:
+        for item in yields or ():
+            yield item
+        if raises is not None:
+            raise raises
+
+    namespace, _, name = operation_id.rpartition(".")
+    declared.setdefault("type", OperationType.QUERY if yields is None else OperationType.SUBSCRIPTION)
+    spec = OperationSpec(
+        namespace=namespace,
+        name=name,
+        input_schema=as_schema(input_schema),
+        output_schema=as_schema(output_schema),
+        **declared,
+    )
+    return Operation(spec=spec, handler=handler) if yields is None else Operation(spec=spec, stream=stream)
+
+
+def stub_source(namespace: str, results: Mapping[str, Any]) -> list[Operation[Any]]:
+    """A source of stubs: each name of `results` becomes an operation that gives its value, or raises it if an error."""
+    return [
+        stub_operation(f"{namespace}.{name}", raises=result)
+        if isinstance(result, BaseException)
+        else stub_operation(f"{namespace}.{name}", returns=result)
+        for name, result in results.items()
+    ]
+
+
+def sample_http_envelope(
+    data: Any, *, status_code: int = 200, headers: Mapping[str, str] | None = None
+) -> ResponseEnvelope[Any]:
+    """An envelope as an HTTP source gives it for a JSON answer."""
+    return http_envelope(data, status_code=status_code, headers={"content-type": "application/json", **(headers or {})})
+
+
+def sample_mcp_envelope(data: Any, *, text: str | None = None, is_error: bool = False) -> ResponseEnvelope[Any]:
+    """An envelope as an MCP source gives it: structured data, with the text a server sends beside it."""
+    structured = data if isinstance(data, dict) else None
+    content = [{"type": "text", "text": text if text is not None else msgspec.json.encode(data).decode()}]
+    return mcp_envelope(data, is_error=is_error, content=content, structured_content=structured)
+
+
+async def error_of(awaitable: Any) -> CallError:
+    """The CallError that a call ends in; an AssertionError when it ends well."""
+    try:
+        result = await awaitable
+    except CallError as error:
+        return error
+    raise AssertionError(f"the call was expected to fail and gave {result!r}")

@@ -1,0 +1,172 @@
+"""JSON and MessagePack of JSON-shaped values, bytes included; knows nothing of envelopes or events.
+
+JSON has no bytes, so they travel as `{"$bytes": "<base64>"}`; a real mapping whose only key has that form gets one
+more `$`, which reading takes off again. MessagePack has bytes but no integers above 64 bits: those travel as an
+extension. What neither format can carry unchanged is refused, with the place it was found at.
+"""
+
+from __future__ import annotations
+
+import binascii
+import math
+from typing import Any
+
+import msgspec
+
+from operations.errors import CallError, ErrorCode
+
+_PLAIN = frozenset({str, int, bool, type(None)})
+_BYTES = frozenset({bytes, bytearray, memoryview})
+_BIG_INTEGER = 1
+_encode_json = msgspec.json.Encoder().encode
+_decode_json = msgspec.json.Decoder().decode
+_encode_msgpack = msgspec.msgpack.Encoder().encode
+
+
+def encode_json(value: Any) -> bytes:
+    """Write a value as JSON; raises `VALIDATION_ERROR` for what JSON cannot carry unchanged (NaN, other types)."""
+    try:
+        return _encode_json(_mark(value, ""))
+    except RecursionError:
+        raise _refusal("", "nested too deeply to be written as JSON") from None
+    except UnicodeEncodeError:
+        raise _refusal("", "a string holds a lone surrogate, which is not Unicode text") from None
+
+
+def decode_json(data: bytes | str) -> Any:
+    """Read JSON, with the bytes it carries; raises `VALIDATION_ERROR` for malformed text."""
+    try:
+        value = _decode_json(data)
+        # Only text that may hold a marker is walked; `\u0024` is how a foreign writer may spell the dollar.
+        marked = b'$bytes"' in data or b"\\u0024" in data if isinstance(data, bytes) else "bytes" in data
+        return _unmark(value) if marked else value
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"malformed JSON: {error}") from None
+    except RecursionError:
+        raise CallError(ErrorCode.VALIDATION_ERROR, "malformed JSON: nested too deeply") from None
+
+
+def encode_msgpack(value: Any) -> bytes:
+    """Write a value as MessagePack; raises `VALIDATION_ERROR` for what it cannot carry."""
+    try:
+        try:
+            return _encode_msgpack(value)
+        except OverflowError:
+            return _encode_msgpack(_extend(value))
+    except RecursionError:
+        raise _refusal("", "nested too deeply to be written as MessagePack") from None
+    except UnicodeEncodeError:
+        raise _refusal("", "a string holds a lone surrogate, which is not Unicode text") from None
+    except (TypeError, ValueError) as error:
+        raise _refusal("", f"cannot be written as MessagePack: {error}") from None
+
+
+def decode_msgpack(data: bytes) -> Any:
+    """Read MessagePack; raises `VALIDATION_ERROR` for malformed input."""
+    try:
+        return _decode_msgpack(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"malformed MessagePack: {error}") from None
+    except RecursionError:
+        raise CallError(ErrorCode.VALIDATION_ERROR, "malformed MessagePack: nested too deeply") from None
+
+
+def pointer(path: str, key: object) -> str:
+    """The JSON pointer of member `key` of the place at `path`."""
+    return f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}"
+
+
+def _refusal(path: str, reason: str) -> CallError:
+    return CallError(ErrorCode.VALIDATION_ERROR, f"{path or '(value)'}: {reason}", {"path": path})
+
+
+def _mark(value: Any, path: str) -> Any:
+    """The value with its bytes marked; the same object where there is nothing to mark."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is dict:
+        return _mark_mapping(value, path)
+    if kind is list or kind is tuple:
+        if _PLAIN.issuperset(set(map(type, value))):
+            return value
+        return [_mark(item, f"{path}/{index}") for index, item in enumerate(value)]
+    return _mark_other(value, kind, path)
+
+
+def _mark_mapping(value: dict[Any, Any], path: str) -> dict[str, Any]:
+    if not _PLAIN.issuperset(set(map(type, value.values()))):
+        value = {key: _mark(item, pointer(path, key)) for key, item in value.items()}
+    for key in value:
+        if not isinstance(key, str):
+            raise _refusal(path, f"a mapping has the key {key!r}, and JSON has only text for keys")
+    if len(value) == 1:
+        ((key, item),) = value.items()
+        if _is_marker(key):
+            return {f"${key}": item}
+    return value
+
+
+def _mark_other(value: Any, kind: type, path: str) -> Any:
+    if kind is float:
+        if not math.isfinite(value):
+            raise _refusal(path, f"{value} is a number that JSON cannot carry")
+        return value
+    if kind in _BYTES:
+        return {"$bytes": binascii.b2a_base64(value, newline=False).decode("ascii")}
+    # Subclasses (an IntEnum, an OrderedDict) are what they derive from; anything else has no JSON form.
+    for base in (str, int, float):
+        if isinstance(value, base):
+            return _mark(base(value.value if hasattr(value, "value") else value), path)
+    if isinstance(value, dict):
+        return _mark_mapping(dict(value), path)
+    if isinstance(value, (list, tuple)):
+        return _mark(list(value), path)
+    raise _refusal(path, f"a value of type {kind.__name__} is not JSON")
+
+
+def _is_marker(key: str) -> bool:
+    return key.endswith("$bytes") and not key.removesuffix("bytes").strip("$")
+
+
+def _unmark(value: Any) -> Any:
+    if type(value) is list:
+        return [_unmark(item) for item in value]
+    if type(value) is not dict:
+        return value
+    if len(value) == 1:
+        ((key, item),) = value.items()
+        if _is_marker(key):
+            return _read_marker(key, item)
+    return {key: _unmark(item) for key, item in value.items()}
+
+
+def _read_marker(key: str, item: Any) -> Any:
+    if key != "$bytes":
+        return {key[1:]: _unmark(item)}
+    try:
+        return binascii.a2b_base64(item, strict_mode=True) if isinstance(item, str) else {key: _unmark(item)}
+    except ValueError:
+        # Somebody else's mapping, not a marker of ours.
+        return {key: item}
+
+
+def _extend(value: Any) -> Any:
+    """The value with each integer above 64 bits as a MessagePack extension."""
+    if type(value) is dict:
+        return {key: _extend(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return [_extend(item) for item in value]
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        size = value.bit_length() // 8 + 1
+        return msgspec.msgpack.Ext(_BIG_INTEGER, value.to_bytes(size, "big", signed=True))
+    return value
+
+
+def _read_extension(code: int, data: memoryview) -> Any:
+    if code != _BIG_INTEGER:
+        raise ValueError(f"unknown extension {code}")
+    return int.from_bytes(data, "big", signed=True)
+
+
+_decode_msgpack = msgspec.msgpack.Decoder(ext_hook=_read_extension).decode

@@ -1,0 +1,211 @@
+"""Schemas and values made to hurt: each has a defined result, soon, and the process survives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from operations.schema import Policy, from_schema
+
+POLICIES: tuple[Policy, ...] = ("cast", "total", "strict", "off")
+RECURSIVE = {"type": ["object", "array"], "properties": {"a": {"$ref": "#"}}, "items": {"$ref": "#"}}
+
+TWISTED = {"properties": {"a": {"$ref": "#"}}, "oneOf": [{"required": ["b"]}, {"not": {"$ref": "#"}}]}
+WRAPPERS: list[Callable[[Any], Any]] = [
+    lambda schema: {"properties": {"a": schema}},
+    lambda schema: {"allOf": [schema]},
+    lambda schema: {"items": schema},
+    lambda schema: {"not": schema},
+    lambda schema: {"anyOf": [schema, {}]},
+]
+
+
+def nested(levels: int, leaf: Any = None) -> Any:
+    value = {} if leaf is None else leaf
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+def survives(code: str) -> str:
+    """Run `code` in a process of its own, which must end well; returns what it printed."""
+    prelude = "from operations.schema import from_schema\nfrom tests.schema.test_hostile import *\n"
+    done = subprocess.run([sys.executable, "-c", prelude + code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stack", [0, 512 * 1024])
+def test_values_nested_without_end(stack: int) -> None:
+    code = f"""
+value = nested(100_000)
+def work():
+    for document in (RECURSIVE, TWISTED):
+        schema = from_schema(document)
+        print(schema.check(value), schema.errors(value)[0].message)
+        for policy in POLICIES:
+            assert schema.normalise(value, policy)[0] is value
+    print(from_schema({{"type": "object"}}).check(value))
+    print(len(from_schema({{"type": "string"}}).errors(value)))
+    from_schema({{"enum": [nested(50), 1]}}).check(value)
+    from_schema({{"properties": {{"a": {{"type": "integer"}}}}}}).normalise(value, "total")
+if {stack}:
+    threading.stack_size({stack})
+    thread = threading.Thread(target=work); thread.start(); thread.join()
+else:
+    work()
+"""
+    lines = survives(code).splitlines()
+    assert lines == ["False nested deeper than 400 levels"] * 2 + ["True", "1"]
+
+
+@pytest.mark.slow
+def test_schemas_nested_without_end() -> None:
+    code = """
+for wrap in WRAPPERS:
+    schema = {"type": "string"}
+    for _ in range(100_000):
+        schema = wrap(schema)
+    made = from_schema(schema)
+    made.check({}), made.check([]), made.cast({"a": {}}), made.cast([1], "total"), made.errors(1)
+literal = nested(100_000)
+print(from_schema({"const": literal}).check(1), from_schema({"default": literal, "type": "string"}).check(1))
+"""
+    assert survives(code) == "True False"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"$ref": "#"},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+        {"allOf": [{"$ref": "#"}]},
+        {"anyOf": [{"$ref": "#"}, {"type": "string"}]},
+        {"oneOf": [{"$ref": "#"}, {"$ref": "#"}]},
+        {"not": {"$ref": "#"}},
+        {"if": {"$ref": "#"}, "then": {"$ref": "#"}, "else": {"$ref": "#"}},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+        {"dependentSchemas": {"a": {"$ref": "#"}}},
+    ],
+)
+def test_cycles_with_no_base_case(document: Any) -> None:
+    schema = from_schema(document)
+    values: list[Any] = [1, "x", {"a": {}}, []]
+    for value in values:
+        assert schema.check(value) is (schema.errors(value) == [])
+        for policy in POLICIES:
+            schema.normalise(value, policy)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["^(a+)+$", "^(a|a)*$", "^(?=(a+)+$)(a|a)*b$", "^(([a-z])+.)+[A-Z]([a-z])+$", r"^(\w+\s?)*\$$", "(a{500}){500}"],
+)
+def test_catastrophic_patterns(pattern: str) -> None:
+    schema = from_schema({"type": "string", "pattern": pattern})
+    value = "a" * 50_000 + "!"
+    assert schema.check(value) in (True, False)
+    for policy in POLICIES:
+        schema.normalise(value, policy)
+    from_schema({"patternProperties": {pattern: {"type": "null"}}}).cast({value: 1})
+
+
+def test_huge_enums() -> None:
+    words = from_schema({"enum": [f"word{i}" for i in range(100_000)]})
+    assert words.check("word99999")
+    assert not words.check("other")
+    assert len(words.errors("other")[0].message) < 400
+    assert words.cast("other", "total") == "word0"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"type": "string", "minLength": 10**9},
+        {"type": "array", "minItems": 10**9},
+        {"type": "object", "minProperties": 10**9},
+    ],
+)
+def test_bounds_that_nothing_small_meets(document: Any) -> None:
+    value, problems = from_schema(document).normalise(None, "total")
+    assert value is None or len(value) < 10**6
+    assert problems
+
+
+ODD: list[Any] = [
+    float("nan"),
+    float("inf"),
+    10**5000,
+    -(10**400),
+    "\ud800",
+    {"\ud800": "\udfff"},
+    "9" * 100_000,
+    "1e999999999",
+]
+
+
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+def test_odd_scalars(value: Any) -> None:
+    for document in (
+        {"type": "integer"},
+        {"type": "string"},
+        {"type": "number", "maximum": 5},
+        {"multipleOf": 3},
+        {"const": 1},
+        {"maxLength": 2},
+    ):
+        schema = from_schema(document)
+        assert schema.check(value) is (schema.errors(value) == [])
+        for policy in POLICIES:
+            schema.normalise(value, policy)
+
+
+def test_values_that_contain_themselves() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    ring: dict[str, Any] = {}
+    ring["a"] = ring
+    for document in (
+        RECURSIVE,
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "object", "properties": {"a": {"type": "integer"}}},
+    ):
+        for value in (loop, ring):
+            schema = from_schema(document)
+            assert not schema.check(value)
+            assert schema.errors(value)
+            for policy in POLICIES:
+                schema.normalise(value, policy)
+
+
+def test_values_that_share_their_parts() -> None:
+    value: Any = {}
+    for _ in range(60):
+        value = {"a": value, "b": value}
+    schema = from_schema({"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}})
+    assert schema.check(value)
+    assert schema.cast(value) is value
+
+
+def test_foreign_objects() -> None:
+    schema = from_schema(RECURSIVE)
+    for value in (object(), sys, threading.Lock(), {1: 2}, {"a": {1, 2}}, [RECURSIVE.keys()]):
+        assert not schema.check(value)
+        assert schema.errors(value)
+        for policy in POLICIES:
+            schema.normalise(value, policy)
+
+
+def test_deep_but_allowed() -> None:
+    schema = from_schema(RECURSIVE)
+    value = nested(120)
+    assert schema.check(value)
+    assert schema.cast(value) is value
+    assert schema.cast(nested(120, {"x": 1})) == value
+    assert len(schema.errors(nested(120, 5))) == 1

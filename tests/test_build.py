@@ -1,0 +1,37 @@
+"""The wheel installs into an empty environment and imports there."""
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_wheel_installs_into_an_empty_environment_and_imports(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert "operations/py.typed" in zipfile.ZipFile(wheel).namelist()
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "empty"], check=True)
+    python = str(tmp_path / "empty" / "bin" / "python")
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
+    code = (
+        "import asyncio, operations\n"
+        "@operations.operation\n"
+        "async def add(a: int, b: int) -> int: return a + b\n"
+        "registry = operations.OperationRegistry([add])\n"
+        "print(asyncio.run(registry.execute(add, {'a': 1, 'b': 2})).data)\n"
+    )
+    done = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "3\n"
+    freeze = [python, "-m", "pip", "freeze"]
+    installed = subprocess.run(freeze, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+    names = {re.split("==| @", line)[0].replace("_", "-") for line in installed.splitlines()}
+    assert names == {"jsonschema-rs", "msgspec", "operations"}

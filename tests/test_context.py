@@ -1,0 +1,50 @@
+import os
+
+import pytest
+
+from operations import CallError, Identity, OperationContext
+from operations.context import NO_ENV, new_request_id
+
+
+def test_request_ids_never_repeat() -> None:
+    ids = [new_request_id() for _ in range(10_000)]
+    assert len(set(ids)) == 10_000
+
+
+def test_a_forked_process_makes_ids_of_its_own() -> None:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, new_request_id().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(reader, 200).decode()
+    os.close(reader)
+    os.close(writer)
+    assert theirs.split("-")[0] != new_request_id().split("-")[0]
+
+
+def test_a_context_is_trusted_until_it_carries_an_identity() -> None:
+    assert OperationContext().is_trusted
+    assert not OperationContext(identity=Identity("u")).is_trusted
+    assert not OperationContext(trusted=False).is_trusted
+    assert OperationContext(identity=Identity("u"), trusted=True).is_trusted
+
+
+def test_a_child_inherits_caller_deadline_and_trace_but_no_other_metadata() -> None:
+    metadata = {"traceparent": "00-1-2-01", "tracestate": "a=b", "authorization": "secret"}
+    parent = OperationContext(request_id="p", identity=Identity("u"), deadline=5, metadata=metadata, trusted=False)
+    child = parent.child()
+    assert child.parent_request_id == "p"
+    assert child.request_id not in ("", "p")
+    assert (child.identity, child.deadline, child.trusted) == (Identity("u"), 5, False)
+    assert child.metadata == {"traceparent": "00-1-2-01", "tracestate": "a=b"}
+
+
+def test_a_context_outside_a_call_says_that_it_has_no_env() -> None:
+    context = OperationContext()
+    assert context.env is NO_ENV
+    with pytest.raises(CallError, match="without an env"):
+        context.env.shop.buy()
+    with pytest.raises(CallError, match="without an env"):
+        context.env["shop"]

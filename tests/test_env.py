@@ -1,0 +1,175 @@
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from operations import (
+    AccessControl,
+    CallError,
+    ErrorCode,
+    Identity,
+    OperationContext,
+    OperationRegistry,
+    build_env,
+    local_envelope,
+    operation,
+)
+from operations.testing import Recorder, stub_operation
+
+
+@operation(id="math.add")
+async def add(a: int, b: int) -> int:
+    return a + b
+
+
+@operation(id="math.count")
+async def count(to: int) -> AsyncIterator[int]:
+    for number in range(to):
+        yield number
+
+
+def env_of(*operations: Any, **options: Any) -> Any:
+    return build_env(OperationRegistry(operations), OperationContext(request_id="parent"), **options)
+
+
+async def test_operations_are_attributes_and_items() -> None:
+    env = env_of(add)
+    assert (await env.math.add(a=1, b=2)).data == 3
+    assert (await env["math"]["add"]({"a": 1, "b": 2})).data == 3
+    assert (await env.math.add({"a": 1}, b=2)).data == 3
+    assert (await env["math.add"](a=1, b=2)).data == 3
+
+
+async def test_nested_calls_can_be_made_tasks() -> None:
+    env = env_of(add)
+    task = asyncio.create_task(env.math.add(a=1, b=2))
+    assert (await task).data == 3
+
+
+async def test_a_subscription_is_an_async_iterator() -> None:
+    env = env_of(count)
+    assert [event.data async for event in env.math.count(to=2)] == [0, 1]
+    assert [event.data async for event in env.math.count.subscribe(to=2)] == [0, 1]
+
+
+async def test_an_operation_may_be_called_subscribe() -> None:
+    env = env_of(stub_operation("chat.subscribe", returns="called"), stub_operation("chat.subscribe.more.x", returns=1))
+    assert (await env.chat.subscribe(room=1)).data == "called"
+
+
+async def test_namespaces_may_be_deep() -> None:
+    env = env_of(stub_operation("files.resources.read", returns="text"), stub_operation("files.resources", returns=[]))
+    assert (await env.files.resources.read()).data == "text"
+    assert (await env.files.resources()).data == []
+
+
+async def test_attributes_map_dashes_where_that_is_unambiguous() -> None:
+    env = env_of(
+        stub_operation("git-hub.get-repo", returns=1),
+        stub_operation("x.a-b_c", returns=2),
+        stub_operation("x.a_b-c", returns=3),
+    )
+    assert (await env.git_hub.get_repo()).data == 1
+    assert (await env["x"]["a-b_c"]()).data == 2
+    with pytest.raises(CallError, match=r"may be any of x\.a-b_c, x\.a_b-c"):
+        env.x.a_b_c()
+
+
+def test_what_is_not_there_is_not_found() -> None:
+    with pytest.raises(CallError, match=r"did you mean math\.add") as caught:
+        env_of(add).math.ad(a=1)
+    assert caught.value.code is ErrorCode.OPERATION_NOT_FOUND
+    assert not hasattr(env_of(add), "__wrapped__")
+
+
+def test_an_env_can_be_limited_to_namespaces() -> None:
+    env = env_of(add, stub_operation("mathematics.add"), namespaces=["mathematics"])
+    with pytest.raises(CallError, match="not within reach") as caught:
+        env.math.add(a=1, b=1)
+    assert caught.value.code is ErrorCode.OPERATION_NOT_FOUND
+    env.mathematics.add().close()
+
+
+def test_completion_shows_what_is_there() -> None:
+    env = env_of(add, count, stub_operation("git-hub.get-repo"))
+    assert dir(env) == ["git_hub", "math"]
+    assert dir(env.math) == ["add", "count"]
+    assert dir(env.git_hub) == ["get_repo"]
+    assert repr(env.math) == "<env math>"
+
+
+async def test_nested_calls_are_linked_to_their_parent_and_inherit() -> None:
+    @operation(id="a.outer")
+    async def outer(context: OperationContext) -> Any:
+        return (await context.env.a.middle()).data
+
+    @operation(id="a.middle")
+    async def middle(context: OperationContext) -> Any:
+        return (await context.env.a.inner()).data
+
+    recorder = Recorder()
+    registry = OperationRegistry([outer, middle, stub_operation("a.inner", returns=1)], interceptors=[recorder])
+    identity = Identity("u")
+    await registry.execute("a.outer", {}, OperationContext(request_id="r", identity=identity, deadline=2**50))
+    inner, mid, out = (call.context for call in recorder.calls)
+    assert (out.request_id, out.parent_request_id) == ("r", None)
+    assert mid.parent_request_id == "r"
+    assert inner.parent_request_id == mid.request_id
+    assert [context.identity for context in (inner, mid)] == [identity, identity]
+    assert [context.deadline for context in (inner, mid)] == [2**50, 2**50]
+
+
+@operation(id="shop.open", access_control=AccessControl(required_scopes=["nobody"]))
+async def open_shop(context: OperationContext) -> Any:
+    return (await context.env.shop.secret()).data
+
+
+@operation(id="shop.watch")
+async def watch(context: OperationContext) -> AsyncIterator[Any]:
+    async for event in context.env.shop.secrets():
+        yield event.data
+
+
+SECRET = stub_operation("shop.secret", returns="s", access_control=AccessControl(required_scopes=["spy"]))
+SECRETS = stub_operation("shop.secrets", yields=["s"], access_control=AccessControl(required_scopes=["spy"]))
+
+
+async def test_nested_calls_of_a_trusted_context_are_not_checked() -> None:
+    registry = OperationRegistry([open_shop, watch, SECRET, SECRETS])
+    assert (await registry.execute("shop.open")).data == "s"
+    assert [event.data async for event in registry.subscribe("shop.watch")] == ["s"]
+
+
+@pytest.mark.parametrize("context", [OperationContext(identity=Identity("u")), OperationContext(trusted=False)])
+async def test_nested_calls_of_any_other_context_are_checked(context: OperationContext) -> None:
+    registry = OperationRegistry([open_shop, watch, SECRET, SECRETS])
+    with pytest.raises(CallError, match="missing scope spy") as caught:
+        await registry.execute("shop.open", {}, context)
+    assert caught.value.code is ErrorCode.ACCESS_DENIED
+    with pytest.raises(CallError, match="missing scope spy"):
+        await anext(registry.subscribe("shop.watch", {}, context))
+
+
+async def test_a_caller_with_the_scope_gets_through() -> None:
+    registry = OperationRegistry([open_shop, watch, SECRET, SECRETS])
+    context = OperationContext(identity=Identity("u", ["spy"]))
+    assert (await registry.execute("shop.open", {}, context)).data == "s"
+    assert [event.data async for event in registry.subscribe("shop.watch", {}, context)] == ["s"]
+
+
+async def test_another_way_of_calling_can_be_passed() -> None:
+    called: list[Any] = []
+
+    async def invoke(operation_id: str, input: Any, context: OperationContext) -> Any:
+        called.append((operation_id, input, context.parent_request_id))
+        return local_envelope("elsewhere", operation_id)
+
+    async def stream(operation_id: str, input: Any, context: OperationContext) -> AsyncIterator[Any]:
+        yield local_envelope(operation_id, operation_id)
+
+    env = env_of(add, count, invoke=invoke, stream=stream)
+    assert (await env.far.away(x=1)).data == "elsewhere"
+    assert (await env.math.add(a=1, b=2)).data == "elsewhere"
+    assert [event.data async for event in env.math.count(to=9)] == ["math.count"]
+    assert called == [("far.away", {"x": 1}, "parent"), ("math.add", {"a": 1, "b": 2}, "parent")]

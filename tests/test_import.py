@@ -1,0 +1,31 @@
+import subprocess
+import sys
+
+import operations
+
+OPTIONAL = ["pydantic", "httpx", "httpx2", "pyreqwest", "mcp", "redis", "nats", "starlette", "yaml", "rich", "click"]
+
+
+def test_importing_operations_loads_nothing_optional() -> None:
+    code = "import sys, operations; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "operations" in loaded
+    assert [name for name in OPTIONAL if name in loaded] == []
+
+
+def test_the_barrel_is_sorted_and_complete() -> None:
+    names = operations.__all__
+    assert len(set(names)) == len(names)
+    assert names == sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    assert [name for name in names if not hasattr(operations, name)] == []
+
+
+def test_the_barrel_has_the_documented_names() -> None:
+    documented = """
+        OperationRegistry Operation OperationSpec OperationType AccessControl Identity OperationContext operation
+        build_env subscribe CallError ErrorCode ResponseEnvelope LocalResponseMeta HTTPResponseMeta MCPResponseMeta
+        MCPContentBlock local_envelope http_envelope mcp_envelope is_response_envelope unwrap ResponseEnvelopeSchema
+        ResponseMetaSchema LocalResponseMetaSchema HTTPResponseMetaSchema MCPResponseMetaSchema MCPContentBlockSchema
+        OperationSpecSchema Schema UNKNOWN from_schema from_type validate_or_throw collect_errors format_value_errors
+    """
+    assert set(documented.split()) <= set(operations.__all__)

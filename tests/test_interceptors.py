@@ -1,0 +1,107 @@
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from operations import CallError, ErrorCode, OperationContext, OperationRegistry, local_envelope
+from operations.context import NO_ENV
+from operations.interceptors import Invocation, Proceed
+from operations.testing import error_of, stub_operation
+
+
+def tracer(log: list[str], name: str) -> Any:
+    async def trace(invocation: Invocation, proceed: Proceed) -> Any:
+        log.append(f"{name} before {invocation.spec.id}")
+        try:
+            return await proceed(invocation)
+        finally:
+            log.append(f"{name} after")
+
+    return trace
+
+
+async def test_interceptors_run_in_order_around_the_call() -> None:
+    log: list[str] = []
+    registry = OperationRegistry(
+        [stub_operation("a.b", returns=1)], interceptors=[tracer(log, "outer"), tracer(log, "inner")]
+    )
+    assert (await registry.execute("a.b")).data == 1
+    assert log == ["outer before a.b", "inner before a.b", "inner after", "outer after"]
+
+
+async def test_an_interceptor_may_answer_by_itself() -> None:
+    async def cache(invocation: Invocation, proceed: Proceed) -> Any:
+        return local_envelope("cached", invocation.spec.id)
+
+    registry = OperationRegistry([stub_operation("a.b", raises=ValueError())], interceptors=[cache])
+    assert (await registry.execute("a.b")).data == "cached"
+
+
+async def test_an_interceptor_may_change_input_and_context() -> None:
+    async def change(invocation: Invocation, proceed: Proceed) -> Any:
+        context = msgspec.structs.replace(invocation.context, deadline=1)
+        input = {"n": 5} if "n" not in invocation.input else invocation.input
+        return await proceed(msgspec.structs.replace(invocation, input=input, context=context))
+
+    registry = OperationRegistry([stub_operation("a.b", returns=lambda input: input)], interceptors=[change])
+    assert (await error_of(registry.execute("a.b"))).code is ErrorCode.TIMEOUT
+
+
+async def test_an_interceptor_may_retry() -> None:
+    attempts: list[int] = []
+
+    def flaky(input: Any) -> str:
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise ConnectionError("down")
+        return "up"
+
+    async def retry(invocation: Invocation, proceed: Proceed) -> Any:
+        for _ in range(2):
+            try:
+                return await proceed(invocation)
+            except CallError:
+                pass
+        return await proceed(invocation)
+
+    registry = OperationRegistry([stub_operation("a.b", returns=flaky)], interceptors=[retry])
+    assert (await registry.execute("a.b")).data == "up"
+
+
+async def test_errors_pass_through_interceptors() -> None:
+    log: list[str] = []
+    registry = OperationRegistry(
+        [stub_operation("a.b", raises=ValueError("x"), input_schema={"required": ["n"]})],
+        interceptors=[tracer(log, "t")],
+    )
+    assert (await error_of(registry.execute("a.b"))).code is ErrorCode.VALIDATION_ERROR
+    assert (await error_of(registry.execute("a.b", {"n": 1}))).code is ErrorCode.EXECUTION_ERROR
+    assert log.count("t after") == 2
+
+
+async def test_an_interceptor_sees_streams_and_may_wrap_them() -> None:
+    async def double(invocation: Invocation, proceed: Proceed) -> Any:
+        result = await proceed(invocation)
+        assert invocation.streaming
+
+        async def doubled() -> AsyncIterator[Any]:
+            async for event in result:
+                yield local_envelope(event.data * 2, invocation.spec.id)
+
+        return doubled()
+
+    registry = OperationRegistry([stub_operation("a.b", yields=[1, 2])], interceptors=[double])
+    assert [event.data async for event in registry.subscribe("a.b")] == [2, 4]
+
+
+async def test_an_interceptor_sees_a_complete_context() -> None:
+    seen: list[OperationContext] = []
+
+    async def look(invocation: Invocation, proceed: Proceed) -> Any:
+        seen.append(invocation.context)
+        return await proceed(invocation)
+
+    registry = OperationRegistry([stub_operation("a.b")], interceptors=[look])
+    await registry.execute("a.b")
+    assert seen[0].request_id
+    assert seen[0].env is not NO_ENV

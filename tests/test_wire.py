@@ -1,0 +1,114 @@
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from operations import CallError, ErrorCode
+from operations.wire import decode_json, decode_msgpack, encode_json, encode_msgpack
+from tests.strategies import json_values
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equality that tells 1 from 1.0 and from True."""
+    if isinstance(left, list):
+        return isinstance(right, list) and len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return isinstance(right, dict) and left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
+    return type(left) is type(right) and left == right
+
+
+@given(json_values)
+def test_json_gives_back_what_it_was_given(value: Any) -> None:
+    assert same(decode_json(encode_json(value)), value)
+
+
+@given(json_values)
+def test_json_as_text_reads_like_json_as_bytes(value: Any) -> None:
+    assert same(decode_json(encode_json(value).decode()), value)
+
+
+@given(json_values)
+def test_msgpack_gives_back_what_it_was_given(value: Any) -> None:
+    assert same(decode_msgpack(encode_msgpack(value)), value)
+
+
+def test_bytes_are_marked_in_json() -> None:
+    assert encode_json({"a": b"\x00\xff"}) == b'{"a":{"$bytes":"AP8="}}'
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_every_kind_of_bytes_arrives_as_bytes(kind: Any) -> None:
+    assert decode_json(encode_json([kind(b"ab")])) == [b"ab"]
+
+
+def test_a_real_mapping_with_the_markers_key_is_escaped() -> None:
+    assert encode_json({"$bytes": "AA=="}) == b'{"$$bytes":"AA=="}'
+    assert decode_json(b'{"$$bytes":"AA=="}') == {"$bytes": "AA=="}
+    assert encode_json({"$bytes": "AA==", "other": 1}) == b'{"$bytes":"AA==","other":1}'
+
+
+@pytest.mark.parametrize("text", [b'{"$bytes":"not base64!"}', b'{"$bytes":5}', b'{"$bytes":null}'])
+def test_a_strangers_mapping_that_only_looks_marked_is_kept(text: bytes) -> None:
+    assert list(decode_json(text)) == ["$bytes"]
+
+
+def test_a_marker_with_an_escaped_dollar_is_read() -> None:
+    assert decode_json(b'{"\\u0024bytes":"AP8="}') == b"\x00\xff"
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_json_cannot_carry_is_refused_with_its_place(number: float) -> None:
+    with pytest.raises(CallError, match="/rows/1/x~1y") as caught:
+        encode_json({"rows": [0, {"x/y": number}]})
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
+    assert decode_msgpack(encode_msgpack([math.inf])) == [math.inf]
+
+
+@pytest.mark.parametrize("value", [{1: "a"}, {None: 1}, object(), {"a": {1, 2}}, {"a": nested(100_000)}, "\ud800"])
+def test_what_json_cannot_carry_is_one_clear_error(value: Any) -> None:
+    with pytest.raises(CallError) as caught:
+        encode_json(value)
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
+
+
+@pytest.mark.parametrize("value", [object(), nested(100_000), "\ud800", {"a": object(), "b": 2**99}])
+def test_what_msgpack_cannot_carry_is_one_clear_error(value: Any) -> None:
+    with pytest.raises(CallError) as caught:
+        encode_msgpack(value)
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b'{"a":}', b"\xff\xfe", b"[" * 100_000, b"NaN", b'"\xc3("', b"1" * 5_000, "nonsense"]
+)
+def test_malformed_json_is_one_clear_error(text: bytes | str) -> None:
+    with pytest.raises(CallError, match="malformed JSON") as caught:
+        decode_json(text)
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x92\x01", b"\x91" * 100_000, b"\xc7\x01\x05\x00"])
+def test_malformed_msgpack_is_one_clear_error(data: bytes) -> None:
+    with pytest.raises(CallError, match="malformed MessagePack"):
+        decode_msgpack(data)
+
+
+def test_subclasses_are_written_as_what_they_derive_from() -> None:
+    from collections import OrderedDict
+    from enum import IntEnum, StrEnum
+
+    class Colour(StrEnum):
+        RED = "red"
+
+    class Level(IntEnum):
+        HIGH = 3
+
+    assert decode_json(encode_json(OrderedDict(a=Colour.RED, b=[Level.HIGH, (1, 2)]))) == {"a": "red", "b": [3, [1, 2]]}

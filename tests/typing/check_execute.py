@@ -1,0 +1,98 @@
+"""Only the type checker reads this file: what `execute` and `subscribe` are typed as."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, assert_type
+
+from operations import Operation, OperationRegistry, ResponseEnvelope, http_envelope, operation, unwrap
+from operations.blocking import BlockingRegistry
+
+
+@dataclass
+class Item:
+    """A thing that can be bought."""
+
+    sku: str
+
+
+@operation
+async def get(sku: str) -> Item:
+    """Get one."""
+    return Item(sku)
+
+
+@operation(namespace="shop", type="query")
+async def find(text: str, limit: int = 10) -> list[Item]:
+    """Find some."""
+    return []
+
+
+@operation
+def count() -> int:
+    """Count them, in a thread."""
+    return 1
+
+
+@operation(inline=True)
+def names() -> list[str]:
+    """Name them."""
+    return []
+
+
+@operation
+async def watch(sku: str) -> AsyncIterator[Item]:
+    """Follow one."""
+    yield Item(sku)
+
+
+@operation(namespace="shop")
+async def follow(sku: str) -> AsyncIterator[Item]:
+    """Follow one."""
+    yield Item(sku)
+
+
+@operation
+async def fetch() -> ResponseEnvelope[Item]:
+    """Fetch one, meta included."""
+    return http_envelope(Item("a"), status_code=200)
+
+
+async def check(registry: OperationRegistry, blocking: BlockingRegistry, imported: Operation[int]) -> None:
+    """Each call with the type it must have."""
+    assert_type(await registry.execute(get, {"sku": "a"}), ResponseEnvelope[Item])
+    assert_type((await registry.execute(get, {"sku": "a"})).data.sku, str)
+    assert_type(await registry.execute(find, {"text": "a"}), ResponseEnvelope[list[Item]])
+    assert_type(await registry.execute(count), ResponseEnvelope[int])
+    assert_type(await registry.execute(names), ResponseEnvelope[list[str]])
+    assert_type(await registry.execute(fetch), ResponseEnvelope[Item])
+    assert_type(await registry.execute(imported), ResponseEnvelope[int])
+    assert_type(await registry.execute("shop.find"), ResponseEnvelope[Any])
+    assert_type(unwrap(await registry.execute(get, {"sku": "a"})), Item)
+    assert_type(registry.subscribe(watch, {"sku": "a"}), AsyncGenerator[ResponseEnvelope[Item], None])
+    assert_type(registry.subscribe(follow, {"sku": "a"}), AsyncGenerator[ResponseEnvelope[Item], None])
+    assert_type(blocking.execute(get, {"sku": "a"}), ResponseEnvelope[Item])
+    assert_type(blocking.subscribe(watch, {"sku": "a"}), Iterator[ResponseEnvelope[Item]])
+    async for event in registry.subscribe(watch, {"sku": "a"}):
+        assert_type(event.data, Item)
+
+
+async def check_direct_calls() -> None:
+    """The function itself keeps its parameters and its return type."""
+    started: Coroutine[Any, Any, Item] = get("a")
+    assert_type(await started, Item)
+    assert_type(await find("a", limit=5), list[Item])
+    assert_type(count(), int)
+    assert_type(watch("a"), AsyncIterator[Item])
+    await get(5)  # type: ignore[arg-type]
+    await find()  # type: ignore[call-arg]
+
+
+async def check_meta(registry: OperationRegistry) -> None:
+    """The source tells the metas apart."""
+    meta = (await registry.execute("shop.find")).meta
+    if meta.source == "http":
+        assert_type(meta.status_code, int)
+    elif meta.source == "mcp":
+        assert_type(meta.is_error, bool)
+    else:
+        assert_type(meta.operation_id, str)
