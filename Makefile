@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PEERS := tests/node/node_modules/.ready
 BENCH := .venv-bench
 PYTEST := $(BIN)/python -m pytest
 
@@ -23,13 +24,18 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m compileall -q src
 	@touch $@
 
+$(PEERS): tests/node/package-lock.json
+	@command -v npm > /dev/null || { echo "npm is needed for the servers that the tests run against: install Node 20"; exit 1; }
+	cd tests/node && npm ci --silent
+	@touch $@
+
 run: $(READY)  ## see in ten seconds what this is
 	@$(BIN)/python examples/first_steps.py
 
-test: $(READY) lint types contracts  ## lint, types, import contracts and every test
+test: $(READY) $(PEERS) lint types contracts  ## lint, types, import contracts and every test
 	$(PYTEST) -q
 
-quick: $(READY) lint types  ## the inner loop: lint, types and the fast tests
+quick: $(READY) $(PEERS) lint types  ## the inner loop: lint, types and the fast tests
 	$(PYTEST) -q -x -m "not slow"
 
 lint: $(READY)
@@ -59,4 +65,4 @@ lock: $(READY)  ## write the versions that are installed now to requirements.loc
 	$(BIN)/python -m pip freeze --exclude-editable --exclude operations > requirements.lock
 
 clean:  ## remove everything that was made here
-	rm -rf $(VENV) $(BENCH) dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(BENCH) tests/node/node_modules bench/node_modules dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ["bench.call", "bench.schema"]
+BENCHMARKS = ["bench.call", "bench.schema", "bench.openapi", "bench.sse"]
 
 
 def main() -> int:

@@ -85,7 +85,7 @@ def measure_node(all_cases: list[Case], rows: list[Row]) -> None:
 def measure_building() -> Row:
     """Schemas for all outputs of GitHub's document: building them, and then using each for the first time."""
     try:
-        folder = peers.install_node("@octokit/openapi")
+        folder = peers.install_node("@octokit/openapi", "23.0.2")
     except peers.Missing as error:
         return {"build": str(error)}
     document = json.loads((folder / "generated" / "api.github.com.json").read_text())

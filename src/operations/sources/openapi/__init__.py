@@ -1,0 +1,35 @@
+"""The OpenAPI source: every path and method of an API document as an operation, called over HTTP."""
+
+from operations.sources.openapi.config import (
+    HTTPAuth,
+    HTTPCallOptions,
+    HTTPLimits,
+    HTTPRetry,
+    HTTPServiceConfig,
+)
+from operations.sources.openapi.load import (
+    APIOperations,
+    OpenAPIFS,
+    from_openapi,
+    from_openapi_file,
+    from_openapi_url,
+)
+from operations.sources.openapi.pagination import Pagination, items, pages
+from operations.sources.openapi.services import HTTPServices
+
+__all__ = [
+    "APIOperations",
+    "HTTPAuth",
+    "HTTPCallOptions",
+    "HTTPLimits",
+    "HTTPRetry",
+    "HTTPServiceConfig",
+    "HTTPServices",
+    "OpenAPIFS",
+    "Pagination",
+    "from_openapi",
+    "from_openapi_file",
+    "from_openapi_url",
+    "items",
+    "pages",
+]

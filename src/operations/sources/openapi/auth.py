@@ -1,0 +1,166 @@
+"""Credentials on a request: which ones an operation asks for, and how each is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from operations.errors import CallError, ErrorCode
+from operations.http import HTTPClient, HTTPRequest, read_body
+from operations.sources.openapi.config import HTTPAuth
+
+_EARLY_SECONDS = 30
+_MAX_TOKEN_ANSWER = 1024 * 1024
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """What goes on a request to show who is calling."""
+
+    headers: Sequence[tuple[str, str]] = ()
+    query: Sequence[tuple[str, str]] = ()
+    cookies: Sequence[tuple[str, str]] = ()
+
+
+NOBODY = Credentials()
+
+
+class Authenticator:
+    """Makes credentials for calls to one API; tokens it fetched are kept until they expire."""
+
+    def __init__(
+        self,
+        auth: HTTPAuth | Mapping[str, HTTPAuth] | None,
+        schemes: Mapping[str, Mapping[str, Any]],
+        client: HTTPClient,
+    ) -> None:
+        self._auth = auth
+        self._schemes = schemes
+        self._client = client
+        self._tokens: dict[tuple[str, str, tuple[str, ...]], tuple[str, float]] = {}
+        self._fetching = asyncio.Lock()
+
+    async def credentials(self, security: Sequence[Mapping[str, Any]], own: HTTPAuth | None) -> Credentials:
+        """The credentials for an operation: the call's own, or the configured ones that it asks for."""
+        if own is not None:
+            return await self._show(own, None)
+        if self._auth is None:
+            return NOBODY
+        if isinstance(self._auth, HTTPAuth):
+            return await self._show(self._auth, self._matching_scheme(self._auth, security))
+        chosen = self._first_met(security)
+        shown = [await self._show(self._auth[name], self._schemes.get(name)) for name in chosen]
+        return Credentials(
+            [pair for part in shown for pair in part.headers],
+            [pair for part in shown for pair in part.query],
+            [pair for part in shown for pair in part.cookies],
+        )
+
+    def renew(self, refused: Credentials) -> bool:
+        """Drop the fetched token that was refused; whether another try may do better."""
+        used = {value.rpartition(" ")[2] for _, value in refused.headers}
+        fetched = [key for key, (token, _) in self._tokens.items() if token in used]
+        for key in fetched:
+            del self._tokens[key]
+        # Where it is gone already, another call was refused before this one and has fetched its successor.
+        return bool(fetched) or (bool(self._tokens) and bool(used))
+
+    def _first_met(self, security: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+        """The names of the first alternative all of whose schemes we have credentials for."""
+        assert isinstance(self._auth, Mapping)
+        for alternative in security:
+            if alternative and all(name in self._auth for name in alternative):
+                return list(alternative)
+        return []
+
+    def _matching_scheme(self, auth: HTTPAuth, security: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+        """The scheme of the document that one configured credential fits, to learn where it goes."""
+        wanted = {"api_key": "apiKey", "oauth2": "oauth2"}.get(auth.type)
+        names = [name for alternative in security for name in alternative] or list(self._schemes)
+        for name in names:
+            scheme = self._schemes.get(name)
+            if scheme is not None and scheme.get("type") == wanted:
+                return scheme
+        return None
+
+    async def _show(self, auth: HTTPAuth, scheme: Mapping[str, Any] | None) -> Credentials:
+        if auth.type == "basic":
+            pair = f"{auth.username or ''}:{auth.password or ''}" if auth.token is None else auth.token
+            encoded = base64.b64encode(pair.encode()).decode() if auth.token is None else auth.token
+            return Credentials(headers=[("Authorization", f"{auth.prefix or 'Basic'} {encoded}")])
+        if auth.type == "api_key":
+            return _show_key(auth, scheme)
+        token = auth.token if auth.type == "bearer" or auth.token is not None else await self._token(auth, scheme)
+        prefix = "Bearer" if auth.prefix is None else auth.prefix
+        return Credentials(headers=[(auth.header_name or "Authorization", f"{prefix} {token or ''}".strip())])
+
+    async def _token(self, auth: HTTPAuth, scheme: Mapping[str, Any] | None) -> str:
+        url = auth.token_url or _token_url(scheme)
+        if url is None:
+            raise CallError(
+                ErrorCode.VALIDATION_ERROR, "oauth2: neither the configuration nor the document has a token URL"
+            )
+        key = (url, auth.client_id or "", tuple(auth.scopes))
+        async with self._fetching:
+            token, expires = self._tokens.get(key, ("", 0.0))
+            if time.monotonic() >= expires:
+                token, lifetime = await self._fetch(url, auth)
+                self._tokens[key] = token, time.monotonic() + lifetime - _EARLY_SECONDS
+            return token
+
+    async def _fetch(self, url: str, auth: HTTPAuth) -> tuple[str, float]:
+        """Ask for a token with the client's own credentials."""
+        form = {"grant_type": "client_credentials"}
+        if auth.scopes:
+            form["scope"] = " ".join(auth.scopes)
+        pair = f"{quote(auth.client_id or '', safe='')}:{quote(auth.client_secret or '', safe='')}"
+        headers = [
+            ("Content-Type", "application/x-www-form-urlencoded"),
+            ("Accept", "application/json"),
+            ("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}"),
+        ]
+        request = HTTPRequest(method="POST", url=url, headers=headers, body=urlencode(form).encode())
+        async with self._client.send(request) as response:
+            body = await read_body(response, limit=_MAX_TOKEN_ANSWER)
+            status = response.status
+        return _read_token(status, body)
+
+
+def _read_token(status: int, body: bytes) -> tuple[str, float]:
+    try:
+        answer = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        answer = None
+    token = answer.get("access_token") if isinstance(answer, dict) else None
+    if status != 200 or not isinstance(token, str):
+        error = answer.get("error") if isinstance(answer, dict) else None
+        message = f"oauth2: the token endpoint answered {status}{f' ({error})' if isinstance(error, str) else ''}"
+        raise CallError(ErrorCode.EXECUTION_ERROR, message, {"statusCode": status})
+    lifetime = answer.get("expires_in", 3600)
+    return token, float(lifetime) if isinstance(lifetime, (int, float, str)) and str(lifetime).isdigit() else 3600.0
+
+
+def _show_key(auth: HTTPAuth, scheme: Mapping[str, Any] | None) -> Credentials:
+    location: Any = auth.location
+    name = auth.header_name
+    if name is None and scheme is not None:
+        name, location = str(scheme.get("name")), scheme.get("in", "header")
+    value = f"{auth.prefix} {auth.token or ''}" if auth.prefix else auth.token or ""
+    pair = (name or "X-API-Key", value)
+    if location == "query":
+        return Credentials(query=[pair])
+    return Credentials(cookies=[pair]) if location == "cookie" else Credentials(headers=[pair])
+
+
+def _token_url(scheme: Mapping[str, Any] | None) -> str | None:
+    flows = scheme.get("flows") if scheme is not None else None
+    for flow in flows.values() if isinstance(flows, Mapping) else ():
+        url = flow.get("tokenUrl") if isinstance(flow, Mapping) else None
+        if isinstance(url, str) and url:
+            return url
+    return None

@@ -1,0 +1,238 @@
+"""Bodies: a value as the body of a request, in the media type that its operation describes.
+
+Pure but for one look at the size of each file that is to be sent; knows nothing of documents or HTTP clients.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import msgspec
+
+from operations.errors import CallError, ErrorCode
+from operations.sources.openapi.forms import Encoding, encode_form
+from operations.sources.openapi.media import essence, is_json
+from operations.sources.openapi.multipart import (
+    Content,
+    FileContent,
+    encode_multipart,
+    guess_type,
+    is_file,
+    upload_of,
+)
+from operations.sources.openapi.parameters import header_text, json_bytes, reason_of, scalar_text
+
+Kind = Literal["json", "form", "multipart", "lines", "yaml", "xml", "text", "other"]
+Shape = Literal["file", "text", "object with files", "object", "array", "primitive"]
+
+_FORM = "application/x-www-form-urlencoded"
+_LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
+_CHARSET = re.compile(r';\s*charset\s*=\s*"?([^";\s]+)', re.IGNORECASE)
+# Which kinds of media type suit a value, best first.
+_PREFERENCES: Mapping[Shape, Sequence[Kind]] = {
+    "file": ("other", "xml", "text", "yaml", "lines", "json"),
+    "text": ("text", "xml", "yaml", "lines", "other", "json", "form"),
+    "object with files": ("multipart", "json", "yaml", "form"),
+    "object": ("json", "form", "multipart", "yaml"),
+    "array": ("json", "lines", "yaml"),
+    "primitive": ("json", "text", "yaml"),
+}
+_FOR_ANY: Mapping[Shape, str] = {
+    "file": "application/octet-stream",
+    "text": "text/plain",
+    "object with files": "multipart/form-data",
+}
+
+
+class Body(msgspec.Struct, frozen=True):
+    """What a request carries: bytes, or a stream of bytes and files that can be read again for each attempt."""
+
+    content_type: str | None
+    data: bytes | None
+    """The whole body; None where it has to be streamed."""
+    parts: tuple[Content, ...] = ()
+
+    @property
+    def length(self) -> int | None:
+        """How many bytes will be sent; None where nobody can know before."""
+        total = len(self.data or b"")
+        for part in self.parts:
+            size = part.size if isinstance(part, FileContent) else len(part)
+            if size is None:
+                return None
+            total += size
+        return total
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The body piece by piece, files read as they are sent."""
+        if self.data:
+            yield self.data
+        for part in self.parts:
+            if isinstance(part, FileContent):
+                async with aclosing(part.chunks()) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+            else:
+                yield part
+
+
+def choose_media_type(available: Sequence[str], value: Any, requested: str | None = None) -> str:
+    """The media type to send a value in: the one asked for, else the best of those offered for such a value.
+
+    JSON is preferred, but for text, files and objects that hold files. A wildcard among the offers gives a concrete
+    type that fits it. Asking for a type that is not offered is refused with `VALIDATION_ERROR`.
+    """
+    if requested is not None:
+        return _requested_type(available, requested)
+    shape = _shape_of(value)
+    if shape == "file" and isinstance(value, dict) and isinstance(value.get("contentType"), str):
+        own: str = value["contentType"]
+        if any(fnmatchcase(essence(own), essence(offered)) for offered in available):
+            return own
+    if not available:
+        return _FOR_ANY.get(shape, "application/json")
+    ranks = {kind: rank for rank, kind in enumerate(_PREFERENCES[shape])}
+    concrete = [_concrete(offered, shape, value) for offered in available]
+    return min(concrete, key=lambda offered: (ranks.get(_kind_of(offered), len(ranks)), _json_rank(offered, shape)))
+
+
+def _requested_type(available: Sequence[str], requested: str) -> str:
+    wanted = essence(requested)
+    for offered in available:
+        if essence(offered) == wanted:
+            return requested if ";" in requested else offered
+    if not available or any(fnmatchcase(wanted, essence(offered)) for offered in available):
+        return requested
+    message = f"The body cannot be sent as {requested}: the operation takes {', '.join(available)}"
+    raise CallError(ErrorCode.VALIDATION_ERROR, message, {"mediaType": requested, "available": list(available)})
+
+
+def _shape_of(value: Any) -> Shape:
+    if is_file(value):
+        return "file"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, dict):
+        members = [item for member in value.values() for item in (member if isinstance(member, list) else [member])]
+        return "object with files" if any(map(is_file, members)) else "object"
+    return "array" if isinstance(value, (list, tuple)) else "primitive"
+
+
+def _concrete(offered: str, shape: Shape, value: Any) -> str:
+    """An offered media type with its wildcard replaced by what fits the value."""
+    bare = essence(offered)
+    if "*" not in bare:
+        return offered
+    fitting = _FOR_ANY.get(shape, "application/json")
+    if fnmatchcase(fitting, bare):
+        return fitting
+    if bare in ("text/*", "multipart/*"):
+        return {"text/*": "text/plain", "multipart/*": "multipart/form-data"}[bare]
+    filename = value.get("filename") if isinstance(value, dict) else value
+    return guess_type(bare, str(filename)) if shape == "file" and not isinstance(filename, bytes) else fitting
+
+
+def _json_rank(media_type: str, shape: Shape) -> int:
+    bare = essence(media_type)
+    if bare == "application/json":
+        return 0
+    # A JSON Patch is an array of steps; other patches are objects.
+    return 2 if "patch" in bare and (bare == "application/json-patch+json") != (shape == "array") else 1
+
+
+def _kind_of(media_type: str) -> Kind:
+    bare = essence(media_type)
+    if is_json(bare):
+        return "json"
+    if bare == _FORM:
+        return "form"
+    if bare in _LINES:
+        return "lines"
+    if bare.endswith(("/xml", "+xml")):
+        return "xml"
+    if bare.endswith(("yaml", "/yml")):
+        return "yaml"
+    if bare.startswith("multipart/"):
+        return "multipart"
+    return "text" if bare.startswith("text/") else "other"
+
+
+def encode_body(
+    media_type: str,
+    value: Any,
+    *,
+    encoding: Mapping[str, Encoding] | None = None,
+    schema_hint: Mapping[str, Any] | None = None,
+) -> Body:
+    """A value as a body of a media type; what the type cannot carry is refused with `VALIDATION_ERROR`.
+
+    `encoding` is the OAS encoding of each property, for forms and multipart; `schema_hint` the body's schema, which
+    tells the files among its properties.
+    """
+    if "*" in media_type:
+        media_type = choose_media_type([media_type], value)
+    try:
+        header_text(media_type)
+        return _encode(media_type, value, encoding or {}, schema_hint)
+    except (ValueError, LookupError, RecursionError) as error:
+        message = f"The body cannot be sent as {media_type}: {reason_of(error)}"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message, {"mediaType": media_type}) from None
+
+
+def _encode(
+    media_type: str, value: Any, encoding: Mapping[str, Encoding], schema_hint: Mapping[str, Any] | None
+) -> Body:
+    kind = _kind_of(media_type)
+    if kind == "json":
+        return Body(media_type, json_bytes(value))
+    if kind == "multipart" and isinstance(value, dict):
+        content_type, parts = encode_multipart(media_type, value, encoding, schema_hint)
+        return _body_of(content_type, parts)
+    if kind == "form" and isinstance(value, dict):
+        return Body(media_type, encode_form(value, encoding))
+    verbatim = _verbatim(media_type, value, kind)
+    if verbatim is not None:
+        return verbatim
+    if kind == "lines" and isinstance(value, (list, tuple)):
+        return Body(media_type, b"".join([json_bytes(item) + b"\n" for item in value]))
+    if kind == "yaml":
+        return Body(media_type, json_bytes(value))  # JSON is YAML
+    if kind == "text" and not isinstance(value, (dict, list, tuple)) and value is not None:
+        return _text_body(media_type, scalar_text(value))
+    raise ValueError(_WANTED.get(kind, "give bytes, a path object or text"))
+
+
+_WANTED: Mapping[Kind, str] = {
+    "xml": "give the XML text",
+    "text": "give the text",
+    "form": "give an object",
+    "multipart": "give an object",
+    "lines": "give an array",
+}
+
+
+def _verbatim(media_type: str, value: Any, kind: Kind) -> Body | None:
+    """The body that a value is already: text, bytes or a file."""
+    if isinstance(value, str):
+        return _text_body(media_type, value) if kind != "multipart" else None
+    upload = upload_of(value, {"format": "binary"} if kind == "other" else None)
+    if upload is None or (kind == "multipart" and "boundary" not in media_type.lower()):
+        return None
+    return _body_of(media_type, [upload.content])
+
+
+def _text_body(media_type: str, text: str) -> Body:
+    charset = _CHARSET.search(media_type)
+    if charset is not None:
+        return Body(media_type, text.encode(charset[1]))
+    named = essence(media_type).startswith("text/")
+    return Body(f"{media_type}; charset=utf-8" if named else media_type, text.encode())
+
+
+def _body_of(content_type: str, parts: Sequence[Content]) -> Body:
+    data = [part for part in parts if isinstance(part, bytes)]
+    return Body(content_type, b"".join(data)) if len(data) == len(parts) else Body(content_type, None, tuple(parts))

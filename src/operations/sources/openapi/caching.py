@@ -1,0 +1,64 @@
+"""Conditional requests: answers with a validator are kept, and asked for again only if they changed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from operations.envelope import HTTPResponseMeta, ResponseEnvelope, http_envelope
+from operations.sources.openapi.auth import Credentials
+from operations.sources.openapi.requests import PreparedRequest
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """An answer that can be asked for conditionally."""
+
+    envelope: ResponseEnvelope[Any]
+    meta: HTTPResponseMeta
+
+    def conditions(self) -> list[tuple[str, str]]:
+        """The headers that ask for the answer only if it changed."""
+        pairs = (("If-None-Match", "etag"), ("If-Modified-Since", "last-modified"))
+        return [(ask, self.meta.headers[told]) for ask, told in pairs if told in self.meta.headers]
+
+    def renewed(self, headers: Sequence[tuple[str, str]]) -> ResponseEnvelope[Any]:
+        """The kept answer with the headers of the one that said it is still good."""
+        fresh = http_envelope(None, status_code=304, headers=headers).meta
+        assert isinstance(fresh, HTTPResponseMeta)
+        kept = {name: value for name, value in fresh.headers.items() if not name.startswith("content-")}
+        meta = msgspec.structs.replace(self.meta, headers={**self.meta.headers, **kept})
+        return ResponseEnvelope(self.envelope.data, meta)
+
+
+class ValidatorCache:
+    """The latest answers to GET requests, a bounded number of them."""
+
+    def __init__(self, *, capacity: int = 500) -> None:
+        self._capacity = capacity
+        self._kept: OrderedDict[Any, Kept] = OrderedDict()
+
+    def find(self, request: PreparedRequest, credentials: Credentials) -> Kept | None:
+        """What was answered to the same request before."""
+        return self._kept.get(_key(request, credentials))
+
+    def keep(self, request: PreparedRequest, credentials: Credentials, envelope: ResponseEnvelope[Any]) -> None:
+        """Keep an answer, if it has a validator and may be kept."""
+        meta = envelope.meta
+        if request.method != "GET" or not isinstance(meta, HTTPResponseMeta) or meta.status_code != 200:
+            return
+        may_not = "no-store" in meta.headers.get("cache-control", "") or meta.headers.get("vary") == "*"
+        if may_not or not ("etag" in meta.headers or "last-modified" in meta.headers):
+            return
+        key = _key(request, credentials)
+        self._kept[key] = Kept(envelope, meta)
+        self._kept.move_to_end(key)
+        if len(self._kept) > self._capacity:
+            self._kept.popitem(last=False)
+
+
+def _key(request: PreparedRequest, credentials: Credentials) -> Any:
+    """What tells requests apart: who asks is part of it, so that nobody is answered with another's data."""
+    return request.method, request.url_with(credentials), tuple(request.headers_with(credentials))

@@ -1,0 +1,112 @@
+"""How an API is called: where it is, as whom, how patiently, and how much of an answer is too much."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from operations.http import HTTPClient, HTTPRequest
+from operations.schema import Policy
+
+RequestHook = Callable[[HTTPRequest], Awaitable[HTTPRequest | None] | HTTPRequest | None]
+ResponseHook = Callable[[HTTPRequest, int, Sequence[tuple[str, str]]], Awaitable[None] | None]
+
+
+class HTTPAuth(msgspec.Struct, frozen=True, kw_only=True):
+    """Credentials of one kind; secrets never appear in its text."""
+
+    type: Literal["bearer", "api_key", "basic", "oauth2"]
+    token: str | None = None
+    """The bearer token or the API key."""
+    header_name: str | None = None
+    """The header (or, by `location`, the query parameter or cookie) that an API key goes in."""
+    location: Literal["header", "query", "cookie"] = "header"
+    prefix: str | None = None
+    """What stands before the token: `Bearer` unless said otherwise; nothing before an API key."""
+    username: str | None = None
+    password: str | None = None
+    token_url: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = None
+    scopes: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        return f"HTTPAuth(type={self.type!r}, …)"
+
+
+class HTTPRetry(msgspec.Struct, frozen=True, kw_only=True):
+    """When a call is made again: only one that may be repeated safely, and only for answers that ask for it."""
+
+    attempts: int = 3
+    statuses: Sequence[int] = (429, 502, 503, 504)
+    first_delay: float = 0.25
+    longest_delay: float = 20.0
+    """Also the longest `Retry-After` that is waited for."""
+    mutations: bool = False
+    """Whether calls that are not idempotent by HTTP's rules are repeated as well."""
+
+
+class HTTPLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is accepted before a call fails with a clear error."""
+
+    response_bytes: int = 64 * 1024 * 1024
+    """The largest body after decompression; a download to a file is not limited by it."""
+    event_bytes: int = 16 * 1024 * 1024
+    redirects: int = 5
+    connections: int = 100
+
+
+class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """An API: the namespace of its operations, its address, its credentials, its limits."""
+
+    namespace: str
+    base_url: str | None = None
+    """Replaces the document's servers."""
+    server_variables: Mapping[str, str] = {}
+    headers: Mapping[str, str] = {}
+    auth: HTTPAuth | Mapping[str, HTTPAuth] | None = None
+    """One for every call, or by the names of the document's security schemes."""
+    timeout: float = 30.0
+    """Seconds until the answer's head, and between two parts of its body."""
+    retry: HTTPRetry = HTTPRetry()
+    limits: HTTPLimits = HTTPLimits()
+    client: HTTPClient | None = None
+    proxy: str | None = None
+    output_policy: Policy | None = None
+    reconnect: int = 0
+    """How often a stream that broke off is taken up again with `Last-Event-ID`."""
+    cache: bool = False
+    """Whether answers with a validator (`ETag`, `Last-Modified`) are kept and asked for conditionally."""
+    on_request: RequestHook | None = None
+    on_response: ResponseHook | None = None
+
+
+class HTTPCallOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call does differently: pass it as `metadata={"http": HTTPCallOptions(...)}` in the call's context.
+
+    Only an object of this class counts, never a mapping that travelled: a caller from elsewhere cannot set headers or
+    write files with it.
+    """
+
+    headers: Mapping[str, str] = {}
+    auth: HTTPAuth | None = None
+    content_type: str | None = None
+    """Which of the operation's request bodies to send."""
+    timeout: float | None = None
+    dry_run: bool = False
+    """Return the request that would be sent instead of sending it."""
+    download_to: str | None = None
+    """Write the body to this path as it arrives; `data` is then the path and the size."""
+    url: str | None = None
+    """Send to this address instead, for the next page of a list; it must be of the same origin."""
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> HTTPCallOptions:
+        """The options in a context's metadata, or none."""
+        options = metadata.get("http")
+        return options if isinstance(options, cls) else _DEFAULT
+
+
+_DEFAULT = HTTPCallOptions()

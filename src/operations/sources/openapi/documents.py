@@ -1,0 +1,178 @@
+"""API documents as they are read: decoded only where somebody looks, and joined to the files they refer to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, urljoin
+
+import msgspec
+
+from operations.errors import CallError, ErrorCode
+from operations.sources.openapi.yaml_text import read_yaml
+
+MAIN = "api:///document"
+"""The address of a document that was given without one."""
+
+_LAZY_LEVELS = {"paths": 2, "components": 2, "definitions": 1, "parameters": 1, "responses": 1}
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode = msgspec.json.Decoder().decode
+
+
+class LazyObject(Mapping[str, Any]):
+    """A JSON object whose members are decoded when they are first asked for, each once."""
+
+    __slots__ = ("_decoded", "_levels", "_raw")
+
+    def __init__(self, raw: dict[str, msgspec.Raw], levels: int | Mapping[str, int]) -> None:
+        self._raw = raw
+        self._levels = levels
+        self._decoded: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._decoded:
+            levels = self._levels
+            deeper = levels.get(key, 0) if isinstance(levels, Mapping) else levels - 1
+            self._decoded[key] = _decode_lazily(self._raw[key], deeper)
+        return self._decoded[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._raw)
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._raw
+
+    def raw(self, key: str) -> msgspec.Raw:
+        """A member's JSON text."""
+        return self._raw[key]
+
+
+def _decode_lazily(raw: msgspec.Raw, levels: int) -> Any:
+    if levels > 0:
+        try:
+            return LazyObject(_decode_members(raw), levels)
+        except msgspec.ValidationError:
+            pass  # not an object
+    return _decode(raw)
+
+
+def read_document(text: bytes | str | Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Read an API document (or a part of one) from JSON or YAML text; raises `VALIDATION_ERROR` when it is neither."""
+    if isinstance(text, Mapping):
+        return text
+    data = text.encode() if isinstance(text, str) else text
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    if data.lstrip()[:1] == b"{":
+        try:
+            return LazyObject(_decode_members(data), _LAZY_LEVELS)
+        except (msgspec.DecodeError, RecursionError) as error:
+            # A YAML document may open with a brace as well.
+            reason = f"malformed JSON: {error}"
+    else:
+        reason = ""
+    try:
+        document = read_yaml(data.decode("utf-8", "replace"))
+    except CallError as error:
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"{name}: {reason or error.message}") from None
+    if not isinstance(document, Mapping):
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"{name}: not an API document: it holds no object")
+    return document
+
+
+class DanglingReferenceError(LookupError):
+    """A reference that leads nowhere."""
+
+
+class Node(NamedTuple):
+    """A place in a document: what is there, in which document, and the keys that lead to it."""
+
+    value: Any
+    address: str
+    keys: tuple[str, ...] = ()
+
+    @property
+    def pointer(self) -> str:
+        """The JSON pointer of the place, as a fragment of an address."""
+        return "".join(f"/{quote(key.replace('~', '~0').replace('/', '~1'), safe='~')}" for key in self.keys)
+
+    def get(self, *keys: str) -> Node:
+        """The place below this one; its value is None where there is nothing."""
+        value = self.value
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return Node(value, self.address, self.keys + keys)
+
+    def items(self) -> Iterator[tuple[str, Node]]:
+        """The members of an object, or the items of a list by their index."""
+        if isinstance(self.value, Mapping):
+            for key in self.value:
+                yield key, Node(self.value[key], self.address, (*self.keys, key))
+        elif isinstance(self.value, list):
+            for index, item in enumerate(self.value):
+                yield str(index), Node(item, self.address, (*self.keys, str(index)))
+
+    def text(self, key: str) -> str:
+        """A member that is text; empty where it is not."""
+        value = self.value.get(key) if isinstance(self.value, Mapping) else None
+        return value if isinstance(value, str) else ""
+
+
+class Documents:
+    """A document and those it refers to, by address; nothing is fetched, only what was brought or `loader` brings."""
+
+    def __init__(
+        self, main: Mapping[str, Any], address: str = MAIN, *, loader: Callable[[str], Any] | None = None
+    ) -> None:
+        self.root = Node(main, address)
+        self._parts: dict[str, Any] = {address: main}
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def add(self, address: str, document: Any) -> None:
+        """Bring another document."""
+        self._parts[address] = document
+
+    def load(self, address: str) -> Any:
+        """The document at an address; raises DanglingReferenceError when it is not there."""
+        if address not in self._parts:
+            if self._loader is None:
+                raise DanglingReferenceError(f"{address} is outside of the document, and no loader was given")
+            self._parts[address] = read_document(self._loader(address), address)
+        return self._parts[address]
+
+    def follow(self, node: Node) -> Node:
+        """The node itself, or what its `$ref` leads to."""
+        seen: set[tuple[str, str]] = set()
+        while isinstance(node.value, Mapping) and isinstance(node.value.get("$ref"), str):
+            reference = node.value["$ref"]
+            joined = node.address + reference if reference.startswith("#") else urljoin(node.address, reference)
+            address, _, pointer = joined.partition("#")
+            if (address, pointer) in seen:
+                raise DanglingReferenceError(f"the reference {reference!r} leads back to itself")
+            seen.add((address, pointer))
+            node = self._at(address, pointer)
+        return node
+
+    def schema(self, node: Node) -> Any:
+        """The JSON Schema at a node, usable beside the main document: its own, or a reference into another file."""
+        if node.address == self.root.address or not isinstance(node.value, Mapping):
+            return True if node.value is None else node.value
+        return {"$ref": f"{node.address}#{node.pointer}"}
+
+    def _at(self, address: str, pointer: str) -> Node:
+        value = self.load(address)
+        keys = [unquote(part).replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+        for key in keys:
+            if isinstance(value, Mapping) and key in value:
+                value = value[key]
+            elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+                value = value[int(key)]
+            else:
+                where = "" if address == self.root.address else address
+                raise DanglingReferenceError(f"the reference {where}#{pointer} leads nowhere")
+        return Node(value, address, tuple(keys))

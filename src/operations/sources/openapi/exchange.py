@@ -1,0 +1,191 @@
+"""One exchange with an API: send, follow redirects, try again where that is safe, carry no credentials abroad."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import time
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from email.utils import parsedate_to_datetime
+from urllib.parse import urljoin
+
+import msgspec
+
+from operations.errors import CallError, ErrorCode
+from operations.http import HTTPClient, HTTPRequest, HTTPResponse
+from operations.sources.openapi.auth import Credentials
+from operations.sources.openapi.config import HTTPServiceConfig
+from operations.sources.openapi.requests import PreparedRequest, origin, without_query
+from operations.sources.openapi.responses import header
+
+_IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "QUERY"})
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_HARMLESS = frozenset({"accept", "accept-encoding", "user-agent", "content-type", "last-event-id", "range"})
+
+
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+    """A request on its way, with what to do about time."""
+
+    prepared: PreparedRequest
+    credentials: Credentials
+    deadline: float | None
+    """Monotonic seconds."""
+    timeout: float
+    streaming: bool = False
+    extra: Sequence[tuple[str, str]] = ()
+
+
+class Sent:
+    """An answer whose connection is held until `close`."""
+
+    __slots__ = ("_held", "response")
+
+    def __init__(self, response: HTTPResponse, held: AbstractAsyncContextManager[HTTPResponse]) -> None:
+        self.response = response
+        self._held = held
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        await self._held.__aexit__(None, None, None)
+
+
+class Exchange:
+    """Sends requests of one service."""
+
+    def __init__(self, client: HTTPClient, config: HTTPServiceConfig) -> None:
+        self._client = client
+        self._config = config
+
+    async def send(self, outgoing: Outgoing) -> Sent:
+        """The answer to a request, after redirects and retries; the caller closes it."""
+        attempt = 1
+        while True:
+            try:
+                sent = await self._follow(outgoing)
+            except CallError as error:
+                delay = self._delay_after_error(outgoing, error, attempt)
+                if delay is None:
+                    raise
+            else:
+                delay = self._delay_after(outgoing, sent.response, attempt)
+                if delay is None:
+                    return sent
+                await sent.close()
+            await asyncio.sleep(delay)
+            attempt += 1
+
+    async def _follow(self, outgoing: Outgoing) -> Sent:
+        """Send, and go where the answer says as long as it says so."""
+        request = self._request(outgoing)
+        sent = await self._send_one(request)
+        if sent.response.status not in _REDIRECTS:
+            return sent
+        home = origin(request.url)
+        for _ in range(self._config.limits.redirects):
+            location = header(sent.response.headers, "location")
+            following = _redirected(request, sent.response.status, urljoin(request.url, location), home)
+            if not location or following is None:
+                return sent
+            await sent.close()
+            request = following
+            sent = await self._send_one(request)
+            if sent.response.status not in _REDIRECTS:
+                return sent
+        await sent.close()
+        message = f"{request.method} {without_query(request.url)}: more than {self._config.limits.redirects} redirects"
+        raise CallError(ErrorCode.EXECUTION_ERROR, message)
+
+    async def _send_one(self, request: HTTPRequest) -> Sent:
+        config = self._config
+        if config.on_request is not None:
+            changed = config.on_request(request)
+            request = (await changed if inspect.isawaitable(changed) else changed) or request
+        held = self._client.send(request)
+        sent = Sent(await held.__aenter__(), held)
+        if config.on_response is not None:
+            try:
+                told = config.on_response(request, sent.response.status, sent.response.headers)
+                if inspect.isawaitable(told):
+                    await told
+            except BaseException:
+                await sent.close()
+                raise
+        return sent
+
+    def _request(self, outgoing: Outgoing) -> HTTPRequest:
+        prepared, body = outgoing.prepared, outgoing.prepared.body
+        headers = prepared.headers_with(outgoing.credentials) + list(outgoing.extra)
+        if body is not None and body.data is None and body.length is not None:
+            headers.append(("Content-Length", str(body.length)))
+        timeout = outgoing.timeout
+        if outgoing.deadline is not None:
+            timeout = min(timeout, outgoing.deadline - time.monotonic())
+            if timeout <= 0:
+                raise CallError(
+                    ErrorCode.TIMEOUT, f"{prepared.method} {without_query(prepared.url)}: the deadline passed"
+                )
+        return HTTPRequest(
+            method=prepared.method,
+            url=prepared.url_with(outgoing.credentials),
+            headers=headers,
+            body=None if body is None else (body.chunks() if body.data is None else body.data),
+            timeout=timeout,
+            stream=outgoing.streaming,
+        )
+
+    def _delay_after_error(self, outgoing: Outgoing, error: CallError, attempt: int) -> float | None:
+        """How long to wait before the next attempt; None when there is none."""
+        if error.code is not ErrorCode.UNAVAILABLE:
+            return None
+        untouched = isinstance(error.details, dict) and error.details.get("executed") == "no"
+        return self._next_delay(outgoing, attempt, safe=untouched)
+
+    def _delay_after(self, outgoing: Outgoing, response: HTTPResponse, attempt: int) -> float | None:
+        if response.status not in self._config.retry.statuses:
+            return None
+        asked = _retry_after(header(response.headers, "retry-after"))
+        return self._next_delay(outgoing, attempt, asked=asked)
+
+    def _next_delay(
+        self, outgoing: Outgoing, attempt: int, *, safe: bool = False, asked: float | None = None
+    ) -> float | None:
+        retry = self._config.retry
+        if attempt >= retry.attempts or not (safe or retry.mutations or outgoing.prepared.method in _IDEMPOTENT):
+            return None
+        delay = asked if asked is not None else retry.first_delay * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
+        if delay > retry.longest_delay:
+            return None
+        if outgoing.deadline is not None and time.monotonic() + delay >= outgoing.deadline:
+            return None
+        return delay
+
+
+def _redirected(request: HTTPRequest, status: int, url: str, home: tuple[str, str, int | None]) -> HTTPRequest | None:
+    """The request that a redirect asks for; None where it is not followed.
+
+    Another origin gets no header but the harmless ones: whatever was configured for this API may be a secret.
+    """
+    target = origin(url)
+    if target[0] not in ("http", "https") or (home[0] == "https" and target[0] == "http"):
+        return None
+    abroad = target != home
+    headers = [pair for pair in request.headers if not abroad or pair[0].lower() in _HARMLESS]
+    if request.method in ("GET", "HEAD"):
+        return msgspec.structs.replace(request, url=url, headers=headers)
+    if status in (301, 302, 303):
+        kept = [pair for pair in headers if pair[0].lower() not in ("content-type", "content-length")]
+        return msgspec.structs.replace(request, method="GET", url=url, headers=kept, body=None)
+    resendable = request.body is None or isinstance(request.body, bytes)
+    return msgspec.structs.replace(request, url=url, headers=headers) if resendable and not abroad else None
+
+
+def _retry_after(value: str) -> float | None:
+    """Seconds that a `Retry-After` header asks for; None when it does not say."""
+    if value.strip().isdigit():
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time()) if value else None
+    except (ValueError, TypeError):
+        return None

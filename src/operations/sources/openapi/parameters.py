@@ -1,0 +1,404 @@
+"""Parameters: values written into a path, a query string, headers and the Cookie header by the rules of OAS.
+
+Pure: everything is resolved already, so nothing here knows of documents, references or HTTP clients. Values are
+JSON-shaped (bytes count as base64 text) and are always data: no value can change the structure of the request.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isfinite
+from typing import Any, Literal
+from urllib.parse import quote
+
+import msgspec
+
+from operations.errors import CallError, ErrorCode
+from operations.sources.openapi.media import essence, is_json
+
+Location = Literal["path", "query", "header", "cookie", "querystring"]
+Encode = Callable[[str], str]
+Pairs = list[tuple[str, str]]
+
+_CONTAINERS = (dict, list, tuple)
+_DELIMITERS = {"spaceDelimited": " ", "pipeDelimited": "|", "ssv": " ", "tsv": "\t", "pipes": "|"}
+
+_is_literal = re.compile(r"[A-Za-z0-9_.~/:-]*").fullmatch
+_is_plain = re.compile(r"[A-Za-z0-9_.~-]*").fullmatch
+_is_token = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
+# Empty segments, and those of one or two dots, raw or encoded however often, with or without the `;…` that some
+# servers cut off: what normalising a path makes another path of.
+_find_lost_segment = re.compile(r"/(?:(?:\.|%(?:25)*2e){1,2}(?:;[^/]*)?)?(?=/|$)", re.IGNORECASE).search
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_QUERY_EXPRESSION = re.compile(r"\{[?&#][^{}]*\}")
+# What may not stand in a value where reserved characters are allowed: `#`, `[` and `]` end or break a query, `&` and
+# `+` mean something in a form, and a percent sign outside of a triple is data.
+_UNRESERVED_ONLY = re.compile(r"%(?![0-9A-Fa-f]{2})|[^A-Za-z0-9_.~:/?@!$'()*,;=%-]+")
+_NOT_LITERAL = re.compile(r"%(?![0-9A-Fa-f]{2})|[^A-Za-z0-9_.~:/?@!$&'()*+,;=%-]+")
+_NOT_IN_HEADERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_NOT_IN_COOKIES = re.compile(r"[^\x20-\x3a\x3c-\x7e]")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
+
+_encode_json = msgspec.json.Encoder().encode
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """One parameter as its document describes it, with nothing left to look up."""
+
+    name: str
+    location: Location
+    style: str | None = None
+    """None, or one that the location does not know, means the location's default."""
+    explode: bool | None = None
+    """None means the style's default: true for `form` and `cookie`."""
+    allow_reserved: bool = False
+    """Reserved characters and percent-encoded triples stay as they are; heeded in queries only."""
+    media_type: str | None = None
+    """For a parameter described by `content`: the value is written as this type, and that text is what is sent."""
+    collection_format: str | None = None
+    """Swagger 2.0's word for arrays, which decides instead of the style; its default `csv` has to be given."""
+    allow_empty: bool = False
+    """An empty array or object is sent as `name=` instead of being left out."""
+
+
+def expand_path(template: str, parameters: Sequence[Parameter], values: Mapping[str, Any]) -> str:
+    """Fill the `{name}` places of a path key; no value can leave its segment.
+
+    A `?` in the answer comes from the path key itself: what follows is a query that the key holds, to be merged with
+    the other one (`path, _, query = expanded.partition("?")`). A `#…` never travels and is left out, as are the
+    query expressions of URI templates (`{?page,size}`), whose parameters are described as query parameters.
+    """
+    if "?" in template or "#" in template:
+        template = _QUERY_EXPRESSION.sub("", template).replace("?}", "}").partition("#")[0]
+    path, _, query = template.partition("?")
+    described = {parameter.name: parameter for parameter in parameters if parameter.location == "path"}
+    filled, names = _fill(path, described, values)
+    if names and _find_lost_segment(filled if filled.startswith("/") else f"/{filled}"):
+        _refuse_lost_segments(path, filled, names)
+    return f"{filled}?{_fill(query, described, values)[0]}" if query else filled
+
+
+def query_string(
+    parameters: Sequence[Parameter], values: Mapping[str, Any], extra: Sequence[tuple[str, str]] = ()
+) -> str:
+    """The query string, without its `?`: the parameters in order, then `extra` pairs (an API key, say)."""
+    written: list[str] = []
+    for parameter in parameters:
+        value = values.get(parameter.name)
+        if value is None or parameter.location not in ("query", "querystring"):
+            continue
+        try:
+            if parameter.location == "querystring":
+                written.append(_whole_query(parameter, value))
+            else:
+                for name, text in form_pairs(parameter, value):
+                    written.append(f"{name}={text}")
+        except (ValueError, RecursionError) as error:
+            raise _refusal(parameter, error) from None
+    written += [f"{quoted(name)}={quoted(text)}" for name, text in extra]
+    return "&".join(filter(None, written))
+
+
+def header_values(parameters: Sequence[Parameter], values: Mapping[str, Any]) -> Pairs:
+    """The header parameters as pairs of name and value.
+
+    Values pass through unchanged, as OAS asks, but for what a header cannot carry: other than ASCII is
+    percent-encoded, a comma inside an array's item too (unless the item brings quotes of its own), and control
+    characters are refused.
+    """
+    written: Pairs = []
+    for parameter in parameters:
+        if parameter.location != "header" or (value := values.get(parameter.name)) is None:
+            continue
+        try:
+            text = _header_text(parameter, value)
+            if text is not None:
+                written.append((header_name(parameter.name), header_text(text)))
+        except (ValueError, RecursionError) as error:
+            raise _refusal(parameter, error) from None
+    return written
+
+
+def cookie_header(parameters: Sequence[Parameter], values: Mapping[str, Any]) -> str | None:
+    """The value of the Cookie header, or None where there is nothing to send.
+
+    Style `form` percent-encodes; style `cookie` and `text/plain` content go out as they are, and what would end the
+    cookie is refused. Exploded arrays and objects are cookies of their own.
+    """
+    written: list[str] = []
+    for parameter in parameters:
+        if parameter.location != "cookie" or (value := values.get(parameter.name)) is None:
+            continue
+        raw = parameter.style == "cookie" or essence(parameter.media_type or "") == "text/plain"
+        key, text = (_cookie_name, _cookie_text) if raw else (quoted, quoted)
+        try:
+            written += [f"{name}={item}" for name, item in form_pairs(parameter, value, key=key, text=text)]
+        except (ValueError, RecursionError) as error:
+            raise _refusal(parameter, error) from None
+    return "; ".join(written) if written else None
+
+
+def form_pairs(parameter: Parameter, value: Any, *, key: Encode | None = None, text: Encode | None = None) -> Pairs:
+    """One value as the encoded `name=value` pairs of a form, a query or a cookie; raises ValueError where it cannot.
+
+    `key` and `text` encode names and values; percent-encoding unless told otherwise. What is undefined by RFC 6570
+    (null, an empty array or object, a null member) gives no pair.
+    """
+    key = key or quoted
+    text = text or (_quoted_but_reserved if parameter.allow_reserved else quoted)
+    if parameter.media_type is not None:
+        return [(key(parameter.name), text(content_text(parameter.media_type, value)))]
+    if not isinstance(value, _CONTAINERS):
+        return [] if value is None else [(key(parameter.name), text(scalar_text(value)))]
+    pairs = _container_pairs(parameter, value, key, text)
+    return pairs if pairs or not parameter.allow_empty else [(key(parameter.name), "")]
+
+
+def _container_pairs(parameter: Parameter, value: Any, key: Encode, text: Encode) -> Pairs:
+    style = parameter.collection_format or parameter.style or "form"
+    if style == "deepObject":
+        return [(key(name), text(scalar_text(member))) for name, member in _deep_members(parameter.name, value)]
+    exploded = parameter.explode if parameter.explode is not None else style in ("form", "cookie")
+    if style == "multi" or (exploded and parameter.collection_format is None):
+        if isinstance(value, dict):
+            return [(key(str(name)), text(scalar_text(item))) for name, item in value.items() if item is not None]
+        return [(key(parameter.name), text(scalar_text(item))) for item in value if item is not None]
+    delimiter = _DELIMITERS.get(style, ",")
+    if delimiter == ",":
+        members = _members(value, key, _without_commas(text) if text is _quoted_but_reserved else text)
+    else:
+        members, delimiter = _members(value, key, text), key(delimiter)
+    return [(key(parameter.name), _join(members, delimiter))] if members else []
+
+
+def _deep_members(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The leaves of a deepObject with their names: `a[b][c]`, `a[b][]` for plain arrays, `a[0][b]` for nested ones."""
+    if isinstance(value, dict):
+        for name, member in value.items():
+            yield from _deep_members(f"{prefix}[{name}]", member)
+    elif isinstance(value, (list, tuple)):
+        items = [item for item in value if item is not None]
+        numbered = any(isinstance(item, _CONTAINERS) for item in items)
+        for index, item in enumerate(items):
+            yield from _deep_members(f"{prefix}[{index}]" if numbered else f"{prefix}[]", item)
+    elif value is not None:
+        yield prefix, value
+
+
+def _whole_query(parameter: Parameter, value: Any) -> str:
+    media_type = parameter.media_type or "application/x-www-form-urlencoded"
+    text = content_text(media_type, value)
+    return _literal(text) if essence(media_type) == "application/x-www-form-urlencoded" else quoted(text)
+
+
+def _fill(template: str, described: Mapping[str, Parameter], values: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """`template` with its places filled, and their names."""
+    if "{" not in template:
+        return _literal(template), []
+    pieces = _PLACEHOLDER.split(template)
+    names = pieces[1::2]
+    pieces[::2] = [_literal(piece) for piece in pieces[::2]]
+    for index, name in enumerate(names):
+        if name not in values and name not in described:
+            # `{proxy+}`, `{+path}` and `{id:[0-9]+}` are places of parameters called `proxy`, `path` and `id`.
+            names[index] = name = re.split("[:=]", name)[0].strip("+* ")
+        parameter = described.get(name) or Parameter(name, "path")
+        try:
+            pieces[2 * index + 1] = _path_text(parameter, values.get(name))
+        except (ValueError, RecursionError) as error:
+            raise _refusal(parameter, error) from None
+    return "".join(pieces), names
+
+
+def _refuse_lost_segments(path: str, filled: str, names: list[str]) -> None:
+    """Refuse a value that leaves its segment empty or a dot segment; those of the path key itself stay as they are."""
+    position = 0
+    # Values hold no slash, so the segments are the same ones before and after filling.
+    for shape, segment in zip(_PLACEHOLDER.sub("{}", path).split("/"), filled.split("/"), strict=True):
+        if "{}" in shape and _find_lost_segment(f"/{segment}"):
+            reason = "servers would take its path segment for another path" if segment else "it is empty"
+            raise _refusal(Parameter(names[position], "path"), ValueError(reason))
+        position += shape.count("{}")
+
+
+def _path_text(parameter: Parameter, value: Any) -> str:
+    if value is None:
+        raise ValueError("it is missing")
+    if parameter.media_type is not None:
+        value = content_text(parameter.media_type, value)
+    explode = parameter.explode is True and parameter.collection_format is None
+    if not isinstance(value, _CONTAINERS):
+        members = [quoted(scalar_text(value))]
+    elif not (members := _members(value, quoted, quoted, paired=explode)):
+        raise ValueError("it is empty")
+    if parameter.style == "label":
+        return "." + ("." if explode else ",").join(members)
+    if parameter.style == "matrix":
+        return _matrix_text(quoted(parameter.name), members, explode, isinstance(value, dict))
+    delimiter = _DELIMITERS.get(parameter.collection_format or "", ",")
+    return _join(members, delimiter if delimiter == "," else quoted(delimiter))
+
+
+def _matrix_text(name: str, members: list[str], explode: bool, paired: bool) -> str:
+    # RFC 6570: an empty value is written without its `=`.
+    if not explode:
+        members = [f"{name}={','.join(members)}"]
+    elif not paired:
+        members = [f"{name}={member}" for member in members]
+    return "".join([f";{member.removesuffix('=')}" for member in members])
+
+
+def _header_text(parameter: Parameter, value: Any) -> str | None:
+    if parameter.media_type is not None:
+        text = content_text(parameter.media_type, value)
+        # JSON has an escape of its own for what headers cannot carry.
+        return text if text.isascii() or not is_json(parameter.media_type) else _ascii_json(text)
+    if not isinstance(value, _CONTAINERS):
+        return scalar_text(value)
+    delimiter = _DELIMITERS.get(parameter.collection_format or "", ",")
+    item = _without_commas(str) if delimiter == "," else str
+    explode = parameter.explode is True and parameter.collection_format is None
+    members = _members(value, lambda name: item(name).replace("=", "%3D"), item, paired=explode)
+    return (delimiter.join(members) if delimiter == "," else _join(members, delimiter)) if members else None
+
+
+def _ascii_json(text: str) -> str:
+    return json.dumps(json.loads(text), separators=(",", ":"))
+
+
+def _members(value: Any, key: Encode, text: Encode, *, paired: bool = False) -> list[str]:
+    """An array's items, or an object's names and values in turn or as `name=value`; null members are left out."""
+    if not isinstance(value, dict):
+        return [text(scalar_text(item)) for item in value if item is not None]
+    named = [(key(str(name)), text(scalar_text(item))) for name, item in value.items() if item is not None]
+    return [f"{name}={item}" for name, item in named] if paired else [part for pair in named for part in pair]
+
+
+def _join(members: list[str], delimiter: str) -> str:
+    if any(delimiter in member for member in members):
+        raise ValueError("an item holds the character that separates the items")
+    return delimiter.join(members)
+
+
+def scalar_text(value: Any) -> str:
+    """A value as the text that stands for it: primitives as JSON writes them, without quotes; the rest as JSON."""
+    if isinstance(value, str):
+        return value if type(value) is str else str.__str__(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if isinstance(value, float):
+        return _float_text(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return b64encode(value).decode()
+    return json_bytes(value).decode()
+
+
+def _float_text(value: float) -> str:
+    if not isfinite(value):
+        raise ValueError("NaN and infinity cannot be written as JSON")
+    # Whole numbers are written as integers, where a reader of JSON could not tell the difference.
+    return str(int(value)) if value.is_integer() and abs(value) < 1e21 else _encode_json(value).decode()
+
+
+def json_bytes(value: Any) -> bytes:
+    """A value as compact JSON, bytes as base64 text; raises ValueError for what JSON cannot say."""
+    try:
+        data = _encode_json(value)
+    except (TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"it cannot be written as JSON: {error}") from None
+    # NaN and infinity are silently encoded as null.
+    if b"null" in data and _holds_nan(value):
+        raise ValueError("NaN and infinity cannot be written as JSON")
+    return data
+
+
+def _holds_nan(value: Any) -> bool:
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, dict):
+            pending.extend(current.values())
+        elif isinstance(current, (list, tuple)):
+            pending.extend(current)
+        elif isinstance(current, float) and not isfinite(current):
+            return True
+    return False
+
+
+def content_text(media_type: str, value: Any) -> str:
+    """A value as text of a media type; raises ValueError where an array or object has no such text."""
+    if is_json(media_type):
+        return json_bytes(value).decode()
+    if not isinstance(value, _CONTAINERS):
+        return scalar_text(value)
+    if essence(media_type) == "application/x-www-form-urlencoded" and isinstance(value, dict):
+        pairs = [pair for name, item in value.items() for pair in form_pairs(Parameter(str(name), "query"), item)]
+        return "&".join([f"{name}={text}" for name, text in pairs])
+    raise ValueError(f"an array or object cannot be written as {media_type}: give the text")
+
+
+def quoted(text: str) -> str:
+    """Text with everything but unreserved characters percent-encoded."""
+    return text if _is_plain(text) else quote(text, safe="")
+
+
+def _quoted_but_reserved(text: str) -> str:
+    return _UNRESERVED_ONLY.sub(lambda found: quote(found[0], safe=""), text)
+
+
+def _literal(text: str) -> str:
+    return text if _is_literal(text) else _NOT_LITERAL.sub(lambda found: quote(found[0], safe=""), text)
+
+
+def _without_commas(encode: Encode) -> Encode:
+    def encode_item(text: str) -> str:
+        encoded = encode(text)
+        return encoded if '"' in encoded else encoded.replace(",", "%2C")
+
+    return encode_item
+
+
+def header_name(name: str) -> str:
+    """A name as the name of a header; raises ValueError where it cannot be one."""
+    if not _is_token(name):
+        raise ValueError(f"{name!r} is not a header name")
+    return name
+
+
+def header_text(text: str) -> str:
+    """Text as the value of a header; raises ValueError where it holds a line break or another control character."""
+    if _NOT_IN_HEADERS.search(text):
+        raise ValueError("it holds a line break or another control character")
+    return _NOT_ASCII.sub(lambda found: quote(found[0], safe=""), text).strip(" \t")
+
+
+def _cookie_text(text: str) -> str:
+    if _NOT_IN_COOKIES.search(text):
+        raise ValueError("it holds a character that cannot stand in a cookie")
+    return text
+
+
+def _cookie_name(name: str) -> str:
+    if not _is_token(name):
+        raise ValueError("its name is not a cookie name")
+    return name
+
+
+def _refusal(parameter: Parameter, error: Exception) -> CallError:
+    message = f"The {parameter.location} parameter {parameter.name!r} cannot be sent: {reason_of(error)}"
+    return CallError(ErrorCode.VALIDATION_ERROR, message, {"parameter": parameter.name, "in": parameter.location})
+
+
+def reason_of(error: Exception) -> str:
+    """Why a value cannot be written, for a person."""
+    match error:
+        case UnicodeEncodeError(encoding="utf-8"):
+            return "it holds half of a surrogate pair, which cannot be encoded"
+        case RecursionError():
+            return "it is nested too deeply"
+    return str(error)

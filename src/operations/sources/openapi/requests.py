@@ -1,0 +1,145 @@
+"""The request that an input makes of a template: pure, nothing is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urljoin, urlsplit, urlunsplit
+
+import msgspec
+
+from operations.errors import CallError, ErrorCode
+from operations.sources.openapi.auth import NOBODY, Credentials
+from operations.sources.openapi.bodies import Body, choose_media_type, encode_body
+from operations.sources.openapi.config import HTTPCallOptions, HTTPServiceConfig
+from operations.sources.openapi.media import is_stream
+from operations.sources.openapi.parameters import Parameter, cookie_header, expand_path, header_values, query_string
+from operations.sources.openapi.shortcut import Shortcut
+from operations.sources.openapi.template import Template
+
+
+class PreparedRequest(msgspec.Struct, frozen=True):
+    """A request without credentials: what the input and the configuration make of the template."""
+
+    method: str
+    url: str
+    query: str
+    headers: Sequence[tuple[str, str]]
+    cookies: str | None
+    body: Body | None
+
+    def headers_with(self, credentials: Credentials = NOBODY) -> list[tuple[str, str]]:
+        """The headers to send, credentials included."""
+        headers = [*self.headers, *credentials.headers]
+        if self.cookies is None and not credentials.cookies:
+            return headers
+        pairs = [f"{name}={value}" for name, value in credentials.cookies]
+        cookies = "; ".join(([self.cookies] if self.cookies else []) + pairs)
+        return [*headers, ("Cookie", cookies)] if cookies else headers
+
+    def url_with(self, credentials: Credentials = NOBODY) -> str:
+        """The whole address, credentials in the query included."""
+        query = self.query
+        if credentials.query:
+            extra = query_string((), {}, credentials.query)
+            query = f"{query}&{extra}" if query else extra
+        return f"{self.url}?{query}" if query else self.url
+
+
+class RequestBuilder:
+    """Makes requests for one operation; what does not depend on the input is worked out once."""
+
+    def __init__(self, template: Template, config: HTTPServiceConfig, document_url: str | None) -> None:
+        self.template = template
+        self._config = config
+        self._base = base_url(template.servers, config, document_url)
+        self._path = template.path
+        self.accept = ", ".join(kind for kind in template.accepts if not is_stream(kind)) or "*/*"
+        self._keys: dict[str, list[tuple[str, str]]] = {}
+        self._parameters: dict[str, list[Parameter]] = {}
+        for key, parameter in template.plan.parameters.items():
+            self._keys.setdefault(parameter.location, []).append((key, parameter.name))
+            self._parameters.setdefault(parameter.location, []).append(parameter)
+        self._shortcut = Shortcut.of(template)
+
+    def build(self, input: Mapping[str, Any], options: HTTPCallOptions, accept: str) -> PreparedRequest:
+        """The request for an input; raises `VALIDATION_ERROR` for one that cannot be sent safely."""
+        plain = self._shortcut.fill(input) if self._shortcut is not None else None
+        path, query = plain or self._fill(input)
+        headers = [("Accept", accept), *self._config.headers.items()]
+        if "header" in self._keys:
+            headers += header_values(*self._values(input, "header"))
+        cookies = cookie_header(*self._values(input, "cookie")) if "cookie" in self._keys else None
+        body = self._body(input, options)
+        if body is not None and body.content_type is not None:
+            headers.append(("Content-Type", body.content_type))
+        headers = _overridden(headers, options.headers) if options.headers else headers
+        url = self._base + path if self._base is not None else self._no_server()
+        return PreparedRequest(self.template.method, url, query, headers, cookies, body)
+
+    def _fill(self, input: Mapping[str, Any]) -> tuple[str, str]:
+        """Path and query, whatever the values are and however they are written."""
+        path, _, fixed = expand_path(self._path, *self._values(input, "path")).partition("?")
+        place = "querystring" if "querystring" in self._keys else "query"
+        query = query_string(*self._values(input, place)) if place in self._keys else ""
+        return path, "&".join(part for part in (fixed, query) if part)
+
+    def _values(self, input: Mapping[str, Any], place: str) -> tuple[list[Parameter], dict[str, Any]]:
+        values = {name: input[key] for key, name in self._keys.get(place, ()) if key in input}
+        return self._parameters.get(place, []), values
+
+    def _body(self, input: Mapping[str, Any], options: HTTPCallOptions) -> Body | None:
+        plan = self.template.plan.body
+        if plan is None:
+            return None
+        if plan.members is None:
+            if plan.key not in input:
+                return None
+            value = input[plan.key]
+        else:
+            value = {member: input[key] for key, member in plan.members.items() if key in input}
+            if not value and not plan.required:
+                return None
+        media_type = choose_media_type(list(plan.media_types), value, options.content_type)
+        if plan.members is not None and options.content_type is None:
+            media_type = plan.preferred
+        return encode_body(media_type, value, encoding=plan.media_types.get(media_type, {}))
+
+    def _no_server(self) -> str:
+        message = f"{self.template.method} {self.template.path}: the document names no server; give base_url"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
+
+
+def base_url(servers: Sequence[Mapping[str, Any]], config: HTTPServiceConfig, document_url: str | None) -> str | None:
+    """The address that paths are appended to; None when neither configuration nor document gives a whole one."""
+    if config.base_url is not None:
+        return config.base_url.rstrip("/")
+    server = servers[0] if servers else {"url": "/"}
+    url = server.get("url")
+    url = url if isinstance(url, str) else "/"
+    variables = server.get("variables")
+    for name, variable in variables.items() if isinstance(variables, Mapping) else ():
+        default = variable.get("default") if isinstance(variable, Mapping) else ""
+        url = url.replace(f"{{{name}}}", config.server_variables.get(name, str(default)))
+    if document_url is not None:
+        url = urljoin(document_url, url)
+    return url.rstrip("/") if urlsplit(url).scheme in ("http", "https") else None
+
+
+def origin(url: str) -> tuple[str, str, int | None]:
+    """Scheme, host and port of an address, the default port filled in."""
+    parts = urlsplit(url)
+    return parts.scheme, (parts.hostname or "").lower(), parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def without_query(url: str) -> str:
+    """An address as it may be shown: no query, no credentials."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return urlunsplit((parts.scheme, f"{host}:{parts.port}" if parts.port else host, parts.path, "", ""))
+
+
+def _overridden(headers: Sequence[tuple[str, str]], own: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Headers with a call's own in place of those of the same name."""
+    names = {name.lower() for name in own}
+    return [pair for pair in headers if pair[0].lower() not in names] + list(own.items())

@@ -1,0 +1,81 @@
+"""What an HTTP answer means: its data by its content type, or the error it stands for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from operations.envelope import HTTPResponseMeta, ResponseEnvelope, http_envelope
+from operations.errors import CallError, ErrorCode
+from operations.sources.openapi.media import charset, is_json, is_text
+
+_log = logging.getLogger("operations")
+_decode = msgspec.json.Decoder().decode
+
+
+def header(headers: Sequence[tuple[str, str]], name: str) -> str:
+    """The first header of a name; empty when there is none."""
+    for key, value in headers:
+        if key == name or key.lower() == name:
+            return value
+    return ""
+
+
+def read_data(content_type: str, body: bytes) -> Any:
+    """The body as data: JSON parsed, text decoded, anything else as bytes; nothing is None."""
+    if not body:
+        return None
+    if is_json(content_type):
+        try:
+            return _decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            _log.warning("an answer of type %s is not JSON (%s): it is given as text", content_type, error)
+            return body.decode("utf-8", "replace")
+    if is_text(content_type):
+        try:
+            return body.decode(charset(content_type))
+        except (LookupError, UnicodeDecodeError):
+            return body.decode("latin-1")
+    return body
+
+
+def make_envelope(status: int, headers: Sequence[tuple[str, str]], data: Any) -> ResponseEnvelope[Any]:
+    """The envelope of a successful answer."""
+    return http_envelope(data, status_code=status, headers=headers)
+
+
+def make_error(method: str, path: str, status: int, headers: Sequence[tuple[str, str]], data: Any) -> CallError:
+    """The error that an answer of status 400 or above stands for: status, headers and parsed body in its details."""
+    meta = http_envelope(None, status_code=status, headers=headers).meta
+    assert isinstance(meta, HTTPResponseMeta)
+    details = {key: value for key, value in meta.to_dict().items() if key != "source"}
+    said = _message(data)
+    return CallError(
+        ErrorCode.EXECUTION_ERROR,
+        f"{method} {path} answered {status} {_phrase(status)}{f': {said}' if said else ''}",
+        {**details, "body": data},
+    )
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "(no such status)"
+
+
+def _message(data: Any) -> str:
+    """What the body of an error says to people, where it says it in one of the usual places."""
+    if isinstance(data, str):
+        return data.strip()[:200]
+    for key in ("message", "detail", "title", "error_description", "error"):
+        value = data.get(key) if isinstance(data, dict) else None
+        if isinstance(value, str) and value:
+            return value[:200]
+        if isinstance(value, dict) and isinstance(value.get("message"), str):
+            return str(value["message"])[:200]
+    return ""

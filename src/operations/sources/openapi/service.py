@@ -1,0 +1,261 @@
+"""A service: the operations of one API document, each called over HTTP and answered with an envelope."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from functools import cached_property
+from typing import Any
+from urllib.parse import urljoin
+
+import msgspec
+
+from operations.context import OperationContext
+from operations.envelope import HTTPResponseMeta, ResponseEnvelope, SSEEvent, local_envelope
+from operations.errors import CallError, ErrorCode
+from operations.http import ClientOptions, HTTPClient, HTTPResponse, default_client, read_body
+from operations.sources.openapi.auth import NOBODY, Authenticator, Credentials
+from operations.sources.openapi.caching import Kept, ValidatorCache
+from operations.sources.openapi.config import HTTPCallOptions, HTTPServiceConfig
+from operations.sources.openapi.documents import Documents
+from operations.sources.openapi.download import download
+from operations.sources.openapi.exchange import Exchange, Outgoing
+from operations.sources.openapi.media import is_stream
+from operations.sources.openapi.requests import PreparedRequest, RequestBuilder, base_url, origin
+from operations.sources.openapi.responses import header, make_envelope, make_error, read_data
+from operations.sources.openapi.sse import ServerSentEvent, SSEParser
+from operations.sources.openapi.template import Template, security_schemes
+
+_log = logging.getLogger("operations")
+_EVENTS = "text/event-stream"
+_SECTIONS = ("components", "definitions", "paths", "parameters", "responses", "webhooks")
+
+
+class HTTPService:
+    """What the operations of one document share: the client, the credentials, the cache."""
+
+    def __init__(
+        self,
+        documents: Documents,
+        config: HTTPServiceConfig,
+        *,
+        document_url: str | None = None,
+        may_stream: bool = True,
+    ) -> None:
+        self.config = config
+        self.document_url = document_url
+        self._documents = documents
+        self._client = config.client
+        self._owned: HTTPClient | None = None
+        self._exchange: Exchange | None = None
+        self._authenticator: Authenticator | None = None
+        self._cache = ValidatorCache() if config.cache else None
+        root = documents.root.get("servers").value
+        servers = [server for server in root if isinstance(server, Mapping)] if isinstance(root, list) else []
+        home = base_url(servers, config, document_url)
+        self._home = None if home is None else origin(home)
+        document = documents.root.value
+        swagger = "swagger" in document
+        self.dialect = "openapi-3.0" if swagger or str(document.get("openapi")).startswith("3.0") else "2020-12"
+        version = documents.root.get("info").value
+        self.version = str(version.get("version", "")) if isinstance(version, Mapping) else ""
+        self.may_stream = may_stream
+
+    def beside_document(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """A schema with the parts of the document that it may refer to beside it."""
+        if len(self._documents) > 1 and "$ref" in schema:
+            schema = {"allOf": [schema]}
+        return {**schema, **self._sections}
+
+    @cached_property
+    def _sections(self) -> dict[str, Any]:
+        document = self._documents.root.value
+        sections = {key: document[key] for key in _SECTIONS if isinstance(document.get(key), Mapping)}
+        # References to other files are relative to the document's own address.
+        return {**sections, "$id": self._documents.root.address} if len(self._documents) > 1 else sections
+
+    async def close(self) -> None:
+        """Close the connections this service opened; a client that was passed in is its owner's to close."""
+        client, self._owned = self._owned, None
+        self._exchange = self._authenticator = None
+        if client is not None:
+            await client.close()
+
+    async def call(self, builder: RequestBuilder, input: Any, context: OperationContext) -> Any:
+        """Make one call: its envelope, or a `CallError` with all that the answer said."""
+        options = HTTPCallOptions.of(context.metadata)
+        template = builder.template
+        prepared = _sent_to(options, builder.build(input, options, builder.accept))
+        if options.dry_run:
+            return self._dry_run(prepared, template)
+        for attempt in range(3):
+            credentials = await self._credentials(template, prepared, options)
+            kept = self._cache.find(prepared, credentials) if self._cache is not None else None
+            outgoing = self._outgoing(prepared, credentials, options, context)
+            if kept is not None:
+                outgoing = msgspec.structs.replace(outgoing, extra=kept.conditions())
+            sent = await self._sender().send(outgoing)
+            try:
+                if sent.response.status == 401 and attempt < 2 and self._may_renew(credentials):
+                    continue
+                envelope = await self._answer(sent.response, template, options, kept)
+            finally:
+                await sent.close()
+            if self._cache is not None:
+                self._cache.keep(prepared, credentials, envelope)
+            return envelope
+        raise AssertionError("the last attempt returns or raises")
+
+    async def stream(self, builder: RequestBuilder, input: Any, context: OperationContext) -> AsyncIterator[Any]:
+        """Follow an endpoint's events, each as an envelope; taken up again where it broke off, if so configured."""
+        options = HTTPCallOptions.of(context.metadata)
+        template = builder.template
+        prepared = _sent_to(options, builder.build(input, options, _EVENTS))
+        if options.dry_run:
+            yield self._dry_run(prepared, template)
+            return
+        parser = self._parser()
+        for attempt in range(self.config.reconnect + 1):
+            credentials = await self._credentials(template, prepared, options)
+            outgoing = self._outgoing(prepared, credentials, options, context, streaming=True)
+            if parser.last_event_id:
+                outgoing = msgspec.structs.replace(outgoing, extra=[("Last-Event-ID", parser.last_event_id)])
+            last = attempt == self.config.reconnect
+            try:
+                sent = await self._sender().send(outgoing)
+                try:
+                    response = sent.response
+                    if not is_stream(header(response.headers, "content-type")) or response.status >= 400:
+                        yield await self._answer(response, template, options, None)
+                        return
+                    async for envelope in self._events(response, parser):
+                        yield envelope
+                finally:
+                    await sent.close()
+                if last:
+                    return
+            except CallError as error:
+                if last or error.code is not ErrorCode.UNAVAILABLE:
+                    raise
+                _log.warning("%s %s: the stream broke off (%s)", prepared.method, template.path, error.message)
+            parser = self._parser(parser)
+            await asyncio.sleep(min((parser.reconnection_time or 0) / 1000, self.config.retry.longest_delay))
+
+    async def _events(self, response: HTTPResponse, parser: SSEParser) -> AsyncIterator[ResponseEnvelope[Any]]:
+        meta = make_envelope(response.status, response.headers, None).meta
+        assert isinstance(meta, HTTPResponseMeta)
+        async for chunk in response.chunks():
+            for event in parser.feed(chunk):
+                yield _event_envelope(event, meta)
+        parser.close()
+
+    async def _answer(
+        self,
+        response: HTTPResponse,
+        template: Template,
+        options: HTTPCallOptions,
+        kept: Kept | None,
+    ) -> ResponseEnvelope[Any]:
+        status, headers = response.status, response.headers
+        if status == 304 and kept is not None:
+            return kept.renewed(headers)
+        content_type = header(headers, "content-type")
+        if is_stream(content_type) and status < 400:
+            message = f"{template.method} {template.path} answered with a stream of events: use subscribe"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message)
+        if options.download_to is not None and status < 300:
+            return make_envelope(status, headers, await download(response, options.download_to))
+        body = await read_body(response, limit=self.config.limits.response_bytes)
+        data = read_data(content_type, body)
+        if status >= 300 and status != 304:
+            raise make_error(template.method, template.path, status, headers, data)
+        return make_envelope(status, headers, data)
+
+    async def _credentials(
+        self, template: Template, prepared: PreparedRequest, options: HTTPCallOptions
+    ) -> Credentials:
+        """Credentials for a request; none for a server other than the API's own."""
+        if options.auth is None and self.config.auth is None:
+            return NOBODY
+        if self._home is not None and origin(prepared.url) != self._home:
+            return NOBODY  # the operation has a server of its own, elsewhere
+        self._sender()
+        assert self._authenticator is not None
+        return await self._authenticator.credentials(template.security, options.auth)
+
+    def _may_renew(self, refused: Credentials) -> bool:
+        return self._authenticator is not None and self._authenticator.renew(refused)
+
+    def _outgoing(
+        self,
+        prepared: PreparedRequest,
+        credentials: Credentials,
+        options: HTTPCallOptions,
+        context: OperationContext,
+        *,
+        streaming: bool = False,
+    ) -> Outgoing:
+        deadline = context.deadline
+        return Outgoing(
+            prepared=prepared,
+            credentials=credentials,
+            deadline=None if deadline is None else time.monotonic() + deadline / 1000 - time.time(),
+            timeout=self.config.timeout if options.timeout is None else options.timeout,
+            streaming=streaming or options.download_to is not None,
+        )
+
+    def _sender(self) -> Exchange:
+        if self._exchange is None:
+            client = self._client
+            if client is None:
+                limits = self.config.limits
+                client = self._owned = default_client(
+                    ClientOptions(
+                        timeout=self.config.timeout,
+                        read_timeout=self.config.timeout,
+                        max_connections=limits.connections,
+                        proxy=self.config.proxy,
+                    )
+                )
+            self._exchange = Exchange(client, self.config)
+            self._authenticator = Authenticator(self.config.auth, security_schemes(self._documents), client)
+        return self._exchange
+
+    def _parser(self, before: SSEParser | None = None) -> SSEParser:
+        most = self.config.limits.event_bytes
+        parser = SSEParser(max_line=most, max_event=most)
+        if before is not None:
+            parser.last_event_id, parser.reconnection_time = before.last_event_id, before.reconnection_time
+        return parser
+
+    def _dry_run(self, prepared: PreparedRequest, template: Template) -> ResponseEnvelope[Any]:
+        body = prepared.body
+        request = {
+            "method": prepared.method,
+            "url": prepared.url_with(),
+            "headers": [list(pair) for pair in prepared.headers_with()],
+            "body": None if body is None else body.data,
+        }
+        return local_envelope(request, f"{self.config.namespace}.dry_run")
+
+
+def _sent_to(options: HTTPCallOptions, prepared: PreparedRequest) -> PreparedRequest:
+    """The request, to another address of the same origin where the call asks for it."""
+    if options.url is None:
+        return prepared
+    target = urljoin(prepared.url, options.url)
+    if origin(target) != origin(prepared.url):
+        raise CallError(ErrorCode.VALIDATION_ERROR, "the address of a call must be of the API's own origin")
+    url, _, query = target.partition("?")
+    return msgspec.structs.replace(prepared, url=url, query=query.partition("#")[0])
+
+
+def _event_envelope(event: ServerSentEvent, meta: HTTPResponseMeta) -> ResponseEnvelope[Any]:
+    try:
+        data: Any = msgspec.json.decode(event.data)
+    except (msgspec.DecodeError, RecursionError):
+        data = event.data
+    own = msgspec.structs.replace(meta, content_type=_EVENTS, event=SSEEvent(event.type, event.id or None))
+    return ResponseEnvelope(data, own)

@@ -1,0 +1,256 @@
+"""Documents as they are read: formats, references, files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from operations import CallError, ErrorCode, OperationType
+from operations.sources.openapi import APIOperations, HTTPServiceConfig, from_openapi, from_openapi_file
+from operations.sources.openapi.documents import LazyObject, read_document
+from operations.sources.openapi.yaml_text import read_yaml
+
+CONFIG = HTTPServiceConfig(namespace="api", base_url="http://api.test")
+INFO = {"title": "t", "version": "1"}
+
+
+def load(document: dict[str, Any]) -> APIOperations:
+    return from_openapi({"openapi": "3.1.0", "info": INFO, **document}, CONFIG)
+
+
+def input_of(operations: APIOperations, index: int = 0) -> Any:
+    return operations[index].spec.input_schema.document
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: 2020-01-01", {"a": "2020-01-01"}),
+        ("a: yes\nb: =\nc: 0o17", {"a": "yes", "b": "=", "c": 15}),
+        ("200: ok\ntrue: t\nnull: n\n1.5: f", {"200": "ok", "true": "t", "null": "n", "1.5": "f"}),
+        ("a: &x {b: 1}\nc: *x", {"a": {"b": 1}, "c": {"b": 1}}),
+        ("a: .inf", {"a": "inf"}),
+        ("a: b\x80\x01c", {"a": "bc"}),
+        (
+            'a: {\n  "b": 1\n}\nc: 2020-01-01\nd: 1_000\ne: ~\nf: 1e3',
+            {"a": {"b": 1}, "c": "2020-01-01", "d": "1_000", "e": None, "f": 1000.0},
+        ),
+        ("\ufeffa: 1", {"a": 1}),
+    ],
+)
+def test_yaml_is_typed_by_its_newer_rules(text: str, value: Any) -> None:
+    assert read_yaml(text) == value
+
+
+def test_yaml_that_only_the_lenient_reader_takes_has_the_same_types() -> None:
+    # A brace that closes in the column of its key is not strictly YAML, and common.
+    opening = 'x:\n  a: {\n    "b": 1\n  }\n'
+    text = opening + '  c: 2020-01-01\n  d: on\n  200: z\n  <<: {m: 1}\n  e: 0x1f\n  f: "1"\n  g: !!str 5\n  h: -7\n'
+    assert read_yaml(text) == {
+        "x": {"a": {"b": 1}, "c": "2020-01-01", "d": "on", "200": "z", "m": 1, "e": 31, "f": "1", "g": "5", "h": -7}
+    }
+
+
+@pytest.mark.parametrize("text", ["a: b: c", "a: *nowhere", "[" * 5_000, "a: [1", "? {a: 1}\n: 2"])
+def test_malformed_yaml_is_one_clear_error(text: str) -> None:
+    with pytest.raises(CallError, match="malformed YAML") as caught:
+        read_yaml(text)
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
+
+
+@pytest.mark.parametrize("quirk", ["", "z: {\n}\n"])
+def test_aliases_that_unfold_without_end_are_refused(quirk: str) -> None:
+    rows = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+    with pytest.raises(CallError, match="malformed YAML"):
+        read_yaml("a0: &a0 [x, x, x]\n" + rows + quirk)
+
+
+@pytest.mark.parametrize("text", [b"{", b"[]", b"just text", b"", b"\x00\x01", b'{"a": 1}', b"openapi: 3.1.0"])
+def test_what_is_no_api_document_is_one_clear_error(text: bytes) -> None:
+    with pytest.raises(CallError) as caught:
+        from_openapi(text, CONFIG)
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
+
+
+def test_json_is_decoded_only_where_somebody_looks() -> None:
+    document = read_document(b'{"paths": {"/a": {"get": {"x": 1}}}, "info": {"v": 1}}', "d")
+    assert isinstance(document, LazyObject)
+    assert isinstance(document["paths"], LazyObject)
+    assert isinstance(document["paths"]["/a"], LazyObject)
+    assert document["paths"]["/a"]["get"] == {"x": 1}
+    assert document["paths"]["/a"] is document["paths"]["/a"]
+    assert (len(document), list(document), "info" in document, "nope" in document) == (
+        2,
+        ["paths", "info"],
+        True,
+        False,
+    )
+
+
+def test_names_come_from_ids_or_from_method_and_path_and_never_clash() -> None:
+    operation: dict[str, Any] = {"responses": {}}
+    operations = load(
+        {
+            "paths": {
+                "/users/{id}/posts.json": {"get": operation, "post": operation},
+                "/a": {"get": {"operationId": "do it!"}, "post": {"operationId": "do it?"}},
+                "/b": {"get": {"operationId": "do_it_"}, "put": {"operationId": ""}, "x-other": 1},
+                "x-paths": {"get": {}},
+            }
+        }
+    )
+    assert [found.spec.name for found in operations] == [
+        *("get_users_id_posts_json", "post_users_id_posts_json"),
+        *("do_it_", "do_it__2", "do_it__3", "put_b"),
+    ]
+    assert operations[3].spec.annotations["sourceName"] == "do it?"
+
+
+def test_newer_documents_have_more_methods() -> None:
+    paths: dict[str, Any] = {"/a": {"query": {}, "additionalOperations": {"COPY": {}}, "get": {}}}
+    assert len(load({"paths": paths})) == 1
+    newest = from_openapi({"openapi": "3.2.0", "info": INFO, "paths": paths}, CONFIG)
+    assert [found.spec.annotations["method"] for found in newest] == ["GET", "QUERY", "COPY"]
+    assert [found.spec.type for found in newest] == [OperationType.QUERY, OperationType.QUERY, OperationType.MUTATION]
+
+
+def test_references_are_followed_wherever_they_lead() -> None:
+    operations = load(
+        {
+            "paths": {
+                "/a": {"$ref": "#/components/pathItems/A"},
+                "/b": {"get": {"parameters": [{"$ref": "#/paths/~1c/get/parameters/0"}]}},
+                "/c": {"get": {"parameters": [{"name": "$ref", "in": "query", "schema": {"type": "integer"}}]}},
+                "/d": {"post": {"requestBody": {"$ref": "#/components/requestBodies/D"}}},
+            },
+            "components": {
+                "pathItems": {"A": {"get": {"operationId": "a"}}},
+                "requestBodies": {
+                    "D": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/D%20d"}}}}
+                },
+                "schemas": {
+                    "D d": {
+                        "type": "object",
+                        "properties": {"$ref": {"type": "string"}, "next": {"$ref": "#/components/schemas/D%20d"}},
+                    }
+                },
+            },
+        }
+    )
+    assert operations[0].spec.name == "a"
+    assert input_of(operations, 1)["properties"] == {"$ref": {"type": "integer"}}
+    document = input_of(operations, 3)
+    assert set(document["properties"]) == {"$ref", "next"}
+    assert operations[3].spec.input_schema.check({"$ref": "x", "next": {"next": {"$ref": "y"}}})
+    assert not operations[3].spec.input_schema.check({"next": {"next": {"$ref": 5}}})
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "#/components/nope",
+        "#/components/parameters/A",
+        "other.yaml#/x",
+        "http://127.0.0.1:9/x.json",
+        "file:///etc/passwd",
+    ],
+)
+def test_a_reference_that_leads_nowhere_breaks_one_operation(reference: str) -> None:
+    parameters = {"A": {"$ref": "#/components/parameters/A"}}
+    operations = load(
+        {
+            "paths": {"/a": {"get": {"parameters": [{"$ref": reference}]}}, "/b": {"get": {"operationId": "b"}}},
+            "components": {"parameters": parameters},
+        }
+    )
+    assert len(operations) == 2
+    assert list(operations.diagnostics()) == ["api.get_a"]
+    assert operations[0].spec.input_schema.is_unknown
+
+
+@pytest.mark.parametrize("description", [None, [], "text", 5, {"parameters": [{}]}, {"parameters": [{"name": "x"}]}])
+def test_a_description_that_is_none_breaks_one_operation(description: Any) -> None:
+    operations = load({"paths": {"/a": {"get": description, "put": {"operationId": "b"}}}})
+    assert [found.spec.name for found in operations] == ["get_a", "b"]
+    assert set(operations.diagnostics()) <= {"api.get_a"}
+    assert operations[0].spec.description == ""
+
+
+@pytest.mark.parametrize("item", [None, "x", [], {"$ref": "#/nowhere"}])
+def test_a_path_that_is_none_is_left_out_and_told(item: Any) -> None:
+    operations = load({"paths": {"/a": item, "/b": {"get": {"operationId": "b"}}}})
+    assert [found.spec.name for found in operations] == ["b"]
+    assert len(operations.diagnostics()[""]) == 1
+
+
+def test_a_loader_brings_what_lies_elsewhere() -> None:
+    asked: list[str] = []
+
+    def loader(address: str) -> Any:
+        asked.append(address)
+        return {"schema": {"type": "integer"}, "wrapped": {"$ref": "#/schema"}}
+
+    document = {
+        "openapi": "3.1.0",
+        "info": INFO,
+        "paths": {
+            "/a": {
+                "get": {
+                    "parameters": [
+                        {"name": "n", "in": "query", "schema": {"$ref": "https://else.where/s.json#/wrapped"}}
+                    ]
+                }
+            }
+        },
+    }
+    operations = from_openapi(document, CONFIG, loader=loader)
+    assert asked == []
+    assert operations[0].spec.input_schema.check({"n": 1})
+    assert not operations[0].spec.input_schema.check({"n": "x"})
+    assert asked == ["https://else.where/s.json"]
+
+
+async def test_files_of_the_documents_folder_are_read_and_no_others(tmp_path: Path) -> None:
+    (tmp_path / "api" / "parts").mkdir(parents=True)
+    (tmp_path / "outside.json").write_text('{"type": "string"}')
+    (tmp_path / "api" / "parts" / "get.yaml").write_text(
+        "operationId: got\nparameters:\n- $ref: params.yaml#/N\n"
+        "- name: o\n  in: query\n  schema:\n    $ref: ../../outside.json\n"
+    )
+    (tmp_path / "api" / "parts" / "params.yaml").write_text(
+        "N:\n  name: n\n  in: query\n  schema:\n    $ref: '#/Number'\nNumber:\n  type: integer\n"
+    )
+    (tmp_path / "api" / "main.yaml").write_text(
+        "openapi: 3.0.3\ninfo: {title: t, version: '1'}\npaths:\n  /a:\n    get:\n      $ref: parts/get.yaml\n"
+    )
+    operations = await from_openapi_file(tmp_path / "api" / "main.yaml", CONFIG)
+    assert operations[0].spec.name == "got"
+    assert "outside.json lies outside" in operations.diagnostics()[""][0]
+    schema = operations[0].spec.input_schema
+    assert schema.check({"n": 1, "o": 5})
+    assert not schema.check({"n": "x"})
+    allowed = await from_openapi_file(tmp_path / "api" / "main.yaml", CONFIG, root=tmp_path)
+    assert allowed.diagnostics() == {}
+    assert not allowed[0].spec.input_schema.check({"o": 5})
+
+
+async def test_files_may_come_from_anywhere_that_can_read() -> None:
+    files = {
+        "/main.json": json.dumps({"openapi": "3.1.0", "info": INFO, "paths": {"/a": {"$ref": "a.json"}}}),
+        "/a.json": '{"get": {"operationId": "x"}}',
+    }
+
+    class Files:
+        async def read(self, path: str) -> str:
+            return files[path]
+
+    operations = await from_openapi_file("main.json", CONFIG, Files())
+    assert [found.id for found in operations] == ["api.x"]
+
+
+async def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(CallError, match="cannot be read: No such file"):
+        await from_openapi_file(tmp_path / "nope.yaml", CONFIG)
