@@ -140,7 +140,7 @@ class OperationRegistry(OperationCatalogue):
         if handler is None:
             raise _explain_missing(operation, streaming=False)
         value = _admit_input(operation, input)
-        context = self._complete(context) if operation.wants_context else _NO_CONTEXT
+        context = self._complete(context) if operation.wants_context else context or _NO_CONTEXT
         try:
             if operation.threaded:
                 result = await self._execution.in_thread(handler, value, context)

@@ -133,7 +133,7 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     describes: Callable[[ResponseEnvelope[Any]], bool] | None = None
     """Whether the output schema speaks of this result at all; a source that knows better says so."""
     wants_context: bool = True
-    """False where the handler never looks at its context, which then need not be made."""
+    """False where the handler asks its context for neither request id nor env, which then need not be made."""
 
     def __post_init__(self) -> None:
         if self.threaded is None:

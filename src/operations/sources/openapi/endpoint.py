@@ -83,6 +83,7 @@ class Endpoint:
             threaded=False,
             dump=None,
             describes=self.describes,
+            wants_context=False,
         )
 
     def notes(self) -> list[str]:
