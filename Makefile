@@ -9,7 +9,7 @@ PEERS := tests/node/node_modules/.ready
 BENCH := .venv-bench
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help run test quick lint types contracts bench build lock clean
+.PHONY: help run test quick lint types contracts bench build conformance lock clean
 
 help:  ## what there is to type
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -53,6 +53,9 @@ $(BENCH)/.ready: bench/requirements.lock pyproject.toml
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -r bench/requirements.lock
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
+
+conformance: $(READY) $(PEERS)  ## the MCP conformance suite's client scenarios
+	$(PYTEST) -q -s tests/sources/mcp/test_conformance.py
 
 bench: $(BENCH)/.ready  ## side-by-side benchmarks, printed as ratios
 	$(BENCH)/bin/python -m bench

@@ -67,16 +67,16 @@ print(listener.getsockname()[1], flush=True)
 uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off")).run(sockets=[listener])
 """
 LOADERS = {
-    "json.loads": "import json; json.loads(text)",
+    "json.loads": "import json\nparsed = json.loads(text)",
     "operations from_openapi, registered": (
         "from operations import OperationRegistry\n"
         "from operations.sources.openapi import HTTPServiceConfig, from_openapi\n"
-        "OperationRegistry(from_openapi(text, HTTPServiceConfig(namespace='api')))"
+        "registry = OperationRegistry(from_openapi(text, HTTPServiceConfig(namespace='api')))"
     ),
     "FastMCP.from_openapi": (
         "import json, httpx2\n"
         "from fastmcp import FastMCP\n"
-        "FastMCP.from_openapi(json.loads(text), client=httpx2.AsyncClient(base_url='http://127.0.0.1'))"
+        "server = FastMCP.from_openapi(json.loads(text), client=httpx2.AsyncClient(base_url='http://127.0.0.1'))"
     ),
 }
 

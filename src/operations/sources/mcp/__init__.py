@@ -1,0 +1,22 @@
+"""The MCP source: tools, resources and prompts of any MCP server as operations; the SDK is imported on first use."""
+
+from operations.sources.mcp.client import MCPClient, close_mcp_client, create_mcp_client
+from operations.sources.mcp.config import MCPClientConfig, MCPOAuth, MCPServerRequest, ServerRequestHandler
+from operations.sources.mcp.connection import MCPClientState
+from operations.sources.mcp.loader import MCPClientLoader
+from operations.sources.mcp.results import is_progress
+from operations.sources.mcp.server import MCPServerInfo
+
+__all__ = [
+    "MCPClient",
+    "MCPClientConfig",
+    "MCPClientLoader",
+    "MCPClientState",
+    "MCPOAuth",
+    "MCPServerInfo",
+    "MCPServerRequest",
+    "ServerRequestHandler",
+    "close_mcp_client",
+    "create_mcp_client",
+    "is_progress",
+]

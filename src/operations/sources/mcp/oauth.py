@@ -1,0 +1,135 @@
+"""OAuth for HTTP servers: the SDK's provider, with tokens in a private file."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import msgspec
+from mcp.client.auth import OAuthClientProvider
+from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from pydantic import AnyUrl, BaseModel, ValidationError
+
+from operations.errors import CallError, ErrorCode
+from operations.sources.mcp.config import MCPOAuth
+
+Kept = TypeVar("Kept", bound=BaseModel)
+
+
+class FileTokenStorage:
+    """Tokens and registration of one server in one file, which nobody else can read (0600 in a folder of 0700)."""
+
+    def __init__(self, folder: str | Path, url: str) -> None:
+        host = urlsplit(url).hostname or "server"
+        self.known_client: OAuthClientInformationFull | None = None
+        """A registration made beforehand, by an administrator: it is not kept here, and never asked for."""
+        self.path = Path(folder).expanduser() / f"{host}-{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
+
+    async def get_tokens(self) -> OAuthToken | None:
+        """The tokens kept, or None."""
+        return _read(OAuthToken, (await asyncio.to_thread(self._load)).get("tokens"))
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Keep tokens."""
+        await self._keep("tokens", tokens)
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """The registration made beforehand, or the one kept, or None."""
+        if self.known_client is not None:
+            return self.known_client
+        return _read(OAuthClientInformationFull, (await asyncio.to_thread(self._load)).get("client"))
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """Keep a registration."""
+        await self._keep("client", client_info)
+
+    async def _keep(self, name: str, value: OAuthToken | OAuthClientInformationFull) -> None:
+        plain = value.model_dump(by_alias=True, mode="json", exclude_none=True)
+        await asyncio.to_thread(self._store, name, plain)
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            kept = msgspec.json.decode(self.path.read_bytes())
+        except (FileNotFoundError, msgspec.DecodeError):
+            return {}
+        return kept if isinstance(kept, dict) else {}
+
+    def _store(self, name: str, value: dict[str, Any]) -> None:
+        """Write a new file and put it in place of the old, so that no reader sees half of one."""
+        folder = self.path.parent
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.chmod(0o700)
+        content = msgspec.json.encode({**self._load(), name: value})
+        draft = folder / f".{self.path.name}.{secrets.token_hex(4)}"
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        draft.replace(self.path)
+
+
+def oauth_provider(url: str, settings: MCPOAuth) -> httpx2.Auth:
+    """The SDK's provider for a server: with a user's consent where there is one to ask, else as the client itself."""
+    storage = FileTokenStorage(settings.storage, url)
+    if settings.open_url is None:
+        return _client_credentials(url, settings, storage)
+    wait = settings.wait_for_redirect
+    if wait is None:
+        raise CallError(ErrorCode.VALIDATION_ERROR, "oauth: open_url needs wait_for_redirect as well")
+
+    async def callback() -> AuthorizationCodeResult:
+        return _read_redirect(await wait())
+
+    metadata = OAuthClientMetadata(
+        client_name=settings.client_name,
+        redirect_uris=[AnyUrl(settings.redirect_uri)],
+        grant_types=["authorization_code", "refresh_token"],
+        response_types=["code"],
+        scope=settings.scope,
+        token_endpoint_auth_method=None if settings.client_secret is None else "client_secret_basic",
+    )
+    if settings.client_id is not None:
+        storage.known_client = OAuthClientInformationFull(
+            client_id=settings.client_id,
+            client_secret=settings.client_secret,
+            **metadata.model_dump(exclude_none=True),
+        )
+    return OAuthClientProvider(
+        url,
+        metadata,
+        storage,
+        redirect_handler=settings.open_url,
+        callback_handler=callback,
+        client_metadata_url=settings.client_metadata_url,
+    )
+
+
+def _client_credentials(url: str, settings: MCPOAuth, storage: FileTokenStorage) -> httpx2.Auth:
+    if settings.client_id is None or settings.client_secret is None:
+        message = "oauth: give open_url and wait_for_redirect for a user's consent, or client_id and client_secret"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
+    return ClientCredentialsOAuthProvider(
+        url, storage, settings.client_id, settings.client_secret, scope=settings.scope, issuer=settings.issuer
+    )
+
+
+def _read_redirect(address: str) -> AuthorizationCodeResult:
+    query = parse_qs(urlsplit(address).query)
+    values = {name: values[0] for name, values in query.items()}
+    if "code" not in values:
+        reason = values.get("error", "no code came back")
+        raise CallError(ErrorCode.ACCESS_DENIED, f"authorisation was refused: {reason}")
+    return AuthorizationCodeResult(code=values["code"], state=values.get("state"), iss=values.get("iss"))
+
+
+def _read(kind: type[Kept], kept: Any) -> Kept | None:
+    try:
+        return None if kept is None else kind.model_validate(kept)
+    except ValidationError:
+        return None

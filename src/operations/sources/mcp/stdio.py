@@ -1,0 +1,209 @@
+"""A server run as a child process: messages over its standard streams, its stderr to the log, no process left behind.
+
+The SDK's own transport copies a long message once for each piece that arrives (seconds for 20 MB), has no limit on its
+length, and dies of output that is not UTF-8; hence this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import shutil
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+from pydantic import ValidationError
+
+from operations.sources.mcp.config import MCPClientConfig
+
+_log = logging.getLogger("operations.mcp")
+
+EXIT_SECONDS = 2.0
+"""How long a server may take to end once its stdin is closed, and again after SIGTERM."""
+LONGEST_LOG_LINE = 8_192
+
+Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+
+
+@contextlib.asynccontextmanager
+async def stdio_transport(name: str, config: MCPClientConfig) -> AsyncIterator[Streams]:
+    """Run the server for as long as the block lasts; raises OSError where it cannot be started."""
+    # A start that is interrupted half way would leave a process that nobody knows of.
+    with anyio.CancelScope(shield=True):
+        process = await _start(config)
+    # Writing never waits: a server that does not read its stdin must not keep callers from their deadlines.
+    send, outgoing = anyio.create_memory_object_stream[SessionMessage](math.inf)
+    incoming, receive = anyio.create_memory_object_stream[SessionMessage | Exception](64)
+    pump = _Pump(name, process, config.max_message_bytes)
+    with send, outgoing, incoming, receive:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pump.read_messages, incoming)
+            tasks.start_soon(pump.write_messages, outgoing, incoming)
+            tasks.start_soon(pump.log_stderr)
+            failure: Exception | None = None
+            try:
+                yield receive, send
+            except Exception as error:
+                failure = error
+                raise
+            finally:
+                with anyio.CancelScope(shield=True):
+                    receive.close()
+                    await _stop(process, name)
+                    await pump.drained()
+                if failure is not None and pump.last_words:
+                    failure.add_note(f"its stderr ends with: {' / '.join(pump.last_words)}")
+                tasks.cancel_scope.cancel()
+
+
+class _Pump:
+    """Moves what a child process writes and reads; each of its verbs ends with the process."""
+
+    def __init__(self, name: str, process: Process, longest: int) -> None:
+        self._name = name
+        self._process = process
+        self._longest = longest
+        self._stderr_ended = asyncio.Event()
+        self.last_words: deque[str] = deque(maxlen=3)
+
+    async def read_messages(self, incoming: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        """Hand on each line of stdout that is a message, log what is not, and end with the stream."""
+        stdout = self._process.stdout
+        assert stdout is not None
+        with incoming, contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            while line := await self._read_line(stdout):
+                message = self._parse(line)
+                if message is not None:
+                    await incoming.send(message)
+        # A server that cannot get rid of its output cannot end.
+        while await stdout.read(65_536):
+            pass
+
+    async def _read_line(self, stdout: asyncio.StreamReader) -> bytes:
+        try:
+            return await stdout.readline()
+        except ValueError:
+            limit = f"{self._longest:,} bytes"
+            _log.error("%s: a message of more than %s; the connection is given up", self._name, limit)
+            return b""
+
+    async def write_messages(
+        self,
+        outgoing: MemoryObjectReceiveStream[SessionMessage],
+        incoming: MemoryObjectSendStream[SessionMessage | Exception],
+    ) -> None:
+        """Write each message as a line to stdin; a server that closed it ends the connection."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        try:
+            async for item in outgoing:
+                stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                await stdin.drain()
+        except (OSError, anyio.ClosedResourceError):
+            incoming.close()
+
+    async def log_stderr(self) -> None:
+        """Log each line the server writes to stderr, under its name."""
+        stderr = self._process.stderr
+        assert stderr is not None
+        rest = b""
+        try:
+            while chunk := await stderr.read(65_536):
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    self._log_line(line)
+                if len(rest) > LONGEST_LOG_LINE:
+                    self._log_line(rest)
+                    rest = b""
+        finally:
+            self._log_line(rest)
+            self._stderr_ended.set()
+
+    async def drained(self) -> None:
+        """Return once stderr was read to its end, or something else keeps it open."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await self._stderr_ended.wait()
+
+    def _parse(self, line: bytes) -> SessionMessage | None:
+        try:
+            return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+        except ValidationError:
+            shown = line[:200].decode(errors="replace").strip()
+            if shown:
+                _log.warning("%s: not a message on stdout, ignored: %s", self._name, shown)
+            return None
+
+    def _log_line(self, line: bytes) -> None:
+        text = line[:LONGEST_LOG_LINE].decode(errors="replace").rstrip()
+        if text:
+            self.last_words.append(text[:200])
+            _log.info("%s: %s", self._name, text)
+
+
+async def _start(config: MCPClientConfig) -> Process:
+    assert config.command is not None
+    environment = get_default_environment() | dict(config.env or {})
+    command = shutil.which(config.command, path=environment.get("PATH")) or config.command
+    return await asyncio.create_subprocess_exec(
+        command,
+        *config.args,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        env=environment,
+        cwd=config.cwd,
+        limit=config.max_message_bytes,
+        # A group of its own: it is stopped with whatever it started, and does not get our Ctrl-C.
+        start_new_session=True,
+    )
+
+
+async def _stop(process: Process, name: str) -> None:
+    """End the server as the protocol says: close its stdin, wait, then SIGTERM and SIGKILL to all it started."""
+    assert process.stdin is not None
+    process.stdin.close()
+    steps: tuple[Callable[[], None] | None, ...] = (
+        None,
+        lambda: _signal(process, "SIGTERM"),
+        lambda: _signal(process, "SIGKILL"),
+    )
+    for step in steps:
+        if step is not None:
+            step()
+        if await _ended(process):
+            break
+    else:
+        _log.warning("%s: process %d does not end; it is left behind", name, process.pid)
+    _signal(process, "SIGKILL")
+    with contextlib.suppress(OSError):
+        await process.stdin.wait_closed()
+
+
+async def _ended(process: Process) -> bool:
+    try:
+        async with asyncio.timeout(EXIT_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _signal(process: Process, name: str) -> None:
+    """Send a signal to the group the server leads; where there are no groups, to the server."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if sys.platform != "win32":
+            os.killpg(process.pid, getattr(signal, name))
+        elif process.returncode is None:
+            process.kill()

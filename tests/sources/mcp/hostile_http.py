@@ -1,0 +1,157 @@
+"""A raw streamable HTTP server in the test's own loop: sessions that expire, streams that break, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from tests.sources.mcp.peers import free_port
+
+READ = {"annotations": {"readOnlyHint": True}}
+NAMES = "echo add cut cut_once cut_json big hang status not_json html accepted headers"
+TOOLS = [
+    {"name": name, "inputSchema": {"type": "object"}, **(READ if name in {"echo", "cut_once", "big"} else {})}
+    for name in NAMES.split()
+]
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": value}]}
+
+
+class HostileServer:
+    """What outlives a restart of the server: its address, its counts. Sessions do not."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/mcp"
+        self.added = 0
+        self.greeted = 0
+        self.cut = 0
+        self.arrived = asyncio.Event()
+        self.sessions: set[str] = set()
+        self.cancelled: list[Any] = []
+        self.hanging_cancellations = False
+        self._leaving = asyncio.Event()
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._leaving.clear()
+        app = Starlette(routes=[Route("/mcp", self.answer, methods=["GET", "POST", "DELETE"])])
+        config = uvicorn.Config(app, host="127.0.0.1", port=self.port, log_level="critical", lifespan="off")
+        self._server = uvicorn.Server(config)
+        self._serving = asyncio.create_task(self._server.serve())
+        async with asyncio.timeout(10):
+            while not self._server.started:  # noqa: ASYNC110  # uvicorn has no event for it
+                await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        assert self._serving is not None
+        self.sessions.clear()
+        self._leaving.set()
+        self._server.should_exit = self._server.force_exit = True
+        await self._serving
+
+    async def answer(self, request: Request) -> Response:
+        session = request.headers.get("mcp-session-id")
+        if session is not None and session not in self.sessions:
+            return PlainTextResponse("no such session", status_code=404)
+        if request.method != "POST":
+            return Response(status_code=405 if request.method == "GET" else 200)
+        message = await request.json()
+        if "id" not in message:
+            return await self._notice(message)
+        return await self._reply(request, message)
+
+    async def _notice(self, message: dict[str, Any]) -> Response:
+        if message["method"] == "notifications/cancelled":
+            self.cancelled.append(message["params"]["requestId"])
+            if self.hanging_cancellations:
+                await self._leaving.wait()
+        return Response(status_code=202)
+
+    async def _reply(self, request: Request, message: dict[str, Any]) -> Response:
+        method = message["method"]
+        if method == "initialize":
+            self.greeted += 1
+            session = secrets.token_hex(8)
+            self.sessions.add(session)
+            info = {"name": "hostile", "version": "1"}
+            result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
+            return _result(message, result, {"mcp-session-id": session})
+        if method == "tools/list":
+            return _result(message, {"tools": TOOLS})
+        if method == "tools/call":
+            return await self._call(request, message)
+        return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "no"}})
+
+    async def _call(self, request: Request, message: dict[str, Any]) -> Response:
+        name, arguments = message["params"]["name"], message["params"].get("arguments") or {}
+        self.arrived.set()
+        if name == "add":
+            self.added += 1
+        if name == "hang":
+            await self._leaving.wait()
+        if name == "status":
+            return PlainTextResponse("go away", status_code=arguments["status"])
+        if name == "cut_once":
+            self.cut += 1
+        odd: dict[str, Response] = {
+            "cut": _stream(),
+            "cut_json": StreamingResponse(_half(), media_type="application/json"),
+            "not_json": Response("{oops", media_type="application/json"),
+            "html": Response("<p>hello</p>", media_type="text/html"),
+            "accepted": Response(status_code=202),
+            "big": _stream(json.dumps(_answer(message, text("x" * 20_000_000)))) if name == "big" else _stream(),
+            "headers": _result(message, text(json.dumps(dict(request.headers)))),
+        }
+        if name == "cut_once" and self.cut == 1:
+            return odd["cut"]
+        return odd.get(name) or _result(message, text(json.dumps(arguments)))
+
+
+def _answer(message: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": message["id"], "result": result}
+
+
+def _result(message: dict[str, Any], result: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse(_answer(message, result), headers=headers)
+
+
+def _stream(*events: str) -> Response:
+    """An event stream that ends after its events, whatever the client still waits for."""
+
+    async def body() -> AsyncIterator[str]:
+        yield ": hello\n\n"
+        for event in events:
+            yield f"event: message\ndata: {event}\n\n"
+
+    return StreamingResponse(body(), media_type="text/event-stream")
+
+
+async def _half() -> AsyncIterator[bytes]:
+    yield b'{"jsonrpc": '
+    raise ConnectionError("the cable was pulled")
+
+
+@contextlib.asynccontextmanager
+async def hostile_server() -> AsyncIterator[HostileServer]:
+    """A running server; what happens to it meanwhile is the test's business."""
+    server = HostileServer()
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()

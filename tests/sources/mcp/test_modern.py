@@ -1,0 +1,115 @@
+"""The 2026-07-28 protocol, which has no handshake: over HTTP and stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from operations import ErrorCode, OperationRegistry
+from operations.sources.mcp import MCPClientConfig, MCPServerRequest, create_mcp_client, is_progress
+from operations.testing import error_of
+from tests.sources.mcp.modern_server import SCRIPT, ModernServer, modern_server
+from tests.sources.mcp.peers import free_port, hostile
+from tests.waiting import until
+
+
+async def answer(request: MCPServerRequest) -> dict[str, Any]:
+    return {"action": "accept", "content": {"name": f"Ada of {request.server}"}}
+
+
+@contextlib.asynccontextmanager
+async def over_http(**options: Any) -> AsyncIterator[tuple[ModernServer, OperationRegistry]]:
+    port = free_port()
+    config = MCPClientConfig(url=f"http://127.0.0.1:{port}/mcp", **options)
+    async with modern_server(port) as server, await create_mcp_client("m", config) as client:
+        assert client.server_info is not None
+        assert client.server_info.protocol_version == "2026-07-28"
+        registry = OperationRegistry()
+        client.register_all(registry)
+        yield server, registry
+
+
+@contextlib.asynccontextmanager
+async def over_stdio(**options: Any) -> AsyncIterator[OperationRegistry]:
+    async with await create_mcp_client(
+        "m", MCPClientConfig(command=sys.executable, args=[SCRIPT], **options)
+    ) as client:
+        assert client.server_info is not None
+        assert client.server_info.protocol_version == "2026-07-28"
+        registry = OperationRegistry()
+        client.register_all(registry)
+        yield registry
+
+
+@contextlib.asynccontextmanager
+async def over(transport: str, **options: Any) -> AsyncIterator[OperationRegistry]:
+    if transport == "stdio":
+        async with over_stdio(**options) as registry:
+            yield registry
+    else:
+        async with over_http(**options) as (_, registry):
+            yield registry
+
+
+both = pytest.mark.parametrize("transport", ["stdio", "http"])
+
+
+@both
+async def test_calls_questions_progress_and_changes(transport: str) -> None:
+    async with over(transport, elicitation=answer) as registry:
+        assert (await registry.execute("m.echo", {"a": 1})).data[0]["text"] == "{'a': 1}"
+        assert (await registry.execute("m.ask")).data[0]["text"] == "accept {'name': 'Ada of m'}"
+        events = [event async for event in registry.subscribe("m.steps")]
+        assert [event.data["message"] for event in events if is_progress(event)] == ["step 1", "step 2"]
+        await registry.execute("m.grow")
+        await until(lambda: "m.grown" in registry)
+
+
+@both
+async def test_structured_content_may_be_any_json(transport: str) -> None:
+    async with over(transport) as registry:
+        envelope = await registry.execute("m.numbers")
+        assert envelope.data == [1, 2]
+        assert registry.mismatches.counts() == {}
+
+
+async def test_a_question_without_a_handler_ends_the_call() -> None:
+    async with over_http() as (_, registry):
+        error = await error_of(registry.execute("m.ask"))
+        assert error.code is ErrorCode.EXECUTION_ERROR
+        assert "elicitation/create is not supported" in error.message
+
+
+async def test_cancelling_the_caller_cancels_at_the_server() -> None:
+    async with over_http() as (server, registry):
+        call = asyncio.create_task(registry.execute("m.hold"))
+        await server.holding.wait()
+        call.cancel()
+        await asyncio.wait((call,))
+        async with asyncio.timeout(10):
+            await server.cancelled.wait()
+
+
+async def test_a_header_that_the_server_misses_is_learnt_and_the_call_made_once() -> None:
+    async with over_http() as (server, registry):
+        server.want_region_as_header()
+        assert (await registry.execute("m.region", {"region": "north"})).data[0]["text"] == "{'region': 'north'}"
+        assert server.calls == ["region"]
+
+
+async def test_a_version_can_be_asked_for() -> None:
+    async with over_stdio(protocol="2026-07-28"):
+        pass
+    async with await create_mcp_client("m", hostile("stuck", protocol="legacy")) as client:
+        assert client.server_info is not None
+        assert client.server_info.protocol_version == "2025-11-25"
+    for config, code in (
+        (hostile("stuck", protocol="2026-07-28"), ErrorCode.UNAVAILABLE),
+        (hostile("stuck", protocol="1066"), ErrorCode.VALIDATION_ERROR),
+    ):
+        assert (await error_of(create_mcp_client("m", config))).code is code
