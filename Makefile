@@ -36,7 +36,7 @@ test: $(READY) $(PEERS) lint types contracts  ## lint, types, import contracts a
 	$(PYTEST) -q
 
 quick: $(READY) $(PEERS) lint types  ## the inner loop: lint, types and the fast tests
-	$(PYTEST) -q -x -m "not slow"
+	$(PYTEST) -q -x -m "not slow and not faults and not conformance"
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -55,7 +55,7 @@ $(BENCH)/.ready: bench/requirements.lock pyproject.toml
 	@touch $@
 
 conformance: $(READY) $(PEERS)  ## the MCP conformance suite's client scenarios
-	$(PYTEST) -q -s tests/sources/mcp/test_conformance.py
+	$(PYTEST) -q -s -m conformance tests/sources/mcp/test_conformance.py
 
 bench: $(BENCH)/.ready  ## side-by-side benchmarks, printed as ratios
 	$(BENCH)/bin/python -m bench

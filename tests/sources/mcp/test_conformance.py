@@ -16,7 +16,7 @@ TOTAL = re.compile(r"^Total: (\d+) passed, (\d+) failed", re.M)
 SCENARIO = re.compile(r"^\S+ (\S+): (\d+) passed, (\d+) failed", re.M)
 
 
-@pytest.mark.slow
+@pytest.mark.conformance
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("version", "scenarios"), [("2025-11-25", 18), ("2026-07-28", 15)])
 async def test_every_check_of_the_core_suite_passes(version: str, scenarios: int, tmp_path: Path) -> None:
