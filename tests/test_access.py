@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from operations import AccessControl, CallError, ErrorCode, Identity, OperationSpec, OperationType
@@ -52,3 +54,9 @@ def test_a_denial_names_everything_that_is_missing() -> None:
         "missingScopesAny": ["x", "y"],
         "missingResource": "edit a p",
     }
+
+
+@pytest.mark.parametrize("held", [{"scopes": "admin"}, {"resources": {"file:1": "readonly"}}])
+def test_a_text_in_place_of_a_list_is_refused(held: dict[str, Any]) -> None:
+    with pytest.raises(CallError, match="split it"):
+        Identity("u", **held)

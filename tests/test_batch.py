@@ -95,3 +95,19 @@ async def test_cancelling_a_batch_cancels_its_calls() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert cancelled == 4
+
+
+@pytest.mark.parametrize("call", [None, ("t.echo", {}, None, 1), 5, ()])
+async def test_a_malformed_call_costs_only_itself(call: Any) -> None:
+    registry = OperationRegistry([stub_operation("t.echo", returns=1)])
+    outcomes = await registry.execute_many(["t.echo", call, ("t.echo",), ["t.echo", {}]])  # type: ignore[list-item]
+    assert [o.code if isinstance(o, CallError) else o.data for o in outcomes] == [1, ErrorCode.VALIDATION_ERROR, 1, 1]
+
+
+async def test_an_iterable_that_fails_says_so_itself() -> None:
+    def calls() -> Iterator[str]:
+        yield "t.echo"
+        raise LookupError("no more")
+
+    with pytest.raises(LookupError, match="no more"):
+        await OperationRegistry([stub_operation("t.echo")]).execute_many(calls())

@@ -116,3 +116,24 @@ def test_a_handler_in_a_thread_may_call() -> None:
     blocking.registry.register_all([add, outer])
     with blocking:
         assert blocking.execute("t.outer").data == 3
+
+
+def test_leaving_the_block_does_not_wait_for_what_ignores_its_cancellation() -> None:
+    import asyncio
+
+    release = threading.Event()
+
+    @operation(id="t.stubborn")
+    async def stubborn() -> None:
+        while not release.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                continue
+
+    blocking = BlockingRegistry(OperationRegistry([stubborn]))
+    with blocking:
+        loop = blocking._loop
+        assert loop is not None
+        asyncio.run_coroutine_threadsafe(blocking.registry.execute("t.stubborn"), loop)
+    release.set()

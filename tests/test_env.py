@@ -173,3 +173,18 @@ async def test_another_way_of_calling_can_be_passed() -> None:
     assert (await env.math.add(a=1, b=2)).data == "elsewhere"
     assert [event.data async for event in env.math.count(to=9)] == ["math.count"]
     assert called == [("far.away", {"x": 1}, "parent"), ("math.add", {"a": 1, "b": 2}, "parent")]
+
+
+async def test_an_input_need_not_be_a_mapping() -> None:
+    env = env_of(stub_operation("a.b", returns=lambda input: input))
+    assert (await env.a.b([1])).data == [1]
+    assert (await env.a.b(0)).data == 0
+    with pytest.raises(CallError, match="go with a mapping"):
+        env.a.b([1], x=1)
+
+
+def test_an_env_can_be_looked_into() -> None:
+    env = env_of(add, stub_operation("git-hub.get"), namespaces="math")
+    assert list(env) == ["math"]
+    assert "math" in env
+    assert "git_hub" not in env

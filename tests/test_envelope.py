@@ -199,3 +199,35 @@ def test_json_that_is_no_envelope_is_one_clear_error(text: bytes) -> None:
     with pytest.raises(CallError, match="not a response envelope") as caught:
         ResponseEnvelope.from_json(text)
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
+
+
+def test_cookies_of_a_detected_mapping_are_kept_apart() -> None:
+    meta = {"source": "http", "statusCode": 200, "headers": {"set-cookie": "a=1"}, "contentType": ""}
+    read = ResponseEnvelope.from_dict({"data": 1, "meta": meta}).meta
+    assert isinstance(read, HTTPResponseMeta)
+    assert (read.headers, read.set_cookies) == ({}, ["a=1"])
+
+
+def test_blocks_that_stand_in_for_data_are_json() -> None:
+    sent = mcp_envelope(None, content=[{"type": "text", "text": "hi", "title": "t", "annotations": None}])
+    assert isinstance(sent.meta, MCPResponseMeta)
+    data: Any = mcp_envelope(sent.meta.content, content=sent.meta.content).data
+    assert data == [{"type": "text", "text": "hi", "title": "t"}]
+
+
+def test_a_block_of_an_unknown_type_fits_the_schema() -> None:
+    meta = {"source": "mcp", "isError": False, "content": [{"type": "hologram"}]}
+    assert is_response_envelope({"data": 1, "meta": meta})
+    assert ResponseMetaSchema.check(meta)
+
+
+def test_what_is_no_block_is_refused() -> None:
+    with pytest.raises(CallError, match="a content block is"):
+        mcp_envelope(1, content=["hi"])  # type: ignore[list-item]
+
+
+def test_an_integer_too_large_to_write_is_one_clear_error() -> None:
+    with pytest.raises(CallError) as caught:
+        local_envelope(10**5000, "a.b").to_json()
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
+    assert ResponseEnvelope.from_json(bytearray(local_envelope(1, "a.b").to_json())).data == 1

@@ -306,3 +306,63 @@ async def test_a_result_of_another_type_than_declared_is_still_json() -> None:
 
     assert await data_of(names) == ["a", "b"]
     assert await data_of(day) == "2024-01-01"
+
+
+async def test_a_positional_argument_left_out_has_its_own_default() -> None:
+    @operation
+    async def pair(a: int = 1, b: int = 2, /) -> list[int]:
+        return [a, b]
+
+    assert await data_of(pair, {"b": 5}) == [1, 5]
+
+
+async def test_the_id_may_stand_alone() -> None:
+    @operation("shop.quote", type="query")
+    async def quote() -> int:
+        return 1
+
+    assert quote.id == "shop.quote"
+    with pytest.raises(TypeError, match=r"namespace\.name"):
+        operation("noname")(quote.function)
+    with pytest.raises(TypeError, match="in place of"):
+        operation(id="a.b", namespace="c")(quote.function)
+
+
+async def test_partials_and_callable_objects_are_functions_too() -> None:
+    import functools
+
+    class Adder:
+        async def __call__(self, a: int) -> int:
+            return a + 1
+
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    assert await data_of(operation("t.partial")(functools.partial(add, b=2)), {"a": 1}) == 3
+    assert await data_of(operation("t.object")(Adder()), {"a": 1}) == 2
+
+
+def test_a_method_in_a_class_body_says_what_to_do() -> None:
+    with pytest.raises(TypeError, match="bound method"):
+
+        class Shop:
+            @operation
+            async def buy(self) -> None: ...
+
+
+async def test_a_context_may_be_annotated() -> None:
+    @operation
+    async def who(context: Annotated[OperationContext, "the call"]) -> str:
+        return context.request_id
+
+    assert await data_of(who) != ""
+
+
+async def test_a_value_that_its_type_refuses_names_the_operation_and_the_place() -> None:
+    @operation("t.on")
+    async def on(day: date, other: date) -> None: ...
+
+    with pytest.raises(CallError) as caught:
+        await data_of(on, {"day": "soon", "other": "later"})
+    assert caught.value.message.startswith("invalid input for t.on")
+    assert [problem["path"] for problem in caught.value.details["errors"]] == ["/day", "/other"]

@@ -3,7 +3,16 @@ from typing import Any
 
 import msgspec
 
-from operations import CallError, ErrorCode, OperationContext, OperationRegistry, local_envelope
+from operations import (
+    AccessControl,
+    CallError,
+    ErrorCode,
+    Identity,
+    OperationContext,
+    OperationRegistry,
+    local_envelope,
+    operation,
+)
 from operations.context import NO_ENV
 from operations.interceptors import Invocation, Proceed
 from operations.testing import error_of, stub_operation
@@ -105,3 +114,60 @@ async def test_an_interceptor_sees_a_complete_context() -> None:
     await registry.execute("a.b")
     assert seen[0].request_id
     assert seen[0].env is not NO_ENV
+
+
+async def test_an_identity_that_an_interceptor_sets_is_the_one_that_is_checked() -> None:
+    @operation("l.read", access_control=AccessControl(required_scopes=["r"]))
+    async def read() -> str:
+        return "secret"
+
+    @operation("l.total")
+    async def total(context: OperationContext) -> Any:
+        return (await context.env.l.read()).data
+
+    async def authenticate(invocation: Invocation, proceed: Proceed) -> Any:
+        if invocation.spec.id != "l.total":
+            return await proceed(invocation)
+        context = msgspec.structs.replace(invocation.context, identity=Identity("mallory"), deadline=2**50)
+        return await proceed(msgspec.structs.replace(invocation, context=context))
+
+    registry = OperationRegistry([read, total], interceptors=[authenticate])
+    assert (await error_of(registry.execute("l.total"))).code is ErrorCode.ACCESS_DENIED
+
+
+async def test_an_interceptor_that_fails_is_an_execution_error() -> None:
+    async def fail(invocation: Invocation, proceed: Proceed) -> Any:
+        raise ValueError("broken")
+
+    registry = OperationRegistry([stub_operation("a.b"), stub_operation("a.s", yields=[])], interceptors=[fail])
+    assert (await error_of(registry.execute("a.b"))).code is ErrorCode.EXECUTION_ERROR
+    assert (await error_of(anext(registry.subscribe("a.s")))).code is ErrorCode.EXECUTION_ERROR
+    outcomes = await registry.execute_many(["a.b", "a.b"])
+    assert all(isinstance(outcome, CallError) for outcome in outcomes)
+
+
+async def test_an_interceptor_that_returns_no_envelope_is_an_execution_error() -> None:
+    async def answer(invocation: Invocation, proceed: Proceed) -> Any:
+        return 5
+
+    registry = OperationRegistry([stub_operation("a.b"), stub_operation("a.s", yields=[])], interceptors=[answer])
+    assert "not an envelope" in (await error_of(registry.execute("a.b"))).message
+    assert "not an async iterator" in (await error_of(anext(registry.subscribe("a.s")))).message
+
+
+async def test_a_stream_may_be_wrapped_in_a_plain_iterator() -> None:
+    class Plain:
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def __aiter__(self) -> Any:
+            return self
+
+        async def __anext__(self) -> Any:
+            return await anext(self.inner)
+
+    async def wrap(invocation: Invocation, proceed: Proceed) -> Any:
+        return Plain(await proceed(invocation))
+
+    registry = OperationRegistry([stub_operation("a.b", yields=[1, 2])], interceptors=[wrap])
+    assert [event.data async for event in registry.subscribe("a.b")] == [1, 2]

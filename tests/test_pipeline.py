@@ -195,3 +195,17 @@ def test_the_count_is_bounded() -> None:
     mismatches = Mismatches(capacity=10)
     mismatches.report("a.b", [problem(f"/{'x' * n}") for n in range(100)])
     assert len(mismatches.counts()) == 10
+
+
+def test_ten_thousand_bad_members_of_a_map_write_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "integer"}}
+    with caplog.at_level(logging.WARNING, "operations"):
+        _, mismatches = run({f"k{n}x": "bad" for n in range(10_000)}, schema=schema)
+    assert len(caplog.records) <= 25
+    assert sum(mismatches.counts().values()) == 10_000
+
+
+def test_an_http_error_is_not_described_by_the_output_schema() -> None:
+    envelope, mismatches = run(http_envelope("gone", status_code=404))
+    assert envelope.data == "gone"
+    assert mismatches.counts() == {}

@@ -443,3 +443,81 @@ async def test_a_result_that_cannot_be_rebuilt_stays_json_with_a_warning(caplog:
         envelope = await OperationRegistry([day]).execute(day)
     assert envelope.data == "not a date"
     assert "t.day" in caplog.text
+
+
+async def test_a_deadline_that_has_passed_never_opens_a_stream() -> None:
+    log: list[str] = []
+    registry = closing_stream(log)
+    assert (await error_of(anext(registry.subscribe("t.op", {}, within(-1))))).code is ErrorCode.TIMEOUT
+    assert log == []
+
+
+async def test_a_stream_that_never_waits_still_meets_its_deadline() -> None:
+    async def stream(input: Any, context: OperationContext) -> AsyncIterator[int]:
+        for number in range(10**9):
+            yield number
+
+    spec = OperationSpec(namespace="t", name="op", type=OperationType.SUBSCRIPTION)
+    registry = OperationRegistry([Operation(spec=spec, stream=stream)])
+    with pytest.raises(CallError) as caught:
+        async for _ in registry.subscribe("t.op", {}, within(30)):
+            pass
+    assert caught.value.code is ErrorCode.TIMEOUT
+
+
+@pytest.mark.parametrize(("deadline", "code"), [(10**400, None), ("soon", "VALIDATION_ERROR"), (-(10**400), "TIMEOUT")])
+async def test_an_absurd_deadline_has_a_defined_outcome(deadline: Any, code: str | None) -> None:
+    registry = OperationRegistry([stub_operation("t.op", returns=1)])
+    call = registry.execute("t.op", {}, OperationContext(deadline=deadline))
+    if code is None:
+        assert (await call).data == 1
+    else:
+        assert (await error_of(call)).code == code
+
+
+class OddError(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("raised", [OddError("x"), BaseExceptionGroup("g", [OddError()])])
+async def test_an_exception_of_any_other_kind_is_an_execution_error(raised: BaseException) -> None:
+    async def handler(input: Any, context: OperationContext) -> None:
+        raise raised
+
+    assert (await error_of(registry_of(handler).execute("t.op"))).code is ErrorCode.EXECUTION_ERROR
+
+
+async def test_what_is_no_operation_or_policy_is_refused_with_what_to_do() -> None:
+    registry = OperationRegistry()
+    error = await error_of(registry.execute(lambda: 1))  # type: ignore[call-overload]
+    assert error.code is ErrorCode.VALIDATION_ERROR
+    assert "@operation" in error.message
+    with pytest.raises(CallError, match="use one of cast, total, strict, off"):
+        OperationRegistry(output_policy="casts")  # type: ignore[arg-type]
+    with pytest.raises(CallError, match="use one of"):
+        stub_operation("t.op", output_policy="casts")
+
+
+async def test_null_is_an_input_where_the_schema_says_so() -> None:
+    registry = OperationRegistry([stub_operation("t.op", returns=lambda input: [input], input_schema={"type": "null"})])
+    assert (await registry.execute("t.op")).data == [None]
+
+
+async def test_a_return_type_that_fails_to_build_leaves_json(caplog: pytest.LogCaptureFixture) -> None:
+    import pydantic
+
+    class Picky(pydantic.BaseModel):
+        x: int
+
+        @pydantic.model_validator(mode="after")
+        def refuse(self) -> Any:
+            raise RuntimeError("boom")
+
+    @operation("t.picky")
+    async def picky() -> Picky:
+        return Picky.model_construct(x=1)
+
+    with caplog.at_level(logging.WARNING, "operations"):
+        data: Any = (await OperationRegistry([picky]).execute(picky)).data
+    assert data == {"x": 1}
+    assert "boom" in caplog.text

@@ -8,7 +8,7 @@ from typing import Any
 
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
-from operations.errors import CallError
+from operations.errors import CallError, ErrorCode
 from operations.spec import Operation
 
 Target = str | Operation[Any]
@@ -27,19 +27,27 @@ async def run_batch(
 
     async def work() -> None:
         for index, call in pending:
-            target, input, own = _unpack(call)
             try:
+                target, input, own = _unpack(call)
                 outcomes[index] = await execute(target, input, own or context)
             except CallError as error:
                 outcomes[index] = error
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(concurrency):
-            group.create_task(work())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(work())
+    except BaseExceptionGroup as failed:
+        # Only the iterable itself can fail here; its own exception says more than a group of one.
+        raise failed.exceptions[0] from None
     return [outcomes[index] for index in range(len(outcomes))]
 
 
-def _unpack(call: BatchCall) -> tuple[Target, Any, OperationContext | None]:
-    if not isinstance(call, tuple):
+def _unpack(call: Any) -> tuple[Target, Any, OperationContext | None]:
+    if isinstance(call, (str, Operation)):
         return call, None, None
-    return call if len(call) == 3 else (*call, None)
+    if isinstance(call, (tuple, list)) and 1 <= len(call) <= 3:
+        target, input, own = (*call, None, None)[:3]
+        return target, input, own
+    message = f"a call is an id, (id, input) or (id, input, context), not {call!r:.80}"
+    raise CallError(ErrorCode.VALIDATION_ERROR, message)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar, overload
@@ -19,6 +21,10 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
+_PATIENCE_SECONDS = 1.0
+"""How long the calls that are cancelled at the end may take to clean up."""
+
+
 class BlockingRegistry:
     """Calls a registry's operations from ordinary code, on an event loop in a thread of its own.
 
@@ -30,6 +36,7 @@ class BlockingRegistry:
         self.registry = registry
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._streams: weakref.WeakSet[AsyncGenerator[Any, None]] = weakref.WeakSet()
 
     def __enter__(self) -> BlockingRegistry:
         if self._loop is not None:
@@ -47,6 +54,7 @@ class BlockingRegistry:
         loop, thread = self._loop, self._thread
         self._loop = self._thread = None
         if loop is not None and thread is not None:
+            asyncio.run_coroutine_threadsafe(self._end(), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
@@ -83,6 +91,7 @@ class BlockingRegistry:
     ) -> Iterator[ResponseEnvelope[Any]]:
         """Follow an operation's stream as an ordinary iterator; closing it closes the handler's generator."""
         stream = self.registry.subscribe(operation, input, context)
+        self._streams.add(stream)
         try:
             while (envelope := self._wait(_next(stream))) is not None:
                 yield envelope
@@ -105,6 +114,17 @@ class BlockingRegistry:
             outcome.cancel()
             raise
 
+    async def _end(self) -> None:
+        """End what still runs: calls are cancelled, streams closed; what ignores that is left behind."""
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=_PATIENCE_SECONDS)
+        for stream in list(self._streams):
+            with contextlib.suppress(Exception):
+                await stream.aclose()
+
     @staticmethod
     def _serve(loop: asyncio.AbstractEventLoop, opened: threading.Event) -> None:
         asyncio.set_event_loop(loop)
@@ -112,11 +132,6 @@ class BlockingRegistry:
         try:
             loop.run_forever()
         finally:
-            tasks = asyncio.all_tasks(loop)
-            for task in tasks:
-                task.cancel()
-            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
 

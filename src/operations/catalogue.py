@@ -32,7 +32,7 @@ class OperationCatalogue:
         added: dict[str, Operation[Any]] = {}
         for operation in operations:
             if not isinstance(operation, Operation):
-                raise TypeError(_explain_operation(operation))
+                raise TypeError(explain_operation(operation))
             if not replace and (operation.id in self._operations or operation.id in added):
                 raise _already(operation.id)
             added[operation.id] = operation
@@ -143,9 +143,10 @@ def _already(operation_id: str, message: str | None = None) -> CallError:
     return CallError(ErrorCode.VALIDATION_ERROR, f"{message}; pass replace=True to replace it")
 
 
-def _explain_operation(value: object) -> str:
+def explain_operation(value: object) -> str:
+    """What to do about something that was given in place of an operation."""
     if isinstance(value, OperationSpec):
         return f"{value.id} is a spec without a handler: use register_spec, or Operation(spec=…, handler=…)"
     if callable(value):
         return f"{getattr(value, '__qualname__', value)!s} is a plain function: decorate it with @operation first"
-    return f"register takes an Operation, not {type(value).__name__}"
+    return f"an Operation is wanted here, not {type(value).__name__}"

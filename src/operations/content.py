@@ -7,10 +7,12 @@ back; a block of an unknown type becomes a text block that holds the block's JSO
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from operations.errors import CallError, ErrorCode
 from operations.schema import Schema, from_schema
 from operations.wire import encode_json
 
@@ -47,8 +49,8 @@ class MCPResourceContent(_Open, frozen=True, kw_only=True):
     blob: str | None = None
 
 
-class _Block(_Open, frozen=True, kw_only=True):
-    """What every content block has."""
+class Block(_Open, frozen=True, kw_only=True):
+    """What every content block has; its kinds are the five below."""
 
     annotations: MCPAnnotations | None = None
 
@@ -59,14 +61,14 @@ class _Block(_Open, frozen=True, kw_only=True):
         return {"type": self.type, **super().to_dict()}
 
 
-class MCPTextContent(_Block, frozen=True, kw_only=True):
+class MCPTextContent(Block, frozen=True, kw_only=True):
     """A block of text."""
 
     text: str
     type: ClassVar[Literal["text"]] = "text"
 
 
-class MCPImageContent(_Block, frozen=True, kw_only=True):
+class MCPImageContent(Block, frozen=True, kw_only=True):
     """An image, in base64."""
 
     data: str
@@ -74,7 +76,7 @@ class MCPImageContent(_Block, frozen=True, kw_only=True):
     type: ClassVar[Literal["image"]] = "image"
 
 
-class MCPAudioContent(_Block, frozen=True, kw_only=True):
+class MCPAudioContent(Block, frozen=True, kw_only=True):
     """A sound, in base64."""
 
     data: str
@@ -82,14 +84,14 @@ class MCPAudioContent(_Block, frozen=True, kw_only=True):
     type: ClassVar[Literal["audio"]] = "audio"
 
 
-class MCPEmbeddedResource(_Block, frozen=True, kw_only=True):
+class MCPEmbeddedResource(Block, frozen=True, kw_only=True):
     """A resource, content included."""
 
     resource: MCPResourceContent
     type: ClassVar[Literal["resource"]] = "resource"
 
 
-class MCPResourceLink(_Block, frozen=True, kw_only=True):
+class MCPResourceLink(Block, frozen=True, kw_only=True):
     """A pointer to a resource that can be read by its uri."""
 
     uri: str
@@ -140,7 +142,22 @@ def is_content_block(value: object) -> bool:
     return True
 
 
-def _read(kind: type[Any], members: Mapping[str, Any]) -> Any:
+def require_block(value: Any) -> MCPContentBlock:
+    """A block of ours as it is; anything else is refused."""
+    if not isinstance(value, Block):
+        message = f"a content block is a mapping with a `type`, not {type(value).__name__}"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
+    block: Any = value
+    return block  # type: ignore[no-any-return]
+
+
+@cache
+def _optional(kind: Any) -> frozenset[str]:
+    """The JSON names of the fields that may be absent, which is what some writers mean by null."""
+    return frozenset(field.encode_name for field in msgspec.structs.fields(kind) if field.default is None)
+
+
+def _read(kind: Any, members: Mapping[str, Any]) -> Any:
     """A value of `kind` from its JSON members; those it does not name go to `extra`."""
     names = set(kind.__struct_encode_fields__) - {"extra"}
     known: dict[str, Any] = {}
@@ -150,9 +167,9 @@ def _read(kind: type[Any], members: Mapping[str, Any]) -> Any:
             extra[key] = value
         elif key in _NESTED and isinstance(value, Mapping):
             known[key] = _read(_NESTED[key], value)
-        elif value is None:
+        elif value is None and key not in _optional(kind):
             raise msgspec.ValidationError(f"`{key}` is null")
-        else:
+        elif value is not None:
             known[key] = value
     if extra:
         known["extra"] = extra
@@ -193,6 +210,12 @@ CONTENT_BLOCK: dict[str, Any] = {
             {"uri": _TEXT, "name": _TEXT, "description": _TEXT, "mimeType": _TEXT},
             optional=("description", "mimeType"),
         ),
+        {
+            "description": "a block of a type that is not known here",
+            "type": "object",
+            "properties": {"type": {"type": "string", "not": {"enum": list(_BLOCKS)}}},
+            "required": ["type"],
+        },
     ]
 }
 

@@ -27,6 +27,13 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     """What may be done to single resources: `"type:id"` to a list of actions."""
     claims: Mapping[str, Any] = {}
 
+    def __post_init__(self) -> None:
+        for name, held in (("scopes", self.scopes), *(("resources", actions) for actions in self.resources.values())):
+            # A text is a sequence too, of letters, and a search in it finds parts of words.
+            if isinstance(held, str):
+                message = f"the {name} of an identity are lists, not the text {held!r}: split it"
+                raise CallError(ErrorCode.VALIDATION_ERROR, message)
+
 
 class Env(Protocol):
     """The operations a handler can reach: `env.github.get_repo(owner=…)`, `env["github"]["get_repo"]({…})`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -50,14 +50,15 @@ class _Reach(msgspec.Struct, frozen=True):
         """The id that a path stands for, and its operation where the registry has it."""
         operation = self.catalogue.find(path)
         operation_id = path if operation is None else operation.id
-        if not self._is_within(operation_id):
+        if not self.is_within(operation_id):
             reason = f"{operation_id} is not within reach: this env is limited to {', '.join(self.namespaces or ())}"
             raise CallError(ErrorCode.OPERATION_NOT_FOUND, reason)
         if operation is None and self.invoke is None:
             raise self.catalogue.not_found(path)
         return operation_id, operation
 
-    def _is_within(self, operation_id: str) -> bool:
+    def is_within(self, operation_id: str) -> bool:
+        """Whether an id is in the namespaces that the env is limited to."""
         return self.namespaces is None or any(operation_id.startswith(f"{name}.") for name in self.namespaces)
 
 
@@ -82,7 +83,7 @@ class EnvNode:
             return self._subscribe
         return node
 
-    def __call__(self, input: Mapping[str, Any] | None = None, /, **members: Any) -> Any:
+    def __call__(self, input: Any = None, /, **members: Any) -> Any:
         """Call the operation: a coroutine of its envelope, or for a subscription an async iterator of envelopes."""
         operation_id, operation = self._reach.resolve(self._path)
         if operation is not None and operation.handler is None and operation.stream is not None:
@@ -90,7 +91,7 @@ class EnvNode:
         invoke = self._reach.invoke or self._reach.catalogue.execute_nested
         return invoke(operation_id, _merge(input, members), self._reach.context.child())
 
-    def _subscribe(self, input: Mapping[str, Any] | None = None, /, **members: Any) -> Any:
+    def _subscribe(self, input: Any = None, /, **members: Any) -> Any:
         operation_id, _ = self._reach.resolve(self._path)
         stream = self._reach.stream or self._reach.catalogue.subscribe_nested
         return stream(operation_id, _merge(input, members), self._reach.context.child())
@@ -101,8 +102,14 @@ class EnvNode:
 
     def __dir__(self) -> list[str]:
         depth = len(self._path) + 1 if self._path else 0
-        below = self._reach.catalogue.find_under(self._path)
+        below = [found for found in self._reach.catalogue.find_under(self._path) if self._reach.is_within(found)]
         return sorted({operation_id[depth:].split(".")[0].replace("-", "_") for operation_id in below})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dir__())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.__dir__()
 
     def __repr__(self) -> str:
         return f"<env {self._path or '(all)'}>"
@@ -121,9 +128,16 @@ def build_env(
     `namespaces` limits what is within reach. `invoke` and `stream` replace the registry's own way of calling: the call
     protocol passes its own, and then an id that this registry does not have is passed on as it is.
     """
-    limited = None if namespaces is None else tuple(namespaces)
+    limited = None if namespaces is None else (namespaces,) if isinstance(namespaces, str) else tuple(namespaces)
     return EnvNode(_Reach(registry, context, limited, invoke, stream), "")
 
 
-def _merge(input: Mapping[str, Any] | None, members: Mapping[str, Any]) -> dict[str, Any]:
-    return {**input, **members} if input else dict(members)
+def _merge(input: Any, members: Mapping[str, Any]) -> Any:
+    if input is None:
+        return dict(members)
+    if not members:
+        return input
+    if not isinstance(input, Mapping):
+        message = f"members by name go with a mapping, not with {type(input).__name__}"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
+    return {**input, **members}

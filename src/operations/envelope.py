@@ -12,7 +12,14 @@ from typing import Any, Generic, Literal, TypeGuard, TypeVar, cast
 
 import msgspec
 
-from operations.content import CONTENT_BLOCK, MCPContentBlock, content_block, is_content_block
+from operations.content import (
+    CONTENT_BLOCK,
+    Block,
+    MCPContentBlock,
+    content_block,
+    is_content_block,
+    require_block,
+)
 from operations.errors import CallError, ErrorCode
 from operations.schema import Schema, from_schema
 from operations.wire import decode_json, decode_msgpack, encode_json, encode_msgpack
@@ -139,7 +146,7 @@ class ResponseEnvelope(msgspec.Struct, Generic[T_co], frozen=True):
         return envelope
 
     @classmethod
-    def from_json(cls, data: bytes | str) -> ResponseEnvelope[Any]:
+    def from_json(cls, data: bytes | bytearray | memoryview | str) -> ResponseEnvelope[Any]:
         """Read an envelope from JSON."""
         return cls.from_dict(decode_json(data))
 
@@ -181,7 +188,10 @@ def mcp_envelope(
     extensions: dict[str, Any] | None = None,
 ) -> ResponseEnvelope[T]:
     """Wrap the result of an MCP tool; content blocks may be given as ours or as plain mappings."""
-    blocks = [content_block(block) if isinstance(block, Mapping) else block for block in content]
+    blocks = [content_block(block) if isinstance(block, Mapping) else require_block(block) for block in content]
+    if isinstance(data, list) and any(isinstance(item, Block) for item in data):
+        # Blocks that stand in for data are data: JSON-shaped, like any other.
+        data = [item.to_dict() if isinstance(item, Block) else item for item in data]  # type: ignore[assignment]
     return ResponseEnvelope(data, MCPResponseMeta(is_error, blocks, structured_content, extensions))
 
 
@@ -232,13 +242,14 @@ def _read_local(meta: Mapping[str, Any]) -> LocalResponseMeta | None:
 
 
 def _read_http(meta: Mapping[str, Any]) -> HTTPResponseMeta | None:
-    if any(meta.get(name, "") is None for name in ("setCookies", "event")):
+    event = meta.get("event", {})
+    if meta.get("setCookies", "") is None or not isinstance(event, Mapping) or event.get("id", "") is None:
         return None
     try:
         typed = msgspec.convert(dict(meta), HTTPResponseMeta)
     except msgspec.ValidationError:
         return None
-    if all(name.islower() for name in typed.headers):
+    if all(name.islower() for name in typed.headers) and "set-cookie" not in typed.headers:
         return typed
     folded, cookies = _fold_headers(typed.headers)
     return msgspec.structs.replace(typed, headers=folded, set_cookies=(typed.set_cookies or []) + cookies or None)

@@ -19,6 +19,9 @@ GRACE_SECONDS = 0.1
 """How long a cancelled handler may take to clean up before its caller stops waiting for it."""
 
 
+_LONGEST_SECONDS = 10.0**9
+
+
 class Execution:
     """Runs handlers for one registry; what outlives its caller is kept and counted.
 
@@ -58,7 +61,11 @@ class Execution:
 
     async def until(self, deadline: int, operation_id: str, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` until `deadline` (epoch ms): `TIMEOUT` if it has passed, or passes before the work is done."""
-        remaining = deadline / 1000 - time.time()
+        try:
+            remaining = remaining_seconds(deadline)
+        except CallError:
+            work.close()
+            raise
         if remaining <= 0:
             work.close()
             raise CallError(ErrorCode.TIMEOUT, f"{operation_id}: the deadline had passed before the call began")
@@ -86,11 +93,26 @@ class Execution:
             task.add_done_callback(_forget_outcome)
 
 
+def remaining_seconds(deadline: int) -> float:
+    """How long it is until a deadline (epoch ms); a far one is a very long time, never an error."""
+    try:
+        return min(deadline / 1000 - time.time(), _LONGEST_SECONDS)
+    except OverflowError:
+        return _LONGEST_SECONDS if deadline > 0 else -1.0
+    except TypeError:
+        message = f"a deadline is epoch milliseconds, not {deadline!r}"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message) from None
+
+
 async def next_item(iterator: AsyncIterator[T], deadline: int | None, operation_id: str) -> T:
     """The next item of a stream, or `TIMEOUT` where the deadline (epoch ms) comes first."""
     if deadline is None:
         return await anext(iterator)
-    limit = asyncio.timeout(max(0.0, deadline / 1000 - time.time()))
+    remaining = remaining_seconds(deadline)
+    if remaining <= 0:
+        # Also where the generator never waits, and so could not be cancelled.
+        raise CallError(ErrorCode.TIMEOUT, f"{operation_id}: the deadline passed during the stream")
+    limit = asyncio.timeout(remaining)
     try:
         async with limit:
             return await anext(iterator)
@@ -112,15 +134,15 @@ def translate(error: BaseException, operation_id: str) -> NoReturn:
     if isinstance(error, SystemExit):
         message = f"{operation_id}: the handler asked the process to exit ({error.code})"
         raise CallError(ErrorCode.EXECUTION_ERROR, message, {"type": "SystemExit"}) from error
-    if not isinstance(error, Exception):
-        raise error
+    if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+        raise error  # somebody wants the program, or this coroutine, to end
     kind = type(error).__name__
     text = _describe(error)
     message = f"{operation_id}: {kind}: {text}" if text else f"{operation_id}: {kind}"
     raise CallError(ErrorCode.EXECUTION_ERROR, message, {"type": kind}) from error
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001  # a broken __str__ must not hide the error it belongs to

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import types
@@ -22,6 +23,7 @@ import msgspec
 from operations.context import OperationContext
 from operations.docstrings import read_docstring
 from operations.envelope import ResponseEnvelope
+from operations.errors import CallError, ErrorCode
 from operations.schema import UNKNOWN, Field, Policy, TypeCodec, codec_for, jsonable, record_codec
 from operations.spec import AccessControl, Operation, OperationSpec, OperationType, SchemaLike
 
@@ -60,12 +62,39 @@ class _Decorate(typing.Protocol):
     ) -> FunctionOperation[P, R, Coroutine[Any, Any, ResponseEnvelope[R]]]: ...
     @overload
     def __call__(
+        self, function: Callable[P, AsyncIterator[ResponseEnvelope[R]]], /
+    ) -> FunctionOperation[P, R, AsyncIterator[ResponseEnvelope[R]]]: ...
+    @overload
+    def __call__(
         self, function: Callable[P, Coroutine[Any, Any, R]], /
     ) -> FunctionOperation[P, R, Coroutine[Any, Any, R]]: ...
     @overload
     def __call__(self, function: Callable[P, AsyncIterator[R]], /) -> FunctionOperation[P, R, AsyncIterator[R]]: ...
     @overload
+    def __call__(
+        self, function: Callable[P, ResponseEnvelope[R]], /
+    ) -> FunctionOperation[P, R, ResponseEnvelope[R]]: ...
+    @overload
     def __call__(self, function: Callable[P, R], /) -> FunctionOperation[P, R, R]: ...
+
+
+class _Options(typing.TypedDict, total=False):
+    """What can be said of an operation beside its function."""
+
+    id: str
+    namespace: str
+    name: str
+    type: OperationType | str
+    version: str
+    description: str
+    title: str
+    tags: Sequence[str]
+    annotations: Mapping[str, Any]
+    access_control: AccessControl
+    error_schemas: Mapping[str, SchemaLike]
+    output_policy: Policy
+    durable: bool
+    inline: bool
 
 
 @overload
@@ -73,33 +102,21 @@ def operation(
     function: Callable[P, Coroutine[Any, Any, ResponseEnvelope[R]]], /
 ) -> FunctionOperation[P, R, Coroutine[Any, Any, ResponseEnvelope[R]]]: ...
 @overload
+def operation(
+    function: Callable[P, AsyncIterator[ResponseEnvelope[R]]], /
+) -> FunctionOperation[P, R, AsyncIterator[ResponseEnvelope[R]]]: ...
+@overload
 def operation(function: Callable[P, Coroutine[Any, Any, R]], /) -> FunctionOperation[P, R, Coroutine[Any, Any, R]]: ...
 @overload
 def operation(function: Callable[P, AsyncIterator[R]], /) -> FunctionOperation[P, R, AsyncIterator[R]]: ...
 @overload
+def operation(function: Callable[P, ResponseEnvelope[R]], /) -> FunctionOperation[P, R, ResponseEnvelope[R]]: ...
+@overload
 def operation(function: Callable[P, R], /) -> FunctionOperation[P, R, R]: ...
 @overload
-def operation(
-    *,
-    id: str | None = None,
-    namespace: str | None = None,
-    name: str | None = None,
-    type: OperationType | str | None = None,
-    version: str = "1.0.0",
-    description: str | None = None,
-    title: str | None = None,
-    tags: Sequence[str] = (),
-    annotations: Mapping[str, Any] = ...,
-    access_control: AccessControl | None = None,
-    error_schemas: Mapping[str, SchemaLike] = ...,
-    output_policy: Policy | None = None,
-    durable: bool = False,
-    inline: bool = False,
-) -> _Decorate: ...
-
-
-def operation(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Turn a typed function into an Operation, as `@operation` or `@operation(...)`.
+def operation(operation_id: str | None = None, /, **options: typing.Unpack[_Options]) -> _Decorate: ...
+def operation(function: Callable[..., Any] | str | None = None, /, **options: Any) -> Any:
+    """Turn a typed function into an Operation, as `@operation`, `@operation("namespace.name")` or `@operation(...)`.
 
     The input schema comes from the parameters, the output schema from the return type, descriptions from the
     docstring, and the id from module and name unless `id`, `namespace` or `name` say otherwise. An async generator is
@@ -108,8 +125,10 @@ def operation(function: Callable[..., Any] | None = None, /, **options: Any) -> 
     """
     # Names of the place where the function is defined, for annotations that are text.
     scope = sys._getframe(1).f_locals
-    if function is not None:
-        return _make(function, scope)
+    if isinstance(function, str):
+        options["id"] = function
+    elif function is not None:
+        return _make(function, scope, **options)
     return lambda decorated: _make(decorated, scope, **options)
 
 
@@ -118,7 +137,7 @@ class _Signature(msgspec.Struct, frozen=True):
 
     record: TypeCodec[dict[str, Any]]
     output: TypeCodec[Any] | None
-    positional: tuple[str, ...]
+    positional: tuple[tuple[str, Any], ...]
     contexts: tuple[str, ...]
     streams: bool
 
@@ -139,18 +158,20 @@ def _make(
     documentation = read_docstring(inspect.getdoc(function))
     signature = _read_signature(function, scope, documentation.parameters)
     if id is not None:
+        if "." not in id or namespace is not None or name is not None:
+            raise TypeError(f"id={id!r}: an id is 'namespace.name', and stands in place of namespace= and name=")
         namespace, _, name = id.rpartition(".")
     spec = OperationSpec(
         namespace=namespace or _module_namespace(function),
-        name=name or function.__name__,
-        type=OperationType(_operation_type(function, signature, type)),
+        name=name or _name(function),
+        type=_operation_type(function, signature, type),  # type: ignore[arg-type]  # made the member there
         description=documentation.description if description is None else description,
         input_schema=signature.record.schema,
         output_schema=UNKNOWN if signature.output is None else signature.output.schema,
         access_control=access_control or AccessControl(),
         **declared,
     )
-    call = _caller(function, signature)
+    call = _caller(function, signature, spec.id)
     # A type whose own values are JSON already may still be declared of a handler that returns something else.
     output = (
         {} if signature.output is None else {"dump": signature.output.dump or jsonable, "load": signature.output.load}
@@ -166,9 +187,13 @@ def _make(
     )
 
 
-def _caller(function: Callable[..., Any], signature: _Signature) -> Callable[[Any, OperationContext], Any]:
+def _caller(
+    function: Callable[..., Any], signature: _Signature, operation_id: str
+) -> Callable[[Any, OperationContext], Any]:
     """The function as a handler: input mapped to arguments, specialised so that the plain case costs one call."""
     load, contexts, positional = signature.record.load, signature.contexts, signature.positional
+    if load is not None:
+        load = _explained(load, operation_id)
     if not contexts and not positional:
         if load is None:
             return lambda input, context: function(**input)
@@ -179,29 +204,47 @@ def _caller(function: Callable[..., Any], signature: _Signature) -> Callable[[An
         arguments = dict(input if load is None else load(input))
         for name in contexts:
             arguments[name] = context
-        leading = [arguments.pop(name) for name in positional if name in arguments]
+        leading = [arguments.pop(name, default) for name, default in positional]
         return function(*leading, **arguments)
 
     return call
+
+
+def _explained(load: Callable[[Any], dict[str, Any]], operation_id: str) -> Callable[[Any], dict[str, Any]]:
+    """`load` with an error that names the operation, as the errors of its schema do."""
+
+    def explained(input: Any) -> dict[str, Any]:
+        try:
+            return load(input)
+        except CallError as error:
+            if error.code is not ErrorCode.VALIDATION_ERROR:
+                raise
+            message = f"invalid input for {operation_id}\n{error.message}"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message, error.details) from error.__cause__
+
+    return explained
 
 
 def _read_signature(
     function: Callable[..., Any], scope: Mapping[str, Any], documented: Mapping[str, str]
 ) -> _Signature:
     hints = _type_hints(function, scope)
+    name = _name(function)
     fields: list[Field] = []
-    positional: list[str] = []
+    positional: list[tuple[str, Any]] = []
     contexts: list[str] = []
     extra: Any = None
     for parameter in inspect.signature(function).parameters.values():
         annotation = hints.get(parameter.name, Any)
         if parameter.kind is parameter.VAR_POSITIONAL:
-            raise TypeError(f"{function.__qualname__}: *{parameter.name} has no name to be given by; use a list")
+            raise TypeError(f"{name}: *{parameter.name} has no name to be given by; use a list")
+        if parameter.name in ("self", "cls") and parameter.name not in hints:
+            raise TypeError(f"{name}: decorate a bound method, operation(instance.{name}), not one in a class body")
         if parameter.kind is parameter.VAR_KEYWORD:
             extra = annotation
             continue
         if parameter.kind is parameter.POSITIONAL_ONLY:
-            positional.append(parameter.name)
+            positional.append((parameter.name, parameter.default))
         if _is_context(annotation):
             contexts.append(parameter.name)
             continue
@@ -221,11 +264,13 @@ def _read_signature(
 
 
 def _type_hints(function: Callable[..., Any], scope: Mapping[str, Any]) -> dict[str, Any]:
-    target = inspect.unwrap(function)
+    target = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
+    if not inspect.isroutine(target) and not isinstance(target, type):
+        target = type(target).__call__
     try:
         return typing.get_type_hints(target, localns=dict(scope), include_extras=True)
     except NameError as error:
-        message = f"{function.__qualname__}: an annotation names {error.name!r}, which is not defined where it is used"
+        message = f"{_name(function)}: an annotation names {error.name!r}, which is not defined where it is used"
         raise TypeError(message) from None
 
 
@@ -233,7 +278,7 @@ def _read_return(function: Callable[..., Any], hints: Mapping[str, Any]) -> tupl
     """The type of `data` (UNSET where the function does not say) and whether the function streams it."""
     streams = inspect.isasyncgenfunction(function)
     if inspect.isgeneratorfunction(function):
-        raise TypeError(f"{function.__qualname__}: a subscription is an async generator (`async def` with `yield`)")
+        raise TypeError(f"{_name(function)}: a subscription is an async generator (`async def` with `yield`)")
     if "return" not in hints:
         return msgspec.UNSET, streams
     returned = hints["return"]
@@ -247,7 +292,14 @@ def _read_return(function: Callable[..., Any], hints: Mapping[str, Any]) -> tupl
     return (msgspec.UNSET if isinstance(returned, TypeVar) else returned), streams
 
 
+def _name(function: Callable[..., Any]) -> str:
+    inner = function.func if isinstance(function, functools.partial) else function
+    return getattr(inner, "__name__", None) or type(inner).__name__
+
+
 def _is_context(annotation: Any) -> bool:
+    if typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return OperationContext in typing.get_args(annotation)
     return annotation is OperationContext
@@ -260,7 +312,7 @@ def _operation_type(
         return OperationType.SUBSCRIPTION if signature.streams else OperationType.MUTATION
     if signature.streams is not (declared == OperationType.SUBSCRIPTION):
         kind = "an async generator" if signature.streams else "no async generator"
-        raise TypeError(f"{function.__qualname__} is {kind}, so its type cannot be {declared!s}")
+        raise TypeError(f"{_name(function)} is {kind}, so its type cannot be {declared!s}")
     return declared
 
 

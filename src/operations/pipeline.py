@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 
-from operations.envelope import MCPResponseMeta, ResponseEnvelope, detect_envelope, local_envelope
+from operations.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope, detect_envelope, local_envelope
 from operations.errors import CallError, ErrorCode
 from operations.schema import Policy, Problem, format_value_errors
 from operations.spec import Operation
 
 _log = logging.getLogger("operations")
 _SCALARS = frozenset({str, int, float, bool, type(None), bytes})
+_MOST_PLACES = 20
 _INDEX = re.compile(r"/\d+(?=/|$)")
 
 
@@ -27,12 +28,13 @@ class Mismatches:
         self._every = every
         self._capacity = capacity
         self._seen: dict[tuple[str, str], _Place] = {}
+        self._spread: dict[tuple[str, str], set[str]] = {}
 
     def report(self, operation_id: str, problems: Iterable[Problem]) -> None:
         """Count each problem, and log one line for each place that was not logged lately."""
         fresh: dict[tuple[str, str], tuple[Problem, int]] = {}
         for problem in problems:
-            key = (operation_id, _INDEX.sub("/*", problem.path))
+            key = (operation_id, self._pattern(operation_id, problem))
             first, count = fresh.get(key, (problem, 0))
             fresh[key] = first, count + 1
         for key, (problem, count) in fresh.items():
@@ -42,6 +44,16 @@ class Mismatches:
         """How many mismatches each operation had at each place; an array index is written `*`."""
         return {key: place.count for key, place in self._seen.items()}
 
+    def _pattern(self, operation_id: str, problem: Problem) -> str:
+        """The place of a problem, the same for every item of a list and for the members of a map."""
+        path = _INDEX.sub("/*", problem.path)
+        places = self._spread.setdefault((operation_id, problem.schema_path), set())
+        if path in places or len(places) < _MOST_PLACES:
+            places.add(path)
+            return path
+        # One rule broken in many places is a map's: its keys are data, not structure.
+        return f"{path.rpartition('/')[0]}/*"
+
     def _add(self, key: tuple[str, str], problem: Problem, count: int) -> None:
         now = time.monotonic()
         place = self._seen.pop(key, None) or _Place()
@@ -50,6 +62,8 @@ class Mismatches:
         self._seen[key] = place
         if len(self._seen) > self._capacity:
             del self._seen[next(iter(self._seen))]
+        if len(self._spread) > self._capacity:
+            self._spread.clear()
         if place.said is None or now - place.said >= self._every:
             more = f" (and {place.unsaid - 1:,} more at {key[1]})" if place.unsaid > 1 else ""
             _log.warning("%s: result mismatch at %s: %s%s", key[0], problem.path or "(value)", problem.message, more)
@@ -71,7 +85,7 @@ def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: M
         data = _normalise(operation, policy, _shape(operation, result), mismatches)
         return local_envelope(data, operation.spec.id)
     shaped = _shape(operation, envelope.data)
-    data = _normalise(operation, policy, shaped, mismatches) if _is_described(operation, envelope) else shaped
+    data = _normalise(operation, policy, shaped, mismatches) if is_described(operation, envelope) else shaped
     return envelope if data is envelope.data else ResponseEnvelope(data, envelope.meta)
 
 
@@ -106,11 +120,13 @@ def _normalise(operation: Operation[Any], policy: Policy, data: Any, mismatches:
     return normal
 
 
-def _is_described(operation: Operation[Any], envelope: ResponseEnvelope[Any]) -> bool:
+def is_described(operation: Operation[Any], envelope: ResponseEnvelope[Any]) -> bool:
     """Whether the output schema speaks of this result: not of errors, nor of content blocks that stand in for data."""
     if operation.describes is not None:
         return operation.describes(envelope)
     meta = envelope.meta
+    if isinstance(meta, HTTPResponseMeta):
+        return meta.status_code < 400
     if not isinstance(meta, MCPResponseMeta):
         return True
     if meta.is_error:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar, overload
 
 import msgspec
 
 from operations.access import require_access
 from operations.batch import BatchCall, run_batch
-from operations.catalogue import OperationCatalogue
+from operations.catalogue import OperationCatalogue, explain_operation
 from operations.context import NO_ENV, OperationContext, new_request_id
 from operations.env import build_env
-from operations.envelope import MCPResponseMeta, ResponseEnvelope
+from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
-from operations.execution import Execution, next_item, translate
+from operations.execution import Execution, next_item, remaining_seconds, translate
 from operations.interceptors import Interceptor, Invocation, Proceed, compose
-from operations.pipeline import Mismatches, check_declared_error, finish
-from operations.schema import Policy, Problem, jsonable, validate_or_throw
-from operations.spec import Operation
+from operations.pipeline import Mismatches, check_declared_error, finish, is_described
+from operations.schema import Policy, Problem, Schema, jsonable, validate_or_throw
+from operations.spec import Operation, require_policy
 
 R = TypeVar("R")
 
@@ -41,7 +41,7 @@ class OperationRegistry(OperationCatalogue):
         threads: int = 32,
     ) -> None:
         super().__init__()
-        self.output_policy: Policy = output_policy
+        self.output_policy: Policy = require_policy(output_policy)
         self.mismatches = Mismatches()
         self._interceptors = tuple(interceptors)
         self._execution = Execution(threads=threads)
@@ -83,9 +83,14 @@ class OperationRegistry(OperationCatalogue):
             stream = await self._intercept(registered, input, context, streaming=True)
         else:
             stream = self._stream(registered, input, context)
-        async with contextlib.aclosing(stream):
+        try:
             async for envelope in stream:
                 yield envelope if isinstance(operation, str) else self._rebuild(operation, envelope)
+        finally:
+            # An interceptor may have put an iterator of its own around the stream, which need not have an end.
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
 
     async def execute_many(
         self, calls: Iterable[BatchCall], *, concurrency: int = 64, context: OperationContext | None = None
@@ -127,10 +132,9 @@ class OperationRegistry(OperationCatalogue):
     def _run(
         self, operation: Operation[Any], input: Any, context: OperationContext | None
     ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        work = self._perform(operation, input, context)
         if context is None or context.deadline is None or context.deadline_kept:
-            return work
-        return self._execution.until(context.deadline, operation.id, work)
+            return self._perform(operation, input, context)
+        return self._execution.until(context.deadline, operation.id, self._perform(operation, input, context))
 
     async def _perform(
         self, operation: Operation[Any], input: Any, context: OperationContext | None
@@ -162,6 +166,8 @@ class OperationRegistry(OperationCatalogue):
         context = self._complete(context)
         policy = operation.spec.output_policy or self.output_policy
         deadline = None if context.deadline_kept else context.deadline
+        if deadline is not None and remaining_seconds(deadline) <= 0:
+            raise CallError(ErrorCode.TIMEOUT, f"{operation.id}: the deadline had passed before the stream began")
         source: Any = None
         try:
             source = operation.stream(value, context)
@@ -191,17 +197,36 @@ class OperationRegistry(OperationCatalogue):
     async def _intercept(
         self, operation: Operation[Any], input: Any, context: OperationContext | None, *, streaming: bool
     ) -> Any:
+        completed = self._complete(context)
+
         async def innermost(invocation: Invocation) -> Any:
+            given = invocation.context
+            if given is not completed and given.env is completed.env:
+                # The env speaks for the context it was made of: a changed context gets one of its own.
+                given = msgspec.structs.replace(given, env=NO_ENV)
             if streaming:
-                return self._stream(operation, invocation.input, invocation.context)
-            return await self._run(operation, invocation.input, invocation.context)
+                return self._stream(operation, invocation.input, given)
+            return await self._run(operation, invocation.input, given)
 
         proceed: Proceed = compose(self._interceptors, innermost)
         value = {} if input is None else input
-        return await proceed(Invocation(operation.spec, value, self._complete(context), streaming))
+        try:
+            result = await proceed(Invocation(operation.spec, value, completed, streaming))
+        except BaseException as error:  # noqa: BLE001  # an interceptor's failure is translated like a handler's
+            translate(error, operation.id)
+        if not (hasattr(result, "__aiter__") if streaming else isinstance(result, ResponseEnvelope)):
+            wanted = "an async iterator of envelopes" if streaming else "an envelope"
+            message = f"{operation.id}: an interceptor returned {type(result).__name__}, not {wanted}"
+            raise CallError(ErrorCode.EXECUTION_ERROR, message)
+        return result
 
     def _resolve(self, operation: str | Operation[Any]) -> Operation[Any]:
-        operation_id = operation if isinstance(operation, str) else operation.id
+        if isinstance(operation, str):
+            operation_id = operation
+        elif isinstance(operation, Operation):
+            operation_id = operation.id
+        else:
+            raise CallError(ErrorCode.VALIDATION_ERROR, explain_operation(operation))
         registered = self._operations.get(operation_id)
         if registered is None:
             raise self.not_found(operation_id)
@@ -231,22 +256,31 @@ class OperationRegistry(OperationCatalogue):
 
     def _rebuild(self, operation: Operation[R], envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R]:
         """The envelope with its data as the operation's Python type; a result that does not fit stays as it came."""
-        meta = envelope.meta
-        if operation.load is None or (isinstance(meta, MCPResponseMeta) and meta.is_error):
+        if operation.load is None or not is_described(operation, envelope):
             return envelope
         try:
-            return ResponseEnvelope(operation.load(envelope.data), meta)
-        except CallError as error:
-            self.mismatches.report(operation.id, [Problem(path="", schema_path="", message=error.message)])
+            return ResponseEnvelope(operation.load(envelope.data), envelope.meta)
+        except Exception as error:  # noqa: BLE001  # the type's own code may raise anything
+            reason = error.message if isinstance(error, CallError) else f"{type(error).__name__}: {error}"
+            message = f"cannot be made the function's return type: {reason}"
+            self.mismatches.report(operation.id, [Problem(path="", schema_path="", message=message)])
             return envelope
 
 
+@overload
+def subscribe(
+    registry: OperationRegistry, operation: Operation[R], input: Any = None, context: OperationContext | None = None
+) -> AsyncGenerator[ResponseEnvelope[R], None]: ...
+@overload
+def subscribe(
+    registry: OperationRegistry, operation: str, input: Any = None, context: OperationContext | None = None
+) -> AsyncGenerator[ResponseEnvelope[Any], None]: ...
 def subscribe(
     registry: OperationRegistry,
     operation: str | Operation[Any],
     input: Any = None,
     context: OperationContext | None = None,
-) -> AsyncIterator[ResponseEnvelope[Any]]:
+) -> AsyncGenerator[ResponseEnvelope[Any], None]:
     """Follow an operation's stream: the registry's method as a function."""
     return registry.subscribe(operation, input, context)
 
@@ -257,6 +291,8 @@ def _admit_input(operation: Operation[Any], input: Any) -> Any:
     schema = operation.spec.input_schema
     if schema.check(value):
         return value
+    if input is None and _takes_null(schema):
+        return None
     # Values that are not JSON (a model, a datetime, a tuple) are welcome where their JSON form fits.
     try:
         value = jsonable(value)
@@ -265,6 +301,12 @@ def _admit_input(operation: Operation[Any], input: Any) -> Any:
         raise CallError(ErrorCode.VALIDATION_ERROR, message, error.details) from error
     validate_or_throw(schema, value, f"invalid input for {operation.id}")
     return value
+
+
+def _takes_null(schema: Schema) -> bool:
+    document = schema.document
+    kind = document.get("type") if isinstance(document, dict) else None
+    return kind == "null" or (isinstance(kind, list) and "null" in kind)
 
 
 def _explain_missing(operation: Operation[Any], *, streaming: bool) -> CallError:

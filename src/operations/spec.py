@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -77,6 +77,8 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         # Frozen for everybody but its own construction.
         force = msgspec.structs.force_setattr
         force(self, "type", _member(self.type, self.id))
+        if self.output_policy is not None:
+            require_policy(self.output_policy)
         force(self, "input_schema", as_schema(self.input_schema))
         force(self, "output_schema", as_schema(self.output_schema))
         force(self, "error_schemas", {code: as_schema(schema) for code, schema in self.error_schemas.items()})
@@ -149,6 +151,14 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
 def as_schema(schema: SchemaLike) -> Schema:
     """A Schema as it is, or one made of a JSON Schema document."""
     return schema if isinstance(schema, Schema) else from_schema(schema)
+
+
+def require_policy(policy: Policy) -> Policy:
+    """The policy, if it is one."""
+    if policy not in get_args(Policy):
+        message = f"{policy!r} is not an output policy; use one of {', '.join(get_args(Policy))}"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
+    return policy
 
 
 def map_source_name(original: str) -> tuple[str, dict[str, Any]]:

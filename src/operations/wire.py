@@ -31,10 +31,13 @@ def encode_json(value: Any) -> bytes:
         raise _refusal("", "nested too deeply to be written as JSON") from None
     except UnicodeEncodeError:
         raise _refusal("", "a string holds a lone surrogate, which is not Unicode text") from None
+    except ValueError as error:
+        raise _refusal("", f"cannot be written as JSON: {error}") from None
 
 
-def decode_json(data: bytes | str) -> Any:
+def decode_json(data: bytes | bytearray | memoryview | str) -> Any:
     """Read JSON, with the bytes it carries; raises `VALIDATION_ERROR` for malformed text."""
+    data = data if isinstance(data, (bytes, str)) else bytes(data)
     try:
         value = _decode_json(data)
         # Only text that may hold a marker is walked; `\u0024` is how a foreign writer may spell the dollar.
