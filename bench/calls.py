@@ -1,0 +1,341 @@
+"""Calls in memory and over WebSocket: against a bare execute, raw picows, tRPC and python-socketio.
+
+`python -m bench.calls` measures at concurrency 1, 64 and 1,024, each peer with its server in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.measure import save
+from operations import Identity, OperationRegistry, operation
+from operations.calls import CallHandler, PendingRequestMap
+from operations.pubsub.memory import MemoryTransport
+
+CONCURRENCIES = (1, 64, 1024)
+SECONDS = 1.0
+ROUNDS = 3
+TEXT = "x" * 300
+PICTURE = Path(__file__).parent.parent / "docs" / "guide" / "calls-bench.svg"
+NODE = Path(__file__).parent / "node" / "trpc"
+Call = Callable[[], Awaitable[object]]
+Figures = dict[str, float]
+
+
+@operation(id="bench.echo", type="query")
+async def echo(text: str) -> str:
+    return text
+
+
+async def measure(call: Call, concurrency: int, seconds: float = SECONDS) -> Figures:
+    """Calls per second and the p99 latency of `concurrency` callers that each wait for their answer."""
+    taken: list[float] = []
+
+    async def work(until: float) -> None:
+        while (start := time.perf_counter()) < until:
+            await call()
+            taken.append(time.perf_counter() - start)
+
+    async def round_of(length: float) -> float:
+        start = time.perf_counter()
+        await asyncio.gather(*(work(start + length) for _ in range(concurrency)))
+        return time.perf_counter() - start
+
+    await round_of(0.3)
+    taken.clear()
+    elapsed = await round_of(seconds)
+    taken.sort()
+    return {"rate": len(taken) / elapsed, "p99": taken[int(len(taken) * 0.99)]}
+
+
+def run(main: Coroutine[Any, Any, Any]) -> Any:
+    """Run with uvloop where it is installed."""
+    try:
+        import uvloop
+
+        return uvloop.run(main)
+    except ImportError:
+        return asyncio.run(main)
+
+
+async def measure_memory(contender: str, concurrency: int) -> Figures:
+    """In one process: a bare execute, a call by reference, a call as bytes."""
+    registry = OperationRegistry([echo])
+    input = {"text": TEXT}
+    if contender == "registry.execute":
+        return await measure(lambda: registry.execute("bench.echo", input), concurrency)
+    transport = MemoryTransport(direct=contender == "memory")
+    handler = CallHandler(registry, transport, concurrency=4096)
+    pending = PendingRequestMap(transport)
+    figures = await measure(lambda: pending.call("bench.echo", input), concurrency)
+    await handler.close()
+    return figures
+
+
+async def serve_hub() -> None:
+    """Our server: a hub whose own process answers, and which spokes may reach each other through."""
+    from operations.calls.authentication import Principal, StaticTokens
+    from operations.calls.hub import Hub
+
+    tokens = StaticTokens({"caller": Principal(Identity("caller")), "worker": Principal(Identity("worker"), ("*",))})
+    async with Hub(tokens) as hub:
+        CallHandler(OperationRegistry([echo]), hub.transport(), concurrency=4096)
+        print(hub.port, flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+async def call_hub(port: int, concurrency: int) -> Figures:
+    """Our client: a spoke."""
+    from operations.calls.spoke import Spoke
+
+    async with Spoke(f"ws://127.0.0.1:{port}/", token="caller") as spoke:
+        pending = PendingRequestMap(spoke)
+        return await measure(lambda: pending.call("bench.echo", {"text": TEXT}), concurrency)
+
+
+async def serve_raw() -> None:
+    """Raw picows: each frame goes back as it came."""
+    import picows
+
+    class Echo(picows.WSListener):
+        def on_ws_frame(self, transport: Any, frame: Any) -> None:
+            if frame.msg_type == picows.WSMsgType.BINARY:
+                transport.send(picows.WSMsgType.BINARY, frame.get_payload_as_bytes())
+
+    server = await picows.ws_create_server(lambda request: Echo(), "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+async def call_raw(port: int, concurrency: int) -> Figures:
+    """Raw picows: an 8-byte id and the same body, answers matched by id."""
+    import picows
+
+    futures: dict[bytes, asyncio.Future[bytes]] = {}
+    numbers = iter(range(1, 2**62))
+    body = json.dumps({"text": TEXT, "pad": "x" * 20}).encode()
+
+    class Client(picows.WSListener):
+        def on_ws_frame(self, transport: Any, frame: Any) -> None:
+            data = frame.get_payload_as_bytes()
+            futures.pop(data[:8]).set_result(data)
+
+    transport, _ = await picows.ws_connect(Client, f"ws://127.0.0.1:{port}/")
+    loop = asyncio.get_running_loop()
+
+    async def call() -> bytes:
+        key = struct.pack(">Q", next(numbers))
+        future = futures[key] = loop.create_future()
+        transport.send(picows.WSMsgType.BINARY, key + body)
+        answer: bytes = await future
+        return answer
+
+    figures = await measure(call, concurrency)
+    transport.disconnect()
+    return figures
+
+
+async def serve_socketio() -> None:
+    """python-socketio on aiohttp."""
+    import socketio  # type: ignore[import-untyped]
+    from aiohttp import web
+
+    server = socketio.AsyncServer(async_mode="aiohttp")
+
+    async def answer(sid: str, data: Any) -> Any:
+        return data["text"]
+
+    server.on("echo", answer)
+    app = web.Application()
+    server.attach(app)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+async def call_socketio(port: int, concurrency: int) -> Figures:
+    """python-socketio's client over WebSocket alone."""
+    import socketio
+
+    client = socketio.AsyncClient()
+    await client.connect(f"http://127.0.0.1:{port}", transports=["websocket"])
+    figures = await measure(lambda: client.call("echo", {"text": TEXT}), concurrency)
+    await client.disconnect()
+    return figures
+
+
+SERVERS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+    "operations websocket": serve_hub,
+    "raw picows": serve_raw,
+    "python-socketio": serve_socketio,
+}
+CLIENTS: dict[str, Callable[[int, int], Coroutine[Any, Any, Figures]]] = {
+    "operations websocket": call_hub,
+    "raw picows": call_raw,
+    "python-socketio": call_socketio,
+}
+IN_PROCESS = ("registry.execute", "memory", "memory of bytes")
+MODULES = {"raw picows": "picows", "operations websocket": "picows", "python-socketio": "socketio"}
+
+
+@contextmanager
+def server_process(command: list[str]) -> Iterator[int]:
+    """A server in a process of its own; it ends when its standard input does."""
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    try:
+        yield int(process.stdout.readline())
+    finally:
+        process.stdin.close()
+        process.wait(10)
+        process.stdout.close()
+
+
+def measure_apart(contender: str, port: int, concurrency: int) -> Figures:
+    """Run one client in a process of its own, so that none inherits another's garbage."""
+    command = [sys.executable, "-m", "bench.calls", "--client", contender, str(port), str(concurrency)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    figures: Figures = json.loads(done.stdout)
+    return figures
+
+
+def measure_trpc(folder: Path, port: int, concurrency: int) -> Figures:
+    """Run the Node client."""
+    command = ["node", str(folder / "client.mjs"), str(port), str(concurrency), str(SECONDS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    figures: Figures = json.loads(done.stdout)
+    return figures
+
+
+def install_trpc(folder: Path) -> bool:
+    """tRPC from npm, in a folder of its own; False, and said, where that is not possible."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        print("Node is not installed: tRPC is left out")
+        return False
+    for source in NODE.iterdir():
+        if source.is_file():
+            shutil.copy(source, folder)
+    done = subprocess.run(["npm", "install", "--silent"], cwd=folder, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        print("tRPC could not be installed: it is left out")
+    return done.returncode == 0
+
+
+def available() -> list[str]:
+    """The contenders whose libraries are installed; the others are named and left out."""
+    names = list(IN_PROCESS)
+    for name, module in MODULES.items():
+        try:
+            __import__(module)
+        except ImportError:
+            print(f"{module} is not installed: {name} is left out")
+            continue
+        names.append(name)
+    return names
+
+
+def measure_all() -> dict[str, dict[int, Figures]]:
+    """Every contender at every concurrency, in interleaved rounds; the median of each."""
+    results: dict[str, dict[int, list[Figures]]] = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        names = available()
+        if install_trpc(folder):
+            names.append("tRPC")
+        for round_number in range(ROUNDS):
+            for name in names:
+                print(f"round {round_number + 1}: {name}", flush=True)
+                for concurrency, figures in measure_one(name, folder).items():
+                    results.setdefault(name, {}).setdefault(concurrency, []).append(figures)
+    return {
+        name: {
+            concurrency: {key: statistics.median(figures[key] for figures in rounds) for key in ("rate", "p99")}
+            for concurrency, rounds in by_concurrency.items()
+        }
+        for name, by_concurrency in results.items()
+    }
+
+
+def measure_one(name: str, folder: Path) -> dict[int, Figures]:
+    """One contender at every concurrency."""
+    if name in IN_PROCESS:
+        return {concurrency: measure_apart(name, 0, concurrency) for concurrency in CONCURRENCIES}
+    if name == "tRPC":
+        with server_process(["node", str(folder / "server.mjs")]) as port:
+            return {concurrency: measure_trpc(folder, port, concurrency) for concurrency in CONCURRENCIES}
+    with server_process([sys.executable, "-m", "bench.calls", "--server", name]) as port:
+        return {concurrency: measure_apart(name, port, concurrency) for concurrency in CONCURRENCIES}
+
+
+WANTED = (
+    ("in memory, times a bare execute (wanted: 3 or less)", "registry.execute", "memory"),
+    ("WebSocket, of raw picows (wanted: 0.6 or more)", "operations websocket", "raw picows"),
+    ("WebSocket, times tRPC (wanted: 2 or more)", "operations websocket", "tRPC"),
+    ("WebSocket, times python-socketio (wanted: 4 or more)", "operations websocket", "python-socketio"),
+)
+
+
+def verdicts(results: dict[str, dict[int, Figures]]) -> dict[str, dict[int, float]]:
+    """The ratios that were asked for, at each concurrency."""
+    return {
+        text: {
+            concurrency: results[over][concurrency]["rate"] / results[under][concurrency]["rate"]
+            for concurrency in CONCURRENCIES
+        }
+        for text, over, under in WANTED
+        if over in results and under in results
+    }
+
+
+def main() -> None:
+    """Measure, print, keep, draw."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--server")
+    parser.add_argument("--client", nargs=3)
+    options = parser.parse_args()
+    if options.server:
+        run(SERVERS[options.server]())
+    elif options.client:
+        name, port, concurrency = options.client
+        client = (
+            measure_memory(name, int(concurrency)) if name in IN_PROCESS else CLIENTS[name](int(port), int(concurrency))
+        )
+        print(json.dumps(run(client)))
+    else:
+        report()
+
+
+def report() -> None:
+    """The whole comparison."""
+    from bench.picture import draw
+
+    results = measure_all()
+    print(f"\n{'':<24}" + "".join(f"{f'c{concurrency}':>12}" for concurrency in CONCURRENCIES))
+    for name, figures in results.items():
+        print(f"{name:<24}" + "".join(f"{figures[concurrency]['rate']:>12,.0f}" for concurrency in CONCURRENCIES))
+    ratios = verdicts(results)
+    for text, by_concurrency in ratios.items():
+        print(f"  {text}: " + ", ".join(f"c{number} {ratio:.2f}" for number, ratio in by_concurrency.items()))
+    save("calls", {"results": results, "verdicts": ratios})
+    PICTURE.write_text(draw(results))
+
+
+if __name__ == "__main__":
+    main()

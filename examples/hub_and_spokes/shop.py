@@ -1,0 +1,140 @@
+"""One program, in one process or in four: `python shop.py`, and `python shop.py --split`.
+
+The shop's three namespaces are served by three workers. In one process they share a bus in memory; split, each is a
+spoke in a process of its own, and a hub is between them. The program that uses them does not know which.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator
+
+from operations import AccessControl, CallError, Identity, Operation, OperationContext, OperationRegistry, operation
+from operations.calls import PendingRequestMap, from_call, serve_registry
+from operations.pubsub import Transport
+from operations.pubsub.memory import MemoryTransport
+
+STOCK = {"tea": 12, "honey": 3}
+PRICES = {"tea": 4.5, "honey": 9.0}
+
+
+@operation(id="stock.left", type="query")
+async def left(item: str) -> int:
+    """How many are left."""
+    return STOCK.get(item, 0)
+
+
+@operation(id="stock.take", access_control=AccessControl(required_scopes=["buy"]))
+async def take(item: str, count: int) -> int:
+    """Take some out of stock."""
+    if STOCK.get(item, 0) < count:
+        raise CallError("OUT_OF_STOCK", f"not enough {item}", {"left": STOCK.get(item, 0)})
+    STOCK[item] -= count
+    return STOCK[item]
+
+
+@operation(id="prices.of", type="query")
+async def price_of(item: str) -> float:
+    """What one costs."""
+    return PRICES[item]
+
+
+@operation(id="prices.follow")
+async def follow_price(item: str, changes: int) -> AsyncIterator[float]:
+    """The price, and each change of it."""
+    for change in range(changes):
+        yield PRICES[item] + change / 2
+
+
+@operation(id="orders.place")
+async def place(item: str, count: int, context: OperationContext) -> dict[str, float]:
+    """Place an order: two calls to other workers, made on behalf of whoever called this one."""
+    price = (await context.env.prices.of(item=item)).data
+    remaining = (await context.env.stock.take(item=item, count=count)).data
+    return {"total": price * count, "left": remaining}
+
+
+WORKERS: dict[str, list[Operation[object]]] = {
+    "stock": [left, take],
+    "prices": [price_of, follow_price],
+    "orders": [place],
+}
+IDS = [worker.id for operations in WORKERS.values() for worker in operations]
+ADA = Identity("ada", scopes=["buy"])
+BOB = Identity("bob")
+
+
+async def program(transport: Transport) -> None:
+    """What this is all for."""
+    pending = PendingRequestMap(transport)
+    order = {"item": "tea", "count": 2}
+    print("order:", (await pending.call("orders.place", order, identity=ADA)).data)
+    prices = [envelope.data async for envelope in pending.subscribe("prices.follow", {"item": "tea", "changes": 3})]
+    print("prices:", prices)
+    for who, wanted in ((ADA, {"item": "honey", "count": 9}), (BOB, order)):
+        try:
+            await pending.call("orders.place", wanted, identity=who)
+        except CallError as error:
+            print(f"{who.id}:", error)
+    async with from_call(transport) as remote:
+        await remote.ready(*IDS)
+        print("offered:", ", ".join(remote.ids))
+        print("left:", (await remote.registry.execute("stock.left", {"item": "tea"})).data)
+
+
+async def run_in_one_process() -> None:
+    """Three workers and the program on a bus in memory."""
+    bus = MemoryTransport()
+    async with contextlib.AsyncExitStack() as stack:
+        for operations in WORKERS.values():
+            await stack.enter_async_context(serve_registry(OperationRegistry(operations), bus.join()))
+        await program(bus.join())
+
+
+async def run_split() -> None:
+    """The hub and the program here, each worker a spoke in a process of its own."""
+    from operations.calls.authentication import Principal, StaticTokens
+    from operations.calls.hub import Hub
+
+    tokens = StaticTokens({f"{name}-token": Principal(Identity(name), [name]) for name in WORKERS})
+    async with Hub(tokens) as hub:
+        transport = hub.transport()
+        spokes = [
+            await asyncio.create_subprocess_exec(sys.executable, __file__, "--spoke", name, hub.url) for name in WORKERS
+        ]
+        try:
+            async with from_call(transport) as remote:
+                await remote.ready(*IDS)
+            await program(transport)
+        finally:
+            for spoke in spokes:
+                spoke.send_signal(signal.SIGTERM)
+            await asyncio.gather(*(spoke.wait() for spoke in spokes))
+
+
+async def run_spoke(name: str, url: str) -> None:
+    """One worker, until it is told to stop."""
+    from operations.calls.spoke import Spoke
+
+    async with Spoke(url, token=f"{name}-token") as spoke:
+        await serve_registry(OperationRegistry(WORKERS[name]), spoke)
+
+
+def main() -> None:
+    """Choose how to run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--split", action="store_true", help="a hub and three spokes, in four processes")
+    parser.add_argument("--spoke", nargs=2, metavar=("NAME", "URL"), help="what --split starts")
+    options = parser.parse_args()
+    if options.spoke:
+        asyncio.run(run_spoke(*options.spoke))
+    else:
+        asyncio.run(run_split() if options.split else run_in_one_process())
+
+
+if __name__ == "__main__":
+    main()

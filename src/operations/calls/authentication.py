@@ -1,0 +1,110 @@
+"""Who is at the other end of a connection: tokens and a pluggable authenticator; static tokens and JWT included."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from operations.context import Identity
+from operations.errors import CallError, ErrorCode
+from operations.pubsub import require_extra
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """An authenticated peer: who it is, where it may register operations, and until when it is believed."""
+
+    identity: Identity
+    namespaces: Sequence[str] = ()
+    """The namespaces it may register in, and everything below them; `*` is all of them."""
+    expires_at: float | None = None
+    """Epoch seconds."""
+
+    def may_register(self, namespace: str) -> bool:
+        """Whether this peer may register operations in a namespace."""
+        return any(
+            allowed == "*" or namespace == allowed or namespace.startswith(f"{allowed}.") for allowed in self.namespaces
+        )
+
+
+class Authenticator(Protocol):
+    """Decides who a token belongs to."""
+
+    def authenticate(self, token: str | None) -> Principal:
+        """The principal; raises `ACCESS_DENIED` for a token that is missing, unknown or no longer valid."""
+
+
+class StaticTokens:
+    """Tokens known beforehand: `{"token": Principal(…)}`."""
+
+    def __init__(self, principals: Mapping[str, Principal]) -> None:
+        self._principals = dict(principals)
+
+    def authenticate(self, token: str | None) -> Principal:
+        """The principal of a token; every known one is compared, in constant time each."""
+        found: Principal | None = None
+        given = (token or "").encode()
+        for known, principal in self._principals.items():
+            if hmac.compare_digest(known.encode(), given):
+                found = principal
+        if found is None:
+            raise _denied("an unknown token" if token else "no token")
+        return found
+
+
+class JWTTokens:
+    """Signed tokens: `sub` is the identity, `scope` or `scopes` its scopes, `namespaces` where it may register."""
+
+    def __init__(
+        self,
+        key: Any,
+        *,
+        algorithms: Sequence[str],
+        issuer: str | None = None,
+        audience: str | None = None,
+        leeway: float = 10.0,
+    ) -> None:
+        try:
+            import jwt
+        except ImportError:
+            raise require_extra("PyJWT", "ws") from None
+        self._jwt = jwt
+        self._key = key
+        self._options: dict[str, Any] = {"algorithms": list(algorithms), "leeway": leeway}
+        if issuer is not None:
+            self._options["issuer"] = issuer
+        if audience is not None:
+            self._options["audience"] = audience
+
+    def authenticate(self, token: str | None) -> Principal:
+        """The principal that a valid signature vouches for."""
+        if not token:
+            raise _denied("no token")
+        try:
+            claims = self._jwt.decode(token, self._key, options={"require": ["sub", "exp"]}, **self._options)
+        except self._jwt.PyJWTError as error:
+            raise _denied(f"an invalid token ({error})") from None
+        scopes = claims.get("scopes", claims.get("scope", ()))
+        identity = Identity(
+            str(claims["sub"]),
+            tuple(scopes.split()) if isinstance(scopes, str) else _texts(scopes),
+            _resources(claims.get("resources")),
+            claims,
+        )
+        return Principal(identity, _texts(claims.get("namespaces")), float(claims["exp"]))
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, (list, tuple)) else ()
+
+
+def _resources(value: object) -> dict[str, tuple[str, ...]]:
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(resource): _texts(actions) for resource, actions in value.items()}
+
+
+def _denied(what: str) -> CallError:
+    return CallError(ErrorCode.ACCESS_DENIED, f"the connection came with {what}")

@@ -1,0 +1,125 @@
+"""Starting a handler at once: one that never waits has answered before the message that asked was put away.
+
+A coroutine must run as some task: code in it may ask which. So there is always a spare task, parked. The first step of
+a coroutine is taken as that task, at once; a coroutine that ends there leaves the spare as it was, for the next one.
+One that waits takes the spare over and goes on as it, and a new spare is parked when it is needed.
+
+From Python 3.12 on, asyncio starts tasks eagerly by itself, and none of this is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+_enter = asyncio.tasks._enter_task
+_leave = asyncio.tasks._leave_task
+_EAGER = sys.version_info >= (3, 12)
+
+
+class _Shell(Coroutine[Any, Any, None]):
+    """What a spare task runs: nothing until it is given a coroutine whose first step was taken."""
+
+    __slots__ = ("_parked", "_rest", "_waiting")
+
+    def __init__(self, parked: asyncio.Future[None]) -> None:
+        self._parked: asyncio.Future[None] | None = parked
+        self._rest: Coroutine[Any, Any, None] | None = None
+        self._waiting: Any = None
+
+    def fill(self, rest: Coroutine[Any, Any, None], waiting: Any) -> None:
+        """Go on with `rest`, which waits for `waiting`."""
+        self._rest, self._waiting = rest, waiting
+        if self._parked is not None and not self._parked.done():
+            self._parked.set_result(None)
+
+    def send(self, value: Any) -> Any:
+        if self._rest is None:
+            parked = self._parked
+            assert parked is not None
+            parked._asyncio_future_blocking = True
+            return parked
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            return waiting
+        return self._rest.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        if self._rest is None:
+            raise error[0]
+        self._waiting = None
+        return self._rest.throw(*error)
+
+    def close(self) -> None:
+        if self._rest is not None:
+            self._rest.close()
+
+    def __await__(self) -> Any:
+        raise TypeError("a shell is run by its task only")
+
+
+class Starter:
+    """Starts coroutines at once, as tasks of the running loop."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._spare: asyncio.Task[None] | None = None
+        self._shell: _Shell | None = None
+        self._context = contextvars.Context()
+        self._clean = self._context
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+        """Take the first step of `work`; the task that goes on with it, or None where it ended there.
+
+        `work` must not raise: whoever starts it like this sees no exception.
+        """
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        if _EAGER:
+            started: asyncio.Task[None] = asyncio.Task(work, loop=loop, eager_start=True)  # type: ignore[call-arg]
+            return None if started.done() else started
+        task = self._spare
+        if task is None or task.done():
+            task = self._park(loop)
+        shell, context = self._shell, self._context
+        # What the first step starts in turn must not find this spare.
+        self._spare = None
+        current = asyncio.current_task(loop)
+        if current is not None:
+            _leave(loop, current)
+        _enter(loop, task)
+        try:
+            waiting = context.run(work.send, None)
+        except StopIteration:
+            self._keep(task, shell, context)
+            return None
+        finally:
+            _leave(loop, task)
+            if current is not None:
+                _enter(loop, current)
+        assert shell is not None
+        shell.fill(work, waiting)
+        return task
+
+    def close(self) -> None:
+        """End the spare task."""
+        if self._spare is not None:
+            self._spare.cancel()
+            self._spare = None
+
+    def _park(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        self._context = contextvars.copy_context()
+        self._clean = self._context.copy()
+        self._shell = _Shell(loop.create_future())
+        return loop.create_task(self._shell, context=self._context)
+
+    def _keep(self, task: asyncio.Task[None], shell: _Shell | None, context: contextvars.Context) -> None:
+        """The spare is as it was, unless the coroutine left its mark on the context, or on the task."""
+        if self._spare is None and context is self._context and context == self._clean and not task.cancelling():
+            self._spare, self._shell = task, shell
+        else:
+            task.cancel()

@@ -1,0 +1,316 @@
+"""Endpoint: one end of a transport as the call protocol sees it. It decodes each message once and hands it on."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
+
+from operations.calls.codec import JSON, Codec, codec_of
+from operations.calls.counters import Counters
+from operations.calls.deadlines import Deadlines
+from operations.calls.events import (
+    VERSION,
+    Aborted,
+    CallAborted,
+    CallAccepted,
+    CallCompleted,
+    CallCredit,
+    CallFailed,
+    CallRequested,
+    CallResponded,
+    Event,
+    Header,
+)
+from operations.calls.failures import failed_event
+from operations.errors import CallError
+from operations.pubsub import Stop, Transport
+
+_log = logging.getLogger("operations")
+WORKERS = "workers"
+"""The address at which workers announce themselves."""
+_MOST_REMEMBERED = 10_000
+
+
+class Waiting(Protocol):
+    """A call or stream that waits for its answers."""
+
+    worker: str | None
+    since: float
+    """When it was last sent or heard of, by the loop's clock."""
+
+    @property
+    def operation_id(self) -> str:
+        """What was called."""
+
+    def responded(self, event: CallResponded, codec: Codec, size: int) -> None:
+        """An answer came."""
+
+    def completed(self, event: CallCompleted) -> None:
+        """There will be no more answers."""
+
+    def failed(self, error: CallError) -> None:
+        """It ended without a value."""
+
+    def accepted(self, worker: str) -> None:
+        """This worker has it."""
+
+    def lost(self, reason: str) -> None:
+        """The transport was lost."""
+
+    def regained(self) -> None:
+        """The transport is back."""
+
+
+class Running(Protocol):
+    """A call or stream that this end runs for somebody."""
+
+    def abort(self, reason: str) -> None:
+        """The caller gave up."""
+
+    def credit(self, items: int, size: int) -> None:
+        """The caller has room for more."""
+
+
+class InFlight(Protocol):
+    """Whatever runs calls without the tables here."""
+
+    @property
+    def in_flight(self) -> int:
+        """How many run now."""
+
+
+Requests = Callable[[CallRequested, Codec], None]
+Notices = Callable[[Event], None]
+
+
+class Endpoint:
+    """What the PendingRequestMaps and CallHandlers on one transport share: peer name, ids, tables, counters."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.peer = transport.peer
+        self.lifeline: object = None
+        self.direct: list[InFlight] = []
+        self.counters = Counters(lambda: len(self.running) + sum(target.in_flight for target in self.direct))
+        self.deadlines = Deadlines()
+        self.waiting: dict[str, Waiting] = {}
+        self.running: dict[str, Running] = {}
+        self.namespaces: dict[str, list[Requests]] = {}
+        self.notices: list[Notices] = []
+        self.new_worker = itertools.count(1).__next__
+        self._counter = itertools.count(1)
+        self._issued = 0
+        self._unanswered: dict[str, None] = {}
+        self._stops: dict[str, tuple[Stop, int]] = {}
+        self.hear(f"inbox.{self.peer}")
+        self._unwatch = transport.watch(self._up, self._down)
+
+    def new_id(self) -> str:
+        """A request id that nobody else can have: this peer's random name and a counter."""
+        self._issued = next(self._counter)
+        return f"{self.peer}-{self._issued:x}"
+
+    def hear(self, address: str, group: str | None = None) -> Stop:
+        """Receive what is sent to an address; the same one heard twice is delivered once."""
+        stop, users = self._stops.get(address, (None, 0))
+        if stop is None:
+            stop = self.transport.listen(address, self.receive, group=group)
+        self._stops[address] = stop, users + 1
+        return lambda: self._unhear(address)
+
+    def _unhear(self, address: str) -> None:
+        stop, users = self._stops.pop(address, (None, 0))
+        if stop is not None and users > 1:
+            self._stops[address] = stop, users - 1
+        elif stop is not None:
+            stop()
+
+    def receive(self, message: bytes) -> None:
+        """Hand a message to whom it is for; whatever is in it, this never raises."""
+        try:
+            codec = codec_of(message)
+            try:
+                event = codec.decode(message)
+            except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
+                self._note_unreadable(codec, message)
+                return
+            self._dispatch(event, codec, len(message))
+        except Exception:  # noqa: BLE001  # one message must not stop the reader
+            self.counters.malformed += 1
+            _log.exception("a message could not be handled")
+
+    def _note_unreadable(self, codec: Codec, message: bytes) -> None:
+        """Count what is no event of ours: of a type we do not know, or no event at all."""
+        try:
+            header = codec.decode_header(message)
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
+            self.counters.malformed += 1
+            return
+        if header.type in KNOWN:
+            self.counters.malformed += 1
+            self._refuse_unreadable(header)
+        else:
+            self.counters.dropped += 1
+
+    def _refuse_unreadable(self, header: Header) -> None:
+        """Tell the sender of a request that cannot be read, so that it need not wait for its deadline."""
+        if header.type == "call.requested" and header.id:
+            error = CallError("VALIDATION_ERROR", "the request could not be read", {"executed": "no"})
+            self.send_error(header.id, error, JSON)
+
+    def _dispatch(self, event: Event, codec: Codec, size: int) -> None:
+        kind = type(event)
+        if kind is CallResponded:
+            waiting = self.waiting.get(event.id)
+            if waiting is None:
+                self._note_unexpected(event.id)
+            else:
+                waiting.responded(event, codec, size)  # type: ignore[arg-type]
+        elif isinstance(event, CallRequested):
+            self._request(event, codec)
+        else:
+            self._dispatch_other(event, codec)
+
+    def _dispatch_other(self, event: Event, codec: Codec) -> None:
+        if isinstance(event, CallCredit):
+            running = self.running.get(event.id)
+            if running is not None:
+                running.credit(event.payload.items, event.payload.bytes)
+            else:
+                self.counters.dropped += 1
+        elif isinstance(event, CallAborted):
+            self._abort(event)
+        elif isinstance(event, (CallCompleted, CallFailed, CallAccepted)):
+            waiting = self.waiting.get(event.id)
+            if waiting is None:
+                self._note_unexpected(event.id)
+            elif isinstance(event, CallCompleted):
+                waiting.completed(event)
+            elif isinstance(event, CallAccepted):
+                waiting.accepted(event.payload.worker_id)
+            else:
+                waiting.failed(read_error(event, codec))
+        else:
+            for notice in list(self.notices):
+                notice(event)
+
+    def _request(self, event: CallRequested, codec: Codec) -> None:
+        if event.payload.request_id != event.id:
+            self.counters.malformed += 1
+            return
+        handlers = self.namespaces.get(event.to.rpartition(".")[0])
+        if not handlers:
+            self.counters.dropped += 1
+            error = CallError("UNAVAILABLE", f"{event.to}: nobody offers it here", {"executed": "no"})
+            self.send_error(event.id, error, codec)
+            return
+        handlers[0](event, codec)
+
+    def _abort(self, event: CallAborted) -> None:
+        running = self.running.get(event.id)
+        if running is not None:
+            running.abort(event.payload.reason)
+            return
+        waiting = self.waiting.get(event.id)
+        if waiting is not None:
+            reason = event.payload.reason or "the worker gave up"
+            waiting.failed(CallError("ABORTED", reason, {"executed": "unknown"}))
+            return
+        self.counters.dropped += 1
+
+    def _note_unexpected(self, request_id: str) -> None:
+        """Count an answer that nobody waits for: late, a duplicate, or of somebody else's call."""
+        if request_id in self._unanswered:
+            self.counters.late += 1
+            return
+        peer, _, number = request_id.rpartition("-")
+        try:
+            ours = peer == self.peer and 0 < int(number, 16) <= self._issued
+        except ValueError:
+            ours = False
+        if ours:
+            self.counters.duplicate += 1
+        else:
+            self.counters.foreign += 1
+
+    def forget(self, request_id: str, *, answered: bool) -> None:
+        """A call of this end is over; an answer that still comes is late where none had come, else a duplicate."""
+        if self.waiting.pop(request_id, None) is not None and not answered:
+            self._unanswered[request_id] = None
+            if len(self._unanswered) > _MOST_REMEMBERED:
+                del self._unanswered[next(iter(self._unanswered))]
+
+    def send_error(self, request_id: str, error: CallError, codec: Codec) -> None:
+        """Tell the caller that its call ended in an error; details that cannot travel are left out."""
+        self.transport.send(inbox_of(request_id), codec.encode(failed_event(request_id, error, codec)))
+
+    def send_abort(self, request_id: str, address: str, codec: Codec, reason: str = "") -> None:
+        """Tell the other side that this one gave up."""
+        payload = Aborted(request_id, reason)
+        self.transport.send(address, codec.encode(CallAborted(VERSION, request_id, "", payload)))
+
+    def _up(self) -> None:
+        for waiting in list(self.waiting.values()):
+            waiting.regained()
+
+    def _down(self, reason: str) -> None:
+        for waiting in list(self.waiting.values()):
+            waiting.lost(reason)
+
+
+KNOWN: frozenset[str] = frozenset(
+    kind.__struct_config__.tag for kind in Event.__args__ if isinstance(kind.__struct_config__.tag, str)
+)
+# An endpoint holds its transport, so that no other transport can have the same id while the entry lives.
+_endpoints: weakref.WeakValueDictionary[int, Endpoint] = weakref.WeakValueDictionary()
+
+
+def endpoint_of(transport: Transport) -> Endpoint:
+    """The one endpoint of a transport."""
+    endpoint = _endpoints.get(id(transport))
+    if endpoint is None:
+        endpoint = _endpoints[id(transport)] = Endpoint(transport)
+    return endpoint
+
+
+def inbox_of(request_id: str) -> str:
+    """The address of whoever made a request: its id begins with the peer's name."""
+    return f"inbox.{request_id.rpartition('-')[0]}"
+
+
+def namespaces_of(operation_ids: Iterable[str]) -> set[str]:
+    """The namespaces of some operations."""
+    return {operation_id.rpartition(".")[0] for operation_id in operation_ids}
+
+
+@functools.lru_cache(maxsize=4096)
+def work_address(operation_id: str) -> str:
+    """Where requests for an operation go: to one of the workers of its namespace."""
+    return f"work.{operation_id.rpartition('.')[0]}"
+
+
+@functools.lru_cache(maxsize=4096)
+def control_address(operation_id: str) -> str:
+    """Where control of a call goes while its worker is not known: to all workers of its namespace."""
+    return f"control.{operation_id.rpartition('.')[0]}"
+
+
+def worker_address(worker_id: str) -> str:
+    """Where control of a call goes once its worker is known: `<peer>.<number>` is at its peer's inbox."""
+    return f"inbox.{worker_id.partition('.')[0]}"
+
+
+def read_error(event: CallFailed, codec: Codec) -> CallError:
+    """The error that travelled."""
+    payload = event.payload
+    try:
+        details = codec.read(payload.details)
+    except CallError:
+        details = None
+    return CallError(payload.code, payload.message, details)

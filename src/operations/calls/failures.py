@@ -1,0 +1,60 @@
+"""The typed errors of the call protocol itself; each says whether the call may have run."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from operations.calls.codec import Codec
+from operations.calls.events import NULL, VERSION, CallFailed, Failed
+from operations.errors import CallError, ErrorCode
+
+Executed = Literal["no", "unknown", "yes"]
+
+
+def unavailable(operation_id: str, reason: str, executed: Executed) -> CallError:
+    """Nobody to answer, or the way to whoever answers was lost."""
+    details = {"operationId": operation_id, "executed": executed}
+    return CallError(ErrorCode.UNAVAILABLE, f"{operation_id}: {reason}", details)
+
+
+def timed_out(operation_id: str, executed: Executed, when: str = "during the call", **more: Any) -> CallError:
+    """The deadline passed."""
+    details = {"operationId": operation_id, "executed": executed, **more}
+    return CallError(ErrorCode.TIMEOUT, f"{operation_id}: the deadline passed {when}", details)
+
+
+def aborted(operation_id: str, reason: str, executed: Executed = "unknown") -> CallError:
+    """The other side gave up."""
+    details = {"operationId": operation_id, "executed": executed}
+    return CallError(ErrorCode.ABORTED, f"{operation_id}: {reason or 'aborted'}", details)
+
+
+def too_large(operation_id: str, what: str, size: int, limit: int, executed: Executed) -> CallError:
+    """A message over the largest payload that the transport carries."""
+    code = ErrorCode.VALIDATION_ERROR if executed == "no" else ErrorCode.EXECUTION_ERROR
+    details = {
+        "operationId": operation_id,
+        "reason": "PAYLOAD_TOO_LARGE",
+        "size": size,
+        "limit": limit,
+        "executed": executed,
+    }
+    return CallError(code, f"{operation_id}: the {what} has {size:,} bytes, and at most {limit:,} travel", details)
+
+
+def executed_of(error: CallError) -> Executed:
+    """Whether the call that ended in `error` may have run."""
+    details = error.details
+    executed = details.get("executed") if isinstance(details, dict) else None
+    return executed if executed in ("no", "yes") else "unknown"
+
+
+def failed_event(request_id: str, error: CallError, codec: Codec) -> CallFailed:
+    """The event that carries an error; details that cannot travel are left out."""
+    details = NULL
+    if error.details is not None:
+        try:
+            details = codec.raw(error.details)
+        except CallError:
+            details = NULL
+    return CallFailed(VERSION, request_id, "", Failed(request_id, str(error.code), error.message, details))

@@ -1,0 +1,342 @@
+"""CallHandler: answers requests from a transport out of a registry. It alone publishes; handlers only return."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from operations.access import require_access
+from operations.calls.codec import Codec
+from operations.calls.counters import Counters
+from operations.calls.direct import DirectTarget
+from operations.calls.eager import Starter
+from operations.calls.endpoint import Endpoint, endpoint_of, namespaces_of
+from operations.calls.events import CallRequested
+from operations.calls.failures import unavailable
+from operations.calls.pending import PendingRequestMap
+from operations.calls.presence import Announcer
+from operations.calls.running import RunningCall, RunningStream
+from operations.calls.workplace import Entrant
+from operations.context import NO_ENV, Env, Identity, OperationContext
+from operations.env import build_env
+from operations.envelope import ResponseEnvelope
+from operations.errors import CallError
+from operations.pubsub import Stop, Transport
+from operations.registry import OperationRegistry
+from operations.spec import Operation, OperationType
+
+Identify = Callable[[CallRequested], Identity | None]
+"""Who makes a request, for a transport whose word is not enough: a signature that was verified, say."""
+
+_MOST_REMEMBERED = 65_536
+_ACCEPT_SECONDS = 0.1
+CONCURRENCY = 1_024
+QUEUE = 100_000
+
+
+class CallHandler:
+    """The worker's side of the call protocol: look up, check access, validate, run, publish.
+
+    At most `concurrency` calls run at a time; `queue` more may wait, and beyond that requests are refused as not run.
+    The caller's identity is what the transport vouches for, or what `identify` finds: never what a payload claims.
+    """
+
+    def __init__(
+        self,
+        registry: OperationRegistry,
+        pubsub: Transport,
+        *,
+        concurrency: int = CONCURRENCY,
+        queue: int = QUEUE,
+        pool: bool = False,
+        identify: Identify | None = None,
+    ) -> None:
+        self.registry = registry
+        self.endpoint: Endpoint = endpoint_of(pubsub)
+        self.transport = pubsub
+        self.pending = PendingRequestMap(pubsub)
+        self.worker_id = f"{self.endpoint.peer}.{self.endpoint.new_worker()}"
+        self.starter = Starter()
+        self._identify = identify
+        self._free = concurrency
+        self._most_waiting = queue
+        self._entrants: deque[Entrant] = deque()
+        self._running: dict[str, RunningCall] = {}
+        self._unaccepted: dict[str, RunningCall] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+        self._seen: dict[str, int] = {}
+        self._idle: asyncio.Future[None] | None = None
+        self._stops: dict[str, list[Stop]] = {}
+        self._direct = DirectTarget(self)
+        self._announcer = Announcer(self, pool=pool)
+        self.refresh()
+
+    @property
+    def counters(self) -> Counters:
+        """What became of the messages of this end of the transport."""
+        return self.endpoint.counters
+
+    @property
+    def in_flight(self) -> int:
+        """How many calls and streams run here or wait for a place."""
+        return len(self._running) + self._direct.in_flight
+
+    @property
+    def rejected(self) -> Mapping[str, str]:
+        """The operations that the hub refused, each with the reason."""
+        return self._announcer.rejected
+
+    def refresh(self) -> None:
+        """Serve what the registry holds now: call it when operations were added or removed."""
+        wanted = namespaces_of(spec.id for spec in self.registry.list())
+        for namespace in wanted - self._stops.keys():
+            self._stops[namespace] = self._open(namespace)
+        for namespace in self._stops.keys() - wanted:
+            self._shut(namespace)
+        self._announcer.announce()
+
+    def _open(self, namespace: str) -> list[Stop]:
+        endpoint = self.endpoint
+        endpoint.namespaces.setdefault(namespace, []).append(self._requested)
+        stops = [
+            endpoint.hear(f"work.{namespace}", f"workers.{namespace}"),
+            endpoint.hear(f"control.{namespace}"),
+        ]
+        offer = getattr(self.transport, "offer", None)
+        if offer is not None:
+            stops.append(offer(f"work.{namespace}", self._direct))
+        return stops
+
+    def _shut(self, namespace: str) -> None:
+        for stop in self._stops.pop(namespace):
+            stop()
+        self.endpoint.namespaces[namespace].remove(self._requested)
+
+    async def drain(self, *, grace: float = 30.0) -> None:
+        """Leave gracefully: no new requests, wait for what runs, and after `grace` seconds end it."""
+        await self._announcer.leave()
+        for namespace in list(self._stops):
+            for stop in self._stops[namespace]:
+                stop()
+        if self.in_flight:
+            self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._idle,), timeout=grace)
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave at once: what still runs is cancelled, and its callers are told."""
+        self._announcer.close()
+        for namespace in list(self._stops):
+            self._shut(namespace)
+        for running in list(self._running.values()):
+            running.end(unavailable(running.operation_id, "the worker is shutting down", "unknown"))
+        self._direct.stop()
+        tasks = [running.task for running in self._running.values() if running.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+        self.starter.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+
+    def admit(self, operation_id: str, identity: Identity | None) -> Operation[Any]:
+        """The operation, if it is here and this caller may call it."""
+        operation = self.registry.get_operation(operation_id)
+        if operation is None:
+            raise self.registry.not_found(operation_id)
+        access = operation.spec.access_control
+        if access.required_scopes or access.required_scopes_any or access.resource_type or access.resource_action:
+            require_access(operation.spec, identity)
+        return operation
+
+    def needs_context(self, operation: Operation[Any]) -> bool:
+        """Whether anybody looks at the context of a call."""
+        return operation.wants_context or self.registry.has_interceptors
+
+    def context(
+        self,
+        operation: Operation[Any],
+        request_id: str,
+        parent: str | None,
+        identity: Identity | None,
+        deadline: int | None,
+        metadata: Mapping[str, Any] | None,
+        *,
+        kept: bool = True,
+    ) -> OperationContext:
+        """The context of a call from elsewhere: untrusted, its deadline kept here, its nested calls on the bus."""
+        bare = OperationContext(
+            request_id=request_id,
+            parent_request_id=parent,
+            identity=identity,
+            deadline=deadline,
+            deadline_kept=kept,
+            metadata=metadata or {},
+            trusted=False,
+        )
+        return msgspec.structs.replace(bare, env=self._env(bare)) if operation.wants_context else bare
+
+    def _env(self, context: OperationContext) -> Env:
+        return build_env(self.registry, context, invoke=self._invoke, stream=self._follow)
+
+    def _invoke(self, operation_id: str, input: Any, context: OperationContext) -> Awaitable[ResponseEnvelope[Any]]:
+        """A nested call: what this worker has it runs itself (a place more would be a deadlock); the rest is called."""
+        if operation_id in self.registry:
+            return self.registry.execute_nested(operation_id, input, self._complete(operation_id, context))
+        return self.pending.call(
+            operation_id,
+            input,
+            deadline=context.deadline,
+            identity=self._claimable(context),
+            parent_request_id=context.parent_request_id,
+            metadata=context.metadata,
+        )
+
+    def _follow(self, operation_id: str, input: Any, context: OperationContext) -> AsyncIterator[ResponseEnvelope[Any]]:
+        if operation_id in self.registry:
+            return self.registry.subscribe_nested(operation_id, input, self._complete(operation_id, context))
+        return self.pending.subscribe(
+            operation_id,
+            input,
+            deadline=context.deadline,
+            identity=self._claimable(context),
+            parent_request_id=context.parent_request_id,
+            metadata=context.metadata,
+        )
+
+    def _complete(self, operation_id: str, context: OperationContext) -> OperationContext:
+        """The context with an env that reaches the bus, where the operation looks at it."""
+        operation = self.registry.get_operation(operation_id)
+        if context.env is not NO_ENV or operation is None or not operation.wants_context:
+            return context
+        return msgspec.structs.replace(context, env=self._env(context))
+
+    def _claimable(self, context: OperationContext) -> Identity | None:
+        return context.identity if self.transport.capabilities.claims_identity else None
+
+    def _requested(self, event: CallRequested, codec: Codec) -> None:
+        request_id = event.id
+        if self._is_duplicate(event):
+            self.counters.duplicate += 1
+            return
+        try:
+            identity = self._authenticate(event)
+            operation = self.admit(event.to, identity)
+        except CallError as error:
+            self.endpoint.send_error(request_id, error, codec)
+            return
+        if self.is_full:
+            self.endpoint.send_error(request_id, self.refuse(event.to), codec)
+            return
+        kind = RunningStream if event.stream else RunningCall
+        running = kind(self, event, codec, operation, identity)
+        if running.is_too_late():
+            return
+        self._remember(request_id, event.payload.attempt)
+        if self._free > 0:
+            # Most handlers never wait: those have answered here, and nothing was written down about them.
+            self._free -= 1
+            running.begin()
+            if not running.ended:
+                self._track(running, request_id)
+        else:
+            self._track(running, request_id)
+            self._entrants.append(running)
+
+    def _track(self, running: RunningCall, request_id: str) -> None:
+        """Write down a request that takes its time: for its deadline, for control, and to tell who has it."""
+        self._running[request_id] = self.endpoint.running[request_id] = running
+        self._unaccepted[request_id] = running
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(_ACCEPT_SECONDS, self._accept)
+        running.arm()
+
+    def _is_duplicate(self, event: CallRequested) -> bool:
+        """Whether this request was here: running, or answered and not one that may run again."""
+        if event.id in self.endpoint.running:
+            return True
+        attempt = self._seen.get(event.id)
+        if attempt is None:
+            return False
+        spec = self.registry.get_spec(event.to)
+        return event.payload.attempt <= attempt or spec is None or spec.type is not OperationType.QUERY
+
+    def _remember(self, request_id: str, attempt: int) -> None:
+        self._seen[request_id] = attempt
+        if len(self._seen) > _MOST_REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+
+    def _authenticate(self, event: CallRequested) -> Identity | None:
+        """Who the caller is: as the transport vouches, else as `identify` finds, else nobody."""
+        claimed = event.payload.identity
+        source = self.transport.capabilities.identity
+        if source == "caller":
+            return claimed
+        if claimed is not None:
+            self.counters.forged += 1
+        if self._identify is not None:
+            return self._identify(event)
+        return event.identity if source == "hub" else None
+
+    def _accept(self) -> None:
+        """Tell the callers of what has run for a while which worker has it."""
+        loop = asyncio.get_running_loop()
+        oldest = loop.time() - _ACCEPT_SECONDS * 0.9
+        for request_id, running in list(self._unaccepted.items()):
+            if running.since > oldest:
+                break
+            del self._unaccepted[request_id]
+            running.accept(self.worker_id)
+        self._sweep = loop.call_later(_ACCEPT_SECONDS, self._accept) if self._unaccepted else None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every place is taken and as many wait as may."""
+        return self._free <= 0 and len(self._entrants) >= self._most_waiting
+
+    def refuse(self, operation_id: str) -> CallError:
+        """Count a request that there is no room for; the error says that it was not run."""
+        self.counters.rejected += 1
+        return unavailable(operation_id, "the worker has too many requests waiting", "no")
+
+    def enter(self, entrant: Entrant) -> None:
+        """Run at once where there is a place, else when one becomes free."""
+        if self._free > 0:
+            self._free -= 1
+            entrant.begin()
+        else:
+            self._entrants.append(entrant)
+
+    def withdraw(self, entrant: Entrant) -> None:
+        """Stop waiting for a place."""
+        if entrant in self._entrants:
+            self._entrants.remove(entrant)
+
+    def take_place(self) -> bool:
+        """Take a place without waiting, if there is one."""
+        if self._free <= 0:
+            return False
+        self._free -= 1
+        return True
+
+    def leave(self) -> None:
+        """Give a place back: the next one that waits begins."""
+        if self._entrants:
+            self._entrants.popleft().begin()
+        else:
+            self._free += 1
+        if self._idle is not None:
+            self._check_idle()
+
+    def finished(self, request_id: str) -> None:
+        """A call or stream is over."""
+        if self._running.pop(request_id, None) is not None:
+            self.endpoint.running.pop(request_id, None)
+            self._unaccepted.pop(request_id, None)
+
+    def _check_idle(self) -> None:
+        if self._idle is not None and not self._idle.done() and not self.in_flight:
+            self._idle.set_result(None)

@@ -1,0 +1,298 @@
+"""Hub: where spokes dial in, authenticate and register; it exposes their operations and routes calls between them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import ssl
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+import msgspec
+
+from operations.calls.authentication import Authenticator, Principal
+from operations.calls.codec import CODECS, JSON, codec_of
+from operations.calls.counters import Counters
+from operations.calls.events import VERSION, HubHello, HubWelcome, Welcome
+from operations.calls.routing import Router, Session
+from operations.context import Identity
+from operations.pubsub import Capabilities, Receive, Stop, Undelivered
+from operations.pubsub.websocket import HEARTBEAT_SECONDS, MAX_PAYLOAD, Connection, Listener, serve
+
+_HELLO_WITHIN = 5.0
+_SHORTEST_NAME = 16
+_MOST_REMEMBERED = 100_000
+
+
+class Hub:
+    """A WebSocket server that spokes register at: `async with Hub(authenticator, port=…) as hub:`.
+
+    Code in the hub's own process calls and serves through `hub.transport()`.
+    """
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        heartbeat: float = HEARTBEAT_SECONDS,
+        max_payload: int = MAX_PAYLOAD,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.router = Router()
+        self.heartbeat = heartbeat
+        self.max_payload = max_payload
+        self._authenticator = authenticator
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._listener: Listener | None = None
+        self._spokes: set[SpokeSession] = set()
+        self._owners: dict[str, str] = {}
+        self._numbers = itertools.count(1)
+
+    @property
+    def port(self) -> int:
+        """The port it listens at."""
+        return self._listener.port if self._listener is not None else self._port
+
+    @property
+    def url(self) -> str:
+        """Where spokes dial."""
+        return f"{'wss' if self._tls is not None else 'ws'}://{self._host}:{self.port}/"
+
+    @property
+    def counters(self) -> Counters:
+        """What became of the events that came here."""
+        return self.router.counters
+
+    @property
+    def operations(self) -> list[str]:
+        """The ids that can be called now."""
+        return sorted(self.router.offers)
+
+    @property
+    def connected(self) -> list[str]:
+        """The identities of the spokes that are connected now."""
+        return sorted(spoke.session.principal.identity.id for spoke in self._spokes if spoke.joined)
+
+    def transport(self) -> HubTransport:
+        """An end of the bus in the hub's own process; it is trusted, and may call on anybody's behalf."""
+        return HubTransport(self.router, self.max_payload)
+
+    async def __aenter__(self) -> Hub:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Listen."""
+        self._listener = await serve(
+            self._admit,
+            host=self._host,
+            port=self._port,
+            heartbeat=self.heartbeat,
+            max_payload=self.max_payload,
+            tls=self._tls,
+        )
+
+    async def close(self) -> None:
+        """Accept nobody any more and close every connection; spokes come back by themselves when a hub does."""
+        if self._listener is not None:
+            self._port = self._listener.port
+            await self._listener.close()
+            self._listener = None
+        await asyncio.gather(*(spoke.close("the hub is shutting down") for spoke in list(self._spokes)))
+
+    def _admit(self, token: str | None) -> SpokeSession:
+        principal = self._authenticator.authenticate(token)
+        spoke = SpokeSession(self, f"s{next(self._numbers)}", principal)
+        self._spokes.add(spoke)
+        return spoke
+
+    def forget(self, spoke: SpokeSession) -> None:
+        """A connection is gone."""
+        self._spokes.discard(spoke)
+
+    def owns(self, peer: str, identity: Identity) -> bool:
+        """Whether a peer's name is this identity's: names are seen by others, and stay with who used them first."""
+        if len(peer) < _SHORTEST_NAME or "." in peer:
+            return False
+        owner = self._owners.setdefault(peer, identity.id)
+        if len(self._owners) > _MOST_REMEMBERED:
+            del self._owners[next(iter(self._owners))]
+        return owner == identity.id
+
+    def predecessor(self, spoke: SpokeSession, peer: str) -> SpokeSession | None:
+        """The connection that the same peer had before, where the hub has not noticed its end yet."""
+        return next((other for other in self._spokes if other is not spoke and other.session.peer == peer), None)
+
+
+class SpokeSession:
+    """The hub's side of one spoke's connection."""
+
+    def __init__(self, hub: Hub, name: str, principal: Principal) -> None:
+        self.joined = False
+        self._hub = hub
+        self._connection: Connection | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self.session = Session(name, principal, self._deliver)
+
+    def opened(self, connection: Connection) -> None:
+        """Wait for the hello, and for the token to expire."""
+        self._connection = connection
+        loop = asyncio.get_running_loop()
+        self._timers.append(loop.call_later(_HELLO_WITHIN, self._require_hello))
+        expires_at = self.session.principal.expires_at
+        if expires_at is not None:
+            left = max(0.0, expires_at - time.time())
+            self._timers.append(loop.call_later(left, connection.abort, "the token expired"))
+
+    def received(self, connection: Connection, message: bytes) -> None:
+        """The hello first, then events."""
+        if self.joined:
+            self._hub.router.receive(self.session, message)
+        else:
+            self._greet(connection, message)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """The connection is gone, and what it offered with it."""
+        for timer in self._timers:
+            timer.cancel()
+        self._hub.forget(self)
+        if self.joined:
+            self.joined = False
+            self._hub.router.leave(self.session, reason)
+
+    async def close(self, reason: str) -> None:
+        """Close the connection and wait until it is."""
+        if self._connection is not None:
+            await self._connection.close(reason)
+
+    def abort(self, reason: str) -> None:
+        """Cut the connection; what it offered is gone before this returns."""
+        if self._connection is not None:
+            self._connection.abort(reason)
+            self.closed(self._connection, reason)
+
+    def _deliver(self, message: bytes) -> None:
+        if self._connection is not None:
+            self._connection.send(message)
+
+    def _require_hello(self) -> None:
+        if not self.joined and self._connection is not None:
+            self._connection.abort("no hello came")
+
+    def _greet(self, connection: Connection, message: bytes) -> None:
+        try:
+            event = codec_of(message).decode(message)
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
+            event = None
+        if not isinstance(event, HubHello):
+            self._hub.counters.malformed += 1
+            connection.abort("the first event is not a hello")
+            return
+        hello = event.payload
+        if not self._succeed(hello.peer, hello.generation):
+            self._hub.counters.foreign += 1
+            connection.abort("another spoke has this name")
+            return
+        session = self.session
+        session.peer, session.generation, session.max_payload = hello.peer, hello.generation, hello.max_payload
+        session.codecs = frozenset(hello.codecs) & CODECS.keys() or frozenset({"json"})
+        self._welcome(connection, batch=hello.batch)
+
+    def _welcome(self, connection: Connection, *, batch: bool) -> None:
+        session, hub = self.session, self._hub
+        welcome = Welcome(
+            session.name,
+            tuple(sorted(session.codecs)),
+            hub.heartbeat,
+            hub.max_payload,
+            batch,
+            session.principal.identity,
+            list(session.principal.namespaces),
+        )
+        self.joined = True
+        hub.router.join(session)
+        connection.send(JSON.encode(HubWelcome(VERSION, "", session.peer, welcome)))
+        connection.flush()
+        connection.batches = batch
+
+    def _succeed(self, peer: str, generation: int) -> bool:
+        """Take the place of an older connection of the same peer; a name that somebody else has is refused."""
+        if not self._hub.owns(peer, self.session.principal.identity):
+            return False
+        older = self._hub.predecessor(self, peer)
+        if older is None:
+            return True
+        if generation <= older.session.generation:
+            return False
+        older.abort("the spoke connected again")
+        return True
+
+
+class HubTransport:
+    """The hub's own end of the bus: a session without a connection."""
+
+    def __init__(self, router: Router, max_payload: int) -> None:
+        self.peer = os.urandom(16).hex()
+        self.capabilities = Capabilities(
+            knows_no_responders=True,
+            tracks_peers=True,
+            groups=True,
+            ordered=True,
+            max_payload=max_payload,
+            identity="hub",
+            claims_identity=True,
+        )
+        self._router = router
+        self._receivers: dict[Receive, int] = {}
+        principal = Principal(Identity("hub"), ("*",))
+        self._session = Session(f"local-{self.peer}", principal, self._hand_over, trusted=True)
+        self._session.peer = self.peer
+        router.join(self._session)
+
+    def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
+        """Route a message; the router answers what it cannot deliver."""
+        self._router.receive(self._session, message)
+
+    def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
+        """Receive whatever is routed to this end."""
+        return keep_receiver(self._receivers, receive)
+
+    def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
+        """The hub's own end is never lost: neither is ever called."""
+        return lambda: None
+
+    async def close(self) -> None:
+        """Leave the hub."""
+        self._router.leave(self._session, "it was closed")
+
+    def _hand_over(self, message: bytes) -> None:
+        for receive in list(self._receivers):
+            receive(message)
+
+
+def keep_receiver(receivers: dict[Receive, int], receive: Receive) -> Stop:
+    """Add a receiver of a transport that is one pipe; the same one added twice gets each message once."""
+    receivers[receive] = receivers.get(receive, 0) + 1
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        if stopped:
+            return
+        stopped = True
+        receivers[receive] -= 1
+        if not receivers[receive]:
+            del receivers[receive]
+
+    return stop

@@ -1,0 +1,152 @@
+"""from_call: operations of remote workers in a local registry, kept up to date as workers come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from types import TracebackType
+from typing import Any
+
+from operations.calls.endpoint import endpoint_of
+from operations.calls.events import Announced
+from operations.calls.pending import PendingRequestMap
+from operations.calls.presence import Directory
+from operations.context import OperationContext
+from operations.envelope import ResponseEnvelope
+from operations.errors import CallError
+from operations.pubsub import Transport
+from operations.registry import OperationRegistry
+from operations.spec import Operation, OperationSpec, OperationType
+
+
+class RemoteOperations:
+    """The operations that remote workers offer now, as Operations whose handlers call them."""
+
+    def __init__(
+        self, pubsub: Transport, registry: OperationRegistry | None, *, namespaces: Iterable[str] | None
+    ) -> None:
+        self.registry = registry if registry is not None else OperationRegistry()
+        self._pending = PendingRequestMap(pubsub)
+        self._namespaces = None if namespaces is None else tuple(namespaces)
+        self._offers: dict[str, dict[str, Operation[Any]]] = {}
+        self._imported: dict[str, Operation[Any]] = {}
+        self._watchers: list[asyncio.Future[None]] = []
+        self._claims_identity = pubsub.capabilities.claims_identity
+        self._directory = Directory(endpoint_of(pubsub), self._changed)
+        self._directory.ask()
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids imported now."""
+        return sorted(self._imported)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return once `condition` holds; it is looked at whenever workers came, went or changed."""
+        while not condition():
+            watcher = asyncio.get_running_loop().create_future()
+            self._watchers.append(watcher)
+            await watcher
+
+    async def ready(self, *operation_ids: str) -> None:
+        """Return once these operations are there; with none, once there are any."""
+        wanted = set(operation_ids)
+        await self.until(lambda: wanted <= self._imported.keys() if wanted else bool(self._imported))
+
+    def close(self) -> None:
+        """Take the imported operations out again, and follow nothing any more."""
+        self._directory.close()
+        for operation_id in list(self._imported):
+            self._withdraw(operation_id)
+
+    async def __aenter__(self) -> RemoteOperations:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _changed(self, worker_id: str, announced: Announced | None) -> None:
+        before = self._offers.pop(worker_id, {})
+        after = {} if announced is None else self._read(announced)
+        if after:
+            self._offers[worker_id] = after
+        for operation_id in before.keys() | after.keys():
+            self._settle(operation_id)
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+
+    def _read(self, announced: Announced) -> dict[str, Operation[Any]]:
+        operations = (self._read_one(data) for data in announced.operations)
+        return {operation.id: operation for operation in operations if operation is not None}
+
+    def _read_one(self, data: dict[str, Any]) -> Operation[Any] | None:
+        try:
+            spec = OperationSpec.from_dict(data)
+        except CallError:
+            self._pending.counters.malformed += 1
+            return None
+        if self._namespaces is not None and not any(spec.id.startswith(f"{name}.") for name in self._namespaces):
+            return None
+        streams = bool(data.get("streams", spec.type is OperationType.SUBSCRIPTION))
+        executes = bool(data.get("executes", spec.type is not OperationType.SUBSCRIPTION))
+        return Operation(
+            spec=spec,
+            handler=self._caller(spec) if executes else None,
+            stream=self._follower(spec) if streams else None,
+            dump=None,
+        )
+
+    def _settle(self, operation_id: str) -> None:
+        """Have in the registry what some worker offers; what was registered locally is never touched."""
+        offered = next((offer[operation_id] for offer in self._offers.values() if operation_id in offer), None)
+        imported = self._imported.get(operation_id)
+        if offered is None:
+            if imported is not None:
+                self._withdraw(operation_id)
+        elif imported is not None or operation_id not in self.registry:
+            self.registry.register(offered, replace=True)
+            self._imported[operation_id] = offered
+
+    def _withdraw(self, operation_id: str) -> None:
+        imported = self._imported.pop(operation_id)
+        if self.registry.get_operation(operation_id) is imported:
+            self.registry.unregister(operation_id)
+
+    def _caller(self, spec: OperationSpec) -> Callable[[Any, OperationContext], Coroutine[Any, Any, Any]]:
+        retry = spec.type is OperationType.QUERY
+
+        async def call(input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
+            return await self._pending.call(
+                spec.id,
+                input,
+                deadline=context.deadline,
+                identity=context.identity if self._claims_identity else None,
+                parent_request_id=context.parent_request_id or context.request_id,
+                metadata=context.metadata,
+                retry=retry,
+            )
+
+        return call
+
+    def _follower(self, spec: OperationSpec) -> Callable[[Any, OperationContext], AsyncIterator[Any]]:
+        def follow(input: Any, context: OperationContext) -> AsyncIterator[Any]:
+            return self._pending.subscribe(
+                spec.id,
+                input,
+                deadline=context.deadline,
+                identity=context.identity if self._claims_identity else None,
+                parent_request_id=context.parent_request_id or context.request_id,
+                metadata=context.metadata,
+            )
+
+        return follow
+
+
+def from_call(
+    pubsub: Transport, registry: OperationRegistry | None = None, *, namespaces: Iterable[str] | None = None
+) -> RemoteOperations:
+    """Import what remote workers offer into `registry` (a new one where none is given), and keep it up to date."""
+    return RemoteOperations(pubsub, registry, namespaces=namespaces)

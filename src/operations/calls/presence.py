@@ -1,0 +1,220 @@
+"""Presence: workers say what they offer and that they live; whoever cares keeps a directory of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from operations.calls.codec import JSON
+from operations.calls.endpoint import WORKERS, Endpoint
+from operations.calls.events import (
+    VERSION,
+    Announced,
+    Asked,
+    Event,
+    Worker,
+    WorkerAlive,
+    WorkerAnnounced,
+    WorkerAsked,
+    WorkerGone,
+    WorkerRegistered,
+)
+from operations.calls.failures import unavailable
+from operations.calls.workplace import Workplace
+
+HEARTBEAT_SECONDS = 2.0
+LOST_AFTER = 3
+"""How many heartbeats may be missing before a worker counts as lost."""
+_ACKNOWLEDGED_WITHIN = 2.0
+
+
+class Announcer:
+    """Tells the bus what one CallHandler offers: at the start, on changes, when asked, when the bus comes back."""
+
+    def __init__(self, handler: Workplace, *, pool: bool) -> None:
+        self._handler = handler
+        self._endpoint: Endpoint = handler.endpoint
+        self._pool = pool
+        self._generation = 0
+        self._gone = False
+        self._leaving: asyncio.Future[None] | None = None
+        self._pulse: asyncio.TimerHandle | None = None
+        self.rejected: Mapping[str, str] = {}
+        self._stop_hearing = self._endpoint.hear(WORKERS)
+        self._endpoint.notices.append(self._notice)
+        self._unwatch = handler.transport.watch(self.announce, lambda reason: None)
+        self._is_hub = handler.transport.capabilities.identity == "hub"
+        if not handler.transport.capabilities.tracks_peers:
+            self._beat()
+
+    def announce(self) -> None:
+        """Say what is offered; in process, where nobody may care, only that there is somebody to ask."""
+        self._generation += 1
+        if getattr(self._handler.transport, "direct", False):
+            self._say_alive()
+        else:
+            self._tell(WORKERS)
+
+    async def leave(self) -> None:
+        """Say that nothing more is accepted, and where a hub routes, wait until it has taken note."""
+        if self._gone:
+            return
+        self._gone = True
+        self._send(WorkerGone(VERSION, "", WORKERS, Worker(self._handler.worker_id)))
+        if self._is_hub:
+            self._leaving = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._leaving,), timeout=_ACKNOWLEDGED_WITHIN)
+
+    def close(self) -> None:
+        """Leave at once."""
+        if self._notice in self._endpoint.notices:
+            self._endpoint.notices.remove(self._notice)
+            if not self._gone:
+                self._gone = True
+                self._send(WorkerGone(VERSION, "", WORKERS, Worker(self._handler.worker_id)))
+            self._stop_hearing()
+            self._unwatch()
+        if self._pulse is not None:
+            self._pulse.cancel()
+
+    def _notice(self, event: Event) -> None:
+        if isinstance(event, WorkerAsked):
+            self._tell(f"inbox.{event.payload.peer}")
+        elif isinstance(event, WorkerRegistered) and event.to in ("", self._handler.worker_id):
+            self.rejected = event.payload.rejected
+            if self._leaving is not None and not self._leaving.done():
+                self._leaving.set_result(None)
+
+    def _tell(self, address: str) -> None:
+        operations = [describe(self._handler, spec.id) for spec in self._handler.registry.list()]
+        payload = Announced(self._handler.worker_id, self._generation, operations, self._pool)
+        self._send(WorkerAnnounced(VERSION, "", address, payload), address)
+
+    def _beat(self) -> None:
+        self._say_alive()
+        self._pulse = asyncio.get_running_loop().call_later(HEARTBEAT_SECONDS, self._beat)
+
+    def _say_alive(self) -> None:
+        self._send(WorkerAlive(VERSION, "", WORKERS, Worker(self._handler.worker_id, self._generation)))
+
+    def _send(self, event: Event, address: str = WORKERS) -> None:
+        self._endpoint.transport.send(address, JSON.encode(event))
+
+
+def describe(handler: Workplace, operation_id: str) -> dict[str, Any]:
+    """A spec as it is announced: as data, with the ways in which the operation can be called."""
+    operation = handler.registry.get_operation(operation_id)
+    if operation is None:
+        return {}
+    ways = {"executes": operation.handler is not None, "streams": operation.stream is not None}
+    return operation.spec.to_dict() | ways
+
+
+class Lifeline:
+    """Fails what waits for a worker that gives no sign of life, on a bus that would not tell."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._seen: dict[str, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        endpoint.hear(WORKERS)
+        endpoint.notices.append(self._notice)
+
+    def watch(self) -> None:
+        """Look after what waits, until nothing does."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_SECONDS, self._check)
+
+    def _notice(self, event: Event) -> None:
+        if isinstance(event, (WorkerAlive, WorkerAnnounced)):
+            self._seen[event.payload.worker_id] = asyncio.get_running_loop().time()
+        elif isinstance(event, WorkerGone):
+            self._seen.pop(event.payload.worker_id, None)
+
+    def _check(self) -> None:
+        self._timer = None
+        oldest = asyncio.get_running_loop().time() - HEARTBEAT_SECONDS * LOST_AFTER
+        for waiting in list(self._endpoint.waiting.values()):
+            # A worker says within a fraction of a second that it has a call: silence for so long is the worker's.
+            heard = self._seen.get(waiting.worker, 0.0) if waiting.worker is not None else 0.0
+            if max(heard, waiting.since) < oldest:
+                waiting.failed(unavailable(waiting.operation_id, "the worker gives no sign of life", "unknown"))
+        if self._endpoint.waiting:
+            self.watch()
+
+
+def lifeline_of(endpoint: Endpoint) -> Lifeline:
+    """The one lifeline of an endpoint."""
+    if not isinstance(endpoint.lifeline, Lifeline):
+        endpoint.lifeline = Lifeline(endpoint)
+    return endpoint.lifeline
+
+
+class Directory:
+    """Who offers what, as far as this end was told."""
+
+    def __init__(self, endpoint: Endpoint, changed: Callable[[str, Announced | None], None]) -> None:
+        self._endpoint = endpoint
+        self._changed = changed
+        self._seen: dict[str, float] = {}
+        self._known: dict[str, Announced] = {}
+        self._stop_hearing = endpoint.hear(WORKERS)
+        self._unwatch = endpoint.transport.watch(self.ask, self._lost)
+        self._timer: asyncio.TimerHandle | None = None
+        endpoint.notices.append(self._notice)
+        if not endpoint.transport.capabilities.tracks_peers:
+            self._expire_silent()
+
+    def ask(self) -> None:
+        """Ask every worker what it offers."""
+        event = WorkerAsked(VERSION, "", WORKERS, Asked(self._endpoint.peer))
+        self._endpoint.transport.send(WORKERS, JSON.encode(event))
+
+    def close(self) -> None:
+        """Follow nothing any more."""
+        self._endpoint.notices.remove(self._notice)
+        self._stop_hearing()
+        self._unwatch()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _notice(self, event: Event) -> None:
+        if isinstance(event, WorkerAnnounced):
+            self._announced(event.payload)
+        elif isinstance(event, WorkerAlive):
+            self._seen[event.payload.worker_id] = asyncio.get_running_loop().time()
+            known = self._known.get(event.payload.worker_id)
+            if known is None or known.generation < event.payload.generation:
+                self.ask()
+        elif isinstance(event, WorkerGone):
+            self._remove(event.payload.worker_id)
+
+    def _announced(self, announced: Announced) -> None:
+        known = self._known.get(announced.worker_id)
+        if known is not None and announced.generation < known.generation:
+            self._endpoint.counters.dropped += 1
+            return
+        self._seen[announced.worker_id] = asyncio.get_running_loop().time()
+        self._known[announced.worker_id] = announced
+        if known is None or msgspec.structs.replace(known, generation=announced.generation) != announced:
+            self._changed(announced.worker_id, announced)
+
+    def _remove(self, worker_id: str) -> None:
+        self._seen.pop(worker_id, None)
+        if self._known.pop(worker_id, None) is not None:
+            self._changed(worker_id, None)
+
+    def _lost(self, reason: str) -> None:
+        for worker_id in list(self._known):
+            self._remove(worker_id)
+
+    def _expire_silent(self) -> None:
+        loop = asyncio.get_running_loop()
+        oldest = loop.time() - HEARTBEAT_SECONDS * LOST_AFTER
+        for worker_id, seen in list(self._seen.items()):
+            if seen < oldest:
+                self._remove(worker_id)
+        self._timer = loop.call_later(HEARTBEAT_SECONDS, self._expire_silent)

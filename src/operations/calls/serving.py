@@ -1,0 +1,74 @@
+"""serve_registry: a registry answered on a transport until the program is told to stop, then drained."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+from operations.calls.handler import CONCURRENCY, CallHandler
+from operations.pubsub import Transport
+from operations.registry import OperationRegistry
+
+
+class ServedRegistry:
+    """A registry that is being served: `async with` it, or `await` it to serve until SIGTERM or SIGINT."""
+
+    def __init__(
+        self, registry: OperationRegistry, transport: Transport, *, grace: float, options: dict[str, Any]
+    ) -> None:
+        self._registry = registry
+        self._transport = transport
+        self._grace = grace
+        self._options = options
+        self._handler: CallHandler | None = None
+
+    async def __aenter__(self) -> CallHandler:
+        self._handler = CallHandler(self._registry, self._transport, **self._options)
+        return self._handler
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._handler is not None:
+            await self._handler.drain(grace=self._grace if error is None else 0.0)
+
+    def __await__(self) -> Any:
+        return self.until_stopped().__await__()
+
+    async def until_stopped(self, signals: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT)) -> None:
+        """Serve until one of the signals comes; then stop intake, finish what runs, and close the transport."""
+        told = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        watched = list(signals)
+        for number in watched:
+            loop.add_signal_handler(number, told.set)
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                stack.push_async_callback(self._transport.close)
+                await stack.enter_async_context(self)
+                await told.wait()
+        finally:
+            for number in watched:
+                loop.remove_signal_handler(number)
+
+
+def serve_registry(
+    registry: OperationRegistry,
+    transport: Transport,
+    *,
+    concurrency: int = CONCURRENCY,
+    grace: float = 30.0,
+    **options: Any,
+) -> ServedRegistry:
+    """Serve `registry` on `transport`, at most `concurrency` calls at a time.
+
+    `async with serve_registry(…):` serves within the block; `await serve_registry(…)` until SIGTERM or SIGINT. At the
+    end intake stops, what runs may take `grace` seconds, and then the transport is closed (by `await` only).
+    """
+    if concurrency < 1:
+        raise ValueError(f"concurrency is {concurrency}: at least one call must be allowed to run")
+    return ServedRegistry(registry, transport, grace=grace, options={"concurrency": concurrency, **options})

@@ -1,0 +1,296 @@
+"""Streams: the caller's side keeps what came until it is asked for and grants credit; the worker's side spends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any
+
+from operations.calls.codec import Codec
+from operations.calls.deadlines import remaining_seconds
+from operations.calls.endpoint import Endpoint, control_address, worker_address
+from operations.calls.events import VERSION, CallCompleted, CallCredit, CallResponded, Credit
+from operations.calls.failures import timed_out, unavailable
+from operations.envelope import ResponseEnvelope
+from operations.errors import CallError, ErrorCode
+
+WINDOW_ITEMS = 256
+WINDOW_BYTES = 1 << 20
+LEASE_SECONDS = 30.0
+"""How long a worker goes on for a caller that gives no sign of life."""
+
+
+class CallStream:
+    """The answers of one subscription, in order; leaving it, or just dropping it, closes the worker's generator."""
+
+    __slots__ = ("_reader",)
+
+    def __init__(self, reader: StreamReader) -> None:
+        self._reader = reader
+
+    @property
+    def request_id(self) -> str:
+        """The id of the request this stream answers."""
+        return self._reader.request_id
+
+    def __aiter__(self) -> CallStream:
+        return self
+
+    def __anext__(self) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        return self._reader.next()
+
+    async def aclose(self) -> None:
+        """Stop listening; the worker's generator is closed."""
+        self._reader.abandon("the consumer left")
+
+    async def __aenter__(self) -> CallStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        # The endpoint knows only the reader: a consumer that broke out of its loop drops this and has left as well.
+        with contextlib.suppress(RuntimeError):
+            self._reader.abandon("the consumer left")
+
+
+class StreamReader:
+    """What came of one subscription and was not asked for yet."""
+
+    def __init__(self, endpoint: Endpoint, request_id: str, operation_id: str, codec: Codec) -> None:
+        self.request_id = request_id
+        self.since = 0.0
+        self._endpoint = endpoint
+        self.operation_id = operation_id
+        self._codec = codec
+        self._items: deque[tuple[CallResponded, Codec, int]] = deque()
+        self._expected = 0
+        self._owed_items = 0
+        self._owed_bytes = 0
+        self.worker: str | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self._end: CallError | None = None
+        self._over = False
+        self._closed = False
+        self._idle: float | None = None
+        self._ticks: list[tuple[int, Any]] = []
+
+    def start(self, *, idle_timeout: float | None, deadline: int | None) -> None:
+        """Watch the clock where the caller asked for it, and renew the worker's lease."""
+        self.since = asyncio.get_running_loop().time()
+        self._endpoint.waiting[self.request_id] = self
+        if idle_timeout is not None:
+            self._idle = idle_timeout
+            self._arm(_Alarm(self._check_idle), idle_timeout)
+        if deadline is not None:
+            self._arm(_Alarm(self._reach_deadline), remaining_seconds(deadline))
+        if not self._endpoint.transport.capabilities.tracks_peers:
+            self._arm(_Alarm(self._renew_lease), LEASE_SECONDS / 3)
+
+    async def next(self) -> ResponseEnvelope[Any]:
+        """The next answer; raises what the stream ended in, or StopAsyncIteration."""
+        if self._closed:
+            raise StopAsyncIteration
+        while not self._items:
+            if self._over:
+                self._release(answered=True)
+                if self._end is not None:
+                    error, self._end = self._end, None
+                    raise error
+                raise StopAsyncIteration
+            self._wake = asyncio.get_running_loop().create_future()
+            try:
+                await self._wake
+            except asyncio.CancelledError:
+                self.abandon("the consumer was cancelled")
+                raise
+            finally:
+                self._wake = None
+        event, codec, size = self._items.popleft()
+        self._grant(size)
+        return codec.read_envelope(event.payload.output)
+
+    def responded(self, event: CallResponded, codec: Codec, size: int) -> None:
+        """An answer: the next one, one that was there already, or proof that some are missing."""
+        sequence = event.payload.sequence
+        if self._over or (sequence is not None and sequence < self._expected):
+            self._endpoint.counters.duplicate += 1
+            return
+        if event.payload.worker_id is not None:
+            self.worker = event.payload.worker_id
+        if sequence != self._expected:
+            self._break(sequence)
+            return
+        self._expected += 1
+        self._items.append((event, codec, size))
+        self._awaken()
+
+    def completed(self, event: CallCompleted) -> None:
+        """The stream ended, unless answers are missing at its end."""
+        if self._over:
+            self._endpoint.counters.duplicate += 1
+        elif event.payload.sequence is not None and event.payload.sequence != self._expected:
+            self._break(event.payload.sequence)
+        else:
+            self._finish(None)
+
+    def failed(self, error: CallError) -> None:
+        """The stream ended in an error, which comes after what was received."""
+        if self._over:
+            self._endpoint.counters.duplicate += 1
+        else:
+            self._finish(error)
+
+    def accepted(self, worker: str) -> None:
+        """This worker has it: from now on control goes to it alone."""
+        self.worker = worker
+
+    def lost(self, reason: str) -> None:
+        """The transport was lost, and with it whatever was on its way."""
+        self._finish(unavailable(self.operation_id, f"the stream was lost: {reason}", "unknown"))
+
+    def regained(self) -> None:
+        """A stream does not come back by itself."""
+
+    def abort(self, reason: str) -> None:
+        """End it from this side, with an error for whoever reads it."""
+        if not self._over:
+            self._tell_worker(reason)
+            self._finish(CallError(ErrorCode.ABORTED, reason or "aborted by the caller", {"executed": "unknown"}))
+
+    @property
+    def buffered(self) -> int:
+        """How many answers wait to be read."""
+        return len(self._items)
+
+    def _break(self, sequence: int | None) -> None:
+        message = f"answers are missing: expected number {self._expected}, got {sequence}"
+        details = {"expected": self._expected, "got": sequence, "executed": "unknown"}
+        self._tell_worker("answers were lost")
+        self._finish(CallError(ErrorCode.UNAVAILABLE, f"{self.operation_id}: {message}", details))
+
+    def _grant(self, size: int) -> None:
+        """Give credit back once half a window was read, so that the worker need never stop for a good reader."""
+        self._owed_items += 1
+        self._owed_bytes += size
+        if self._over or (self._owed_items < WINDOW_ITEMS // 2 and self._owed_bytes < WINDOW_BYTES // 2):
+            return
+        self._send_credit(self._owed_items, self._owed_bytes)
+        self._owed_items = self._owed_bytes = 0
+
+    def _send_credit(self, items: int, size: int) -> None:
+        payload = Credit(self.request_id, items, size)
+        event = CallCredit(VERSION, self.request_id, "", payload)
+        self._endpoint.transport.send(self._control(), self._codec.encode(event))
+
+    def _control(self) -> str:
+        return worker_address(self.worker) if self.worker is not None else control_address(self.operation_id)
+
+    def _tell_worker(self, reason: str) -> None:
+        self._endpoint.send_abort(self.request_id, self._control(), self._codec, reason)
+
+    def _finish(self, error: CallError | None) -> None:
+        if not self._over:
+            self._over = True
+            self._end = error
+            self._awaken()
+
+    def abandon(self, reason: str) -> None:
+        """Nobody will ask any more: forget what came and tell the worker."""
+        if self._closed:
+            return
+        over = self._over
+        self._items.clear()
+        self._finish(None)
+        self._release(answered=over)
+        if not over:
+            self._tell_worker(reason)
+
+    def _release(self, *, answered: bool) -> None:
+        self._closed = True
+        self._endpoint.forget(self.request_id, answered=answered)
+        for tick, alarm in self._ticks:
+            self._endpoint.deadlines.discard(tick, alarm)
+        self._ticks.clear()
+
+    def _awaken(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def _arm(self, alarm: _Alarm, seconds: float) -> None:
+        tick = self._endpoint.deadlines.add(alarm, seconds)
+        self._ticks = [(known, other) for known, other in self._ticks if other is not alarm]
+        self._ticks.append((tick, alarm))
+
+    def _check_idle(self, alarm: _Alarm) -> None:
+        """Silence counts only while the consumer waits: what it has not read yet is not silence."""
+        if self._over or self._idle is None:
+            return
+        if alarm.seen != self._expected or self._items or self._wake is None:
+            alarm.seen = self._expected
+            self._arm(alarm, self._idle)
+            return
+        self._tell_worker("idle for too long")
+        message = f"{self.operation_id}: the stream was silent for {self._idle:g} s"
+        self._finish(CallError(ErrorCode.TIMEOUT, message, {"idleTimeout": self._idle, "executed": "unknown"}))
+
+    def _reach_deadline(self, _: _Alarm) -> None:
+        if not self._over:
+            self._tell_worker("the deadline passed")
+            self._finish(timed_out(self.operation_id, "unknown", "during the stream"))
+
+    def _renew_lease(self, alarm: _Alarm) -> None:
+        if not self._over:
+            self._send_credit(0, 0)
+            self._arm(alarm, LEASE_SECONDS / 3)
+
+
+class _Alarm:
+    """One clock of a stream."""
+
+    __slots__ = ("_ring", "seen")
+
+    def __init__(self, ring: Any) -> None:
+        self._ring = ring
+        self.seen = -1
+
+    def expire(self) -> None:
+        self._ring(self)
+
+
+class CreditGate:
+    """What a worker may still send on one stream; waiting here is how a slow consumer slows the producer."""
+
+    def __init__(self) -> None:
+        self._items = WINDOW_ITEMS
+        self._bytes = WINDOW_BYTES
+        self._opened: asyncio.Future[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next answer may be sent; one larger than the window goes when anything is left of it."""
+        return self._items > 0 and self._bytes > 0
+
+    async def wait(self) -> None:
+        """Return once there is credit."""
+        while not self.is_open:
+            self._opened = asyncio.get_running_loop().create_future()
+            await self._opened
+
+    def spend(self, size: int) -> None:
+        """An answer of so many bytes was sent."""
+        self._items -= 1
+        self._bytes -= size
+
+    def grant(self, items: int, size: int) -> None:
+        """More credit came; never more than a window, whatever a caller says."""
+        self._items = min(WINDOW_ITEMS, self._items + max(0, items))
+        self._bytes = min(WINDOW_BYTES, self._bytes + max(0, size))
+        if self.is_open and self._opened is not None and not self._opened.done():
+            self._opened.set_result(None)

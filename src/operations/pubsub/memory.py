@@ -1,0 +1,138 @@
+"""The embedded transport: peers of one process, no server. In-process targets can be reached without any bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from operations.pubsub import Capabilities, Receive, Stop, Undelivered
+
+_CAPABILITIES = Capabilities(
+    knows_no_responders=True, tracks_peers=True, groups=True, ordered=True, identity="caller", claims_identity=True
+)
+
+
+class _Listeners:
+    """Who listens at one address: every listener without a group, and of each group one after the other."""
+
+    def __init__(self) -> None:
+        self.groups: dict[object, deque[Receive]] = {}
+
+    def pick(self) -> list[Receive]:
+        picked = []
+        for members in self.groups.values():
+            picked.append(members[0])
+            members.rotate(-1)
+        return picked
+
+
+class MemoryBus:
+    """What the ends of one in-process bus share."""
+
+    def __init__(self) -> None:
+        self.listeners: dict[str, _Listeners] = {}
+        self.targets: dict[str, deque[Any]] = {}
+        self._outbox: list[tuple[str, bytes, Undelivered | None]] = []
+
+    def post(self, address: str, message: bytes, undelivered: Undelivered | None) -> None:
+        """Deliver at the next turn of the loop, together with whatever else this turn sends."""
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._outbox.append((address, message, undelivered))
+
+    def flush(self) -> None:
+        """Deliver what was posted."""
+        outbox, self._outbox = self._outbox, []
+        for address, message, undelivered in outbox:
+            listeners = self.listeners.get(address)
+            if listeners is not None:
+                for receive in listeners.pick():
+                    receive(message)
+            elif undelivered is not None:
+                undelivered(f"nobody listens at {address}")
+
+
+class MemoryTransport:
+    """One end of an in-process bus; `join()` makes another end of the same one.
+
+    With `direct`, what one end offers as a target another end may call by reference: nothing is encoded. Without it,
+    every message is bytes, as on any other transport.
+    """
+
+    def __init__(
+        self, *, bus: MemoryBus | None = None, direct: bool = True, capabilities: Capabilities = _CAPABILITIES
+    ) -> None:
+        self.peer = os.urandom(16).hex()
+        self.capabilities = capabilities
+        self.direct = direct
+        self._bus = bus if bus is not None else MemoryBus()
+        self._stops: set[Stop] = set()
+
+    def join(self) -> MemoryTransport:
+        """Another end of the same bus."""
+        return MemoryTransport(bus=self._bus, direct=self.direct, capabilities=self.capabilities)
+
+    def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
+        """Send bytes to whoever listens at `address`, at the next turn of the loop."""
+        self._bus.post(address, message, undelivered)
+
+    def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
+        """Receive what is sent to `address`."""
+        listeners = self._bus.listeners.setdefault(address, _Listeners())
+        key: object = object() if group is None else group
+        listeners.groups.setdefault(key, deque()).append(receive)
+
+        def stop() -> None:
+            members = listeners.groups.get(key)
+            if members is None or receive not in members:
+                return
+            members.remove(receive)
+            if not members:
+                del listeners.groups[key]
+            if not listeners.groups and self._bus.listeners.get(address) is listeners:
+                del self._bus.listeners[address]
+
+        return self._keep(stop)
+
+    def offer(self, address: str, target: Any) -> Stop:
+        """Let ends of this bus reach `target` at `address` by reference; several share the load."""
+        targets = self._bus.targets.setdefault(address, deque())
+        targets.append(target)
+
+        def stop() -> None:
+            if target in targets:
+                targets.remove(target)
+            if not targets and self._bus.targets.get(address) is targets:
+                del self._bus.targets[address]
+
+        return self._keep(stop)
+
+    def reach(self, address: str) -> Any:
+        """The next target offered at an address, or None."""
+        targets = self._bus.targets.get(address)
+        if targets is None:
+            return None
+        if len(targets) > 1:
+            targets.rotate(-1)
+        return targets[0]
+
+    def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
+        """An in-process bus is never lost: neither is ever called."""
+        return lambda: None
+
+    async def close(self) -> None:
+        """Stop every listener and offer of this end."""
+        self._bus.flush()
+        for stop in list(self._stops):
+            stop()
+
+    def _keep(self, stop: Stop) -> Stop:
+        def stop_once() -> None:
+            self._stops.discard(stop_once)
+            stop()
+
+        self._stops.add(stop_once)
+        return stop_once

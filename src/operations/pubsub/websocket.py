@@ -1,0 +1,307 @@
+"""WebSocket connections of bytes, over picows: one write per turn of the loop, liveness by pings, limits enforced.
+
+What several messages of one turn go to a peer that agreed to it, they go as one frame: a zero byte, then each message
+behind its length. A frame of one message is just that message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import struct
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from operations.errors import CallError, ErrorCode
+from operations.pubsub import require_extra
+
+try:
+    import picows
+except ImportError:  # pragma: no cover  # the message is tested in a process of its own
+    raise require_extra("picows", "ws") from None
+
+MAX_PAYLOAD = 16 << 20
+"""The largest message by default."""
+HEARTBEAT_SECONDS = 2.0
+_MOST_UNSENT = 64 << 20
+_BATCH_BYTES = 128 << 10
+_BATCH_MESSAGES = 64
+"""How many messages wait for each other: with more, the peer would be idle until the last one is made."""
+_LENGTH = struct.Struct(">I")
+_HEADROOM = 1024
+
+
+class Callbacks(Protocol):
+    """Whoever uses a connection."""
+
+    def opened(self, connection: Connection) -> None:
+        """The connection stands."""
+
+    def received(self, connection: Connection, message: bytes) -> None:
+        """A message came."""
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """The connection is gone."""
+
+
+class Connection(picows.WSListener):
+    """One WebSocket, at either end."""
+
+    def __init__(self, callbacks: Callbacks) -> None:
+        self.batches = False
+        """Whether the peer takes several messages in one frame."""
+        self.reason = ""
+        self._callbacks = callbacks
+        self._transport: Any = None
+        self._outbox: list[bytes] = []
+        self._turn = False
+        self._fragments: list[bytes] = []
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages can be sent."""
+        return self._transport is not None and not self._gone.done()
+
+    def send(self, message: bytes) -> None:
+        """Send a message: the first of a turn at once, the others of that turn together at its end.
+
+        On a closed connection it is lost, as `closed` has told.
+        """
+        if _intake.busy and not self._turn:
+            # What answers the messages being read goes out together once they are all read.
+            self._turn = True
+            _intake.answered.append(self)
+        if self._turn:
+            self._outbox.append(message)
+            if len(self._outbox) >= _BATCH_MESSAGES:
+                self._write_outbox()
+            return
+        self._turn = True
+        asyncio.get_running_loop().call_soon(self.flush)
+        if self.is_open:
+            self._write(message)
+
+    def flush(self) -> None:
+        """End a turn: write what it sent."""
+        self._turn = False
+        self._write_outbox()
+
+    def _write_outbox(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        if not outbox or not self.is_open:
+            return
+        if len(outbox) == 1 or not self.batches:
+            for message in outbox:
+                self._write(message)
+        else:
+            self._write_batches(outbox)
+        if self._transport.underlying_transport.get_write_buffer_size() > _MOST_UNSENT:
+            self.abort("the peer reads too slowly")
+
+    def _write_batches(self, messages: list[bytes]) -> None:
+        parts: list[bytes] = [b"\0"]
+        size = 0
+        for message in messages:
+            if size and size + len(message) > _BATCH_BYTES:
+                self._write(b"".join(parts))
+                parts, size = [b"\0"], 0
+            if len(message) > _BATCH_BYTES:
+                self._write(message)
+            else:
+                parts += (_LENGTH.pack(len(message)), message)
+                size += len(message)
+        if size:
+            self._write(b"".join(parts))
+
+    def _write(self, frame: bytes) -> None:
+        kind = picows.WSMsgType.TEXT if frame[:1] == b"{" else picows.WSMsgType.BINARY
+        self._transport.send(kind, frame)
+
+    def abort(self, reason: str) -> None:
+        """Cut the connection at once."""
+        if self.is_open:
+            self.reason = self.reason or reason
+            self._transport.disconnect(graceful=False)
+
+    async def close(self, reason: str = "") -> None:
+        """Write what is buffered, close, and wait until it is."""
+        if not self.is_open:
+            return
+        self.flush()
+        self.reason = self.reason or reason
+        with contextlib.suppress(Exception):
+            self._transport.send_close(picows.WSCloseCode.OK, reason.encode()[:120])
+        self._transport.disconnect(graceful=True)
+        await asyncio.wait((self._gone,), timeout=1.0)
+        if self.is_open:
+            self._transport.disconnect(graceful=False)
+            await asyncio.wait((self._gone,), timeout=1.0)
+
+    async def wait_closed(self) -> None:
+        """Return once the connection is gone."""
+        await asyncio.shield(self._gone)
+
+    def on_ws_connected(self, transport: Any) -> None:
+        """Called by picows."""
+        self._transport = transport
+        self._callbacks.opened(self)
+
+    def on_ws_frame(self, transport: Any, frame: Any) -> None:
+        """Called by picows for each frame."""
+        kind = frame.msg_type
+        if kind == picows.WSMsgType.CLOSE:
+            self.reason = self.reason or f"closed by the peer: {frame.get_close_reason() or 'no reason given'}"
+            transport.disconnect()
+            return
+        if kind in (picows.WSMsgType.PING, picows.WSMsgType.PONG):
+            return
+        data = frame.get_payload_as_bytes()
+        if self._fragments or not frame.fin:
+            self._fragments.append(data)
+            if not frame.fin:
+                return
+            data, self._fragments = b"".join(self._fragments), []
+        _intake.busy = True
+        try:
+            if data[:1] != b"\0":
+                self._callbacks.received(self, data)
+            else:
+                for message in _split(data):
+                    self._callbacks.received(self, message)
+        finally:
+            _intake.busy = False
+            if _intake.answered:
+                _intake.finish(last=frame.last_in_buffer)
+
+    def on_ws_disconnected(self, transport: Any) -> None:
+        """Called by picows."""
+        if not self._gone.done():
+            self._gone.set_result(None)
+        self._callbacks.closed(self, self.reason or "the connection was lost")
+
+
+class _Intake:
+    """Whether messages are being read, and which connections have answers to send once that is done."""
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.answered: list[Connection] = []
+
+    def finish(self, *, last: bool) -> None:
+        """Send the answers now, or after the frames that were read together with this one."""
+        if not last:
+            asyncio.get_running_loop().call_soon(self.finish_all)
+            return
+        self.finish_all()
+
+    def finish_all(self) -> None:
+        """Send the answers."""
+        answered, self.answered = self.answered, []
+        for connection in answered:
+            connection.flush()
+
+
+_intake = _Intake()
+
+
+def _split(batch: bytes) -> list[bytes]:
+    """The messages of one frame; what is cut short at its end is left out."""
+    messages = []
+    position, end = 1, len(batch)
+    while position + 4 <= end:
+        (size,) = _LENGTH.unpack_from(batch, position)
+        position += 4
+        if position + size > end:
+            messages.append(b"\0")
+            break
+        messages.append(batch[position : position + size])
+        position += size
+    return messages
+
+
+def _settings(heartbeat: float, max_payload: int) -> dict[str, Any]:
+    return {
+        "disconnect_on_exception": False,
+        "enable_auto_ping": True,
+        # Half of three heartbeats until a silent peer is asked, the other half for its answer.
+        "auto_ping_idle_timeout": 1.5 * heartbeat,
+        "auto_ping_reply_timeout": 1.5 * heartbeat,
+        "max_frame_size": max_payload + _HEADROOM,
+        "logger_name": "operations",
+    }
+
+
+async def connect(
+    url: str,
+    callbacks: Callbacks,
+    *,
+    token: str | None = None,
+    heartbeat: float = HEARTBEAT_SECONDS,
+    max_payload: int = MAX_PAYLOAD,
+    tls: ssl.SSLContext | None = None,
+) -> Connection:
+    """Dial a WebSocket; a refused token is `ACCESS_DENIED`, anything else that fails `UNAVAILABLE`."""
+    headers = {"Authorization": f"Bearer {token}"} if token is not None else None
+    connection = Connection(callbacks)
+    try:
+        await picows.ws_connect(
+            lambda: connection,
+            url,
+            ssl_context=tls,
+            extra_headers=headers,
+            max_redirects=0,
+            **_settings(heartbeat, max_payload),
+        )
+    except picows.WSHandshakeError as error:
+        status = int(error.response.status) if error.response is not None else 0
+        body = (error.raw_body or b"").decode(errors="replace") if status else str(error)
+        code = ErrorCode.ACCESS_DENIED if status in (401, 403) else ErrorCode.UNAVAILABLE
+        raise CallError(code, f"the hub refused the connection: {body or status}", {"status": status}) from None
+    except (TimeoutError, OSError, picows.WSError) as error:
+        reason = f"no connection to {url}: {str(error) or type(error).__name__}"
+        raise CallError(ErrorCode.UNAVAILABLE, reason, {"executed": "no"}) from error
+    return connection
+
+
+Admit = Callable[[str | None], Callbacks]
+"""Given the bearer token of an upgrade, who takes the connection; raises `ACCESS_DENIED` to answer it with 401."""
+
+
+class Listener:
+    """A WebSocket server; every connection is admitted before it is accepted."""
+
+    def __init__(self, server: asyncio.AbstractServer, port: int) -> None:
+        self._server = server
+        self.port = port
+
+    async def close(self) -> None:
+        """Accept no more connections."""
+        self._server.close()
+
+
+async def serve(
+    admit: Admit,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    heartbeat: float = HEARTBEAT_SECONDS,
+    max_payload: int = MAX_PAYLOAD,
+    tls: ssl.SSLContext | None = None,
+) -> Listener:
+    """Listen for WebSockets; port 0 takes a free one."""
+
+    def accept(request: Any) -> Any:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        try:
+            callbacks = admit(token.strip() if scheme.lower() == "bearer" else None)
+        except CallError as error:
+            refusal = picows.WSUpgradeResponse.create_error_response(
+                401, error.message.encode(), {"WWW-Authenticate": "Bearer"}
+            )
+            return picows.WSUpgradeResponseWithListener(refusal, None)
+        return Connection(callbacks)
+
+    server = await picows.ws_create_server(accept, host, port, ssl=tls, **_settings(heartbeat, max_payload))
+    return Listener(server, server.sockets[0].getsockname()[1])

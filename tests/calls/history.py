@@ -1,0 +1,110 @@
+"""The history checker: every call exactly one outcome in time, every handler at most once, every stream whole."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+from operations import CallError, Operation, OperationContext, operation
+from operations.calls import PendingRequestMap
+
+SCALE = float(os.environ.get("OPERATIONS_FAULT_SCALE", "4"))
+"""The bounds are for a machine that does nothing else; here they are so many times as long."""
+SLACK_SECONDS = 0.25 * SCALE
+
+
+class History:
+    """Operations that note their runs, calls that note their ends, and the rules both must keep."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[str] = Counter()
+        self.outcomes: dict[str, list[Any]] = {}
+        self.late: list[tuple[str, float]] = []
+        self.streams: dict[str, list[int]] = {}
+        self.stream_ends: dict[str, CallError | None] = {}
+        self.repeatable: set[str] = set()
+        """The calls that were allowed to be sent again, and so may run more than once."""
+        self._numbers = iter(range(10**9))
+
+    def operations(self, namespace: str = "work") -> list[Operation[Any]]:
+        """A query, a mutation and a stream that note that they ran."""
+
+        async def run(key: str, seconds: float) -> str:
+            self.runs[key] += 1
+            if seconds:
+                await asyncio.sleep(seconds)
+            return key
+
+        @operation(id=f"{namespace}.query", type="query")
+        async def query(key: str, seconds: float = 0) -> str:
+            return await run(key, seconds)
+
+        @operation(id=f"{namespace}.mutate")
+        async def mutate(key: str, context: OperationContext, seconds: float = 0) -> str:
+            return await run(key, seconds)
+
+        @operation(id=f"{namespace}.count")
+        async def count(to: int) -> AsyncIterator[int]:
+            for number in range(to):
+                yield number
+                if number % 50 == 0:
+                    await asyncio.sleep(0.001)
+
+        return [query, mutate, count]
+
+    async def call(
+        self, pending: PendingRequestMap, operation_id: str, *, seconds: float = 0, timeout: float = 2.0, **options: Any
+    ) -> Any:
+        """One call whose end is noted."""
+        key = f"{operation_id}#{next(self._numbers)}"
+        if options.get("retry"):
+            self.repeatable.add(key)
+        started = time.monotonic()
+        outcome: Any
+        try:
+            deadline = int((time.time() + timeout) * 1000)
+            input = {"key": key, "seconds": seconds}
+            outcome = (await pending.call(operation_id, input, deadline=deadline, **options)).data
+            assert outcome == key
+        except CallError as error:
+            outcome = error
+        self.outcomes.setdefault(key, []).append(outcome)
+        taken = time.monotonic() - started
+        if taken > timeout + SLACK_SECONDS:
+            self.late.append((key, taken))
+        return outcome
+
+    async def follow(self, pending: PendingRequestMap, operation_id: str, to: int) -> None:
+        """One stream whose items and end are noted."""
+        key = f"{operation_id}#{next(self._numbers)}"
+        items = self.streams[key] = []
+        self.stream_ends[key] = None
+        try:
+            async for envelope in pending.subscribe(operation_id, {"to": to}, idle_timeout=5.0):
+                items.append(envelope.data)
+            assert len(items) == to
+        except CallError as error:
+            self.stream_ends[key] = error
+
+    def errors(self) -> Counter[str]:
+        """How many calls ended in each code."""
+        ends = [outcome for outcomes in self.outcomes.values() for outcome in outcomes]
+        return Counter(str(end.code) for end in ends if isinstance(end, CallError))
+
+    def check(self, *, timing: bool) -> None:
+        """Hold the rules against what happened; when it happened only where the machine is ours to measure on."""
+        assert all(len(outcomes) == 1 for outcomes in self.outcomes.values())
+        assert [key for key, runs in self.runs.items() if runs > 1 and key not in self.repeatable] == []
+        assert not timing or self.late == []
+        for key, (outcome,) in self.outcomes.items():
+            if isinstance(outcome, CallError) and isinstance(outcome.details, dict):
+                if outcome.details.get("executed") == "no":
+                    assert self.runs[key] == 0, f"{key} ran although its error says it did not"
+            else:
+                assert self.runs[key] >= 1
+        for key, items in self.streams.items():
+            assert items == list(range(len(items))), f"{key} has a gap"

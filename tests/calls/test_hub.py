@@ -1,0 +1,345 @@
+"""The hub's rules: tokens, namespaces, one owner per id, pooling, identities, limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import jwt
+import msgspec
+import pytest
+
+from operations import AccessControl, CallError, ErrorCode, Identity, OperationContext, OperationRegistry, operation
+from operations.calls import CallHandler, PendingRequestMap, from_call
+from operations.calls.authentication import JWTTokens, Principal, StaticTokens
+from operations.calls.codec import JSON
+from operations.calls.endpoint import endpoint_of
+from operations.calls.events import VERSION, CallRequested, CallResponded, Requested, Responded
+from operations.calls.hub import Hub
+from operations.calls.spoke import Spoke
+from operations.testing import error_of, stub_operation
+from tests.contracts.operations_under_test import Sleeper
+from tests.waiting import until
+
+TOKENS = StaticTokens(
+    {
+        "ada": Principal(Identity("ada", scopes=("read",))),
+        "shop": Principal(Identity("shop", scopes=("everything",)), ("shop",)),
+        "shop2": Principal(Identity("shop2"), ("shop",)),
+    }
+)
+
+
+class Field:
+    def __init__(self, hub: Hub, stack: contextlib.AsyncExitStack) -> None:
+        self.hub = hub
+        self.stack = stack
+
+    async def spoke(self, token: str, **options: Any) -> Spoke:
+        return await self.stack.enter_async_context(Spoke(self.hub.url, token=token, shortest_delay=0.02, **options))
+
+    async def worker(self, token: str, *operations: Any, **options: Any) -> CallHandler:
+        handler = CallHandler(OperationRegistry(operations), await self.spoke(token), **options)
+        self.stack.push_async_callback(handler.close)
+        return handler
+
+
+@pytest.fixture
+async def field() -> AsyncIterator[Field]:
+    async with Hub(TOKENS) as hub, contextlib.AsyncExitStack() as stack:
+        yield Field(hub, stack)
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong"])
+async def test_a_connection_without_a_valid_token_is_refused_before_it_stands(field: Field, token: str | None) -> None:
+    with pytest.raises(CallError) as caught:
+        async with Spoke(field.hub.url, token=token):
+            pass
+    assert caught.value.code is ErrorCode.ACCESS_DENIED
+    assert caught.value.details == {"status": 401}
+    assert field.hub.connected == []
+
+
+async def test_a_spoke_cannot_register_outside_its_namespace(field: Field) -> None:
+    handler = await field.worker(
+        "shop", stub_operation("shop.price"), stub_operation("bank.pay"), stub_operation("shops.x")
+    )
+    await until(lambda: bool(handler.rejected))
+    assert field.hub.operations == ["shop.price"]
+    assert "may not register in the namespace 'bank'" in handler.rejected["bank.pay"]
+    assert handler.rejected.keys() == {"bank.pay", "shops.x"}
+    assert field.hub.counters.rejected == 2
+
+
+async def test_a_second_spoke_is_refused_an_id_and_gets_it_when_the_first_leaves(field: Field) -> None:
+    first = await field.worker("shop", stub_operation("shop.price", returns=1))
+    await until(lambda: field.hub.operations == ["shop.price"])
+    second = await field.worker("shop2", stub_operation("shop.price", returns=2))
+    await until(lambda: bool(second.rejected))
+    assert "another spoke offers it already" in second.rejected["shop.price"]
+    pending = PendingRequestMap(await field.spoke("ada"))
+    assert (await pending.call("shop.price")).data == 1
+    await first.drain()
+    await until(lambda: not second.rejected)
+    assert (await pending.call("shop.price")).data == 2
+
+
+async def test_spokes_share_an_id_when_both_ask_and_describe_it_alike(field: Field) -> None:
+    await field.worker("shop", stub_operation("shop.price", returns=1), pool=True)
+    await field.worker("shop2", stub_operation("shop.price", returns=2), pool=True)
+    await until(
+        lambda: "shop.price" in field.hub.operations and len(field.hub.router.offers["shop.price"].sessions) == 2
+    )
+    pending = PendingRequestMap(await field.spoke("ada"))
+    assert {(await pending.call("shop.price")).data for _ in range(10)} == {1, 2}
+    third = await field.worker("shop2", stub_operation("shop.price", description="other"), pool=True)
+    await until(lambda: bool(third.rejected))
+    assert "different spec" in third.rejected["shop.price"]
+
+
+async def test_calls_travel_both_ways_and_between_spokes(field: Field) -> None:
+    hub_end = field.hub.transport()
+    own = CallHandler(OperationRegistry([stub_operation("hub.time", returns="now")]), hub_end)
+    await field.worker("shop", stub_operation("shop.price", returns=5))
+    await until(lambda: field.hub.operations == ["hub.time", "shop.price"])
+    assert (await PendingRequestMap(hub_end).call("shop.price")).data == 5
+    ada = PendingRequestMap(await field.spoke("ada"))
+    assert (await ada.call("shop.price")).data == 5
+    assert (await ada.call("hub.time")).data == "now"
+    await own.close()
+
+
+@operation(id="shop.whoami", type="query")
+async def whoami(context: OperationContext) -> Any:
+    return context.identity.id if context.identity is not None else None
+
+
+async def test_an_identity_is_never_believed_from_a_spoke(field: Field) -> None:
+    handler = await field.worker("shop", whoami)
+    await until(lambda: field.hub.operations == ["shop.whoami"])
+    spoke = await field.spoke("ada")
+    pending = PendingRequestMap(spoke)
+    with pytest.raises(CallError, match="cannot be claimed"):
+        await pending.call("shop.whoami", identity=Identity("root"))
+    endpoint = endpoint_of(spoke)
+    answers: list[Any] = []
+
+    class Catch:
+        def responded(self, event: CallResponded, codec: Any, size: int) -> None:
+            answers.append(codec.read_envelope(event.payload.output).data)
+
+    request_id = endpoint.new_id()
+    endpoint.waiting[request_id] = Catch()  # type: ignore[assignment]
+    forged = Identity("root", scopes=("everything",))
+    payload = Requested(request_id, "shop.whoami", identity=forged)
+    spoke.send("", JSON.encode(CallRequested(VERSION, request_id, "shop.whoami", payload, forged)))
+    await until(lambda: answers == ["ada"])
+    assert field.hub.counters.forged == 1
+    assert handler.counters.forged == 1
+    del endpoint.waiting[request_id]
+
+
+async def test_the_hubs_own_end_may_call_on_anybodys_behalf(field: Field) -> None:
+    await field.worker("shop", whoami)
+    await until(lambda: field.hub.operations == ["shop.whoami"])
+    pending = PendingRequestMap(field.hub.transport())
+    assert (await pending.call("shop.whoami", identity=Identity("bob"))).data == "bob"
+    assert (await pending.call("shop.whoami")).data is None
+
+
+async def test_a_worker_speaks_for_its_caller_only_while_it_runs_its_request(field: Field) -> None:
+    secret = stub_operation("vault.open", returns="open", access_control=AccessControl(required_scopes=["read"]))
+    own = CallHandler(OperationRegistry([secret]), field.hub.transport())
+    parents: list[str] = []
+
+    @operation(id="shop.fetch", type="query")
+    async def fetch(context: OperationContext) -> Any:
+        parents.append(context.request_id)
+        return (await context.env["vault"]["open"]()).data
+
+    worker = await field.worker("shop", fetch)
+    await until(lambda: field.hub.operations == ["shop.fetch", "vault.open"])
+    ada = PendingRequestMap(await field.spoke("ada"))
+    assert (await ada.call("shop.fetch")).data == "open"
+    error = await error_of(worker.pending.call("vault.open", parent_request_id=parents[0]))
+    assert error.code is ErrorCode.ACCESS_DENIED
+    assert error.message.startswith("'shop' may not call")
+    await own.close()
+
+
+async def test_forged_request_ids_and_answers_are_refused_and_counted(field: Field) -> None:
+    sleeper = Sleeper("shop.sleep")
+    await field.worker("shop", sleeper.operation)
+    await until(lambda: field.hub.operations == ["shop.sleep"])
+    ada, mallory = await field.spoke("ada"), await field.spoke("shop2")
+    call = asyncio.create_task(PendingRequestMap(ada).call("shop.sleep"))
+    await sleeper.started.wait()
+    (request_id,) = endpoint_of(ada).waiting
+    answer = Responded(
+        request_id, JSON.raw({"data": "evil", "meta": {"source": "local", "operationId": "x", "timestamp": 1}})
+    )
+    mallory.send("", JSON.encode(CallResponded(VERSION, request_id, "", answer)))
+    mallory.send(
+        "",
+        JSON.encode(CallRequested(VERSION, f"{ada.peer}-ff", "shop.sleep", Requested(f"{ada.peer}-ff", "shop.sleep"))),
+    )
+    await until(lambda: field.hub.counters.foreign == 2)
+    sleeper.let_go.set()
+    assert (await call).data == "awake"
+    assert sleeper.runs == 1
+
+
+async def test_a_worker_cannot_be_announced_for_another_peer(field: Field) -> None:
+    spoke = await field.spoke("shop")
+    announced = {"workerId": "somebody.1", "generation": 1, "operations": []}
+    event = {"v": 1, "type": "worker.announced", "id": "", "to": "workers", "payload": announced}
+    spoke.send("", msgspec.json.encode(event))
+    await until(lambda: field.hub.counters.foreign == 1)
+
+
+async def steal_name(field: Field, peer: str) -> None:
+    before = field.hub.counters.foreign
+    thief = Spoke(field.hub.url, token="ada", shortest_delay=0.02)
+    thief.peer = peer
+    opening = asyncio.create_task(thief.__aenter__())
+    await until(lambda: field.hub.counters.foreign > before)
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+
+
+async def test_a_name_that_another_identity_has_is_refused(field: Field) -> None:
+    spoke = await field.spoke("shop")
+    await steal_name(field, spoke.peer)
+    assert spoke.is_up
+    # Nor can it be had when its owner is away: names are seen by others, and stay with who used them first.
+    await spoke.close()
+    await steal_name(field, spoke.peer)
+    await steal_name(field, "short")
+
+
+async def test_what_a_caller_may_not_call_it_does_not_see(field: Field) -> None:
+    await field.worker(
+        "shop",
+        stub_operation("shop.open"),
+        stub_operation("shop.safe", access_control=AccessControl(required_scopes=["admin"])),
+    )
+    async with from_call(await field.spoke("ada")) as remote, asyncio.timeout(10):
+        await remote.ready("shop.open")
+        assert remote.ids == ["shop.open"]
+
+
+async def test_a_spoke_loses_its_operations_at_once_and_gets_them_back(field: Field) -> None:
+    handler = await field.worker("shop", stub_operation("shop.price", returns=1))
+    async with from_call(await field.spoke("ada")) as remote, asyncio.timeout(10):
+        await remote.ready("shop.price")
+        spoke: Any = handler.transport
+        spoke.cut()
+        await remote.until(lambda: not remote.ids)
+        await remote.ready("shop.price")
+        assert (await remote.registry.execute("shop.price")).data == 1
+        assert spoke.reconnects == 1
+
+
+async def test_payloads_over_the_limits_are_typed_errors_and_the_connection_lives() -> None:
+    async with (
+        Hub(TOKENS, max_payload=10_000) as hub,
+        Spoke(hub.url, token="shop") as one,
+        Spoke(hub.url, token="ada") as two,
+    ):
+        registry = OperationRegistry(
+            [
+                stub_operation("shop.big", returns="x" * 20_000),
+                stub_operation("shop.size", returns=lambda input: len(input["text"])),
+            ]
+        )
+        handler = CallHandler(registry, one)
+        await until(lambda: len(hub.operations) == 2)
+        pending = PendingRequestMap(two)
+        request = await error_of(pending.call("shop.size", {"text": "x" * 10_000}))
+        assert (request.code, request.details["reason"], request.details["executed"]) == (
+            ErrorCode.VALIDATION_ERROR,
+            "PAYLOAD_TOO_LARGE",
+            "no",
+        )
+        answer = await error_of(pending.call("shop.big"))
+        assert (answer.code, answer.details["reason"], answer.details["executed"]) == (
+            ErrorCode.EXECUTION_ERROR,
+            "PAYLOAD_TOO_LARGE",
+            "yes",
+        )
+        assert (await pending.call("shop.size", {"text": "x" * 9_000})).data == 9_000
+        assert one.reconnects == two.reconnects == 0
+        await handler.close()
+
+
+KEY = "a key of at least thirty-two bytes!"
+
+
+def token(**claims: Any) -> str:
+    return jwt.encode({"sub": "ada", "exp": time.time() + 60, **claims}, KEY, algorithm="HS256")
+
+
+def test_a_signed_token_gives_identity_scopes_and_namespaces() -> None:
+    tokens = JWTTokens(KEY, algorithms=["HS256"])
+    principal = tokens.authenticate(token(scope="a b", namespaces=["shop"], resources={"file:1": ["read"]}))
+    assert principal.identity.id == "ada"
+    assert principal.identity.scopes == ("a", "b")
+    assert principal.identity.resources == {"file:1": ("read",)}
+    assert principal.may_register("shop")
+    assert principal.may_register("shop.sub")
+    assert not principal.may_register("shopping")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        None,
+        "",
+        "x",
+        token(exp=1),
+        jwt.encode(
+            {"sub": "ada", "exp": time.time() + 60}, "another key of thirty-two bytes or more", algorithm="HS256"
+        ),
+        jwt.encode({"sub": "ada", "exp": time.time() + 60}, "", algorithm="none"),
+        jwt.encode({"sub": "ada"}, KEY, algorithm="HS256"),
+    ],
+)
+def test_other_signed_tokens_are_refused(bad: str | None) -> None:
+    with pytest.raises(CallError) as caught:
+        JWTTokens(KEY, algorithms=["HS256"]).authenticate(bad)
+    assert caught.value.code is ErrorCode.ACCESS_DENIED
+
+
+async def test_a_token_that_expires_ends_the_connection_and_a_new_one_is_asked_for() -> None:
+    made = 0
+
+    def fresh() -> str:
+        nonlocal made
+        made += 1
+        return token(exp=time.time() + (0.2 if made == 1 else 60), namespaces=["shop"])
+
+    sleeper = Sleeper("shop.sleep")
+    async with (
+        Hub(JWTTokens(KEY, algorithms=["HS256"])) as hub,
+        Spoke(hub.url, token=fresh, shortest_delay=0.02) as spoke,
+    ):
+        handler = CallHandler(OperationRegistry([sleeper.operation]), spoke)
+        await until(lambda: hub.operations == ["shop.sleep"])
+        call = PendingRequestMap(hub.transport()).call("shop.sleep")
+        error = await error_of(call)
+        assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "unknown")
+        await until(lambda: made == 2 and hub.operations == ["shop.sleep"])
+        await handler.close()
+
+
+async def test_a_json_only_peer_gets_json_from_a_messagepack_caller(field: Field) -> None:
+    handler = await field.worker("shop", stub_operation("shop.echo", returns=lambda input: input))
+    await until(lambda: field.hub.operations == ["shop.echo"])
+    (session,) = [spoke.session for spoke in field.hub._spokes]
+    session.codecs = frozenset({"json"})
+    pending = PendingRequestMap(await field.spoke("ada"), codec="msgpack")
+    assert (await pending.call("shop.echo", {"file": b"\x00\x01"})).data == {"file": b"\x00\x01"}
+    assert handler.counters.malformed == 0

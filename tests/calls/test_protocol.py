@@ -1,0 +1,345 @@
+"""The protocol on a bare bus: what is dropped is counted, and nothing stops a reader."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from operations import CallError, ErrorCode, OperationRegistry, local_envelope, operation
+from operations.calls import CALL_EVENT_SCHEMAS, CallEventSchema, CallHandler, PendingRequestMap, serve_registry
+from operations.calls.authentication import Principal
+from operations.calls.codec import JSON, MSGPACK, transcode
+from operations.calls.endpoint import endpoint_of
+from operations.calls.events import VERSION, CallRequested, CallResponded, Requested, Responded
+from operations.calls.routing import Router, Session
+from operations.context import Identity
+from operations.pubsub import Capabilities
+from operations.pubsub.memory import MemoryTransport
+from operations.testing import error_of, stub_operation
+from tests.contracts.operations_under_test import Sleeper, Ticker, add, count
+from tests.waiting import until
+
+
+class Wire:
+    """A worker on a bus of bytes, and an end that speaks to it by hand."""
+
+    def __init__(self, *operations: Any, **options: Any) -> None:
+        self.end = MemoryTransport(direct=False)
+        self.worker = self.end.join()
+        self.handler = CallHandler(OperationRegistry(operations), self.worker, **options)
+        self.messages: list[dict[str, Any]] = []
+        self.end.listen(f"inbox.{self.end.peer}", lambda message: self.messages.append(msgspec.json.decode(message)))
+
+    def request(self, number: int, operation_id: str, **payload: Any) -> str:
+        request_id = f"{self.end.peer}-{number:x}"
+        inner = {"requestId": request_id, "operationId": operation_id, **payload}
+        self.send(f"work.{operation_id.rpartition('.')[0]}", "call.requested", request_id, operation_id, inner)
+        return request_id
+
+    def send(self, address: str, kind: str, request_id: str, to: str, payload: Any, **outside: Any) -> None:
+        event = {"v": 1, "type": kind, "id": request_id, "to": to, "payload": payload, **outside}
+        self.end.send(address, msgspec.json.encode(event))
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [message for message in self.messages if message["type"] == kind]
+
+
+@pytest.fixture
+async def wires() -> AsyncIterator[Any]:
+    made: list[Wire] = []
+
+    def make(*operations: Any, **options: Any) -> Wire:
+        made.append(Wire(*operations, **options))
+        return made[-1]
+
+    yield make
+    for wire in made:
+        await wire.handler.close()
+
+
+async def test_every_event_on_the_wire_fits_its_schema(wires: Any) -> None:
+    ticker = Ticker(pause=0.01)
+    wire = wires(add, count, ticker.operation)
+    wire.request(1, "math.add", input={"a": 1, "b": 2})
+    wire.request(2, "math.add", input={"a": "x"})
+    request_id = f"{wire.end.peer}-3"
+    payload = {"requestId": request_id, "operationId": "math.count", "input": {"to": 2}}
+    wire.send("work.math", "call.requested", request_id, "math.count", payload, stream=True)
+    await until(lambda: bool(wire.of("call.completed")))
+    assert {message["type"] for message in wire.messages} == {"call.responded", "call.error", "call.completed"}
+    for message in wire.messages:
+        assert CALL_EVENT_SCHEMAS[message["type"]].errors(message) == []
+        assert CallEventSchema.check(message)
+    assert [message["payload"]["sequence"] for message in wire.of("call.responded")[1:]] == [0, 1]
+    assert wire.of("call.completed")[0]["payload"]["sequence"] == 2
+
+
+async def test_a_duplicate_request_runs_once(wires: Any) -> None:
+    sleeper = Sleeper()
+    wire = wires(sleeper.operation)
+    wire.request(1, "slow.sleep")
+    wire.request(1, "slow.sleep")
+    await until(lambda: wire.handler.counters.duplicate == 1)
+    sleeper.let_go.set()
+    await until(lambda: len(wire.of("call.responded")) == 1)
+    wire.request(1, "slow.sleep")
+    await until(lambda: wire.handler.counters.duplicate == 2)
+    assert sleeper.runs == 1
+
+
+async def test_a_query_may_be_asked_again_once_its_answer_was_lost(wires: Any) -> None:
+    wire = wires(add, stub_operation("do.change", type="mutation"))
+    wire.request(1, "math.add", input={"a": 1, "b": 2})
+    wire.request(2, "do.change")
+    await until(lambda: len(wire.of("call.responded")) == 2)
+    wire.request(1, "math.add", input={"a": 1, "b": 2}, attempt=1)
+    wire.request(2, "do.change", attempt=1)
+    await until(lambda: len(wire.of("call.responded")) == 3)
+    await until(lambda: wire.handler.counters.duplicate == 1)
+
+
+async def test_a_long_call_says_which_worker_has_it(wires: Any) -> None:
+    sleeper = Sleeper()
+    wire = wires(sleeper.operation)
+    request_id = wire.request(1, "slow.sleep")
+    await until(lambda: bool(wire.of("call.accepted")))
+    worker = wire.of("call.accepted")[0]["payload"]["workerId"]
+    assert worker == wire.handler.worker_id
+    wire.send(f"inbox.{worker.partition('.')[0]}", "call.aborted", request_id, "", {"requestId": request_id})
+    await sleeper.cancelled.wait()
+    assert wire.of("call.error") == []
+
+
+async def test_clocks_that_differ_give_a_clear_error(wires: Any) -> None:
+    wire = wires(add)
+    now = int(time.time() * 1000)
+    ten_minutes = 600_000
+    wire.request(1, "math.add", input={"a": 1, "b": 1}, deadline=now - ten_minutes + 30_000, sentAt=now - ten_minutes)
+    wire.request(2, "math.add", input={"a": 1, "b": 1}, deadline=now + ten_minutes + 30_000, sentAt=now + ten_minutes)
+    await until(lambda: len(wire.messages) == 2)
+    (error,) = wire.of("call.error")
+    assert error["payload"]["code"] == "TIMEOUT"
+    assert error["payload"]["details"].keys() >= {"deadline", "sentAt", "workerTime", "executed"}
+    assert len(wire.of("call.responded")) == 1
+
+
+async def test_answers_that_are_late_twice_or_foreign_are_counted() -> None:
+    bus = MemoryTransport(direct=False)
+    requests: list[CallRequested] = []
+    bus.listen("work.x", lambda message: requests.append(JSON.decode(message)))  # type: ignore[arg-type]
+    caller = bus.join()
+    pending, answering = PendingRequestMap(caller), PendingRequestMap(bus)
+    call = asyncio.create_task(pending.call("x.y"))
+    await until(lambda: len(requests) == 1)
+    envelope = local_envelope(1, "x.y")
+    answering.respond(requests[0].id, envelope)
+    answering.respond(requests[0].id, envelope)
+    assert await call == envelope
+    answering.respond(requests[0].id, envelope)
+    await until(lambda: pending.counters.duplicate == 2)
+    error = await error_of(pending.call("x.y", deadline=int(time.time() * 1000) + 30))
+    assert error.code is ErrorCode.TIMEOUT
+    answering.respond(requests[1].id, envelope)
+    await until(lambda: pending.counters.late == 1)
+    answering.respond(f"{caller.peer}-ffff", envelope)
+    bus.send(f"inbox.{caller.peer}", JSON.encode(CallResponded(VERSION, "other-1", "", Responded("other-1"))))
+    await until(lambda: pending.counters.foreign == 2)
+
+
+async def test_respond_refuses_what_is_no_envelope_and_abort_and_errors_end_a_call() -> None:
+    bus = MemoryTransport(direct=False)
+    requests: list[Any] = []
+    bus.listen("work.x", lambda message: requests.append(JSON.decode(message)))
+    pending, answering = PendingRequestMap(bus.join()), PendingRequestMap(bus)
+    with pytest.raises(CallError, match="takes a response envelope, not dict"):
+        answering.respond("x-1", {"data": 1})
+    calls = [asyncio.create_task(pending.call("x.y")) for _ in range(4)]
+    await until(lambda: len(requests) == 4)
+    answering.emit_error(requests[0].id, CallError("MINE", "text", {"a": 1}))
+    answering.abort(requests[1].id, "no time")
+    pending.abort(requests[2].id, "changed my mind")
+    answering.complete(requests[3].id)
+    errors = [await error_of(call) for call in calls]
+    assert [str(error.code) for error in errors] == ["MINE", "ABORTED", "ABORTED", "EXECUTION_ERROR"]
+    assert pending.in_flight == 0
+
+
+async def test_a_gap_in_a_stream_is_an_error_never_silence() -> None:
+    bus = MemoryTransport(direct=False)
+    requests: list[Any] = []
+    bus.listen("work.x", lambda message: requests.append(JSON.decode(message)))
+    pending, answering = PendingRequestMap(bus.join()), PendingRequestMap(bus)
+    stream: Any = pending.subscribe("x.y")
+    await until(lambda: len(requests) == 1)
+    for sequence in (0, 0, 1, 3):
+        answering.respond(requests[0].id, local_envelope(sequence, "x.y"), sequence=sequence)
+    assert [(await anext(stream)).data, (await anext(stream)).data] == [0, 1]
+    with pytest.raises(CallError, match="expected number 2, got 3") as caught:
+        await anext(stream)
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+    assert pending.counters.duplicate == 1
+    missing_end: Any = pending.subscribe("x.y")
+    await until(lambda: len(requests) == 2)
+    answering.complete(requests[1].id, sequence=5)
+    with pytest.raises(CallError, match="answers are missing"):
+        await anext(missing_end)
+
+
+async def test_workers_on_a_bus_that_tracks_nobody_send_heartbeats() -> None:
+    blind = Capabilities(
+        knows_no_responders=True, tracks_peers=False, groups=True, ordered=True, identity="none", claims_identity=False
+    )
+    bus = MemoryTransport(direct=False, capabilities=blind)
+    heard: list[Any] = []
+    bus.listen("workers", lambda message: heard.append(JSON.decode(message)))
+    async with serve_registry(OperationRegistry([add, count]), bus.join()):
+        await until(lambda: any(type(event).__name__ == "WorkerAlive" for event in heard))
+        pending = PendingRequestMap(bus.join())
+        assert (await pending.call("math.add", {"a": 1, "b": 1})).data == 2
+        assert [envelope.data async for envelope in pending.subscribe("math.count", {"to": 3})] == [0, 1, 2]
+    with pytest.raises(CallError, match="cannot be claimed"):
+        await pending.call("math.add", identity=Identity("x"))
+
+
+async def test_a_worker_that_gives_no_sign_of_life_loses_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("operations.calls.presence.HEARTBEAT_SECONDS", 0.05)
+    blind = Capabilities(knows_no_responders=True, tracks_peers=False, groups=True, ordered=True, identity="none")
+    bus = MemoryTransport(direct=False, capabilities=blind)
+    requests: list[Any] = []
+    stop = bus.listen("work.x", lambda message: requests.append(JSON.decode(message)))
+    pending = PendingRequestMap(bus.join())
+    error = await error_of(pending.call("x.y"))
+    assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "unknown")
+    stream: Any = pending.subscribe("x.y")
+    error = await error_of(anext(stream))
+    assert error.code is ErrorCode.UNAVAILABLE
+    retried = asyncio.create_task(pending.call("x.y", retry=True))
+    await until(lambda: len(requests) == 3)
+    stop()
+    async with serve_registry(OperationRegistry([stub_operation("x.y", returns=1)]), bus.join()):
+        assert (await retried).data == 1
+
+
+HOSTILE = [
+    b"",
+    b"\xff\xfe",
+    b"{",
+    b"null",
+    b"[]",
+    b'{"v":1}',
+    b'{"v":1,"type":"call.requested","id":"x-1","to":"math.add","payload":3}',
+    b'{"v":1,"type":"call.responded","id":"x-1","to":"","payload":{"requestId":"x-1","output":NaN}}',
+    b'{"v":1,"type":"from.the.future","id":"","to":"","payload":{}}',
+    b'{"a":' * 10_000,
+    b"[" * 100_000,
+    b'{"v":' + b"9" * 5_000 + b"}",
+    b"\x81\xa1v",
+    msgspec.msgpack.encode({"v": 1, "type": "call.requested"}),
+    b"\0\0\0\0\xff",
+]
+
+
+@pytest.mark.parametrize("message", HOSTILE, ids=range(len(HOSTILE)))
+async def test_a_hostile_message_is_counted_and_the_next_call_works(wires: Any, message: bytes) -> None:
+    wire = wires(add)
+    endpoint = endpoint_of(wire.worker)
+    endpoint.receive(message)
+    counters = endpoint.counters
+    assert counters.malformed + counters.dropped == 1
+    wire.request(1, "math.add", input={"a": 1, "b": 2})
+    await until(lambda: len(wire.of("call.responded")) == 1)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+KINDS = st.sampled_from([*CALL_EVENT_SCHEMAS, "worker.announced", "worker.gone", "worker.asked", "hub.hello", "other"])
+EVENTS = st.fixed_dictionaries(
+    {"v": st.integers(0, 3), "type": KINDS, "id": st.text(max_size=6), "to": st.text(max_size=8)},
+    optional={
+        "payload": JSON_VALUES
+        | st.fixed_dictionaries(
+            {"requestId": st.text(max_size=6)},
+            optional={
+                "operationId": st.text(max_size=6),
+                "workerId": st.text(max_size=4),
+                "sequence": st.integers(-5, 5),
+            },
+        ),
+        "identity": JSON_VALUES,
+        "stream": st.booleans(),
+    },
+)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=40), EVENTS.map(msgspec.json.encode), EVENTS.map(msgspec.msgpack.encode)),
+        max_size=8,
+    )
+)
+def test_fuzzed_events_never_stop_a_reader(messages: list[bytes]) -> None:
+    async def scenario() -> None:
+        bus = MemoryTransport(direct=False)
+        handler = CallHandler(OperationRegistry([add]), bus)
+        router = Router()
+        session = Session("s", Principal(Identity("x"), ("*",)), lambda message: None)
+        router.join(session)
+        endpoint = endpoint_of(bus)
+        for message in messages:
+            endpoint.receive(message)
+            router.receive(session, message)
+        assert (await PendingRequestMap(bus.join()).call("math.add", {"a": 1, "b": 2})).data == 3
+        await handler.close()
+
+    with contextlib.suppress(UnicodeEncodeError):
+        asyncio.run(scenario())
+
+
+def test_events_survive_a_change_of_codec() -> None:
+    event = CallRequested(VERSION, "a-1", "x.y", Requested("a-1", "x.y", JSON.raw({"file": b"\x00", "big": 2**70})))
+    there = transcode(JSON.encode(event), MSGPACK)
+    assert MSGPACK.read(MSGPACK.decode(there).payload.input) == {"file": b"\x00", "big": 2**70}  # type: ignore[union-attr]
+    assert JSON.read(JSON.decode(transcode(there, JSON)).payload.input) == {"file": b"\x00", "big": 2**70}  # type: ignore[union-attr]
+
+
+async def test_messagepack_is_spoken_when_asked_for() -> None:
+    bus = MemoryTransport(direct=False)
+    seen: list[bytes] = []
+    bus.listen("work.any", seen.append)
+    handler = CallHandler(OperationRegistry([add]), bus.join())
+    pending = PendingRequestMap(bus.join(), codec="msgpack")
+    assert (await pending.call("math.add", {"a": 1, "b": 2})).data == 3
+    with pytest.raises(CallError):
+        await pending.call("any.thing", {"file": b"x"}, deadline=int(time.time() * 1000) + 30)
+    assert seen[0][:1] != b"{"
+    await handler.close()
+
+
+async def test_a_served_registry_must_allow_something() -> None:
+    with pytest.raises(ValueError, match="at least one call"):
+        await serve_registry(OperationRegistry(), MemoryTransport(), concurrency=0)
+
+
+async def test_nested_calls_do_not_need_a_second_place() -> None:
+    from operations import OperationContext
+
+    @operation(id="deep.outer")
+    async def outer(context: OperationContext) -> Any:
+        return (await context.env["math"]["add"](a=1, b=2)).data
+
+    for direct in (True, False):
+        bus = MemoryTransport(direct=direct)
+        async with serve_registry(OperationRegistry([outer, add]), bus, concurrency=1):
+            assert (await PendingRequestMap(bus).call("deep.outer")).data == 3

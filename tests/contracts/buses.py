@@ -1,0 +1,80 @@
+"""The transports that every contract is held against: a new one adds a class and its name to BUSES."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from operations import Identity
+from operations.calls.authentication import Principal, StaticTokens
+from operations.calls.hub import Hub
+from operations.calls.spoke import Spoke
+from operations.pubsub import Transport
+from operations.pubsub.memory import MemoryTransport
+
+CALLER = Identity("ada", scopes=("read",))
+"""Who makes the calls, on every bus: by its token where there are tokens, by its own word where it is trusted."""
+
+
+class Bus(Protocol):
+    """One bus under test."""
+
+    identity: Identity | None
+    """What a caller passes as `identity=`; None where the bus itself knows who it is."""
+
+    async def end(self, name: str = "caller") -> Transport:
+        """Another end of the bus; `worker` may register operations."""
+
+
+class MemoryBusUnderTest:
+    identity: Identity | None = CALLER
+
+    def __init__(self, *, direct: bool) -> None:
+        self._first = MemoryTransport(direct=direct)
+
+    async def end(self, name: str = "caller") -> Transport:
+        return self._first.join()
+
+
+class WebSocketBusUnderTest:
+    identity: Identity | None = None
+
+    def __init__(self, hub: Hub, stack: contextlib.AsyncExitStack) -> None:
+        self.hub = hub
+        self._stack = stack
+
+    async def end(self, name: str = "caller") -> Transport:
+        return await self._stack.enter_async_context(Spoke(self.hub.url, token=name))
+
+
+TOKENS = StaticTokens(
+    {
+        "caller": Principal(CALLER),
+        "worker": Principal(Identity("worker"), ("*",)),
+        "other": Principal(Identity("other"), ("other",)),
+    }
+)
+
+
+@contextlib.asynccontextmanager
+async def memory() -> AsyncIterator[Bus]:
+    yield MemoryBusUnderTest(direct=True)
+
+
+@contextlib.asynccontextmanager
+async def memory_of_bytes() -> AsyncIterator[Bus]:
+    yield MemoryBusUnderTest(direct=False)
+
+
+@contextlib.asynccontextmanager
+async def websocket() -> AsyncIterator[Bus]:
+    async with Hub(TOKENS) as hub, contextlib.AsyncExitStack() as stack:
+        yield WebSocketBusUnderTest(hub, stack)
+
+
+BUSES: dict[str, Callable[[], contextlib.AbstractAsyncContextManager[Bus]]] = {
+    "memory": memory,
+    "memory of bytes": memory_of_bytes,
+    "websocket": websocket,
+}

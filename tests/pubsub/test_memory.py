@@ -1,0 +1,67 @@
+"""The in-process bus: groups, ends, what nobody listens to."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from operations.pubsub.memory import MemoryTransport
+from tests.waiting import until
+
+
+async def test_everybody_without_a_group_gets_a_message_and_one_of_each_group() -> None:
+    bus = MemoryTransport()
+    got: Counter[str] = Counter()
+    for name, group in (("a", None), ("b", None), ("c", "g"), ("d", "g"), ("e", "h")):
+        bus.join().listen("x", lambda message, name=name: got.update([name]), group=group)  # type: ignore[misc]
+    for _ in range(10):
+        bus.send("x", b"m")
+    await until(lambda: got.total() == 40)
+    assert got == {"a": 10, "b": 10, "c": 5, "d": 5, "e": 10}
+
+
+async def test_messages_arrive_in_order_at_the_next_turn() -> None:
+    bus = MemoryTransport()
+    got: list[bytes] = []
+    bus.listen("x", got.append)
+    for number in range(100):
+        bus.send("x", str(number).encode())
+    assert got == []
+    await until(lambda: len(got) == 100)
+    assert got == [str(number).encode() for number in range(100)]
+
+
+async def test_what_nobody_listens_to_is_told() -> None:
+    bus = MemoryTransport()
+    told: list[str] = []
+    bus.send("x", b"m", told.append)
+    bus.send("x", b"m")
+    await until(lambda: bool(told))
+    assert told == ["nobody listens at x"]
+
+
+async def test_stopping_twice_is_once_and_closing_stops_all() -> None:
+    bus = MemoryTransport()
+    got: list[bytes] = []
+    stop = bus.listen("x", got.append)
+    bus.listen("x", got.append)
+    stop()
+    stop()
+    bus.send("x", b"m")
+    await bus.close()
+    assert got == [b"m"]
+    bus.send("x", b"m")
+    told: list[str] = []
+    bus.send("x", b"m", told.append)
+    await until(lambda: bool(told))
+    assert got == [b"m"]
+
+
+def test_targets_are_offered_in_turn() -> None:
+    bus = MemoryTransport()
+    assert bus.reach("x") is None
+    stops = [bus.join().offer("x", name) for name in "ab"]
+    assert sorted({bus.reach("x") for _ in range(4)}) == ["a", "b"]
+    stops[0]()
+    assert bus.reach("x") == "b"
+    stops[1]()
+    assert bus.reach("x") is None
