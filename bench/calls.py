@@ -150,7 +150,7 @@ async def call_raw(port: int, concurrency: int) -> Figures:
 
 async def serve_socketio() -> None:
     """python-socketio on aiohttp."""
-    import socketio  # type: ignore[import-untyped]
+    import socketio
     from aiohttp import web
 
     server = socketio.AsyncServer(async_mode="aiohttp")
