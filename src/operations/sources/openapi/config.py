@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from operations.errors import CallError, ErrorCode
 from operations.http import HTTPClient, HTTPRequest
 from operations.schema import Policy
+
+T = TypeVar("T")
 
 RequestHook = Callable[[HTTPRequest], Awaitable[HTTPRequest | None] | HTTPRequest | None]
 ResponseHook = Callable[[HTTPRequest, int, Sequence[tuple[str, str]]], Awaitable[None] | None]
@@ -81,6 +84,34 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether answers with a validator (`ETag`, `Last-Modified`) are kept and asked for conditionally."""
     on_request: RequestHook | None = None
     on_response: ResponseHook | None = None
+
+    def __post_init__(self) -> None:
+        # Settings that came out of a configuration file are mappings.
+        force = msgspec.structs.force_setattr
+        for name, kind in (("retry", HTTPRetry), ("limits", HTTPLimits)):
+            if isinstance(getattr(self, name), Mapping):
+                force(self, name, _read(name, getattr(self, name), kind))
+        auth = self.auth
+        if isinstance(auth, Mapping):
+            if isinstance(auth.get("type"), str):
+                force(self, "auth", _read("auth", auth, HTTPAuth))
+            else:
+                force(self, "auth", {name: _read("auth", value, HTTPAuth) for name, value in auth.items()})
+
+
+def _read(name: str, value: Any, kind: type[T]) -> T:
+    """A setting given as a mapping; raises `VALIDATION_ERROR` that names what is wrong with it."""
+    if isinstance(value, kind):
+        return value
+    try:
+        known = {field.name for field in msgspec.structs.fields(kind)}  # type: ignore[arg-type]
+        unknown = [key for key in value if key not in known]
+        if unknown:
+            raise msgspec.ValidationError(f"{unknown[0]!r} is not known; there are {', '.join(sorted(known))}")
+        return msgspec.convert(dict(value), kind)
+    except (msgspec.ValidationError, TypeError) as error:
+        # The text of such an error names fields and types, never values.
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"{name}: {error}") from None
 
 
 class HTTPCallOptions(msgspec.Struct, frozen=True, kw_only=True):
