@@ -1,8 +1,11 @@
 import pytest
 
 from operations import CallError, ErrorCode, OperationRegistry, is_response_envelope
+from operations.calls import PendingRequestMap, serve_registry
+from operations.pubsub.memory import MemoryTransport
 from operations.testing import (
     Recorder,
+    RecordingTransport,
     error_of,
     sample_http_envelope,
     sample_mcp_envelope,
@@ -65,3 +68,15 @@ async def test_error_of_wants_an_error() -> None:
     registry = OperationRegistry([stub_operation("t.a", returns=1)])
     with pytest.raises(AssertionError, match="expected to fail"):
         await error_of(registry.execute("t.a"))
+
+
+async def test_a_recording_transport_keeps_every_message() -> None:
+    worker_end = MemoryTransport(direct=False)
+    recorder = RecordingTransport(worker_end.join())
+    registry = OperationRegistry([stub_operation("t.a", returns=1)])
+    async with serve_registry(registry, worker_end):
+        assert (await PendingRequestMap(recorder).call("t.a", {"n": 1})).data == 1
+    directions = {message.direction for message in recorder.messages}
+    assert directions == {"sent", "received"}
+    assert any(b"call.requested" in message.message for message in recorder.messages)
+    assert any(b"call.responded" in message.message for message in recorder.messages)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
 
 import msgspec
 
@@ -11,6 +11,8 @@ from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope, http_envelope, mcp_envelope
 from operations.errors import CallError
 from operations.interceptors import Invocation, Proceed
+from operations.pubsub import Capabilities, Receive, Stop, Transport, Undelivered
+from operations.pubsub.memory import MemoryTransport
 from operations.schema import UNKNOWN
 from operations.spec import Operation, OperationSpec, OperationType, SchemaLike, as_schema
 
@@ -47,6 +49,59 @@ class Recorder:
     def inputs(self, operation_id: str) -> list[Any]:
         """The inputs of every call of one operation, in order."""
         return [call.input for call in self.calls if call.operation_id == operation_id]
+
+
+class RecordedMessage(msgspec.Struct, frozen=True):
+    """One message that passed a RecordingTransport."""
+
+    direction: Literal["sent", "received"]
+    address: str
+    message: bytes
+
+
+class RecordingTransport:
+    """A transport that keeps every message that passes through it, around another one (in memory by default)."""
+
+    def __init__(self, inner: Transport | None = None) -> None:
+        self._inner: Transport = MemoryTransport(direct=False) if inner is None else inner
+        self.messages: list[RecordedMessage] = []
+
+    @property
+    def inner(self) -> Transport:
+        """The transport that carries the messages."""
+        return self._inner
+
+    @property
+    def peer(self) -> str:
+        """The name of the inner transport's end."""
+        return self._inner.peer
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the inner transport promises."""
+        return self._inner.capabilities
+
+    def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
+        """Write the message down and send it."""
+        self.messages.append(RecordedMessage("sent", address, message))
+        self._inner.send(address, message, undelivered)
+
+    def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
+        """Receive, and write down what comes."""
+
+        def record(message: bytes) -> None:
+            self.messages.append(RecordedMessage("received", address, message))
+            receive(message)
+
+        return self._inner.listen(address, record, group=group)
+
+    def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
+        """Be told what the inner transport tells."""
+        return self._inner.watch(up, down)
+
+    async def close(self) -> None:
+        """Close the inner transport."""
+        await self._inner.close()
 
 
 def stub_operation(
