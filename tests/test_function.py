@@ -365,4 +365,28 @@ async def test_a_value_that_its_type_refuses_names_the_operation_and_the_place()
     with pytest.raises(CallError) as caught:
         await data_of(on, {"day": "soon", "other": "later"})
     assert caught.value.message.startswith("invalid input for t.on")
-    assert [problem["path"] for problem in caught.value.details["errors"]] == ["/day", "/other"]
+    problems = caught.value.details["errors"]
+    assert [(problem["path"], problem["value"]) for problem in problems] == [("/day", "soon"), ("/other", "later")]
+
+
+async def test_a_secret_that_its_type_refuses_is_not_shown() -> None:
+    import traceback
+
+    import pydantic
+
+    class Login(pydantic.BaseModel):
+        password: pydantic.SecretStr
+
+        @pydantic.field_validator("password")
+        @classmethod
+        def refuse(cls, value: Any) -> Any:
+            raise ValueError("too short")
+
+    @operation("t.login")
+    async def login(user: Login) -> None: ...
+
+    secret = "hunter" + "2"
+    with pytest.raises(CallError, match="too short") as caught:
+        await data_of(login, {"user": {"password": secret}})
+    assert secret not in str(caught.value.details)
+    assert secret not in "".join(traceback.format_exception(caught.value))

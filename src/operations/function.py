@@ -24,7 +24,7 @@ from operations.context import OperationContext
 from operations.docstrings import read_docstring
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
-from operations.schema import UNKNOWN, Field, Policy, TypeCodec, codec_for, jsonable, record_codec
+from operations.schema import UNKNOWN, Field, Policy, Schema, TypeCodec, codec_for, jsonable, record_codec
 from operations.spec import AccessControl, Operation, OperationSpec, OperationType, SchemaLike
 
 P = ParamSpec("P")
@@ -193,7 +193,7 @@ def _caller(
     """The function as a handler: input mapped to arguments, specialised so that the plain case costs one call."""
     load, contexts, positional = signature.record.load, signature.contexts, signature.positional
     if load is not None:
-        load = _explained(load, operation_id)
+        load = _explained(load, operation_id, signature.record.schema)
     if not contexts and not positional:
         if load is None:
             return lambda input, context: function(**input)
@@ -210,19 +210,39 @@ def _caller(
     return call
 
 
-def _explained(load: Callable[[Any], dict[str, Any]], operation_id: str) -> Callable[[Any], dict[str, Any]]:
+def _explained(
+    load: Callable[[Any], dict[str, Any]], operation_id: str, schema: Schema
+) -> Callable[[Any], dict[str, Any]]:
     """`load` with an error that names the operation, as the errors of its schema do."""
 
     def explained(input: Any) -> dict[str, Any]:
         try:
             return load(input)
         except CallError as error:
-            if error.code is not ErrorCode.VALIDATION_ERROR:
+            if error.code is not ErrorCode.VALIDATION_ERROR or not isinstance(error.details, dict):
                 raise
+            problems = [_with_value(problem, input, schema) for problem in error.details.get("errors", ())]
             message = f"invalid input for {operation_id}\n{error.message}"
-            raise CallError(ErrorCode.VALIDATION_ERROR, message, error.details) from error.__cause__
+            # The cause of such an error quotes the value, which may be a secret.
+            raise CallError(ErrorCode.VALIDATION_ERROR, message, {"errors": problems}) from None
 
     return explained
+
+
+def _with_value(problem: Mapping[str, Any], input: Any, schema: Schema) -> dict[str, Any]:
+    """A problem with the value it is about, unless there are secrets among the values."""
+    found: Any = input
+    for part in str(problem.get("path", "")).split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping) and key in found:
+            found = found[key]
+        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            found = found[int(key)]
+        else:
+            return dict(problem)
+    described = repr(schema.document)
+    secret = "'writeOnly': True" in described or "'password'" in described
+    return {**problem, "value": "[redacted]" if secret else found}
 
 
 def _read_signature(
