@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 from operations import CallError, ErrorCode, HTTPResponseMeta, OperationContext, OperationRegistry, OperationType
+from operations.http import HTTPRequest
 from operations.http.httpx2_client import Httpx2Client
 from operations.sources.openapi import (
     APIOperations,
@@ -533,3 +534,83 @@ async def test_a_header_or_cookie_value_never_leaves_its_place(client: Client, n
         held = next(text for header, text in sent["headers"] if header.lower() in (name.lower(), "cookie"))
         assert not set("\r\n\x00") & set(held)
         assert name == "X-Trace" or ";" not in held
+
+
+async def test_only_a_post_becomes_a_get_when_it_is_moved(shop: Shop, url: str) -> None:
+    from operations.sources.openapi.exchange import _redirected
+    from operations.sources.openapi.requests import origin
+
+    def moved(method: str, status: int) -> Any:
+        request = HTTPRequest(method=method, url=f"{url}/a", body=b"x")
+        followed = _redirected(request, status, f"{url}/b", origin(url))
+        return None if followed is None else (followed.method, followed.body)
+
+    assert moved("POST", 301) == ("GET", None)
+    assert moved("POST", 303) == ("GET", None)
+    assert moved("DELETE", 303) == ("GET", None)
+    for status in (301, 302, 307, 308):
+        assert moved("PUT", status) == ("PUT", b"x")
+        assert moved("DELETE", status) == ("DELETE", b"x")
+    assert moved("POST", 307) == ("POST", b"x")
+
+
+async def test_configured_headers_stay_at_home_and_are_sent_once(shop: Shop, url: str) -> None:
+    other = Shop()
+    with serving(other.application()) as abroad:
+        shop.document["servers"] = [{"url": url}]
+        elsewhere = [{"url": abroad.replace("127.0.0.1", "localhost")}]
+        shop.document["paths"]["/whoami"]["get"]["servers"] = elsewhere
+        headers = {"X-Api-Key": "secret", "Accept": "text/x"}
+        async with Client(shop, url, base_url=None, headers=headers) as client:
+            assert "secret" not in str((await client.call("whoami")).data["headers"])
+            sent = (await client.call("getItem", {"id": 1}, dry_run=True)).data["headers"]
+    assert sorted(map(tuple, sent)) == [("Accept", "text/x"), ("X-Api-Key", "secret")]
+
+
+async def test_a_calls_own_header_goes_before_credentials(shop: Shop, url: str) -> None:
+    async with Client(shop, url, auth=HTTPAuth(type="bearer", token="service")) as client:
+        data = (await client.call("whoami", headers={"Authorization": "Bearer mine"})).data
+    assert data["authorization"] == "Bearer mine"
+
+
+async def test_a_calls_own_credential_goes_where_the_document_says(shop: Shop, url: str) -> None:
+    shop.document["paths"]["/whoami"]["get"]["security"] = [{"key": []}]
+    async with Client(shop, url) as client:
+        data = (await client.call("whoami", auth=HTTPAuth(type="api_key", token="k"))).data
+    assert (data["query"], data["authorization"]) == ("api_key=k", None)
+
+
+async def test_what_a_caller_does_with_an_answer_is_not_kept(shop: Shop, url: str, tmp_path: Path) -> None:
+    async with Client(shop, url, cache=True) as client:
+        first = await client.call("tagged")
+        first.data["poison"] = True
+        assert (await client.call("tagged")).data == {"who": None}
+        target = tmp_path / "answer.json"
+        assert (await client.call("tagged", download_to=str(target))).data["size"] == target.stat().st_size
+        assert (await client.call("tagged")).data == {"who": None}
+
+
+async def test_an_upload_may_have_a_name_and_a_type(client: Client) -> None:
+    file = {"filename": "tea.png", "content": b"\x00\xff", "contentType": "image/png"}
+    assert (await client.call("upload", {"file": file})).data["filename"] == "tea.png"
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "data"),
+    [
+        ("application/json", b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
+        ("application/json; charset=iso-8859-1", '{"a": "é"}'.encode("latin-1"), {"a": "é"}),
+        ("application/json; charset=nonsense", b'{"a": 1}', {"a": 1}),
+    ],
+)
+def test_json_in_other_clothes_is_read(content_type: str, body: bytes, data: Any) -> None:
+    from operations.sources.openapi.responses import read_data
+
+    assert read_data(content_type, body) == data
+
+
+def test_keys_that_are_numbers_are_read_as_text(shop: Shop) -> None:
+    described = {"responses": {200: {"content": {"*/*": {"schema": {"type": "integer"}}}}}}
+    document = {"openapi": "3.0.0", "info": {"title": "t", "version": "1"}, "paths": {"/a": {"get": described}}}
+    operations = from_openapi(document, HTTPServiceConfig(namespace="api"))
+    assert not operations[0].spec.output_schema.check("x")

@@ -42,13 +42,13 @@ class Authenticator:
         self._auth = auth
         self._schemes = schemes
         self._client = client
-        self._tokens: dict[tuple[str, str, tuple[str, ...]], tuple[str, float]] = {}
+        self._tokens: dict[tuple[str, str, str, tuple[str, ...]], tuple[str, float]] = {}
         self._fetching = asyncio.Lock()
 
     async def credentials(self, security: Sequence[Mapping[str, Any]], own: HTTPAuth | None) -> Credentials:
         """The credentials for an operation: the call's own, or the configured ones that it asks for."""
         if own is not None:
-            return await self._show(own, None)
+            return await self._show(own, self._matching_scheme(own, security))
         if self._auth is None:
             return NOBODY
         if isinstance(self._auth, HTTPAuth):
@@ -105,7 +105,7 @@ class Authenticator:
             raise CallError(
                 ErrorCode.VALIDATION_ERROR, "oauth2: neither the configuration nor the document has a token URL"
             )
-        key = (url, auth.client_id or "", tuple(auth.scopes))
+        key = (url, auth.client_id or "", auth.client_secret or "", tuple(auth.scopes))
         async with self._fetching:
             token, expires = self._tokens.get(key, ("", 0.0))
             if time.monotonic() >= expires:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +31,7 @@ class Kept(msgspec.Struct, frozen=True):
         assert isinstance(fresh, HTTPResponseMeta)
         kept = {name: value for name, value in fresh.headers.items() if not name.startswith("content-")}
         meta = msgspec.structs.replace(self.meta, headers={**self.meta.headers, **kept})
-        return ResponseEnvelope(self.envelope.data, meta)
+        return ResponseEnvelope(copy.deepcopy(self.envelope.data), meta)
 
 
 class ValidatorCache:
@@ -53,7 +54,8 @@ class ValidatorCache:
         if may_not or not ("etag" in meta.headers or "last-modified" in meta.headers):
             return
         key = _key(request, credentials)
-        self._kept[key] = Kept(envelope, meta)
+        # A copy: what a caller does with its answer is not seen by the next.
+        self._kept[key] = Kept(ResponseEnvelope(copy.deepcopy(envelope.data), meta), meta)
         self._kept.move_to_end(key)
         if len(self._kept) > self._capacity:
             self._kept.popitem(last=False)

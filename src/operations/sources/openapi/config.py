@@ -72,7 +72,9 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     auth: HTTPAuth | Mapping[str, HTTPAuth] | None = None
     """One for every call, or by the names of the document's security schemes."""
     timeout: float = 30.0
-    """Seconds until the answer's head, and between two parts of its body."""
+    """Seconds for a call, or until the head of an answer that comes in parts."""
+    idle_timeout: float | None = None
+    """Seconds that a stream of events or a download may be silent; not limited by default."""
     retry: HTTPRetry = HTTPRetry()
     limits: HTTPLimits = HTTPLimits()
     client: HTTPClient | None = None

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote, urljoin
 import msgspec
 
 from operations.errors import CallError, ErrorCode
-from operations.sources.openapi.yaml_text import read_yaml
+from operations.sources.openapi.yaml_text import read_yaml, with_text_keys
 
 MAIN = "api:///document"
 """The address of a document that was given without one."""
@@ -62,7 +62,7 @@ def _decode_lazily(raw: msgspec.Raw, levels: int) -> Any:
 def read_document(text: bytes | str | Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Read an API document (or a part of one) from JSON or YAML text; raises `VALIDATION_ERROR` when it is neither."""
     if isinstance(text, Mapping):
-        return text
+        return text if _has_text_keys(text) else with_text_keys(text)
     data = text.encode() if isinstance(text, str) else text
     data = data.removeprefix(b"\xef\xbb\xbf")
     if data.lstrip()[:1] == b"{":
@@ -80,6 +80,20 @@ def read_document(text: bytes | str | Mapping[str, Any], name: str) -> Mapping[s
     if not isinstance(document, Mapping):
         raise CallError(ErrorCode.VALIDATION_ERROR, f"{name}: not an API document: it holds no object")
     return document
+
+
+def _has_text_keys(document: Any) -> bool:
+    """Whether every key is text: what other YAML readers give has numbers for statuses."""
+    pending, seen = [document], {id(document)}
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Mapping) and not all(isinstance(key, str) for key in node):
+            return False
+        for member in node.values() if isinstance(node, Mapping) else node:
+            if isinstance(member, (Mapping, list)) and id(member) not in seen:
+                seen.add(id(member))
+                pending.append(member)
+    return True
 
 
 class DanglingReferenceError(LookupError):

@@ -119,7 +119,7 @@ class Endpoint:
 
     @cached_property
     def _builder(self) -> RequestBuilder:
-        return RequestBuilder(self._template, self._service.config, self._service.document_url)
+        return RequestBuilder(self._template, self._service.config, self._service.document_url, self._service.home)
 
     def _require_builder(self) -> RequestBuilder:
         try:

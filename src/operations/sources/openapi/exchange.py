@@ -174,7 +174,7 @@ def _redirected(request: HTTPRequest, status: int, url: str, home: tuple[str, st
     headers = [pair for pair in request.headers if not abroad or pair[0].lower() in _HARMLESS]
     if request.method in ("GET", "HEAD"):
         return msgspec.structs.replace(request, url=url, headers=headers)
-    if status in (301, 302, 303):
+    if status == 303 or (status in (301, 302) and request.method == "POST"):
         kept = [pair for pair in headers if pair[0].lower() not in ("content-type", "content-length")]
         return msgspec.structs.replace(request, method="GET", url=url, headers=kept, body=None)
     resendable = request.body is None or isinstance(request.body, bytes)

@@ -96,6 +96,8 @@ def _plan_body(
     if members is not None and not taken.intersection(members.properties) and members.properties:
         plan = BodyPlan(encodings, preferred, required, {name: name for name in members.properties}, "body")
         shown = {name: documents.schema(node) for name, node in members.properties.items()}
+        if essence(preferred) == "multipart/form-data":
+            shown = {name: _file_schema(schema) for name, schema in shown.items()}
         return plan, shown, [name for name in members.required if name in shown] if required else []
     key = _free("body", taken)
     whole = documents.schema(schema) if structured else _raw_schema(documents, schema, preferred)
@@ -114,6 +116,24 @@ def _raw_schema(documents: Documents, schema: Node, media_type: str) -> Any:
     if essence(media_type).endswith(("/*", "yaml", "jsonl", "ndjson", "json-seq")):
         return documents.schema(schema)
     return {"type": "string", "contentMediaType": essence(media_type)}
+
+
+def _file_schema(schema: Any) -> Any:
+    """The schema of a part of a form: a file may be its content, or its content with a name and a type."""
+    if not isinstance(schema, Mapping):
+        return schema
+    if schema.get("type") == "array" and isinstance(schema.get("items"), Mapping):
+        return {**schema, "items": _file_schema(schema["items"])}
+    if schema.get("format") not in ("binary", "byte") and "contentMediaType" not in schema:
+        return schema
+    text = {"type": "string"}
+    named = {
+        "type": "object",
+        "properties": {"filename": text, "content": {"type": "string", "format": "binary"}, "contentType": text},
+        "required": ["content"],
+        "additionalProperties": False,
+    }
+    return {"anyOf": [schema, named]}
 
 
 class _Members(msgspec.Struct):

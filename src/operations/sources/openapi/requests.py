@@ -17,6 +17,8 @@ from operations.sources.openapi.parameters import Parameter, cookie_header, expa
 from operations.sources.openapi.shortcut import Shortcut
 from operations.sources.openapi.template import Template
 
+Origin = tuple[str, str, int | None]
+
 
 class PreparedRequest(msgspec.Struct, frozen=True):
     """A request without credentials: what the input and the configuration make of the template."""
@@ -27,11 +29,16 @@ class PreparedRequest(msgspec.Struct, frozen=True):
     headers: Sequence[tuple[str, str]]
     cookies: str | None
     body: Body | None
+    own: frozenset[str] = frozenset()
+    """The names of the headers that the call itself set, which nothing overrides."""
 
     def headers_with(self, credentials: Credentials = NOBODY) -> list[tuple[str, str]]:
-        """The headers to send, credentials included."""
-        headers = [*self.headers, *credentials.headers]
-        if self.cookies is None and not credentials.cookies:
+        """The headers to send, credentials included; one that the call set itself stays as it is."""
+        headers = list(self.headers)
+        if credentials.headers:
+            shown = [pair for pair in credentials.headers if pair[0].lower() not in self.own]
+            headers = _overridden(headers, shown)
+        if (self.cookies is None and not credentials.cookies) or "cookie" in self.own:
             return headers
         pairs = [f"{name}={value}" for name, value in credentials.cookies]
         cookies = "; ".join(([self.cookies] if self.cookies else []) + pairs)
@@ -49,10 +56,15 @@ class PreparedRequest(msgspec.Struct, frozen=True):
 class RequestBuilder:
     """Makes requests for one operation; what does not depend on the input is worked out once."""
 
-    def __init__(self, template: Template, config: HTTPServiceConfig, document_url: str | None) -> None:
+    def __init__(
+        self, template: Template, config: HTTPServiceConfig, document_url: str | None, home: Origin | None
+    ) -> None:
         self.template = template
         self._config = config
         self._base = base_url(template.servers, config, document_url)
+        # What is configured may be a secret: it goes to the API's own origin, not to an operation's server elsewhere.
+        at_home = self._base is not None and origin(self._base) == home
+        self._headers = list(config.headers.items()) if at_home else []
         self._path = template.path
         self.accept = ", ".join(kind for kind in template.accepts if not is_stream(kind)) or "*/*"
         self._keys: dict[str, list[tuple[str, str]]] = {}
@@ -66,16 +78,18 @@ class RequestBuilder:
         """The request for an input; raises `VALIDATION_ERROR` for one that cannot be sent safely."""
         plain = self._shortcut.fill(input) if self._shortcut is not None else None
         path, query = plain or self._fill(input)
-        headers = [("Accept", accept), *self._config.headers.items()]
+        headers = _overridden([("Accept", accept)], self._headers) if self._headers else [("Accept", accept)]
         if "header" in self._keys:
-            headers += header_values(*self._values(input, "header"))
+            headers = _overridden(headers, header_values(*self._values(input, "header")))
         cookies = cookie_header(*self._values(input, "cookie")) if "cookie" in self._keys else None
         body = self._body(input, options)
         if body is not None and body.content_type is not None:
-            headers.append(("Content-Type", body.content_type))
-        headers = _overridden(headers, options.headers) if options.headers else headers
+            headers = _overridden(headers, [("Content-Type", body.content_type)])
+        if options.headers:
+            headers = _overridden(headers, list(options.headers.items()))
         url = self._base + path if self._base is not None else self._no_server()
-        return PreparedRequest(self.template.method, url, query, headers, cookies, body)
+        own = frozenset(name.lower() for name in options.headers)
+        return PreparedRequest(self.template.method, url, query, headers, cookies, body, own)
 
     def _fill(self, input: Mapping[str, Any]) -> tuple[str, str]:
         """Path and query, whatever the values are and however they are written."""
@@ -117,16 +131,18 @@ def base_url(servers: Sequence[Mapping[str, Any]], config: HTTPServiceConfig, do
     server = servers[0] if servers else {"url": "/"}
     url = server.get("url")
     url = url if isinstance(url, str) else "/"
+    for name, value in config.server_variables.items():
+        url = url.replace(f"{{{name}}}", value)
     variables = server.get("variables")
     for name, variable in variables.items() if isinstance(variables, Mapping) else ():
         default = variable.get("default") if isinstance(variable, Mapping) else ""
-        url = url.replace(f"{{{name}}}", config.server_variables.get(name, str(default)))
+        url = url.replace(f"{{{name}}}", str(default))
     if document_url is not None:
         url = urljoin(document_url, url)
     return url.rstrip("/") if urlsplit(url).scheme in ("http", "https") else None
 
 
-def origin(url: str) -> tuple[str, str, int | None]:
+def origin(url: str) -> Origin:
     """Scheme, host and port of an address, the default port filled in."""
     parts = urlsplit(url)
     return parts.scheme, (parts.hostname or "").lower(), parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -139,7 +155,7 @@ def without_query(url: str) -> str:
     return urlunsplit((parts.scheme, f"{host}:{parts.port}" if parts.port else host, parts.path, "", ""))
 
 
-def _overridden(headers: Sequence[tuple[str, str]], own: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Headers with a call's own in place of those of the same name."""
-    names = {name.lower() for name in own}
-    return [pair for pair in headers if pair[0].lower() not in names] + list(own.items())
+def _overridden(headers: Sequence[tuple[str, str]], own: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Headers with the more particular ones in place of those of the same name."""
+    names = {name.lower() for name, _ in own}
+    return [pair for pair in headers if pair[0].lower() not in names] + list(own)

@@ -31,7 +31,7 @@ def read_data(content_type: str, body: bytes) -> Any:
         return None
     if is_json(content_type):
         try:
-            return _decode(body)
+            return _decode(_utf8(body, content_type))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             _log.warning("an answer of type %s is not JSON (%s): it is given as text", content_type, error)
             return body.decode("utf-8", "replace")
@@ -40,6 +40,17 @@ def read_data(content_type: str, body: bytes) -> Any:
             return body.decode(charset(content_type))
         except (LookupError, UnicodeDecodeError):
             return body.decode("latin-1")
+    return body
+
+
+def _utf8(body: bytes, content_type: str) -> bytes:
+    """JSON text as UTF-8, which it almost always is."""
+    body = body.removeprefix(b"\xef\xbb\xbf")
+    if "charset" in content_type.lower() and charset(content_type).lower() not in ("utf-8", "utf8", "us-ascii"):
+        try:
+            return body.decode(charset(content_type)).encode()
+        except (LookupError, UnicodeDecodeError):
+            return body
     return body
 
 

@@ -16,12 +16,13 @@ from operations.context import OperationContext
 from operations.envelope import HTTPResponseMeta, ResponseEnvelope, SSEEvent, local_envelope
 from operations.errors import CallError, ErrorCode
 from operations.http import ClientOptions, HTTPClient, HTTPResponse, default_client, read_body
+from operations.sources.openapi import swagger2
 from operations.sources.openapi.auth import NOBODY, Authenticator, Credentials
 from operations.sources.openapi.caching import Kept, ValidatorCache
 from operations.sources.openapi.config import HTTPCallOptions, HTTPServiceConfig
 from operations.sources.openapi.documents import Documents
 from operations.sources.openapi.download import download
-from operations.sources.openapi.exchange import Exchange, Outgoing
+from operations.sources.openapi.exchange import Exchange, Outgoing, Sent
 from operations.sources.openapi.media import is_stream
 from operations.sources.openapi.requests import PreparedRequest, RequestBuilder, base_url, origin
 from operations.sources.openapi.responses import header, make_envelope, make_error, read_data
@@ -52,11 +53,11 @@ class HTTPService:
         self._exchange: Exchange | None = None
         self._authenticator: Authenticator | None = None
         self._cache = ValidatorCache() if config.cache else None
-        root = documents.root.get("servers").value
+        document = documents.root.value
+        root: Any = swagger2.servers(document) if "swagger" in document else document.get("servers")
         servers = [server for server in root if isinstance(server, Mapping)] if isinstance(root, list) else []
         home = base_url(servers, config, document_url)
-        self._home = None if home is None else origin(home)
-        document = documents.root.value
+        self.home = None if home is None else origin(home)
         swagger = "swagger" in document
         self.dialect = "openapi-3.0" if swagger or str(document.get("openapi")).startswith("3.0") else "2020-12"
         version = documents.root.get("info").value
@@ -92,7 +93,8 @@ class HTTPService:
             return self._dry_run(prepared, template)
         for attempt in range(3):
             credentials = await self._credentials(template, prepared, options)
-            kept = self._cache.find(prepared, credentials) if self._cache is not None else None
+            cache = self._cache if options.download_to is None else None
+            kept = cache.find(prepared, credentials) if cache is not None else None
             outgoing = self._outgoing(prepared, credentials, options, context)
             if kept is not None:
                 outgoing = msgspec.structs.replace(outgoing, extra=kept.conditions())
@@ -103,8 +105,8 @@ class HTTPService:
                 envelope = await self._answer(sent.response, template, options, kept)
             finally:
                 await sent.close()
-            if self._cache is not None:
-                self._cache.keep(prepared, credentials, envelope)
+            if cache is not None:
+                cache.keep(prepared, credentials, envelope)
             return envelope
         raise AssertionError("the last attempt returns or raises")
 
@@ -118,30 +120,43 @@ class HTTPService:
             return
         parser = self._parser()
         for attempt in range(self.config.reconnect + 1):
-            credentials = await self._credentials(template, prepared, options)
-            outgoing = self._outgoing(prepared, credentials, options, context, streaming=True)
-            if parser.last_event_id:
-                outgoing = msgspec.structs.replace(outgoing, extra=[("Last-Event-ID", parser.last_event_id)])
             last = attempt == self.config.reconnect
             try:
-                sent = await self._sender().send(outgoing)
+                sent = await self._open_stream(template, prepared, context, parser.last_event_id)
                 try:
-                    response = sent.response
-                    if not is_stream(header(response.headers, "content-type")) or response.status >= 400:
-                        yield await self._answer(response, template, options, None)
+                    if attempt and sent.response.status == 204:
+                        return  # how a server says that a stream it gave before has ended
+                    if not _is_event_stream(sent.response):
+                        yield await self._answer(sent.response, template, options, None)
                         return
-                    async for envelope in self._events(response, parser):
+                    async for envelope in self._events(sent.response, parser):
                         yield envelope
                 finally:
                     await sent.close()
                 if last:
                     return
             except CallError as error:
-                if last or error.code is not ErrorCode.UNAVAILABLE:
+                if last or not _may_resume(error, context):
                     raise
                 _log.warning("%s %s: the stream broke off (%s)", prepared.method, template.path, error.message)
             parser = self._parser(parser)
             await asyncio.sleep(min((parser.reconnection_time or 0) / 1000, self.config.retry.longest_delay))
+
+    async def _open_stream(
+        self, template: Template, prepared: PreparedRequest, context: OperationContext, last_event_id: str
+    ) -> Sent:
+        """Ask for a stream, from where it broke off; a token that is refused is fetched again once."""
+        options = HTTPCallOptions.of(context.metadata)
+        for attempt in range(2):
+            credentials = await self._credentials(template, prepared, options)
+            outgoing = self._outgoing(prepared, credentials, options, context, streaming=True)
+            if last_event_id:
+                outgoing = msgspec.structs.replace(outgoing, extra=[("Last-Event-ID", last_event_id)])
+            sent = await self._sender().send(outgoing)
+            if attempt or sent.response.status != 401 or not self._may_renew(credentials):
+                return sent
+            await sent.close()
+        raise AssertionError("the last attempt returns or raises")
 
     async def _events(self, response: HTTPResponse, parser: SSEParser) -> AsyncIterator[ResponseEnvelope[Any]]:
         meta = make_envelope(response.status, response.headers, None).meta
@@ -150,6 +165,8 @@ class HTTPService:
             for event in parser.feed(chunk):
                 yield _event_envelope(event, meta)
         parser.close()
+        if parser.skipped:
+            _log.warning("%d malformed fields of a stream of events were skipped", parser.skipped)
 
     async def _answer(
         self,
@@ -179,8 +196,13 @@ class HTTPService:
         """Credentials for a request; none for a server other than the API's own."""
         if options.auth is None and self.config.auth is None:
             return NOBODY
-        if self._home is not None and origin(prepared.url) != self._home:
-            return NOBODY  # the operation has a server of its own, elsewhere
+        if origin(prepared.url) != self.home:
+            _log.warning(
+                "%s %s has a server of its own: credentials go to the API's own origin only, see base_url",
+                template.method,
+                template.path,
+            )
+            return NOBODY
         self._sender()
         assert self._authenticator is not None
         return await self._authenticator.credentials(template.security, options.auth)
@@ -214,7 +236,7 @@ class HTTPService:
                 client = self._owned = default_client(
                     ClientOptions(
                         timeout=self.config.timeout,
-                        read_timeout=self.config.timeout,
+                        read_timeout=self.config.idle_timeout,
                         max_connections=limits.connections,
                         proxy=self.config.proxy,
                     )
@@ -239,6 +261,16 @@ class HTTPService:
             "body": None if body is None else body.data,
         }
         return local_envelope(request, f"{self.config.namespace}.dry_run")
+
+
+def _is_event_stream(response: HTTPResponse) -> bool:
+    return response.status < 400 and is_stream(header(response.headers, "content-type"))
+
+
+def _may_resume(error: CallError, context: OperationContext) -> bool:
+    """Whether a stream that failed is taken up again: it broke off, or went silent with time left."""
+    silent = error.code is ErrorCode.TIMEOUT and context.deadline is None
+    return silent or error.code is ErrorCode.UNAVAILABLE
 
 
 def _sent_to(options: HTTPCallOptions, prepared: PreparedRequest) -> PreparedRequest:

@@ -70,7 +70,9 @@ def servers(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     host = document.get("host")
     if not isinstance(host, str) or not host:
         return [{"url": path or "/"}]
-    schemes = [scheme for scheme in document.get("schemes") or () if isinstance(scheme, str)] or ["https"]
+    declared = document.get("schemes")
+    listed = declared if isinstance(declared, list) else []
+    schemes = [scheme for scheme in listed if isinstance(scheme, str)] or ["https"]
     return [{"url": f"{scheme}://{host}{path}"} for scheme in sorted(schemes, key=lambda scheme: scheme != "https")]
 
 

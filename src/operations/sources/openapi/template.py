@@ -41,7 +41,11 @@ class Answer(msgspec.Struct, frozen=True):
         else:
             fits = self.status in (text, f"{text[0]}XX", f"{text[0]}xx")
         got = content_type.partition(";")[0].strip().lower()
-        return fits and (got == self.media_type or (is_json(got) and is_json(self.media_type)))
+        return fits and (got == self.media_type or (is_json(got) and (is_json(self.media_type) or self._is_range)))
+
+    @property
+    def _is_range(self) -> bool:
+        return self.media_type in ("*/*", "application/*")
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,7 +196,7 @@ class TemplateReader:
         if is_stream(kind):
             # OpenAPI 3.2 describes the events of a stream one by one.
             schema: Any = self._documents.schema(node.get("itemSchema"))
-        elif is_json(kind) or is_text(kind):
+        elif is_json(kind) or is_text(kind) or kind in ("*/*", "application/*"):
             schema = self._documents.schema(node.get("schema"))
         else:
             schema = True

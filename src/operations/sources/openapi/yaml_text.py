@@ -27,12 +27,12 @@ def read_yaml(text: str) -> Any:
     # Control characters have no place in YAML, and real documents have them all the same.
     text = _CONTROLS.sub("", text)
     try:
-        return _plain(_read_fast(text))
+        return with_text_keys(_read_fast(text))
     except ValueError as error:
         reason = str(error)
     try:
         # Not every document that people publish is strictly YAML 1.2: a second, more lenient reader has a look.
-        return _plain(_read_lenient(text))
+        return with_text_keys(_read_lenient(text))
     except ValueError:
         raise CallError(ErrorCode.VALIDATION_ERROR, f"malformed YAML: {reason}") from None
 
@@ -138,7 +138,7 @@ def _scalar(text: str, tag: str | None, *, plain: bool) -> Any:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-def _plain(value: Any) -> Any:
+def with_text_keys(value: Any) -> Any:
     """The value with text for keys and no number JSON lacks; refuses one that aliases unfold without end."""
     left = _MAX_NODES
     seen: dict[int, tuple[Any, int]] = {}
