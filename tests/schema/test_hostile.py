@@ -209,3 +209,82 @@ def test_deep_but_allowed() -> None:
     assert schema.cast(value) is value
     assert schema.cast(nested(120, {"x": 1})) == value
     assert len(schema.errors(nested(120, 5))) == 1
+
+
+def chain(levels: int, wrap: Callable[[Any], Any]) -> Any:
+    """Definitions that each refer to the one before, by what `wrap` makes of the reference."""
+    definitions: dict[str, Any] = {"d0": {"type": "integer"}}
+    for level in range(1, levels + 1):
+        definitions[f"d{level}"] = wrap({"$ref": f"#/$defs/d{level - 1}"})
+    return {"$ref": f"#/$defs/d{levels}", "$defs": definitions}
+
+
+def shared(levels: int, wrap: Callable[[Any], Any]) -> Any:
+    """A schema that holds the same Python object twice, on every level."""
+    schema: Any = {"type": "integer"}
+    for _ in range(levels):
+        schema = wrap(schema)
+    return schema
+
+
+def pair(schema: Any) -> Any:
+    return {"type": "object", "properties": {"a": schema, "b": schema}}
+
+
+def perhaps(schema: Any) -> Any:
+    return {"anyOf": [schema, {"type": "null"}, {"type": "array", "items": schema}]}
+
+
+def tree(levels: int) -> Any:
+    return "x" if levels == 0 else {"l": tree(levels - 1), "r": tree(levels - 1), "z": 1}
+
+
+SIDES = {"l": {"$ref": "#/$defs/t"}, "r": {"$ref": "#/$defs/t"}}
+SYNTAX = {
+    "$ref": "#/$defs/t",
+    "$defs": {
+        "t": {
+            "anyOf": [
+                {"type": "object", "properties": SIDES, "required": ["l", "r"]},
+                {"type": "object", "properties": {**SIDES, "q": {"type": "integer"}}, "required": ["l", "r"]},
+                {"type": "integer"},
+            ]
+        }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("document", "value"),
+    [
+        pytest.param(SYNTAX, tree(8), id="tree of overlapping variants"),
+        pytest.param(chain(30, perhaps), [["x"]], id="chain of unions"),
+        pytest.param(chain(30, lambda r: {"anyOf": [r, {**r, "title": "again"}]}), "x", id="chain of equal branches"),
+        pytest.param(chain(30, lambda r: {"allOf": [r, r]}), "x", id="chain of allOf"),
+        pytest.param(chain(35, lambda r: {**pair(r), "required": ["a", "b"]}), {"a": 1}, id="pairs of pairs"),
+        pytest.param(chain(30, lambda r: {**pair(r), "required": ["a"], "default": {}}), 1, id="defaults of defaults"),
+        pytest.param(chain(40, lambda r: {"type": "array", "items": r, "minItems": 2}), [], id="items of items"),
+        pytest.param(
+            {"type": "array", "minItems": 10**4, "items": {"type": "array", "minItems": 10**4}}, [], id="many of many"
+        ),
+        pytest.param(shared(25, pair), {"a": {"a": 1}}, id="shared members"),
+        pytest.param(shared(20, perhaps), [["x"]], id="shared branches"),
+    ],
+)
+@pytest.mark.timeout(60)
+def test_work_is_bounded(document: Any, value: Any) -> None:
+    schema = from_schema(document)
+    assert not schema.check(value)
+    assert schema.errors(value)
+    result, problems = schema.normalise(value)
+    assert problems
+    assert not schema.check(result)
+    result, problems = schema.normalise(value, "total")
+    assert problems
+    assert schema.check(result) or any("too much work" in problem.message for problem in problems)
+
+
+def test_problems_beside_many_secrets() -> None:
+    row = {"type": "object", "properties": {"p": {"type": "string", "format": "password"}, "a": {"type": "integer"}}}
+    problems = from_schema({"type": "array", "items": row}).errors([{"a": "x", "p": "s"}] * 12_000)
+    assert len(problems) == 12_000

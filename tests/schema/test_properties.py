@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 
 from operations.schema import Policy, Schema, from_schema
+from operations.schema.budget import Budget
 from operations.schema.casting.repair import Repair
 from operations.schema.casting.upcasts import upcasts
 from operations.schema.dialects.literals import same
@@ -112,7 +113,7 @@ def test_the_fast_stages_agree_with_the_slow_one(document: Any, value: Any) -> N
         assert repaired is value
     fast = caster._tidied(value)
     if fast is not None:
-        assert same(fast[0], caster._repaired(value, total=False))
+        assert same(fast[0], caster._repaired(value, Budget(), total=False))
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import RLock
 from typing import Any
 
 from operations.schema.schema import Loader, Schema
@@ -17,13 +18,16 @@ class _DeferredSchema(Schema):
         self._write = write
         self._dialect = dialect
         self._loader = loader
+        self._lock = RLock()
 
     def __getattr__(self, name: str) -> Any:
         # Only `_source` is not there from the beginning.
         if name != "_source":
             raise AttributeError(name)
-        self._source = self._write()
-        return self._source
+        with self._lock:
+            if "_source" not in self.__dict__:
+                self._source = self._write()
+            return self._source
 
 
 def deferred_schema(write: Write, *, dialect: str | None = None, loader: Loader | None = None) -> Schema:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from operations.errors import CallError, ErrorCode
+from operations.schema.dialects.literals import escaped
 
 
 class Checks(Protocol):
@@ -32,7 +33,7 @@ class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The offending value; `"[redacted]"` where the schema says it is a secret."""
 
     def __str__(self) -> str:
-        return f"{self.path or '(value)'}: {self.message}"
+        return escaped(f"{self.path or '(value)'}: {self.message}")
 
 
 def collect_errors(schema: Checks, value: Any) -> list[Problem]:
@@ -42,7 +43,7 @@ def collect_errors(schema: Checks, value: Any) -> list[Problem]:
 
 def format_value_errors(errors: Iterable[Problem]) -> str:
     """Problems as text for a person, one to a line: `/items/0/price: -1 is less than the minimum of 0`."""
-    return "\n".join(f"{problem.path or '(value)'}: {problem.message}" for problem in errors)
+    return "\n".join(map(str, errors))
 
 
 def problems_as_details(errors: Iterable[Problem]) -> dict[str, Any]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal
 
 import jsonschema_rs
 
+from operations.schema.budget import Budget
 from operations.schema.checking.values import MAX_DEPTH, too_deep
 from operations.schema.dialects.keywords import ANNOTATIONS, ASSERTING
+from operations.schema.dialects.literals import escaped
+from operations.schema.once import once
 from operations.schema.problems import Problem
 
 if TYPE_CHECKING:
+    from operations.schema.casting.nodes import Nodes
     from operations.schema.casting.policies import Caster
     from operations.schema.checking.explaining import Explainer
     from operations.schema.dialects.conversion import Conversion
@@ -33,13 +37,14 @@ class Schema:
         self._source = document
         self._dialect = dialect
         self._loader = loader
+        self._lock = RLock()
 
-    @cached_property
+    @once
     def document(self) -> dict[str, Any] | bool:
         """The schema in draft 2020-12, self-contained: what it refers to is in its `$defs`."""
         return self._conversion.document
 
-    @cached_property
+    @once
     def is_unknown(self) -> bool:
         """Whether the schema accepts anything, so that there is nothing to check or cast."""
         if isinstance(self._source, Mapping) and not self._source.keys() - ANNOTATIONS:
@@ -87,24 +92,27 @@ class Schema:
     def __getstate__(self) -> dict[str, Any]:
         return {"_source": self._source, "_dialect": self._dialect, "_loader": self._loader}
 
-    @cached_property
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=RLock())
+
+    @once
     def _key(self) -> str:
         """The document as text in a stable order, by which schemas compare."""
         import msgspec
 
         return msgspec.json.encode(self.document, order="deterministic").decode()
 
-    @cached_property
+    @once
     def _conversion(self) -> Conversion:
         from operations.schema.dialects.conversion import convert
 
         conversion = convert(self._source, self._dialect, self._loader)
         if conversion.complaints:
-            shown = "; ".join(conversion.complaints[:5])
+            shown = escaped("; ".join(conversion.complaints[:5]))
             logger.warning("parts of a schema were not understood and accept anything: %s", shown)
         return conversion
 
-    @cached_property
+    @once
     def _validator(self) -> jsonschema_rs.Validator | None:
         from operations.schema.checking.compiling import compiled, compiled_original
         from operations.schema.dialects.conversion import draft_number
@@ -119,26 +127,39 @@ class Schema:
             self.__dict__.update(document=True, is_unknown=True)
         return native
 
-    @cached_property
+    @once
     def _limit(self) -> int | None:
         """The depth beyond which values are refused, for schemas that could follow them down without end."""
         return MAX_DEPTH if self._conversion.recursive or not self._conversion.exact else None
 
-    @cached_property
+    @once
     def _explainer(self) -> Explainer:
         from operations.schema.checking.explaining import Explainer
+        from operations.schema.checking.outline import outline_of
 
-        return Explainer(self.document, self._validator, self._limit)
+        outline = outline_of(self.document) if self._conversion.exact else None
+        return Explainer(self.document, self._validator, self._limit, outline, self._scoring)
 
-    @cached_property
+    def _scoring(self, budget: Budget) -> Callable[[list[Any], Any], list[int]]:
+        from operations.schema.casting.scoring import Scores
+
+        return Scores(self._nodes, budget).of_branches
+
+    @once
+    def _nodes(self) -> Nodes:
+        from operations.schema.casting.nodes import Nodes
+
+        return Nodes(self.document, self._lock)
+
+    @once
     def _caster(self) -> Caster:
         from operations.schema.casting.policies import Caster
 
-        return Caster(self.document, self._check, self._explainer, self._limit)
+        return Caster(self._nodes, self._check, self._explainer, self._limit)
 
     # The compiled functions are also put where attribute access finds them before the methods, which saves a call.
 
-    @cached_property
+    @once
     def _casts(self) -> tuple[Callable[..., tuple[Any, Sequence[Problem]]], Callable[..., Any]]:
         casts: tuple[Any, Any] = (_as_it_is, _itself)
         if not self.is_unknown and self._validator is not None:
@@ -146,7 +167,7 @@ class Schema:
         self.__dict__.update(normalise=casts[0], cast=casts[1])
         return casts
 
-    @cached_property
+    @once
     def _check(self) -> Callable[[Any], bool]:
         self.__dict__["check"] = check = self._make_check()
         return check

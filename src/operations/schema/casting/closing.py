@@ -28,14 +28,14 @@ class Closer:
     left open because the schema around it is closed), and both again without requiring defaults (`kept`).
     """
 
-    def __init__(self, document: dict[str, Any], nodes: Nodes) -> None:
-        self._document = document
+    def __init__(self, nodes: Nodes) -> None:
+        self._document = nodes.document
         self._nodes = nodes
         self._definitions: dict[str, Any] = {}
         self._matters: dict[int, bool] = {}
         self._defaults: dict[int, bool] = {}
 
-    def document(self, schema: dict[str, Any] | None = None) -> dict[str, Any] | bool:
+    def document(self, schema: dict[str, Any] | bool | None = None) -> dict[str, Any] | bool:
         """The closed document; of the root, or of one schema in it."""
         closed = self._closed(self._document if schema is None else schema, "")
         return {**closed, "$defs": self._definitions} if isinstance(closed, dict) and self._definitions else closed
@@ -93,7 +93,7 @@ class Closer:
 
     def _closed_union(self, schema: dict[str, Any], node: Node, keyword: str, kept: str) -> dict[str, Any]:
         base = {key: value for key, value in schema.items() if key != keyword}
-        alone = not set(base) - ANNOTATIONS - {"type"}
+        alone = not set(base) - ANNOTATIONS - {"type"} and not isinstance(node.default, dict)
         branches: list[Any] = []
         earlier: list[Any] = []
         for branch in schema[keyword]:
@@ -114,6 +114,8 @@ class Closer:
         if chosen.unions or chosen.conditional:
             return {"allOf": [self._inner(branch, kept), _UNCLOSABLE]}
         form: dict[str, Any] = {"allOf": [self._inner(branch, kept)]}
+        if not kept and (names := self._defaulted(chosen)):
+            form["required"] = names
         if chosen.declares and not chosen.open:
             form["properties"] = dict.fromkeys((*chosen.properties, *chosen.required), True)
             form["patternProperties"] = {
@@ -159,23 +161,20 @@ class Closer:
     def _require(self, out: dict[str, Any], schema: dict[str, Any], kept: str) -> None:
         """Members with a default must be there, and tuples must be whole."""
         if not kept:
-            names = self._defaulted(schema)
+            names = self._defaulted(self._nodes.node([schema]))
             if names:
                 out["required"] = list(dict.fromkeys((*schema.get("required", ()), *names)))
         if "prefixItems" in schema and schema.get("items", False) is False:
             out["minItems"] = max(len(schema["prefixItems"]), schema.get("minItems", 0))
             out["items"] = False
 
-    def _defaulted(self, schema: dict[str, Any]) -> list[str]:
-        node = self._nodes.node([schema])
+    def _defaulted(self, node: Node) -> list[str]:
         return [name for name in defaultable(node) if default_for(node, name) is not MISSING]
 
     # What a schema reaches
 
     def _needs_closing(self, schema: Any) -> bool:
-        return self._reaches(
-            schema, self._matters, lambda s: any(k in s for k in ("properties", "patternProperties", "prefixItems"))
-        )
+        return self._reaches(schema, self._matters, _matters)
 
     def _has_default(self, schema: Any) -> bool:
         return self._reaches(schema, self._defaults, lambda s: "default" in s)
@@ -199,6 +198,11 @@ class Closer:
                 pending += node
         known[id(schema)] = found
         return found
+
+
+def _matters(schema: dict[str, Any]) -> bool:
+    named = any(keyword in schema for keyword in ("properties", "patternProperties", "prefixItems"))
+    return named or isinstance(schema.get("default"), dict)
 
 
 def _disjoint(branches: list[Node]) -> bool:

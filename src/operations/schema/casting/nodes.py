@@ -7,15 +7,15 @@ are first needed, so recursive schemas are finite.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from threading import RLock
 from typing import Any, Final
-from urllib.parse import quote
 
 import jsonschema_rs
 
 from operations.schema.checking.compiling import compiled, patterns_in
 from operations.schema.checking.secrets import target_of
 from operations.schema.checking.values import as_json
-from operations.schema.dialects.literals import same
+from operations.schema.dialects.literals import fragment, same
 from operations.schema.dialects.patterns import Engine, matcher, weakest_engine
 
 MISSING: Final[Any] = type("_Missing", (), {"__repr__": lambda self: "MISSING"})()
@@ -146,8 +146,9 @@ class Node:
 class Nodes:
     """The nodes of one converted document, and the native validators of its parts."""
 
-    def __init__(self, document: dict[str, Any] | bool) -> None:
-        self._document = document
+    def __init__(self, document: dict[str, Any] | bool, lock: Any = None) -> None:
+        self.document = document
+        self.lock = lock if lock is not None else RLock()
         self._made: dict[Any, Node] = {}
         self._unions: dict[int, Union] = {}
         self._validators: dict[tuple[int, ...], jsonschema_rs.Validator | None] = {}
@@ -169,9 +170,11 @@ class Nodes:
         parts, found = self._flatten(schemas)
         unions = tuple(union for union in found if id(union) not in decided)
         key = (tuple(map(id, parts)), decided, settled)
-        if key not in self._made:
-            self._made[key] = Node(self, tuple(parts), unions, decided, settled)
-        return self._made[key]
+        node = self._made.get(key)
+        if node is None:
+            # One node for each key for good, as others remember nodes by their identity.
+            node = self._made.setdefault(key, Node(self, tuple(parts), unions, decided, settled))
+        return node
 
     def _flatten(self, schemas: tuple[Any, ...]) -> tuple[list[Part], list[Union]]:
         parts: list[Part] = []
@@ -193,7 +196,7 @@ class Nodes:
     def _conjuncts(self, schema: Part, unions: list[Union]) -> list[Any]:
         following = []
         if "$ref" in schema:
-            following.append(target_of(schema["$ref"], self._document))
+            following.append(target_of(schema["$ref"], self.document))
         following += schema.get("allOf", ())
         for keyword in ("anyOf", "oneOf"):
             branches = schema.get(keyword)
@@ -216,7 +219,8 @@ class Nodes:
         schemas = tuple(schema for schema in schemas if schema is not True)
         key = tuple(map(id, schemas))
         if key not in self._validators:
-            self._validators[key] = self._compile(schemas)
+            with self.lock:
+                self._validators[key] = self._compile(schemas)
         validator = self._validators[key]
         if validator is None:
             return True
@@ -231,9 +235,9 @@ class Nodes:
 
     def _compile(self, schemas: tuple[Any, ...]) -> jsonschema_rs.Validator | None:
         if self._registry is None:
-            self._registry = jsonschema_rs.Registry([(_ADDRESS, self._document)])
-            self._pointers = dict(_pointers(self._document))
-            self._engine = weakest_engine(patterns_in(self._document))
+            self._registry = jsonschema_rs.Registry([(_ADDRESS, self.document)])
+            self._pointers = dict(_pointers(self.document))
+            self._engine = weakest_engine(patterns_in(self.document))
         references = [{"$ref": _ADDRESS + self._pointers[id(schema)]} for schema in schemas]
         document = references[0] if len(references) == 1 else {"allOf": references}
         return compiled(document, registry=self._registry, engine=self._engine) if references else None
@@ -269,11 +273,7 @@ def _pointers(document: Any) -> Iterator[tuple[int, str]]:
             members = enumerate(node)
         else:
             continue
-        pending += [(item, f"{pointer}/{_fragment(str(key))}") for key, item in members]
-
-
-def _fragment(part: str) -> str:
-    return quote(part.replace("~", "~0").replace("/", "~1"), safe="~$")
+        pending += [(item, f"{pointer}/{fragment(str(key))}") for key, item in members]
 
 
 def _types(parts: tuple[Part, ...]) -> tuple[str, ...] | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 from operations.errors import CallError, ErrorCode
+from operations.schema.budget import TOO_MUCH_WORK, Budget, ExhaustedError
 from operations.schema.casting.closing import Closer
 from operations.schema.casting.nodes import Node, Nodes
 from operations.schema.casting.repair import Repair
@@ -15,6 +15,7 @@ from operations.schema.checking.compiling import compiled
 from operations.schema.checking.explaining import Explainer
 from operations.schema.checking.unrolling import unrolled
 from operations.schema.checking.values import too_deep
+from operations.schema.once import once
 from operations.schema.problems import Problem, format_value_errors, problems_as_details
 
 _ROUNDS = 4
@@ -25,9 +26,9 @@ Tidy = Callable[[Any], Any]
 class Caster:
     """Casts values by one converted document."""
 
-    def __init__(self, document: Any, check: Callable[[Any], bool], explainer: Explainer, limit: int | None) -> None:
-        self._document = document
-        self._nodes = Nodes(document)
+    def __init__(self, nodes: Nodes, check: Callable[[Any], bool], explainer: Explainer, limit: int | None) -> None:
+        self._nodes = nodes
+        self._lock = nodes.lock
         self._check = check
         self._explainer = explainer
         self._limit = limit
@@ -97,21 +98,27 @@ class Caster:
         return None
 
     def _fitted(self, value: Any, policy: str) -> Normalised:
-        cast = self._repaired(value, total=False)
-        fits = self._check(cast)
+        budget = Budget(value)
+        try:
+            cast = self._repaired(value, budget, total=False)
+        except ExhaustedError:
+            return value, () if self._check(value) else [Problem("", "", TOO_MUCH_WORK)]
         if policy != "total":
-            return cast, () if fits else self._explainer.problems(cast)
-        result = self._repaired(value, total=True)
+            return cast, () if self._check(cast) else self._explainer.problems(cast)
+        try:
+            result = self._repaired(cast, Budget(value), total=True)
+        except ExhaustedError:
+            return cast, () if self._check(cast) else [*self._explainer.problems(cast), Problem("", "", TOO_MUCH_WORK)]
         problems = replacements(cast, result, self._explainer)
         if not self._check(result):
             problems = [*problems, *self._explainer.problems(result)]
         return result, problems
 
-    @cached_property
+    @once
     def _closer(self) -> Closer:
-        return Closer(self._document, self._nodes)
+        return Closer(self._nodes)
 
-    @cached_property
+    @once
     def _closed(self) -> dict[str, Any] | bool:
         return self._closer.document()
 
@@ -121,20 +128,21 @@ class Caster:
             return False
         check = self._parts.get(id(node))
         if check is None:
-            native = compiled(self._closer.document(node.source))
-            check = self._parts[id(node)] = native.is_valid if native is not None else _never
+            with self._lock:
+                native = compiled(self._closer.document(node.source))
+                check = self._parts[id(node)] = native.is_valid if native is not None else _never
         try:
             return check(value)
         except ValueError:
             return False
 
-    @cached_property
+    @once
     def _is_normal(self) -> Callable[[Any], bool]:
         """Whether a value of bounded depth is valid and already as casting would leave it."""
         closed = compiled(self._closed)
         return closed.is_valid if closed is not None else _never
 
-    @cached_property
+    @once
     def _is_normal_at_once(self) -> Callable[[Any], bool]:
         """The same for a value of any depth, by the first levels of the schema where that is a difference."""
         if self._limit is None:
@@ -152,33 +160,33 @@ class Caster:
     def _is_normal_guarded(self, value: Any) -> bool:
         return not too_deep(value) and self._is_normal(value)
 
-    @cached_property
+    @once
     def _tidies(self) -> tuple[Tidy, Tidy] | None:
         from operations.schema.casting.tidying import generate
 
         return generate(self._nodes)
 
-    @cached_property
+    @once
     def _quick(self) -> Tidy:
         assert self._tidies is not None
         return self._tidies[0]
 
-    def _repaired(self, value: Any, *, total: bool) -> Any:
-        result = self._settled(value, total=total, careful=False)
+    def _repaired(self, value: Any, budget: Budget, *, total: bool) -> Any:
+        result = self._settled(value, budget, total=total, careful=False)
         if self._check(result) or (result is value and not total):
             return result
         if total or self._check(value):
-            careful = self._settled(value, total=total, careful=True)
+            careful = self._settled(value, budget, total=total, careful=True)
             if self._check(careful):
                 return careful
             if self._check(value):
                 return value
         return result
 
-    def _settled(self, value: Any, *, total: bool, careful: bool) -> Any:
+    def _settled(self, value: Any, budget: Budget, *, total: bool, careful: bool) -> Any:
         """Cast until nothing changes any more, so that casting twice is casting once."""
         for _ in range(_ROUNDS):
-            repair = Repair(self._nodes, total=total, careful=careful, is_normal=self._is_normal_part)
+            repair = Repair(self._nodes, total=total, careful=careful, is_normal=self._is_normal_part, budget=budget)
             result = repair.fit(self._nodes.root, value)
             if result is value:
                 break

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from operations.schema.budget import Budget, ExhaustedError
 from operations.schema.casting.nodes import MISSING, Node, Nodes
+from operations.schema.casting.scoring import Scores
 from operations.schema.casting.smallest import MAX_ITEMS, Builder
 from operations.schema.casting.upcasts import kind_of, upcasts
-from operations.schema.dialects.literals import copied, same
+from operations.schema.dialects.literals import copied, same, weight
 
 
 class Repair:
@@ -25,12 +27,15 @@ class Repair:
         total: bool,
         careful: bool = False,
         is_normal: Callable[[Node, Any], bool] | None = None,
+        budget: Budget | None = None,
     ) -> None:
+        self.budget = budget or Budget()
         self._is_normal = is_normal
         self._nodes = nodes
         self._total = total
         self._careful = careful
-        self._builder = Builder(self)
+        self._builder = Builder(self, self.budget)
+        self._scores = Scores(nodes, self.budget)
         self._done: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def fit(self, node: Node, value: Any) -> Any:
@@ -134,6 +139,7 @@ class Repair:
             if name not in value and (name in node.required or room is None or len(value) + len(added) < room):
                 default = default_for(node, name)
                 if default is not MISSING:
+                    self.budget.spend(weight(default))
                     added[name] = copied(default)
         return added
 
@@ -183,6 +189,7 @@ class Repair:
 
     def _fit_union(self, node: Node, value: Any) -> Any:
         branches = node.unions[0]
+        self.budget.spend(len(branches))
         fitting = [branch for branch in branches if self._nodes.fits((branch,), value)]
         results = []
         for branch in fitting:
@@ -201,30 +208,27 @@ class Repair:
             if any(self._nodes.fits((branch,), other) for branch in branches) and node.check(other):
                 return other
         if self._total and node.default is not MISSING and kind_of(value) != kind_of(node.default):
-            made = self.fit(node, copied(node.default))
-            if node.check(made):
+            made = self.fitting_default(node)
+            if made is not MISSING:
                 return made
-        scores = [self._score(self._nodes.node([branch]), value) for branch in branches]
+        scores = self._scores.of_branches(branches, value)
         best = max(scores)
-        if not self._total and not best:
-            return value
-        return self.fit(node.choose(branches[scores.index(best)]), value)
+        if best or self._total:
+            return self.fit(node.choose(branches[scores.index(best)]), value)
+        return self._fit_only(node, value)
 
-    def _score(self, node: Node, value: Any) -> int:
-        """How well a value fits a branch: 100 for a matching literal, 10 for a fitting member, 1 for a present one."""
-        if node.unions:
-            return max(self._score(node.choose(branch), value) for branch in node.unions[0])
-        if not isinstance(value, dict) or not node.properties:
-            return int(node.check(value))
-        score = 0
-        for name in node.properties:
-            child = node.member(name)
-            if name in value and child is not None:
-                literal = child.choices is not None and len(child.choices) == 1 and same(child.choices[0], value[name])
-                score += 100 * literal + 10 * child.check(value[name]) + 1
-            elif name in value:
-                score += 11
-        return score
+    def _fit_only(self, node: Node, value: Any) -> Any:
+        """Cast a value that resembles no branch: by the only one about arrays or objects, where it is such."""
+        kind = kind_of(value)
+        possible = [branch for branch in map(node.choose, node.unions[0]) if branch.allows(kind)]
+        return self.fit(possible[0], value) if len(possible) == 1 and kind in ("object", "array") else value
+
+    def fitting_default(self, node: Node) -> Any:
+        """The declared default, cast; MISSING when there is none, or none that fits."""
+        if node.default is MISSING:
+            return MISSING
+        made = Repair(self._nodes, total=False, budget=self.budget).fit(node, copied(node.default))
+        return made if node.check(made) else MISSING
 
 
 def defaultable(node: Node) -> tuple[str, ...]:
@@ -239,6 +243,16 @@ def default_for(node: Node, name: str) -> Any:
     A default that would contain itself without end is none.
     """
     known = node.defaults
+    default = known.get(name, _BUSY)
+    if default is _BUSY:
+        # Under the lock only this thread can be at work on it, so that BUSY means: inside itself.
+        with node.nodes.lock:
+            default = _settled_default(node, name)
+    return default
+
+
+def _settled_default(node: Node, name: str) -> Any:
+    known = node.defaults
     if name not in known:
         given = node.default if isinstance(node.default, dict) else {}
         child = node.member(name)
@@ -246,14 +260,21 @@ def default_for(node: Node, name: str) -> Any:
         if default is not MISSING and node.keeps(name):
             known[name] = _BUSY
             if child is not None:
-                default = Repair(node.nodes, total=False).fit(child, copied(default))
-                default = default if child.check(default) else MISSING
+                default = _cast_default(child, default)
             known[name] = default if known[name] is _BUSY else MISSING
         else:
             known[name] = MISSING
     elif known[name] is _BUSY:
         known[name] = MISSING
     return known[name]
+
+
+def _cast_default(child: Node, default: Any) -> Any:
+    try:
+        made = Repair(child.nodes, total=False).fit(child, copied(default))
+    except ExhaustedError:
+        return MISSING
+    return made if child.check(made) else MISSING
 
 
 _BUSY = object()

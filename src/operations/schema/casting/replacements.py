@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from operations.schema.checking.explaining import REDACTED, Explainer
+from operations.schema.checking.explaining import Explainer
 from operations.schema.checking.messages import show
+from operations.schema.checking.secrets import REDACTED
 from operations.schema.checking.values import pointer
 from operations.schema.dialects.literals import same
 from operations.schema.problems import Problem
@@ -20,10 +21,10 @@ def replacements(before: Any, after: Any, explainer: Explainer) -> list[Problem]
     """A Problem for each place where `after` holds another value than `before`."""
     if before is after:
         return []
-    secrets = explainer.secret_paths(before)
+    secrets = (explainer.hidden(before), explainer.hidden(after))
     found = []
     for path, old, new in _differences(before, after, ()):
-        hidden = any(path[: len(secret)] == secret or secret[: len(path)] == path for secret in secrets)
+        hidden = any(places.touches(path) for places in secrets)
         found.append(_problem(path, old, new, hidden=hidden))
         if len(found) == _MAX_PROBLEMS:
             break

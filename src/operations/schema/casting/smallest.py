@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from operations.schema.budget import Budget
 from operations.schema.casting.nodes import MISSING, Node
-from operations.schema.dialects.literals import copied, same
+from operations.schema.dialects.literals import copied, same, weight
 
 if TYPE_CHECKING:
     from operations.schema.casting.repair import Repair
@@ -21,14 +22,27 @@ _ORDER = ("object", "array", "string", "number", "integer", "boolean", "null")
 class Builder:
     """Builds values from nodes; a node that needs itself is not entered twice on the way down."""
 
-    def __init__(self, repair: Repair) -> None:
+    def __init__(self, repair: Repair, budget: Budget) -> None:
         self._repair = repair
+        self._budget = budget
         self._trail: list[int] = []
+        self._known: dict[int, Any] = {}
 
     def smallest(self, node: Node) -> Any:
         """The first candidate that fits, else the first candidate of all; MISSING when there is none."""
+        if self._trail:
+            return self._entered(node)
+        if id(node) not in self._known:
+            self._known[id(node)] = self._entered(node)
+        known = self._known[id(node)]
+        if isinstance(known, dict | list):
+            self._budget.spend(weight(known))
+        return copied(known)
+
+    def _entered(self, node: Node) -> Any:
         if len(self._trail) > _MAX_DEPTH or self._trail.count(id(node)) > 1:
             return MISSING
+        self._budget.spend()
         self._trail.append(id(node))
         try:
             return self._search(node)
@@ -59,20 +73,41 @@ class Builder:
         if node.never:
             return
         if node.default is not MISSING:
-            yield self._repair.fit(node, copied(node.default))
-        for branch in node.unions[0] if node.unions else ():
-            yield self.smallest(node.choose(branch))
+            yield self._repair.fitting_default(node)
+            if not node.unions:
+                yield self._repair.fit(node, copied(node.default))
+        branches = self._branches(node)
+        yield from map(self.smallest, branches)
         if node.choices is not None:
             yield from node.choices
         elif not node.unions:
             for kind in node.types if node.types is not None else _implied(node):
                 yield from self._of_kind(node, kind)
+        yield from self._conditional(node)
+        if node.types is None and node.choices is None:
+            yield from _ANY
+        yield from self._excluding(branches)
+
+    def _branches(self, node: Node) -> list[Node]:
+        branches = [node.choose(branch) for branch in node.unions[0]] if node.unions else []
+        if self._trail.count(id(node)) > 1:
+            # Inside itself, what ends comes before what may go on.
+            branches.sort(key=lambda branch: branch.allows("object") or branch.allows("array"))
+        return branches
+
+    def _conditional(self, node: Node) -> Iterator[Any]:
         for part in node.parts if node.conditional else ():
             if "if" in part:
                 met = (*node.parts, part["if"], part.get("then", True))
                 yield self.smallest(node.nodes.merged(met, node.decided, settled=True))
-        if node.types is None and node.choices is None:
-            yield from _ANY
+
+    def _excluding(self, branches: list[Node]) -> Iterator[Any]:
+        """Objects for one branch with a member that keeps them out of another, as `oneOf` may ask for."""
+        for branch in branches:
+            made = self.smallest(branch)
+            if isinstance(made, dict):
+                names = dict.fromkeys(name for other in branches for name in other.properties if name not in made)
+                yield from ({**made, name: item} for name in names for item in _ANY)
 
     def _of_kind(self, node: Node, kind: str) -> Iterator[Any]:
         if kind == "object":

@@ -48,7 +48,7 @@ class _Writer:
         self._learned = learned
         self._quick = quick
         self._sources: list[str] = []
-        self._namespace: dict[str, Any] = {"is_not": is_not, "copied": copied}
+        self._namespace: dict[str, Any] = {"is_not": is_not, "copied": copied, "learn": self._learn}
         self._names: dict[int, str | None] = {}
         self._pending: list[tuple[str, Node]] = []
         self._dispatchers: list[tuple[dict[str, Any], dict[str, str]]] = []
@@ -80,6 +80,12 @@ class _Writer:
             if name is not None:
                 self._pending.append((name, node))
         return self._names[id(node)]
+
+    def _learn(self, excess: list[str], name: str) -> None:
+        """Remember a member in excess, once: the quick function removes each name it finds here."""
+        with self._nodes.lock:
+            if name not in excess and len(excess) < _MAX_LEARNED:
+                excess.append(name)
 
     def _constant(self, value: Any) -> str:
         name = f"c{len(self._namespace)}"
@@ -123,7 +129,7 @@ class _Writer:
             function, items = self._function(child), self._items_function(child)
             member = f"v[{name!r}]"
             if items is not None:
-                member = f"[{items}(i) for i in {member}] if {member} else {member}"
+                member = f"[{items}(i) for i in x] if (x := {member}) and x.__class__ is list else x"
             elif function is not None:
                 member = f"{function}({member})"
             members.append(f"{name!r}: {member}")
@@ -147,7 +153,7 @@ class _Writer:
             yield "        for k in v:"
             yield f"            if k not in {names}:"
             yield "                del out[k]"
-            yield f"                if k not in {excess} and len({excess}) < {_MAX_LEARNED}: {excess}.append(k)"
+            yield f"                learn({excess}, k)"
 
     def _extras(self, node: Node, kept: frozenset[str]) -> Iterator[str]:
         """Members that only `additionalProperties` describes, each cast to it."""

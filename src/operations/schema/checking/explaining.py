@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jsonschema_rs
 
-from operations.schema.checking.messages import message_of, show
-from operations.schema.checking.secrets import Secrets
+from operations.schema.budget import Budget, ExhaustedError
+from operations.schema.checking.messages import message_of, secret_message_of, show, type_asked, union_message
+from operations.schema.checking.outline import Outline, Union
+from operations.schema.checking.secrets import REDACTED, Hidden, Path, Secrets
 from operations.schema.checking.values import Foreign, as_json, pointer, too_deep
 from operations.schema.problems import Problem
 
-REDACTED = "[redacted]"
 _NATIVE_DEPTH = 200
 _MAX_PROBLEMS = 100_000
+_MAX_NESTED = 100
 _LAST = 1 << 62
 _Error = jsonschema_rs.ValidationError
 _Kind = jsonschema_rs.ValidationErrorKind
+Scoring = Callable[[Budget], Callable[[list[Any], Any], list[int]]]
+"""For a budget, the function that scores the branches of a union by how well a value fits them."""
+
+
+class Cause(NamedTuple):
+    """One broken rule at one place, as it will be told."""
+
+    path: Path
+    schema_path: Sequence[str | int]
+    kind: Any
+    note: str = ""
+    words: str | None = None
+    """What follows the value in the message, where `kind` does not say it."""
 
 
 class Explainer:
     """Lists the problems of values by one compiled schema."""
 
     def __init__(
-        self, document: dict[str, Any] | bool, validator: jsonschema_rs.Validator | None, limit: int | None
+        self,
+        document: dict[str, Any] | bool,
+        validator: jsonschema_rs.Validator | None,
+        limit: int | None,
+        outline: Outline | None = None,
+        scoring: Scoring | None = None,
     ) -> None:
         self._validator = validator
         self._limit = limit
+        self._outline = outline
+        self._scoring = scoring
         self._secrets = Secrets(document)
 
     def check_foreign(self, value: Any) -> bool:
@@ -40,55 +62,143 @@ class Explainer:
         except ValueError:
             return False
 
-    def secret_paths(self, value: Any) -> set[tuple[str | int, ...]]:
+    def hidden(self, value: Any) -> Hidden:
         """The places of `value` that must never be printed."""
-        return self._secrets.paths(value)
+        return self._secrets.places(value)
 
     def problems(self, value: Any) -> list[Problem]:
         """Every problem of a value known not to fit; at least one."""
         if self._limit is not None and too_deep(value, self._limit):
             return [Problem("", "", f"nested deeper than {self._limit} levels")]
-        secret_paths = self._secrets.paths(value)
-        errors, foreign = self._native_errors(value)
+        causes, foreign = self._causes(value)
         found = [Problem(pointer(item.path), "", f"{item.what} is not JSON") for item in foreign[:_MAX_PROBLEMS]]
-        for error in errors:
-            found.extend(self._explain(error, value, secret_paths))
+        printer = _Printer(value, self._secrets.places(value))
+        for cause in causes:
+            found.append(printer.problem(cause))
             if len(found) >= _MAX_PROBLEMS:
                 break
         return _ordered(found) or [Problem("", "", "does not fit the schema")]
 
-    def _native_errors(self, value: Any) -> tuple[list[_Error], list[Foreign]]:
+    def _causes(self, value: Any) -> tuple[list[Cause], list[Foreign]]:
         """What the native engine finds, and what it could not read; the latter is looked for only if it says so."""
-        if self._validator is None:
-            return [], []
         try:
-            return _first(self._validator.iter_errors(value)), []
+            return self._native_causes(value), []
         except ValueError:
             copy = as_json(value, depth=_NATIVE_DEPTH)
         try:
-            errors = _first(self._validator.iter_errors(copy.value))
+            causes = self._native_causes(copy.value)
         except ValueError:
             return [], copy.foreign
         foreign = {item.path for item in copy.foreign}
-        shallow = (error for error in errors if len(error.instance_path) < _NATIVE_DEPTH)
-        return [error for error in shallow if tuple(error.instance_path) not in foreign], copy.foreign
+        shallow = (cause for cause in causes if len(cause.path) < _NATIVE_DEPTH)
+        return [cause for cause in shallow if cause.path not in foreign], copy.foreign
 
-    def _explain(self, error: _Error, root: Any, secrets: set[tuple[str | int, ...]]) -> Iterator[Problem]:
-        for cause, note in _causes(error):
-            path = tuple(cause.instance_path)
-            value, printed = self._shown(root, path, secrets)
-            yield Problem(
-                pointer(path), pointer(cause.schema_path), message_of(cause.kind, printed, value) + note, value
+    def _native_causes(self, value: Any) -> list[Cause]:
+        if self._outline is not None and self._scoring is not None:
+            unions = _Unions(self._outline, self._scoring, value)
+            causes = (cause for error in self._outline.errors(value) for cause in unions.explain(error, ()))
+        elif self._validator is not None:
+            causes = (cause for error in self._validator.iter_errors(value) for cause in _explained(error))
+        else:
+            return []
+        return [cause for cause, _ in zip(causes, range(_MAX_PROBLEMS), strict=False)]
+
+
+class _Printer:
+    """Writes the problems of one value, each place of it shown once."""
+
+    def __init__(self, root: Any, hidden: Hidden) -> None:
+        self._root = root
+        self._hidden = hidden
+        self._shown: dict[Path, tuple[Any, str, bool]] = {}
+
+    def problem(self, cause: Cause) -> Problem:
+        if cause.path not in self._shown:
+            self._shown[cause.path] = self._show(cause.path)
+        value, printed, secret = self._shown[cause.path]
+        if cause.words is not None:
+            message = printed + cause.words
+        else:
+            message = (secret_message_of if secret else message_of)(cause.kind, printed, value)
+        return Problem(pointer(cause.path), pointer(cause.schema_path), message + cause.note, value)
+
+    def _show(self, path: Path) -> tuple[Any, str, bool]:
+        if self._hidden.covers(path):
+            return REDACTED, REDACTED, True
+        value = _at(self._root, path)
+        shown = self._hidden.redacted(value, path)
+        return shown, show(shown), shown is not value
+
+
+class _Unions:
+    """Explains the unions that refuse one value: by the branch that casting would choose, as far as the budget goes."""
+
+    def __init__(self, outline: Outline, scoring: Scoring, root: Any) -> None:
+        self._outline = outline
+        self._root = root
+        self._budget = Budget(root)
+        self._scores = scoring(self._budget)
+        self._trail: list[tuple[Path, str]] = []
+
+    def explain(self, error: _Error, base: Path) -> Iterator[Cause]:
+        """The causes to report for one native error, found below `base`."""
+        path = (*base, *error.instance_path)
+        schema_path, union = self._outline.locate(error.schema_path)
+        if union is None:
+            yield from (
+                cause._replace(path=(*base, *cause.path), schema_path=self._outline.locate(cause.schema_path)[0])
+                for cause in _explained(error)
             )
+            return
+        whole, best = self._summary(union, path)
+        if whole is not None:
+            yield Cause(path, schema_path, None, words=whole)
+            return
+        note = f" (in the closest of {len(union.branches)} forms)"
+        self._trail.append((path, union.pointer))
+        for inner in best:
+            for cause in self.explain(inner, path):
+                yield cause if cause.note else cause._replace(note=note)
+        self._trail.pop()
 
-    def _shown(self, root: Any, path: tuple[str | int, ...], secrets: set[tuple[str | int, ...]]) -> tuple[Any, str]:
-        if any(path[: len(secret)] == secret for secret in secrets):
-            return REDACTED, REDACTED
-        value = _at(root, path)
-        inside = [secret[len(path) :] for secret in secrets if secret[: len(path)] == path]
-        for place in inside:
-            value = _redacted(value, place)
-        return value, show(value)
+    def _summary(self, union: Union, path: Path) -> tuple[str | None, list[_Error]]:
+        """What `_context` says; where it is too much work, or explained by itself, that no branch fits."""
+        try:
+            if len(self._trail) <= _MAX_NESTED and (path, union.pointer) not in self._trail:
+                return self._context(union, path)
+        except (ExhaustedError, RecursionError):
+            pass
+        return union_message(len(union.branches), []), []
+
+    def _context(self, union: Union, path: Path) -> tuple[str | None, list[_Error]]:
+        """The words for a union as a whole, or else the errors of its best branch."""
+        value = _at(self._root, path)
+        if union.keyword == "oneOf" and self._fits_one(union, value):
+            return " fits more than one form, where exactly one is allowed", []
+        scores = self._scores(union.branches, value)
+        if max(scores) > 0:
+            best = self._errors(union, scores.index(max(scores)), value)
+            if best and not _same_place_type(best, 0):
+                return None, best
+        context = [self._errors(union, index, value) for index in range(len(union.branches))]
+        best = max(filter(None, context), key=lambda branch: _closeness(branch, 0), default=[])
+        if best and not _same_place_type(best, 0):
+            return None, best
+        return union_message(len(context), [type_asked(errors) for errors in context]), []
+
+    def _fits_one(self, union: Union, value: Any) -> bool:
+        return any(not self._first(union, index, value) for index in range(len(union.branches)))
+
+    def _first(self, union: Union, index: int, value: Any) -> list[_Error]:
+        self._budget.spend()
+        return [error for error, _ in zip(self._outline.errors(value, f"{union.pointer}/{index}"), (0,), strict=False)]
+
+    def _errors(self, union: Union, index: int, value: Any) -> list[_Error]:
+        errors = []
+        for error in self._outline.errors(value, f"{union.pointer}/{index}"):
+            self._budget.spend()
+            errors.append(error)
+        return errors
 
 
 def _ordered(problems: list[Problem]) -> list[Problem]:
@@ -107,10 +217,6 @@ def _ordered(problems: list[Problem]) -> list[Problem]:
     return [problems[index] for index in sorted(range(len(problems)), key=keys.__getitem__)]
 
 
-def _first(errors: Iterator[_Error]) -> list[_Error]:
-    return [error for error, _ in zip(errors, range(_MAX_PROBLEMS), strict=False)]
-
-
 def _at(value: Any, path: Sequence[str | int]) -> Any:
     for part in path:
         try:
@@ -120,38 +226,29 @@ def _at(value: Any, path: Sequence[str | int]) -> Any:
     return value
 
 
-def _redacted(value: Any, path: Sequence[str | int]) -> Any:
-    """A copy of `value`, changed along `path` only, whose member at `path` is hidden."""
-    if not path:
-        return REDACTED
-    copy: Any = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = _redacted(copy[path[0]], path[1:])
-    return copy
-
-
-def _causes(error: _Error) -> Iterator[tuple[_Error, str]]:
-    """The errors to report for one native error: for a union, those of the variant that fits best."""
+def _explained(error: _Error) -> Iterator[Cause]:
+    """The causes to report for one native error: for a union, those of the variant that seems to fit best."""
     kind = error.kind
+    whole = Cause(tuple(error.instance_path), error.schema_path, kind)
     if not isinstance(kind, _Kind.AnyOf | _Kind.OneOfNotValid):
-        yield error, ""
+        yield whole
         return
+    depth = len(error.instance_path)
     branches = [branch for branch in kind.context if branch]
-    best = max(branches, key=lambda branch: _closeness(branch, error), default=[])
-    if not best or _same_place_type(best, error):
-        yield error, ""
+    best = max(branches, key=lambda branch: _closeness(branch, depth), default=[])
+    if not best or _same_place_type(best, depth):
+        yield whole
         return
     note = f" (in the closest of {len(kind.context)} forms)" if len(kind.context) > 1 else ""
     for inner in best:
-        for cause, inner_note in _causes(inner):
-            yield cause, inner_note or note
+        for cause in _explained(inner):
+            yield cause if cause.note else cause._replace(note=note)
 
 
-def _same_place_type(branch: Sequence[_Error], error: _Error) -> bool:
-    depth = len(error.instance_path)
+def _same_place_type(branch: Sequence[_Error], depth: int) -> bool:
     return any(isinstance(e.kind, _Kind.Type) and len(e.instance_path) == depth for e in branch)
 
 
-def _closeness(branch: Sequence[_Error], error: _Error) -> tuple[bool, bool, int]:
-    depth = len(error.instance_path)
+def _closeness(branch: Sequence[_Error], depth: int) -> tuple[bool, bool, int]:
     literal = any(isinstance(e.kind, _Kind.Constant | _Kind.Enum) and len(e.instance_path) <= depth + 1 for e in branch)
-    return not _same_place_type(branch, error), not literal, -len(branch)
+    return not _same_place_type(branch, depth), not literal, -len(branch)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jsonschema_rs
+
+from operations.schema.dialects.literals import escaped
 
 _SHOWN = 60
 _Kind = jsonschema_rs.ValidationErrorKind
@@ -33,7 +36,7 @@ def show(value: Any, budget: int = _SHOWN) -> str:
 
 
 def _quoted(text: str, budget: int) -> str:
-    shown = text[:budget].encode("utf-8", "backslashreplace").decode()
+    shown = escaped(json.dumps(text[:budget], ensure_ascii=False)[1:-1])
     return f'"{shown}"' if len(text) <= budget else f'"{shown}…" ({len(text)} characters)'
 
 
@@ -68,8 +71,8 @@ def _names(names: Any) -> str:
 _WORDING: dict[type, Callable[[Any, str], str]] = {
     _Kind.AdditionalItems: lambda kind, it: f"has more than {kind.limit} items",
     _Kind.AdditionalProperties: lambda kind, it: f"has properties that are not allowed: {_names(kind.unexpected)}",
-    _Kind.AnyOf: lambda kind, it: f"{it} fits none of the {len(kind.context)} allowed forms{_wanted(kind)}",
-    _Kind.OneOfNotValid: lambda kind, it: f"{it} fits none of the {len(kind.context)} allowed forms{_wanted(kind)}",
+    _Kind.AnyOf: lambda kind, it: it + _wanted(kind),
+    _Kind.OneOfNotValid: lambda kind, it: it + _wanted(kind),
     _Kind.OneOfMultipleValid: lambda kind, it: f"{it} fits more than one form, where exactly one is allowed",
     _Kind.BacktrackLimitExceeded: lambda kind, it: f"{it} takes too long to match against a pattern",
     _Kind.RegexEngineFailure: lambda kind, it: f"{it} could not be matched against a pattern",
@@ -104,11 +107,29 @@ def _inner_name(kind: Any) -> str:
 
 
 def _wanted(kind: Any) -> str:
-    """What a union asks for, when each of its forms is refused by its type alone."""
-    asked = [next((_types(e.kind) for e in branch if isinstance(e.kind, _Kind.Type)), None) for branch in kind.context]
-    if not asked or len(asked) > 8 or not all(asked):
-        return ""
-    return ": " + " or ".join(dict.fromkeys(str(words) for words in asked))
+    return union_message(len(kind.context), [type_asked(branch) for branch in kind.context])
+
+
+def type_asked(errors: Any) -> str | None:
+    """The types that a branch of a union asks for, where that is why it refuses."""
+    return next((_types(error.kind) for error in errors if isinstance(error.kind, _Kind.Type)), None)
+
+
+def union_message(count: int, asked: list[str | None]) -> str:
+    """What to say of a value that no branch of a union takes, with the types when each refuses it by its type alone."""
+    types = ": " + " or ".join(dict.fromkeys(map(str, asked))) if asked and len(asked) <= 8 and all(asked) else ""
+    return f" fits none of the {count} allowed forms{types}"
+
+
+def secret_message_of(kind: jsonschema_rs.ValidationErrorKind, printed: str, value: Any) -> str:
+    """The same where the value is or holds a secret: what it should have been is not said either."""
+    if isinstance(kind, _Kind.Constant | _Kind.Enum):
+        return (
+            f"{printed} is not {'the value' if isinstance(kind, _Kind.Constant) else 'one of the values'} allowed here"
+        )
+    if isinstance(kind, _Kind.PropertyNames):
+        return "has a property whose name is not allowed"
+    return message_of(kind, printed, value)
 
 
 def message_of(kind: jsonschema_rs.ValidationErrorKind, printed: str, value: Any) -> str:

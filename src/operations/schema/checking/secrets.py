@@ -2,15 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from operations.schema.budget import Budget, ExhaustedError
 from operations.schema.dialects.patterns import matcher
 
+REDACTED = "[redacted]"
 Path = tuple[str | int, ...]
-_MAX_DEPTH = 200
 _IN_PLACE = ("allOf", "anyOf", "oneOf")
 _CONDITIONAL = ("if", "then", "else", "not")
+_MEMBERS = ("properties", "patternProperties", "additionalProperties", "unevaluatedProperties")
+_SECRET = True
+
+
+class Hidden:
+    """The secret places of one value, as a tree of its keys that ends where a secret begins."""
+
+    def __init__(self, tree: Any) -> None:
+        self._tree = tree
+
+    def covers(self, path: Path) -> bool:
+        """Whether the place is a secret or inside one."""
+        return self._below(path) is _SECRET
+
+    def touches(self, path: Path) -> bool:
+        """Whether the place is a secret, inside one, or holds one."""
+        pending = [self._below(path)]
+        while pending:
+            tree = pending.pop()
+            if tree is _SECRET:
+                return True
+            pending += (tree or {}).values()
+        return False
+
+    def redacted(self, value: Any, path: Path) -> Any:
+        """The value at `path` with every secret in it replaced; the same object when there is none."""
+        return _redacted(value, self._below(path)) if self.touches(path) else value
+
+    def _below(self, path: Path) -> Any:
+        tree = self._tree
+        for part in path:
+            if tree is _SECRET or tree is None:
+                return tree
+            tree = tree.get(part)
+        return tree
+
+
+def _redacted(value: Any, tree: Any) -> Any:
+    if tree is _SECRET:
+        return REDACTED
+    if not tree:
+        return value
+    copy: Any = dict(value) if isinstance(value, Mapping) else list(value)
+    for key, inner in tree.items():
+        copy[key] = _redacted(copy[key], inner)
+    return copy
+
+
+class _Place:
+    """Every schema that may apply to one place of a value, through references and unions."""
+
+    def __init__(self, parts: list[dict[str, Any]], holds: bool) -> None:
+        self.parts = parts
+        self.secret = any(_is_marked(part) for part in parts)
+        self.holds = holds
+        self.names_members = any(keyword in part for part in parts for keyword in _MEMBERS)
+        self.members: dict[str, _Place | None] = {}
+        self.has_secret_member: bool | None = None
 
 
 class Secrets:
@@ -18,35 +77,73 @@ class Secrets:
 
     def __init__(self, document: dict[str, Any] | bool) -> None:
         self._document = document
-        self._any = _marks_any(document)
+        self._holding = _holding(document)
+        self._places: dict[tuple[int, ...], _Place] = {}
 
-    def paths(self, value: Any) -> set[Path]:
-        """The paths in `value` that must never be printed."""
-        found: set[Path] = set()
-        if self._any:
-            self._walk([self._document], value, (), found)
-        return found
+    def places(self, value: Any) -> Hidden:
+        """The places in `value` that must never be printed; where that takes too long to find out, all of them."""
+        if not self._holding:
+            return Hidden(None)
+        holder: dict[int, Any] = {}
+        pending: list[tuple[_Place, Any, Any, Any]] = [(self._place([self._document]), value, holder, 0)]
+        budget = Budget(value)
+        while pending:
+            place, item, parent, key = pending.pop()
+            parent[key] = self._enter(place, item, pending, budget)
+        return Hidden(holder[0])
 
-    def _walk(self, schemas: list[Any], value: Any, path: Path, found: set[Path]) -> None:
-        parts = list(self._parts(schemas))
-        if any(part.get("writeOnly") is True or part.get("format") == "password" for part in parts):
-            found.add(path)
-            return
-        if len(path) > _MAX_DEPTH:
-            return
-        if isinstance(value, Mapping):
-            for name, item in value.items():
-                inner = [schema for part in parts for schema in _member_schemas(part, str(name))]
-                if inner:
-                    self._walk(inner, item, (*path, name), found)
-        elif isinstance(value, list | tuple):
-            for index, item in enumerate(value):
-                inner = [schema for part in parts for schema in _item_schemas(part, index)]
-                if inner:
-                    self._walk(inner, item, (*path, index), found)
+    def _enter(self, place: _Place, value: Any, pending: list[Any], budget: Budget) -> Any:
+        """The tree of one place, its members left to be done."""
+        if place.secret:
+            return _SECRET
+        if not place.holds or value is None or isinstance(value, bool):
+            return None
+        tree: dict[Any, Any] = {}
+        try:
+            budget.spend()
+            if isinstance(value, Mapping):
+                for name, item in value.items():
+                    self._child(self._member(place, str(name)), self._hides_unknown(place), name, item, tree, pending)
+            elif isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
+                for index, item in enumerate(value):
+                    schemas = [schema for part in place.parts for schema in _item_schemas(part, index)]
+                    self._child(self._place(schemas), True, index, item, tree, pending)
+            else:
+                return _SECRET
+        except ExhaustedError:
+            return _SECRET
+        return tree
+
+    @staticmethod
+    def _child(place: _Place, hides: bool, key: Any, item: Any, tree: Any, pending: list[Any]) -> None:
+        if place.holds:
+            pending.append((place, item, tree, key))
+        elif hides and not place.parts:
+            tree[key] = _SECRET
+
+    def _hides_unknown(self, place: _Place) -> bool:
+        """Whether members that the schema does not know may be secrets: beside known ones, or in a wrong container."""
+        if place.has_secret_member is None:
+            schemas = [schema for part in place.parts for schema in part.get("properties", {}).values()]
+            place.has_secret_member = any(self._place([schema]).secret for schema in schemas)
+        return place.has_secret_member or not place.names_members
+
+    def _member(self, place: _Place, name: str) -> _Place:
+        known = place.members.get(name)
+        if known is None:
+            known = self._place([schema for part in place.parts for schema in _member_schemas(part, name)])
+            if any(name in part.get("properties", ()) for part in place.parts):
+                place.members[name] = known
+        return known
+
+    def _place(self, schemas: list[Any]) -> _Place:
+        key = tuple(id(schema) for schema in schemas if isinstance(schema, dict))
+        if key not in self._places:
+            parts = list(self._parts(schemas))
+            self._places[key] = _Place(parts, any(id(part) in self._holding for part in parts))
+        return self._places[key]
 
     def _parts(self, schemas: list[Any]) -> Iterator[dict[str, Any]]:
-        """Every schema that may apply to the same place, through references and unions."""
         seen: set[int] = set()
         pending = list(schemas)
         while pending:
@@ -88,14 +185,32 @@ def _item_schemas(part: dict[str, Any], index: int) -> Iterator[Any]:
             yield part[keyword]
 
 
-def _marks_any(document: Any) -> bool:
-    pending = [document]
+def _is_marked(schema: dict[str, Any]) -> bool:
+    return schema.get("writeOnly") is True or schema.get("format") == "password"
+
+
+def _holding(document: Any) -> set[int]:
+    """The identities of the schemas that are secret, or contain or refer to one that is."""
+    holders: dict[int, list[int]] = {}
+    marked: list[int] = []
+    pending: list[tuple[Any, int]] = [(document, 0)]
     while pending:
-        node = pending.pop()
+        node, parent = pending.pop()
         if isinstance(node, dict):
-            if node.get("writeOnly") is True or node.get("format") == "password":
-                return True
-            pending += node.values()
+            holders.setdefault(id(node), []).append(parent)
+            if _is_marked(node):
+                marked.append(id(node))
+            if isinstance(node.get("$ref"), str):
+                holders.setdefault(id(target_of(node["$ref"], document)), []).append(id(node))
+            pending += [(item, id(node)) for key, item in node.items() if key != "$defs"]
+            if node is document:
+                pending += [(item, 0) for item in node.get("$defs", {}).values()]
         elif isinstance(node, list):
-            pending += node
-    return False
+            pending += [(item, parent) for item in node]
+    found: set[int] = set()
+    while marked:
+        node_id = marked.pop()
+        if node_id and node_id not in found:
+            found.add(node_id)
+            marked += holders.get(node_id, ())
+    return found

@@ -23,6 +23,9 @@ from operations.schema.dialects.patterns import engine_of
 from operations.schema.dialects.references import Loader, Place, References, UnresolvedReferenceError
 
 MAX_SCHEMA_DEPTH = 90
+_MAX_INLINE = 2000
+_COUNTED = ("oneOf", "prefixItems")
+_DESCRIBING = frozenset({"$ref", "title", "description", "$comment", "examples", "deprecated"})
 OPENAPI_30 = 3
 _DRAFTS = {
     "http://json-schema.org/draft-04/schema": 4,
@@ -90,6 +93,8 @@ class _Converter:
         self._edges: dict[str, set[str]] = {}
         self._current = "#"
         self._pending: list[tuple[str, Place]] = []
+        self._seen: dict[int, Place] = {}
+        self._converted = 0
 
     def run(self) -> Conversion:
         root = self.references.root
@@ -126,6 +131,8 @@ class _Converter:
             return True
         if depth:
             base, draft = self.references.enter(schema, base, draft)
+            if self._is_shared(schema, base, draft):
+                return {"$ref": self._linked(Place(schema, base, draft), "shared")}
         if draft == OPENAPI_30:
             schema = from_openapi30(schema)
         if "$ref" in schema and draft < 2019:
@@ -134,6 +141,20 @@ class _Converter:
         for keyword, value in _modern(schema, draft):
             self._keyword(out, keyword, value, (base, draft, depth + 1))
         return out
+
+    def _is_shared(self, schema: Mapping[str, Any], base: str, draft: int) -> bool:
+        """Whether a schema, in a document grown large, is an object that was converted in another place already."""
+        self._converted += 1
+        known = self._seen.get(id(schema))
+        if known is None:
+            self._seen[id(schema)] = Place(schema, base, draft)
+            return False
+        return self._converted > _MAX_INLINE and known[1:] == (base, draft)
+
+    def _linked(self, target: Place, reference: str) -> str:
+        pointer = self._pointer_to(target, reference)
+        self._edges.setdefault(self._current, set()).add(pointer)
+        return pointer
 
     def _keyword(self, out: dict[str, Any], keyword: str, value: Any, where: tuple[str, int, int]) -> None:
         if keyword in _REFERENCES:
@@ -151,7 +172,8 @@ class _Converter:
 
     def _schema_list(self, out: dict[str, Any], keyword: str, value: Any, where: tuple[str, int, int]) -> None:
         if isinstance(value, list | tuple) and value:
-            out[keyword] = out.get(keyword, []) + [self._schema(item, *where) for item in value]
+            items = [self._schema(item, *where) for item in value]
+            out[keyword] = out.get(keyword, []) + (items if keyword in _COUNTED else _distinct(items))
         else:
             self._complain(f"{keyword} is not a list of schemas")
 
@@ -195,8 +217,7 @@ class _Converter:
                 return
             self._complain(f"{keyword} {value!r:.100} accepts anything: {error}")
             return
-        pointer = self._pointer_to(target, str(value))
-        self._edges.setdefault(self._current, set()).add(pointer)
+        pointer = self._linked(target, str(value))
         if "$ref" in out:
             out.setdefault("allOf", []).append({"$ref": pointer})
         else:
@@ -209,6 +230,15 @@ class _Converter:
             self._names[key] = f"#/$defs/{name}"
             self._pending.append((name, target))
         return self._names[key]
+
+
+def _distinct(schemas: list[Any]) -> list[Any]:
+    """The schemas without mere repetitions of a reference, which would double the work at every level of a chain."""
+    kept: dict[Any, Any] = {}
+    for index, schema in enumerate(schemas):
+        plain_reference = isinstance(schema, dict) and "$ref" in schema and schema.keys() <= _DESCRIBING
+        kept.setdefault(schema["$ref"] if plain_reference else index, schema)
+    return list(kept.values())
 
 
 def _anything(value: Any) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 MAX_LITERAL_DEPTH = 100
 
 
@@ -66,6 +70,21 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
+def escaped(text: str) -> str:
+    """`text` with control characters, line separators and lone surrogates as JSON escapes them."""
+    return _UNPRINTABLE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    written = json.dumps(match[0])[1:-1]
+    return written if written != match[0] else f"\\u{ord(written):04x}"
+
+
+def fragment(part: str) -> str:
+    """One segment of a JSON pointer as it stands in an address."""
+    return quote(part.replace("~", "~0").replace("/", "~1"), safe="~$")
+
+
 def copied(value: Any) -> Any:
     """A copy of a plain literal that the caller may hand out; scalars are shared."""
     if isinstance(value, dict):
@@ -73,3 +92,10 @@ def copied(value: Any) -> Any:
     if isinstance(value, list):
         return [copied(item) for item in value]
     return value
+
+
+def weight(value: Any) -> int:
+    """How many values a plain literal holds, itself included."""
+    if isinstance(value, dict):
+        return 1 + sum(map(weight, value.values()))
+    return 1 + sum(map(weight, value)) if isinstance(value, list) else 1

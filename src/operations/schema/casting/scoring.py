@@ -1,0 +1,67 @@
+"""How well a value fits the branches of a union: the measure by which casting chooses and problems are explained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from operations.schema.budget import Budget
+from operations.schema.casting.nodes import Node, Nodes
+from operations.schema.casting.upcasts import kind_of
+from operations.schema.dialects.literals import same
+
+_SAMPLED = 20
+_RECOGNISED = 10
+
+
+class Scores:
+    """The scores of one value's parts, each found once."""
+
+    def __init__(self, nodes: Nodes, budget: Budget) -> None:
+        self._nodes = nodes
+        self._budget = budget
+        self._known: dict[tuple[int, int], tuple[Any, int]] = {}
+
+    def of_branches(self, branches: tuple[Any, ...] | list[Any], value: Any) -> list[int]:
+        """The score of each branch."""
+        return [self._score(self._nodes.node([branch]), value) for branch in branches]
+
+    def _score(self, node: Node, value: Any) -> int:
+        key = (id(node), id(value))
+        if key not in self._known:
+            self._budget.spend()
+            self._known[key] = (value, 0)
+            self._known[key] = (value, self._scored(node, value))
+        return self._known[key][1]
+
+    def _scored(self, node: Node, value: Any) -> int:
+        """100 for a matching literal, 10 for a fitting member, 1 for a present one; the items of arrays and maps."""
+        kind = kind_of(value)
+        if node.unions:
+            # By each branch alone, not merged with all that surrounds it: there are few of those, however they nest.
+            best = sum(max(self.of_branches(union, value)) for union in node.unions)
+            return best + self._members(node, value) if kind == "object" else best
+        if kind == "object" and node.properties:
+            return self._members(node, value)
+        if node.types is None or kind not in node.types or kind not in ("object", "array"):
+            return int(node.check(value))
+        if kind == "object":
+            parts = [(node.member(name), item) for name, item in value.items() if isinstance(name, str)][:_SAMPLED]
+        else:
+            parts = [(node.item(index), item) for index, item in enumerate(value[:_SAMPLED])]
+        return 1 + sum(self._item(child, item) for child, item in parts)
+
+    def _members(self, node: Node, value: dict[str, Any]) -> int:
+        return sum(self._member(node, name, value[name]) for name in node.properties if name in value)
+
+    def _item(self, child: Node | None, item: Any) -> int:
+        """What an item adds: a scalar that fits, or a container that has something to recognise."""
+        score = 1 if child is None else self._score(child, item)
+        return score if score >= _RECOGNISED or not isinstance(item, dict | list | tuple) else 0
+
+    def _member(self, node: Node, name: str, item: Any) -> int:
+        child = node.member(name)
+        if child is None:
+            return 11
+        self._budget.spend()
+        literal = child.choices is not None and len(child.choices) == 1 and same(child.choices[0], item)
+        return 100 * literal + 10 * child.check(item) + 1

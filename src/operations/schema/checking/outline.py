@@ -1,0 +1,129 @@
+"""The outline of a schema: valid by it means the same, but a union that refuses a value says no more than that.
+
+The native engine explains a refused union by the errors of every branch, those of unions inside them by every branch of
+theirs, and so on; with the outline only the branches somebody asks about are explained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jsonschema_rs
+
+from operations.schema.checking.compiling import compiled, patterns_in
+from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
+from operations.schema.dialects.literals import fragment
+from operations.schema.dialects.patterns import weakest_engine
+
+_ADDRESS = "urn:operations:outline"
+_MARK = "!union"
+_UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
+
+
+class Union(NamedTuple):
+    """A union of the schema: its branches, and where the outline has them."""
+
+    keyword: str
+    branches: list[Any]
+    pointer: str
+
+
+class Outline:
+    """The outline of one converted document, and the validators of its parts."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._original = document
+        self._document = _outlined(document)
+        self._registry = jsonschema_rs.Registry([(_ADDRESS, self._document)])
+        self._engine = weakest_engine(patterns_in(document))
+        self._validators: dict[str, jsonschema_rs.Validator | None] = {}
+
+    def errors(self, value: Any, pointer: str = "#") -> Iterator[jsonschema_rs.ValidationError]:
+        """The native errors of `value` by the schema at a place of the outline."""
+        if pointer not in self._validators:
+            document = {"$ref": _ADDRESS + pointer}
+            self._validators[pointer] = compiled(document, registry=self._registry, engine=self._engine)
+        validator = self._validators[pointer]
+        return iter(()) if validator is None else validator.iter_errors(value)
+
+    def locate(self, path: Sequence[str | int]) -> tuple[list[str | int], Union | None]:
+        """Where a place of the outline is in the schema, and the union that it stands for."""
+        node: Any = self._document
+        found: list[str | int] = []
+        index = 0
+        while index < len(path):
+            keyword = _union_at(node, path[index : index + 2])
+            if keyword is not None:
+                found.append(keyword)
+                inside = [*path[: index + 2], "not", "not", keyword]
+                if len(path) <= index + 3:
+                    pointer = "#" + "".join("/" + fragment(str(part)) for part in inside)
+                    return found, Union(keyword, _at(self._original, found), pointer)
+                node = node["allOf"][path[index + 1]]["not"]["not"][keyword]
+                index += 5
+            else:
+                found.append(path[index])
+                node = _step(node, path[index])
+                index += 1
+        return found, None
+
+
+def outline_of(document: Any) -> Outline | None:
+    """The outline of a document that has unions; None where it would change what is valid."""
+    seen_union = False
+    pending = [document]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            if any(keyword in node for keyword in _UNEVALUATED):
+                return None
+            seen_union = seen_union or "anyOf" in node or "oneOf" in node
+            pending += node.values()
+        elif isinstance(node, list):
+            pending += node
+    try:
+        return Outline(document) if seen_union else None
+    except (ValueError, jsonschema_rs.ReferencingError):  # nested deeper than the native engine reads
+        return None
+
+
+def _outlined(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    out: dict[str, Any] = {}
+    unions: list[Any] = []
+    for keyword, value in schema.items():
+        if keyword in ("anyOf", "oneOf") and len(value) > 1:
+            unions.append({_MARK: keyword, "not": {"not": {keyword: [_outlined(branch) for branch in value]}}})
+        elif keyword in SCHEMA:
+            out[keyword] = _outlined(value)
+        elif keyword in SCHEMA_LISTS:
+            out[keyword] = [_outlined(item) for item in value]
+        elif keyword in SCHEMA_MAPS or keyword == "$defs":
+            out[keyword] = {name: _outlined(item) for name, item in value.items()}
+        else:
+            out[keyword] = value
+    if unions:
+        out["allOf"] = [*out.get("allOf", ()), *unions]
+    return out
+
+
+def _union_at(node: Any, step: Sequence[str | int]) -> str | None:
+    if len(step) < 2 or step[0] != "allOf" or not isinstance(node, dict) or not isinstance(node.get("allOf"), list):
+        return None
+    part = _step(node["allOf"], step[1])
+    return part.get(_MARK) if isinstance(part, dict) else None
+
+
+def _step(node: Any, part: str | int) -> Any:
+    try:
+        return node[part]
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
+def _at(node: Any, path: Sequence[str | int]) -> Any:
+    for part in path:
+        node = _step(node, part)
+    return node

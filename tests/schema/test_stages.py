@@ -1,0 +1,169 @@
+"""The stages of casting agree: what a value becomes depends on schema, value and policy, never on what came before."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from operations.errors import CallError, ErrorCode
+from operations.schema import deferred_schema, from_schema
+
+INTEGER = {"type": "integer"}
+NUMBER = {"type": "number"}
+STRING = {"type": "string"}
+ROW = {"type": "object", "properties": {"a": INTEGER}}
+ROWS = {
+    "type": "object",
+    "required": ["rows"],
+    "properties": {"rows": {"type": "array", "items": {"anyOf": [ROW, STRING]}}},
+}
+
+
+@pytest.mark.parametrize("rows", ["abc", True, 5, None, {"k": 1}, b"ab"])
+def test_only_lists_are_tidied_as_lists(rows: Any) -> None:
+    schema = from_schema(ROWS)
+    for _ in range(2):
+        value, problems = schema.normalise({"rows": rows, "x": 1})
+        assert value == {"rows": rows}
+        assert [problem.path for problem in problems] == ["/rows"]
+        with pytest.raises(CallError) as caught:
+            schema.cast({"rows": rows, "x": 1}, "strict")
+        assert caught.value.code == ErrorCode.VALIDATION_ERROR
+        schema.cast({"rows": [{"a": 1, "z": 2}], "x": 1})
+
+
+@pytest.mark.parametrize("policy", ["cast", "total", "strict"])
+@pytest.mark.parametrize(
+    ("branch", "value", "result"),
+    [
+        ({"type": "array", "items": ROW}, [{"a": "1", "z": 1}], [{"a": 1}]),
+        ({"type": "object", "additionalProperties": ROW}, {"k": {"a": "1", "z": 1}}, {"k": {"a": 1}}),
+        ({"type": "array", "items": {"type": "array", "items": INTEGER}}, [["1"], ["2"]], [[1], [2]]),
+    ],
+)
+def test_optional_arrays_and_maps_are_entered(branch: Any, value: Any, result: Any, policy: Any) -> None:
+    assert from_schema({"anyOf": [branch, {"type": "null"}]}).cast(value, policy) == result
+
+
+def test_the_array_with_more_fitting_items_is_the_best_fit() -> None:
+    schema = from_schema({"anyOf": [{"type": "array", "items": INTEGER}, {"type": "array", "items": STRING}]})
+    assert schema.cast(["a", "b", 5]) == ["a", "b", "5"]
+
+
+def test_a_tuple_in_a_union_is_cast_at_once() -> None:
+    triple = {"type": "array", "prefixItems": [STRING, NUMBER, NUMBER], "items": False, "minItems": 3, "maxItems": 3}
+    members = {"f": {"anyOf": [INTEGER, triple]}, "b": {"type": "array", "items": STRING}}
+    schema = from_schema({"type": "object", "properties": members})
+    once = schema.cast({"b": [5], "f": [5, "1.5", 1]})
+    assert once == {"b": ["5"], "f": ["5", 1.5, 1]}
+    assert schema.cast(once) == once
+
+
+@pytest.mark.parametrize("extra", [{}, {"other": "bad"}])
+def test_total_keeps_what_can_be_cast_where_a_default_is_of_another_kind(extra: dict[str, Any]) -> None:
+    optional = {"anyOf": [{"type": "object", "properties": {"n": INTEGER}}, {"type": "null"}], "default": None}
+    schema = from_schema({"type": "object", "properties": {"o": optional, "other": INTEGER}})
+    assert schema.cast({"o": {"n": "5"}, **extra}, "total")["o"] == {"n": 5}
+
+
+def test_total_ignores_a_default_that_does_not_fit() -> None:
+    variants = [{"type": "object", "properties": {"t": {"const": t}}, "required": ["t"]} for t in "xy"]
+    schema = from_schema({"anyOf": [*variants, {"type": "null"}], "default": 1.5})
+    assert schema.cast({"t": "y", "n": 1}, "total") == {"t": "y"}
+
+
+@pytest.mark.parametrize("first", [{"d": {"d": "z", "q": 1}}, {"g1": 2}, {"d": 5}, None, []])
+def test_the_result_does_not_depend_on_earlier_values(first: Any) -> None:
+    inner = {"type": "object", "properties": {"f": NUMBER, "d": {"enum": ["z", "1", 2]}}, "required": ["d"]}
+    document = {
+        "anyOf": [{"type": "object", "properties": {"d": inner}, "additionalProperties": True}, {"type": "null"}],
+        "default": {"d": 0, "f": "y", "b": "x"},
+    }
+    expected = from_schema(document).cast({"g1": 2})
+    assert expected == {"g1": 2, "f": "y", "b": "x"}
+    used = from_schema(document)
+    used.normalise(first)
+    assert used.cast({"g1": 2}) == expected
+
+
+def test_first_use_from_many_threads() -> None:
+    part = {"type": "object", "properties": {"z": {"type": "string", "default": "q"}}, "default": {}}
+    members = {
+        f"a{i}": {
+            "type": "object",
+            "properties": {"x": {"type": "integer", "default": i}, "y": {"$ref": "#/$defs/T"}},
+            "default": {},
+        }
+        for i in range(6)
+    }
+    document = {"type": "object", "properties": members, "$defs": {"T": part}}
+    value = {"a0": {"y": {"z": "5", "e": 1}, "x": "3"}, "e": 1}
+    expected = from_schema(document).cast(value)
+    written: list[int] = []
+
+    def write() -> dict[str, Any]:
+        written.append(1)
+        return document
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(40):
+            written.clear()
+            schema = deferred_schema(write)
+            results = _from_threads(8, lambda schema=schema: schema.cast(value))
+            assert results == [expected] * 8
+            assert len(written) == 1
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def _from_threads(count: int, call: Any) -> list[Any]:
+    results: list[Any] = [None] * count
+    barrier = threading.Barrier(count)
+
+    def work(index: int) -> None:
+        barrier.wait()
+        results[index] = call()
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def test_problems_are_explained_by_the_variant_that_casting_chooses() -> None:
+    person = account_of("person", {"name": STRING, "born": INTEGER, "email": STRING})
+    firm = {"type": "object", "properties": {"name": STRING}, "required": ["name", "number"]}
+    schema = from_schema({"anyOf": [firm, person]})
+    value = {"kind": "person", "name": "Ada", "born": "x", "email": 5}
+    assert schema.cast(value) == {"kind": "person", "name": "Ada", "born": "x", "email": "5"}
+    assert [str(problem) for problem in schema.errors(value)] == [
+        '/born: "x" is not an integer (in the closest of 2 forms)',
+        "/email: 5 is not a string (in the closest of 2 forms)",
+    ]
+    assert schema.errors(value)[0].schema_path == "/anyOf/1/properties/born/type"
+
+
+def account_of(kind: str, members: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {"kind": {"const": kind}, **members}, "required": ["kind"]}
+
+
+def test_total_keeps_out_of_the_other_form_of_one_of() -> None:
+    named = {"type": "object", "properties": {"b": STRING}}
+    schema = from_schema({"oneOf": [named, {"type": "object", "properties": {}, "additionalProperties": True}]})
+    for value in ({}, {"g": 1}, 5):
+        assert schema.check(schema.cast(value, "total"))
+
+
+def test_an_only_object_variant_is_entered_even_when_nothing_matches() -> None:
+    closed = {"type": "object", "properties": {"a": STRING}, "additionalProperties": False}
+    members = {"d": {"anyOf": [closed, {"type": "null"}]}, "n": STRING}
+    schema = from_schema({"type": "object", "properties": members})
+    assert schema.cast({"d": {"b": False}, "n": 2}) == {"d": {}, "n": "2"}
+    assert schema.cast({"d": {"b": False}, "n": "2"}) == {"d": {}, "n": "2"}
