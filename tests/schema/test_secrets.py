@@ -100,3 +100,9 @@ def test_nothing_breaks_a_line(break_: str) -> None:
 
 def test_quotes_are_escaped_as_in_json() -> None:
     assert str(from_schema({"const": 1}).errors('a"b\\\n')[0]) == r'(value): "a\"b\\\n" is not 1'
+
+
+def test_an_example_that_looks_like_a_reference_is_data() -> None:
+    schema = from_schema({"type": "object", "examples": [{"$ref": "#/components/schemas/nowhere"}, {"$ref": "x"}]})
+    assert schema.cast({"a": 1}) == {"a": 1}
+    assert [problem.path for problem in schema.errors(5)] == [""]

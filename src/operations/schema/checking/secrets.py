@@ -161,8 +161,11 @@ class Secrets:
 
 
 def target_of(pointer: str, document: Any) -> Any:
-    """What a converted document's reference leads to: `#` or `#/$defs/<name>`."""
-    return document if pointer == "#" else document["$defs"][pointer[8:]]
+    """What a converted document's reference leads to: `#` or `#/$defs/<name>`.
+
+    Examples and defaults are walked beside schemas, and may hold what only looks like a reference: that leads to True.
+    """
+    return document if pointer == "#" else document.get("$defs", {}).get(pointer[8:], True)
 
 
 def _member_schemas(part: dict[str, Any], name: str) -> Iterator[Any]:
