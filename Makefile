@@ -36,7 +36,8 @@ test: $(READY) $(PEERS) lint types contracts  ## lint, types, import contracts a
 	$(PYTEST) -q
 
 quick: $(READY) $(PEERS) lint types  ## the inner loop: lint, types and the fast tests
-	$(PYTEST) -q -x -m "not slow and not faults and not conformance"
+	$(PYTEST) -q -x -m "not slow and not faults and not conformance" \
+		--ignore=tests/http --ignore=tests/contracts --ignore=tests/sources/mcp
 
 lint: $(READY)
 	$(BIN)/ruff check
