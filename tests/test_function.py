@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any
+from uuid import UUID
 
 import msgspec
+import pydantic
 import pytest
 
 from operations import (
@@ -390,3 +392,65 @@ async def test_a_secret_that_its_type_refuses_is_not_shown() -> None:
         await data_of(login, {"user": {"password": secret}})
     assert secret not in str(caught.value.details)
     assert secret not in "".join(traceback.format_exception(caught.value))
+
+
+@dataclass
+class _Stay:
+    guests: int
+    until: date
+
+
+async def test_what_the_schema_and_what_the_types_find_wrong_is_listed_together() -> None:
+    @operation("hotel.book")
+    async def book(nights: int, start: date, stays: list[_Stay], guest: UUID | None = None) -> None: ...
+
+    registry = OperationRegistry([book])
+    given = {
+        "nights": "two",
+        "start": "soon",
+        "stays": [{"guests": "many", "until": "later"}, {"guests": 1, "until": "never"}, {"until": "2026-01-01"}],
+        "guest": "nobody",
+    }
+    with pytest.raises(CallError) as caught:
+        await registry.execute(book, given)
+    errors = caught.value.details["errors"]
+    assert {error["path"]: error["value"] for error in errors} == {
+        "/nights": "two",
+        "/start": "soon",
+        "/stays/0/guests": "many",
+        "/stays/0/until": "later",
+        "/stays/1/until": "never",
+        "/stays/2": {"until": "2026-01-01"},
+        "/guest": "nobody",
+    }
+    assert len(errors) == 7
+
+
+async def test_a_secret_that_only_its_type_refuses_is_not_printed() -> None:
+    def refuse(value: str) -> str:
+        raise ValueError(f"{value} is too weak")
+
+    hidden = pydantic.WithJsonSchema({"type": "string", "format": "password"})
+
+    @operation("user.create")
+    async def create(age: int, password: Annotated[str, pydantic.AfterValidator(refuse), hidden]) -> None: ...
+
+    registry = OperationRegistry([create])
+    for age in (1, "young"):
+        with pytest.raises(CallError) as caught:
+            await registry.execute(create, {"age": age, "password": "hunter2"})
+        assert "/password: does not fit its type" in caught.value.message
+        assert "hunter2" not in repr((caught.value.message, caught.value.details))
+
+
+async def test_a_type_whose_code_fails_on_a_refused_input_leaves_the_word_to_the_schema() -> None:
+    class Odd(str):
+        def __new__(cls, text: str) -> Odd:
+            raise RuntimeError("not now")
+
+    @operation("odd.take")
+    async def take(age: int, odd: Odd) -> None: ...
+
+    with pytest.raises(CallError, match="/age") as caught:
+        await OperationRegistry([take]).execute(take, {"age": "x", "odd": "y"})
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR

@@ -24,13 +24,26 @@ from operations.context import OperationContext
 from operations.docstrings import read_docstring
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
-from operations.schema import UNKNOWN, Field, Policy, Schema, TypeCodec, codec_for, jsonable, record_codec
+from operations.schema import (
+    UNKNOWN,
+    Field,
+    Found,
+    Policy,
+    Schema,
+    TypeCodec,
+    codec_for,
+    jsonable,
+    misfit,
+    record_codec,
+)
 from operations.spec import AccessControl, Operation, OperationSpec, OperationType, SchemaLike
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 Returned = TypeVar("Returned", covariant=True)
+
+Load = Callable[[Any], dict[str, Any]]
 
 _STREAMS = (AsyncGenerator, AsyncIterator, AsyncIterable)
 
@@ -176,8 +189,10 @@ def _make(
     output = (
         {} if signature.output is None else {"dump": signature.output.dump or jsonable, "load": signature.output.load}
     )
+    load = signature.record.load
     return FunctionOperation(
         spec=spec,
+        misfits=None if load is None else _misfits(load),
         function=function,
         handler=None if signature.streams else call,
         stream=call if signature.streams else None,
@@ -210,39 +225,47 @@ def _caller(
     return call
 
 
-def _explained(
-    load: Callable[[Any], dict[str, Any]], operation_id: str, schema: Schema
-) -> Callable[[Any], dict[str, Any]]:
+def _explained(load: Load, operation_id: str, schema: Schema) -> Load:
     """`load` with an error that names the operation, as the errors of its schema do."""
 
     def explained(input: Any) -> dict[str, Any]:
         try:
             return load(input)
         except CallError as error:
-            if error.code is not ErrorCode.VALIDATION_ERROR or not isinstance(error.details, dict):
+            found = _found(error)
+            if found is None:
                 raise
-            problems = [_with_value(problem, input, schema) for problem in error.details.get("errors", ())]
-            message = f"invalid input for {operation_id}\n{error.message}"
             # The cause of such an error quotes the value, which may be a secret.
-            raise CallError(ErrorCode.VALIDATION_ERROR, message, {"errors": problems}) from None
+            raise misfit(schema.errors(input, found), f"invalid input for {operation_id}") from None
 
     return explained
 
 
-def _with_value(problem: Mapping[str, Any], input: Any, schema: Schema) -> dict[str, Any]:
-    """A problem with the value it is about, unless there are secrets among the values."""
-    found: Any = input
-    for part in str(problem.get("path", "")).split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, Mapping) and key in found:
-            found = found[key]
-        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-            found = found[int(key)]
-        else:
-            return dict(problem)
-    described = repr(schema.document)
-    secret = "'writeOnly': True" in described or "'password'" in described
-    return {**problem, "value": "[redacted]" if secret else found}
+def _misfits(load: Load) -> Callable[[Any], Sequence[Found]]:
+    """What the types of the parameters find wrong with an input that their schema refuses already."""
+
+    def misfits(input: Any) -> Sequence[Found]:
+        try:
+            if isinstance(input, dict):
+                load(input)
+        except CallError as error:
+            return _found(error) or ()
+        except Exception:  # noqa: BLE001  # a type's own code, on a value it need not expect: the schema's word stands
+            return ()
+        return ()
+
+    return misfits
+
+
+def _found(error: CallError) -> list[Found] | None:
+    """What a loader found; None for an error that the user's own code raised."""
+    details = error.details
+    if error.code is not ErrorCode.VALIDATION_ERROR or not isinstance(details, dict):
+        return None
+    try:
+        return [(item["path"], item["message"]) for item in details["errors"]]
+    except (KeyError, TypeError):
+        return None
 
 
 def _read_signature(

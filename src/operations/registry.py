@@ -18,7 +18,7 @@ from operations.errors import CallError, ErrorCode
 from operations.execution import Execution, next_item, remaining_seconds, translate
 from operations.interceptors import Interceptor, Invocation, Proceed, compose
 from operations.pipeline import Mismatches, check_declared_error, finish, is_described
-from operations.schema import Policy, Problem, Schema, jsonable, validate_or_throw
+from operations.schema import Policy, Problem, Schema, jsonable, misfit
 from operations.spec import Operation, require_policy
 
 R = TypeVar("R")
@@ -299,8 +299,10 @@ def _admit_input(operation: Operation[Any], input: Any) -> Any:
     except CallError as error:
         message = f"invalid input for {operation.id}: {error.message}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message, error.details) from error
-    validate_or_throw(schema, value, f"invalid input for {operation.id}")
-    return value
+    if schema.check(value):
+        return value
+    found = operation.misfits(value) if operation.misfits is not None else ()
+    raise misfit(schema.errors(value, found), f"invalid input for {operation.id}")
 
 
 def _takes_null(schema: Schema) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
-from operations.schema import UNKNOWN, Policy, Schema, from_schema, jsonable, validate_or_throw
+from operations.schema import UNKNOWN, Found, Policy, Schema, from_schema, jsonable, validate_or_throw
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -132,6 +132,8 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     """Makes what the handler returns JSON-shaped; None for a source whose results are so by construction."""
     load: Callable[[Any], Any] | None = None
     """Rebuilds the declared Python type from JSON-shaped data, for a caller who passes the operation itself."""
+    misfits: Callable[[Any], Sequence[Found]] | None = None
+    """What is wrong with an input beyond what its schema can say, where the handler's own types know."""
     describes: Callable[[ResponseEnvelope[Any]], bool] | None = None
     """Whether the output schema speaks of this result at all; a source that knows better says so."""
     wants_context: bool = True

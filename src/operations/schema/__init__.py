@@ -1,13 +1,14 @@
 """The JSON Schema engine: check, list the errors, cast; from documents and from Python types."""
 
 from operations.schema.deferred import deferred_schema
-from operations.schema.problems import Problem, collect_errors, format_value_errors, validate_or_throw
+from operations.schema.problems import Found, Problem, collect_errors, format_value_errors, misfit, validate_or_throw
 from operations.schema.schema import UNKNOWN, Policy, Schema, from_schema
 from operations.schema.types import Field, TypeCodec, codec_for, from_type, jsonable, record_codec
 
 __all__ = [
     "UNKNOWN",
     "Field",
+    "Found",
     "Policy",
     "Problem",
     "Schema",
@@ -19,6 +20,7 @@ __all__ = [
     "from_schema",
     "from_type",
     "jsonable",
+    "misfit",
     "record_codec",
     "validate_or_throw",
 ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.schema.dialects.literals import escaped
+
+Found = tuple[str, str]
+"""A JSON pointer and what is wrong there."""
 
 
 class Checks(Protocol):
@@ -17,8 +20,8 @@ class Checks(Protocol):
     def check(self, value: Any) -> bool:
         """Whether `value` fits."""
 
-    def errors(self, value: Any) -> list[Problem]:
-        """Everything wrong with `value`."""
+    def errors(self, value: Any, found: Sequence[Found] = ()) -> list[Problem]:
+        """Everything wrong with `value`, and what else was found wrong with it."""
 
 
 class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -53,8 +56,11 @@ def problems_as_details(errors: Iterable[Problem]) -> dict[str, Any]:
 
 def validate_or_throw(schema: Checks, value: Any, message: str) -> None:
     """Raise one `VALIDATION_ERROR` that lists every problem, or return when `value` fits."""
-    if schema.check(value):
-        return
-    errors = schema.errors(value)
+    if not schema.check(value):
+        raise misfit(schema.errors(value), message)
+
+
+def misfit(errors: Sequence[Problem], message: str) -> CallError:
+    """The one `VALIDATION_ERROR` that lists these problems."""
     text = f"{message}\n{format_value_errors(errors)}"
-    raise CallError(ErrorCode.VALIDATION_ERROR, text, problems_as_details(errors))
+    return CallError(ErrorCode.VALIDATION_ERROR, text, problems_as_details(errors))

@@ -14,7 +14,7 @@ from operations.schema.checking.values import MAX_DEPTH, too_deep
 from operations.schema.dialects.keywords import ANNOTATIONS, ASSERTING
 from operations.schema.dialects.literals import escaped
 from operations.schema.once import once
-from operations.schema.problems import Problem
+from operations.schema.problems import Found, Problem
 
 if TYPE_CHECKING:
     from operations.schema.casting.nodes import Nodes
@@ -56,9 +56,14 @@ class Schema:
         """Whether `value` fits."""
         return self._check(value)
 
-    def errors(self, value: Any) -> list[Problem]:
-        """Everything wrong with `value`; empty when it fits."""
-        return [] if self.check(value) else self._explainer.problems(value)
+    def errors(self, value: Any, found: Sequence[Found] = ()) -> list[Problem]:
+        """Everything wrong with `value`; empty when it fits.
+
+        `found` is what something else (a Python type) finds wrong with it: told as the schema's own problems are, where
+        the schema has none to tell.
+        """
+        problems = [] if self.check(value) else self._explainer.problems(value)
+        return self._explainer.joined(value, problems, found) if found else problems
 
     def cast(self, value: Any, policy: Policy = "cast") -> Any:
         """`value` normalised by `policy`; `strict` raises a `VALIDATION_ERROR` that lists every problem."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jsonschema_rs
+import msgspec
 
 from operations.schema.budget import Budget, ExhaustedError
 from operations.schema.checking.messages import message_of, secret_message_of, show, type_asked, union_message
 from operations.schema.checking.outline import Outline, Union
 from operations.schema.checking.secrets import REDACTED, Hidden, Path, Secrets
-from operations.schema.checking.values import Foreign, as_json, pointer, too_deep
-from operations.schema.problems import Problem
+from operations.schema.checking.values import Foreign, as_json, pointer, reached, too_deep
+from operations.schema.problems import Found, Problem
 
 _NATIVE_DEPTH = 200
 _MAX_PROBLEMS = 100_000
@@ -79,6 +80,17 @@ class Explainer:
                 break
         return _ordered(found) or [Problem("", "", "does not fit the schema")]
 
+    def joined(self, value: Any, problems: list[Problem], found: Sequence[Found]) -> list[Problem]:
+        """`problems`, and what else was found at places that none of them speaks of."""
+        printer = _Printer(value, self._secrets.places(value))
+        told = {path[:end] for path in (problem.path for problem in problems) for end in _ends(path)}
+        others = []
+        for path, message in found:
+            place = reached(value, path)
+            if pointer(place) not in told:
+                others.append(printer.found(path, place, message))
+        return _ordered([*problems, *others])
+
     def _causes(self, value: Any) -> tuple[list[Cause], list[Foreign]]:
         """What the native engine finds, and what it could not read; the latter is looked for only if it says so."""
         try:
@@ -121,6 +133,13 @@ class _Printer:
         else:
             message = (secret_message_of if secret else message_of)(cause.kind, printed, value)
         return Problem(pointer(cause.path), pointer(cause.schema_path), message + cause.note, value)
+
+    def found(self, path: str, place: Path, message: str) -> Problem:
+        """A problem that something else found at `path`; `place` is as much of it as there is in the value."""
+        value, _, secret = self._show(place)
+        if secret and _quotes(message, _at(self._root, place)):
+            message = "does not fit its type"
+        return Problem(path, "", message, value if pointer(place) == path else msgspec.UNSET)
 
     def _show(self, path: Path) -> tuple[Any, str, bool]:
         if self._hidden.covers(path):
@@ -215,6 +234,25 @@ def _ordered(problems: list[Problem]) -> list[Problem]:
             key.append(ranks.setdefault(prefix, len(ranks)))
         keys.append(([*key, _LAST], problem.schema_path))
     return [problems[index] for index in sorted(range(len(problems)), key=keys.__getitem__)]
+
+
+def _quotes(message: str, value: Any) -> bool:
+    """Whether a message shows anything of a value."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, Mapping):
+            pending += item.values()
+        elif isinstance(item, list | tuple):
+            pending += item
+        elif str(item) in message:
+            return True
+    return False
+
+
+def _ends(path: str) -> list[int]:
+    """Where a pointer and those of everything around its place end."""
+    return [index for index, character in enumerate(path) if character == "/"] + [len(path)]
 
 
 def _at(value: Any, path: Sequence[str | int]) -> Any:

@@ -33,6 +33,22 @@ def pointer(path: Any) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
+def reached(value: Any, path: str) -> tuple[str | int, ...]:
+    """The keys that a JSON pointer names, as far as there are such places in `value`."""
+    keys: list[str | int] = []
+    for part in path.split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, Mapping) and name in value:
+            key: str | int = name
+        elif isinstance(value, list | tuple) and name.isdecimal() and int(name) < len(value):
+            key = int(name)
+        else:
+            break
+        keys.append(key)
+        value = value[key]
+    return tuple(keys)
+
+
 def too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
     """Whether `value` nests deeper than `limit`; the levels are walked by the collector, in C."""
     kind = value.__class__

@@ -8,9 +8,10 @@ from typing import Any, get_origin
 import msgspec
 
 from operations.errors import CallError
+from operations.schema.problems import Found
 from operations.schema.types.hints import members, record_kind
 from operations.schema.types.jsonable import error_text, escaped
-from operations.schema.types.mismatch import Found, found_within, mismatch, wrong_kind
+from operations.schema.types.mismatch import found_within, mismatch, wrong_kind
 
 Load = Callable[[Any], Any]
 

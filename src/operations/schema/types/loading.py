@@ -9,6 +9,7 @@ from typing import Any, Literal, Never, NoReturn, get_args, get_origin
 import msgspec
 
 from operations.errors import CallError
+from operations.schema.problems import Found
 from operations.schema.types.hints import (
     Alias,
     is_anything,
@@ -21,7 +22,7 @@ from operations.schema.types.hints import (
     union_members,
 )
 from operations.schema.types.jsonable import error_text, jsonable
-from operations.schema.types.mismatch import Found, found_within, mismatch, too_deep, wrong_kind
+from operations.schema.types.mismatch import found_within, mismatch, too_deep, wrong_kind
 from operations.schema.types.native import make_native_load
 from operations.schema.types.routes import TEXTS, container, is_native, uses_pydantic
 from operations.schema.types.unions import make_union_load

@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from operations.errors import CallError, ErrorCode
+from operations.schema.problems import Found
 from operations.schema.types.jsonable import escaped
-
-Found = tuple[str, str]
-"""A JSON pointer and what is wrong there."""
 
 
 def mismatch(found: Iterable[Found]) -> CallError:

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from operations.errors import CallError
+from operations.schema.problems import Found
 from operations.schema.types.jsonable import error_text
-from operations.schema.types.mismatch import Found, mismatch, too_deep
+from operations.schema.types.mismatch import mismatch, too_deep
 from operations.schema.types.routes import has_typed_keys
 
 Load = Callable[[Any], Any]
