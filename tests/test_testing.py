@@ -56,6 +56,25 @@ async def test_a_recorder_keeps_every_call() -> None:
     assert isinstance(recorder.calls[1].error, CallError)
 
 
+async def test_a_recorder_keeps_what_a_stream_gave_and_how_it_ended() -> None:
+    recorder = Recorder()
+    registry = OperationRegistry(
+        [stub_operation("t.whole", yields=[1, 2]), stub_operation("t.broken", yields=[1], raises=ValueError())],
+        interceptors=[recorder],
+    )
+    assert [event.data async for event in registry.subscribe("t.whole")] == [1, 2]
+    broken = registry.subscribe("t.broken")
+    await anext(broken)
+    assert not recorder.calls[1].ended
+    await error_of(anext(broken))
+    left = registry.subscribe("t.whole")
+    await anext(left)
+    await left.aclose()
+    assert [[event.data for event in call.events] for call in recorder.calls] == [[1, 2], [1], [1]]
+    assert [type(call.error) for call in recorder.calls] == [type(None), CallError, GeneratorExit]
+    assert all(call.ended for call in recorder.calls)
+
+
 def test_sample_envelopes_are_envelopes() -> None:
     assert is_response_envelope(sample_http_envelope([1], headers={"X-A": "1"}).to_dict())
     failed = sample_mcp_envelope({"a": 1}, is_error=True)

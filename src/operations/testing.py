@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -27,6 +28,11 @@ class RecordedCall(msgspec.Struct, frozen=True):
     result: ResponseEnvelope[Any] | None = None
     """The envelope; None for a stream or a failed call."""
     error: BaseException | None = None
+    """What the call failed with; for a stream that its reader left, `GeneratorExit`."""
+    events: list[ResponseEnvelope[Any]] = []
+    """What a stream has given so far."""
+    ended: bool = True
+    """False while a stream goes on."""
 
 
 class Recorder:
@@ -43,8 +49,25 @@ class Recorder:
         except BaseException as error:
             self.calls.append(msgspec.structs.replace(call, error=error))
             raise
-        self.calls.append(call if invocation.streaming else msgspec.structs.replace(call, result=result))
+        if invocation.streaming:
+            self.calls.append(msgspec.structs.replace(call, ended=False))
+            return self._follow(result, len(self.calls) - 1)
+        self.calls.append(msgspec.structs.replace(call, result=result))
         return result
+
+    async def _follow(self, stream: AsyncGenerator[ResponseEnvelope[Any], None], index: int) -> AsyncIterator[Any]:
+        """A stream as it is, with each event and the end written down in the call's record."""
+        error: BaseException | None = None
+        try:
+            async with contextlib.aclosing(stream):
+                async for envelope in stream:
+                    self.calls[index].events.append(envelope)
+                    yield envelope
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self.calls[index] = msgspec.structs.replace(self.calls[index], ended=True, error=error)
 
     def inputs(self, operation_id: str) -> list[Any]:
         """The inputs of every call of one operation, in order."""

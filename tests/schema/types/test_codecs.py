@@ -40,6 +40,11 @@ class Odd(enum.Enum):
     HALF = 0.5
 
 
+class Side(enum.Flag):
+    LEFT = 1
+    RIGHT = 2
+
+
 class Permission(enum.IntFlag):
     READ = 1
     WRITE = 2
@@ -217,6 +222,8 @@ CASES: list[tuple[Any, Any, Any]] = [
     (Odd, Odd.PAIR, [1, 2]),
     (Odd, Odd.HALF, 0.5),
     (Permission, Permission.READ | Permission.WRITE, 3),
+    (Side, Side.LEFT | Side.RIGHT, 3),
+    (Side, Side(0), 0),
     (Literal["a", 1], 1, 1),
     (list[datetime.date], [DAY], ["2020-01-02"]),
     (set[int], {1}, [1]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Never, NoReturn, get_args, get_origin
 
@@ -242,7 +243,7 @@ def _of_enum(tp: Any) -> Document:
     document: Document = {"title": tp.__name__}
     if text := docstring(tp):
         document["description"] = text
-    if hasattr(tp, "_boundary_") and hasattr(tp, "__or__") and issubclass(tp, int):
+    if issubclass(tp, sys.modules["enum"].Flag):
         return document | {"type": "integer"}  # flags combine, so the declared ones are not all there are
     return document | {"enum": [jsonable(member.value) for member in tp]}
 
