@@ -19,7 +19,9 @@ from operations.schema.problems import Found, Problem
 if TYPE_CHECKING:
     from operations.schema.casting.nodes import Nodes
     from operations.schema.casting.policies import Caster
-    from operations.schema.checking.explaining import Explainer
+    from operations.schema.checking.costs import Costs
+    from operations.schema.checking.evaluating import Evaluator
+    from operations.schema.checking.explaining import Explainer, Means
     from operations.schema.dialects.conversion import Conversion
 
 Policy = Literal["cast", "total", "strict", "off"]
@@ -123,6 +125,8 @@ class Schema:
         from operations.schema.dialects.conversion import draft_number
 
         conversion = self._conversion
+        if not self._costs.affordable:
+            return None
         native = None
         if not conversion.exact:
             native = compiled_original(self._source, draft_number(self._dialect) or 2020, self._loader)
@@ -133,6 +137,18 @@ class Schema:
         return native
 
     @once
+    def _costs(self) -> Costs:
+        from operations.schema.checking.costs import Costs
+
+        return Costs(self._conversion.document)
+
+    @once
+    def _evaluator(self) -> Evaluator:
+        from operations.schema.checking.evaluating import Evaluator
+
+        return Evaluator(self._conversion.document, self._costs)
+
+    @once
     def _limit(self) -> int | None:
         """The depth beyond which values are refused, for schemas that could follow them down without end."""
         return MAX_DEPTH if self._conversion.recursive or not self._conversion.exact else None
@@ -140,10 +156,22 @@ class Schema:
     @once
     def _explainer(self) -> Explainer:
         from operations.schema.checking.explaining import Explainer
+
+        return Explainer(self.document, self._validator, self._limit, self._scoring, lambda: self._means)
+
+    @once
+    def _means(self) -> Means:
+        """By what problems are found, decided when the first value has any."""
+        from operations.schema.checking.costs import Costs
+        from operations.schema.checking.diagnosing import Diagnosis
+        from operations.schema.checking.explaining import Means
         from operations.schema.checking.outline import outline_of
 
-        outline = outline_of(self.document) if self._conversion.exact else None
-        return Explainer(self.document, self._validator, self._limit, outline, self._scoring)
+        document, exact, affordable = self.document, self._conversion.exact, self._costs.affordable
+        outline = outline_of(document) if exact and affordable else None
+        if affordable and Costs(document, explained=True, outlined=outline is not None).explainable:
+            return Means(outline)
+        return Means(diagnosis=Diagnosis(self._evaluator), refused=not (exact or affordable))
 
     def _scoring(self, budget: Budget) -> Callable[[list[Any], Any], list[int]]:
         from operations.schema.casting.scoring import Scores
@@ -167,7 +195,11 @@ class Schema:
     @once
     def _casts(self) -> tuple[Callable[..., tuple[Any, Sequence[Problem]]], Callable[..., Any]]:
         casts: tuple[Any, Any] = (_as_it_is, _itself)
-        if not self.is_unknown and self._validator is not None:
+        if not self.is_unknown and not self._costs.affordable:
+            from operations.schema.casting.policies import uncast
+
+            casts = uncast(self._check, self._explainer)
+        elif not self.is_unknown and self._validator is not None:
             casts = self._caster.entry_points()
         self.__dict__.update(normalise=casts[0], cast=casts[1])
         return casts
@@ -178,6 +210,10 @@ class Schema:
         return check
 
     def _make_check(self) -> Callable[[Any], bool]:
+        if not self._costs.affordable:
+            # Only the converted document can be evaluated; where that is not exact, no value is accepted.
+            stepwise = self._evaluator.check if self._conversion.exact else _refuse
+            return stepwise if self._limit is None else _bounded(stepwise, None)
         validator = self._validator
         if validator is None:
             return _accept
@@ -195,11 +231,9 @@ class Schema:
 
     def _shallow(self) -> Callable[[Any], bool] | None:
         """A validator of the first levels of a recursive schema, which needs no guard; None if there is none."""
-        from operations.schema.checking.compiling import compiled
-        from operations.schema.checking.unrolling import unrolled
+        from operations.schema.checking.unrolling import compiled_shallow
 
-        document = unrolled(self.document) if self._conversion.exact else None
-        native = compiled(document) if document is not None else None
+        native = compiled_shallow(self.document) if self._conversion.exact else None
         return native.is_valid if native is not None else None
 
 
@@ -221,6 +255,10 @@ def _bounded(check: Callable[[Any], bool], shallow: Callable[[Any], bool] | None
 
 def _accept(value: Any) -> bool:
     return True
+
+
+def _refuse(value: Any) -> bool:
+    return False
 
 
 def _itself(value: Any, policy: Policy = "cast") -> Any:

@@ -12,14 +12,13 @@ from typing import Any, Final
 
 import jsonschema_rs
 
-from operations.schema.checking.compiling import compiled, patterns_in
+from operations.schema.checking.compiling import Parts
 from operations.schema.checking.secrets import target_of
 from operations.schema.checking.values import as_json
-from operations.schema.dialects.literals import fragment, same
-from operations.schema.dialects.patterns import Engine, matcher, weakest_engine
+from operations.schema.dialects.literals import same
+from operations.schema.dialects.patterns import matcher
 
 MISSING: Final[Any] = type("_Missing", (), {"__repr__": lambda self: "MISSING"})()
-_ADDRESS = "urn:operations:schema"
 
 Part = dict[str, Any]
 Union = tuple[Any, ...]
@@ -152,9 +151,7 @@ class Nodes:
         self._made: dict[Any, Node] = {}
         self._unions: dict[int, Union] = {}
         self._validators: dict[tuple[int, ...], jsonschema_rs.Validator | None] = {}
-        self._registry: jsonschema_rs.Registry | None = None
-        self._pointers: dict[int, str] = {}
-        self._engine: Engine = "linear"
+        self._native = Parts(document)
         self.root = self.node([document])
 
     def node(self, schemas: Iterable[Any]) -> Node:
@@ -220,7 +217,7 @@ class Nodes:
         key = tuple(map(id, schemas))
         if key not in self._validators:
             with self.lock:
-                self._validators[key] = self._compile(schemas)
+                self._validators[key] = self._native.compiled(schemas)
         validator = self._validators[key]
         if validator is None:
             return True
@@ -232,15 +229,6 @@ class Nodes:
             return not copy.foreign and validator.is_valid(copy.value)
         except ValueError:
             return False
-
-    def _compile(self, schemas: tuple[Any, ...]) -> jsonschema_rs.Validator | None:
-        if self._registry is None:
-            self._registry = jsonschema_rs.Registry([(_ADDRESS, self.document)])
-            self._pointers = dict(_pointers(self.document))
-            self._engine = weakest_engine(patterns_in(self.document))
-        references = [{"$ref": _ADDRESS + self._pointers[id(schema)]} for schema in schemas]
-        document = references[0] if len(references) == 1 else {"allOf": references}
-        return compiled(document, registry=self._registry, engine=self._engine) if references else None
 
 
 def telling_member(branches: list[Node]) -> str | None:
@@ -260,20 +248,6 @@ def telling_member(branches: list[Node]) -> str | None:
 
 
 _NEVER: Final[Part] = {"!never": True}
-
-
-def _pointers(document: Any) -> Iterator[tuple[int, str]]:
-    pending = [(document, "#")]
-    while pending:
-        node, pointer = pending.pop()
-        if isinstance(node, dict):
-            yield id(node), pointer
-            members: Iterable[tuple[Any, Any]] = node.items()
-        elif isinstance(node, list):
-            members = enumerate(node)
-        else:
-            continue
-        pending += [(item, f"{pointer}/{fragment(str(key))}") for key, item in members]
 
 
 def _types(parts: tuple[Part, ...]) -> tuple[str, ...] | None:

@@ -12,8 +12,9 @@ from operations.schema.casting.nodes import Node, Nodes
 from operations.schema.casting.repair import Repair
 from operations.schema.casting.replacements import replacements
 from operations.schema.checking.compiling import compiled
+from operations.schema.checking.costs import Costs
 from operations.schema.checking.explaining import Explainer
-from operations.schema.checking.unrolling import unrolled
+from operations.schema.checking.unrolling import compiled_shallow
 from operations.schema.checking.values import too_deep
 from operations.schema.once import once
 from operations.schema.problems import Problem, format_value_errors, problems_as_details
@@ -120,11 +121,16 @@ class Caster:
 
     @once
     def _closed(self) -> dict[str, Any] | bool:
-        return self._closer.document()
+        """The closed form; one that refuses everything where it would cost more than the later stages do."""
+        try:
+            closed = self._closer.document()
+            return closed if Costs(closed).affordable else False
+        except RecursionError:
+            return False
 
     def _is_normal_part(self, node: Node, value: Any) -> bool:
         """Whether a part of a value is normal already, so that repair need not enter it."""
-        if node is self._nodes.root or node.source is None:
+        if node is self._nodes.root or node.source is None or self._closed is False:
             return False
         check = self._parts.get(id(node))
         if check is None:
@@ -147,8 +153,7 @@ class Caster:
         """The same for a value of any depth, by the first levels of the schema where that is a difference."""
         if self._limit is None:
             return self._is_normal
-        document = unrolled(self._closed)
-        shallow = compiled(document) if document is not None else None
+        shallow = compiled_shallow(self._closed)
         return shallow.is_valid if shallow is not None else self._is_normal_guarded
 
     def _is_normal_foreign(self, value: Any) -> bool:
@@ -192,6 +197,23 @@ class Caster:
                 break
             value = result
         return value
+
+
+def uncast(check: Callable[[Any], bool], explainer: Explainer) -> tuple[Callable[..., Normalised], Callable[..., Any]]:
+    """The same entry points for a schema that nothing is cast by, because that would be too much work."""
+
+    def normalise(value: Any, policy: str = "cast") -> Normalised:
+        if policy == "off" or check(value):
+            return value, ()
+        return value, [*explainer.problems(value), Problem("", "", TOO_MUCH_WORK)]
+
+    def cast(value: Any, policy: str = "cast") -> Any:
+        problems = normalise(value, policy)[1]
+        if problems and policy == "strict":
+            raise refusal(problems)
+        return value
+
+    return normalise, cast
 
 
 def refusal(problems: Sequence[Problem]) -> CallError:

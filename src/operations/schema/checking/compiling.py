@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jsonschema_rs
 
+from operations.schema.dialects.literals import fragment
 from operations.schema.dialects.patterns import Engine, engine_options, weakest_engine
 from operations.schema.dialects.references import Loader
 
+_ADDRESS = "urn:operations:parts"
 _NATIVE = {
     4: jsonschema_rs.Draft4Validator,
     6: jsonschema_rs.Draft6Validator,
@@ -65,3 +67,38 @@ def compiled_original(document: Any, draft: int | None, loader: Loader | None) -
         return jsonschema_rs.validator_for(document, **options)
     except (ValueError, jsonschema_rs.ReferencingError, TypeError):
         return None
+
+
+class Parts:
+    """Native validators of parts of one converted document."""
+
+    def __init__(self, document: Any) -> None:
+        self._document = document
+        self._registry: jsonschema_rs.Registry | None = None
+        self._pointers: dict[int, str] = {}
+        self._engine: Engine = "linear"
+
+    def compiled(self, schemas: tuple[Any, ...]) -> jsonschema_rs.Validator | None:
+        """A validator for all of `schemas` together; None when there are none or the native engine refuses."""
+        if self._registry is None:
+            self._pointers = dict(pointers(self._document))
+            self._engine = weakest_engine(patterns_in(self._document))
+            self._registry = jsonschema_rs.Registry([(_ADDRESS, self._document)])
+        references = [{"$ref": f"{_ADDRESS}#{self._pointers[id(schema)]}"} for schema in schemas]
+        document = references[0] if len(references) == 1 else {"allOf": references}
+        return compiled(document, registry=self._registry, engine=self._engine) if references else None
+
+
+def pointers(document: Any) -> Iterator[tuple[int, str]]:
+    """The identity of every object in a document with the pointer to it, as it stands in an address."""
+    pending = [(document, "")]
+    while pending:
+        node, pointer = pending.pop()
+        if isinstance(node, dict):
+            yield id(node), pointer
+            members: Iterable[tuple[Any, Any]] = node.items()
+        elif isinstance(node, list):
+            members = enumerate(node)
+        else:
+            continue
+        pending += [(item, f"{pointer}/{fragment(str(key))}") for key, item in members]

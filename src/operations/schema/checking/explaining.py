@@ -9,6 +9,7 @@ import jsonschema_rs
 import msgspec
 
 from operations.schema.budget import Budget, ExhaustedError
+from operations.schema.checking.diagnosing import TOO_MUCH_WORK, Cause, Diagnosis
 from operations.schema.checking.messages import message_of, secret_message_of, show, type_asked, union_message
 from operations.schema.checking.outline import Outline, Union
 from operations.schema.checking.secrets import REDACTED, Hidden, Path, Secrets
@@ -25,15 +26,13 @@ Scoring = Callable[[Budget], Callable[[list[Any], Any], list[int]]]
 """For a budget, the function that scores the branches of a union by how well a value fits them."""
 
 
-class Cause(NamedTuple):
-    """One broken rule at one place, as it will be told."""
+class Means(NamedTuple):
+    """By what the problems of a schema are found: natively, with or without its outline, or step by step."""
 
-    path: Path
-    schema_path: Sequence[str | int]
-    kind: Any
-    note: str = ""
-    words: str | None = None
-    """What follows the value in the message, where `kind` does not say it."""
+    outline: Outline | None = None
+    diagnosis: Diagnosis | None = None
+    refused: bool = False
+    """Whether nothing can be afforded, so that every value is refused."""
 
 
 class Explainer:
@@ -44,13 +43,13 @@ class Explainer:
         document: dict[str, Any] | bool,
         validator: jsonschema_rs.Validator | None,
         limit: int | None,
-        outline: Outline | None = None,
-        scoring: Scoring | None = None,
+        scoring: Scoring,
+        means: Callable[[], Means],
     ) -> None:
         self._validator = validator
         self._limit = limit
-        self._outline = outline
         self._scoring = scoring
+        self._means = means
         self._secrets = Secrets(document)
 
     def check_foreign(self, value: Any) -> bool:
@@ -71,7 +70,10 @@ class Explainer:
         """Every problem of a value known not to fit; at least one."""
         if self._limit is not None and too_deep(value, self._limit):
             return [Problem("", "", f"nested deeper than {self._limit} levels")]
-        causes, foreign = self._causes(value)
+        means = self._means()
+        if means.refused:
+            return [Problem("", "", TOO_MUCH_WORK)]
+        causes, foreign = self._causes(value, means)
         found = [Problem(pointer(item.path), "", f"{item.what} is not JSON") for item in foreign[:_MAX_PROBLEMS]]
         printer = _Printer(value, self._secrets.places(value))
         for cause in causes:
@@ -91,28 +93,32 @@ class Explainer:
                 others.append(printer.found(path, place, message))
         return _ordered([*problems, *others])
 
-    def _causes(self, value: Any) -> tuple[list[Cause], list[Foreign]]:
-        """What the native engine finds, and what it could not read; the latter is looked for only if it says so."""
+    def _causes(self, value: Any, means: Means) -> tuple[list[Cause], list[Foreign]]:
+        """What was found, and what could not be read; the latter is looked for only if the native engine says so."""
+        if means.diagnosis is None:
+            try:
+                return self._found(value, means), []
+            except ValueError:
+                pass
+        copy = as_json(value, depth=_NATIVE_DEPTH if means.diagnosis is None else None)
         try:
-            return self._native_causes(value), []
-        except ValueError:
-            copy = as_json(value, depth=_NATIVE_DEPTH)
-        try:
-            causes = self._native_causes(copy.value)
+            causes = self._found(copy.value, means)
         except ValueError:
             return [], copy.foreign
         foreign = {item.path for item in copy.foreign}
-        shallow = (cause for cause in causes if len(cause.path) < _NATIVE_DEPTH)
-        return [cause for cause in shallow if cause.path not in foreign], copy.foreign
+        if means.diagnosis is None:
+            causes = [cause for cause in causes if len(cause.path) < _NATIVE_DEPTH]
+        return [cause for cause in causes if cause.path not in foreign], copy.foreign
 
-    def _native_causes(self, value: Any) -> list[Cause]:
-        if self._outline is not None and self._scoring is not None:
-            unions = _Unions(self._outline, self._scoring, value)
-            causes = (cause for error in self._outline.errors(value) for cause in unions.explain(error, ()))
+    def _found(self, value: Any, means: Means) -> list[Cause]:
+        causes: Iterator[Cause] = iter(())
+        if means.diagnosis is not None:
+            causes = means.diagnosis.causes(value)
+        elif means.outline is not None:
+            unions = _Unions(means.outline, self._scoring, value)
+            causes = (cause for error in means.outline.errors(value) for cause in unions.explain(error, ()))
         elif self._validator is not None:
             causes = (cause for error in self._validator.iter_errors(value) for cause in _explained(error))
-        else:
-            return []
         return [cause for cause, _ in zip(causes, range(_MAX_PROBLEMS), strict=False)]
 
 
@@ -129,10 +135,10 @@ class _Printer:
             self._shown[cause.path] = self._show(cause.path)
         value, printed, secret = self._shown[cause.path]
         if cause.words is not None:
-            message = printed + cause.words
+            message = printed + cause.words if cause.words.startswith(" ") else cause.words
         else:
             message = (secret_message_of if secret else message_of)(cause.kind, printed, value)
-        return Problem(pointer(cause.path), pointer(cause.schema_path), message + cause.note, value)
+        return Problem(pointer(cause.path), cause.schema_path, message + cause.note, value)
 
     def found(self, path: str, place: Path, message: str) -> Problem:
         """A problem that something else found at `path`; `place` is as much of it as there is in the value."""
@@ -165,13 +171,12 @@ class _Unions:
         schema_path, union = self._outline.locate(error.schema_path)
         if union is None:
             yield from (
-                cause._replace(path=(*base, *cause.path), schema_path=self._outline.locate(cause.schema_path)[0])
-                for cause in _explained(error)
+                cause._replace(path=(*base, *cause.path)) for cause in _explained(error, self._outline)
             )
             return
         whole, best = self._summary(union, path)
         if whole is not None:
-            yield Cause(path, schema_path, None, words=whole)
+            yield Cause(path, pointer(schema_path), None, words=whole)
             return
         note = f" (in the closest of {len(union.branches)} forms)"
         self._trail.append((path, union.pointer))
@@ -264,10 +269,11 @@ def _at(value: Any, path: Sequence[str | int]) -> Any:
     return value
 
 
-def _explained(error: _Error) -> Iterator[Cause]:
+def _explained(error: _Error, outline: Outline | None = None) -> Iterator[Cause]:
     """The causes to report for one native error: for a union, those of the variant that seems to fit best."""
     kind = error.kind
-    whole = Cause(tuple(error.instance_path), error.schema_path, kind)
+    schema_path = error.schema_path if outline is None else outline.locate(error.schema_path)[0]
+    whole = Cause(tuple(error.instance_path), pointer(schema_path), kind)
     if not isinstance(kind, _Kind.AnyOf | _Kind.OneOfNotValid):
         yield whole
         return
@@ -279,7 +285,7 @@ def _explained(error: _Error) -> Iterator[Cause]:
         return
     note = f" (in the closest of {len(kind.context)} forms)" if len(kind.context) > 1 else ""
     for inner in best:
-        for cause in _explained(inner):
+        for cause in _explained(inner, outline):
             yield cause if cause.note else cause._replace(note=note)
 
 

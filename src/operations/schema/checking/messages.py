@@ -64,13 +64,14 @@ def _types(kind: Any) -> str:
     return " or ".join(names).replace("a null", "null")
 
 
-def _names(names: Any) -> str:
+def names(names: Any) -> str:
+    """Names of properties in a message, the first ten."""
     return ", ".join(_quoted(name, 40) for name in names[:10]) + (" …" if len(names) > 10 else "")
 
 
 _WORDING: dict[type, Callable[[Any, str], str]] = {
     _Kind.AdditionalItems: lambda kind, it: f"has more than {kind.limit} items",
-    _Kind.AdditionalProperties: lambda kind, it: f"has properties that are not allowed: {_names(kind.unexpected)}",
+    _Kind.AdditionalProperties: lambda kind, it: f"has properties that are not allowed: {names(kind.unexpected)}",
     _Kind.AnyOf: lambda kind, it: it + _wanted(kind),
     _Kind.OneOfNotValid: lambda kind, it: it + _wanted(kind),
     _Kind.OneOfMultipleValid: lambda kind, it: f"{it} fits more than one form, where exactly one is allowed",
@@ -97,7 +98,7 @@ _WORDING: dict[type, Callable[[Any, str], str]] = {
     _Kind.Required: lambda kind, it: f"the property {_quoted(kind.property, 60)} is missing",
     _Kind.Type: lambda kind, it: f"{it} is not {_types(kind)}",
     _Kind.UnevaluatedItems: lambda kind, it: "has items that are not allowed",
-    _Kind.UnevaluatedProperties: lambda kind, it: f"has properties that are not allowed: {_names(kind.unexpected)}",
+    _Kind.UnevaluatedProperties: lambda kind, it: f"has properties that are not allowed: {names(kind.unexpected)}",
     _Kind.UniqueItems: lambda kind, it: "has the same item more than once",
 }
 

@@ -9,6 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema_rs
+
+from operations.schema.checking.compiling import compiled
+from operations.schema.checking.costs import Costs
+
 _LEVELS = 24
 _MAX_SCHEMAS = 150
 _NEGATING = ("not", "if", "oneOf", "contains", "propertyNames")
@@ -25,6 +30,12 @@ def unrolled(document: Any) -> dict[str, Any] | None:
     if size > _MAX_SCHEMAS or any(_negates(schema) for schema in definitions.values()):
         return None
     return _Unroller(definitions, cyclic).document()
+
+
+def compiled_shallow(document: Any) -> jsonschema_rs.Validator | None:
+    """A native validator of the first levels of `document`; None where there is none, or none that can be afforded."""
+    shallow = unrolled(document)
+    return compiled(shallow) if shallow is not None and Costs(shallow).affordable else None
 
 
 class _Unroller:

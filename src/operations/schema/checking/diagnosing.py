@@ -1,0 +1,170 @@
+"""What is wrong with a value, found step by step, where the native engine would list the same errors without end.
+
+Each schema explains each place once. A union that refuses a value says no more than that; branches are not explained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jsonschema_rs
+
+from operations.schema.budget import Budget, ExhaustedError
+from operations.schema.checking.compiling import pointers
+from operations.schema.checking.evaluating import Evaluation, Evaluator, located_parts
+from operations.schema.checking.messages import names, union_message
+from operations.schema.checking.secrets import Path, target_of
+
+TOO_MUCH_WORK = "too much work to be checked"
+_FORBIDDEN = " is not allowed here"
+
+
+class Cause(NamedTuple):
+    """One broken rule at one place, as it will be told."""
+
+    path: Path
+    schema_path: str
+    """The pointer of the rule."""
+    kind: Any
+    note: str = ""
+    words: str | None = None
+    """What to say where `kind` does not; after the value if it begins with a space."""
+
+
+class _Task(NamedTuple):
+    """A schema to be explained at a place of the value."""
+
+    schema: Any
+    value: Any
+    path: Path
+    pointer: str
+    """Where the schema is, needed for those that are no objects."""
+
+
+class Diagnosis:
+    """Explains values by one converted document."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+        self._pointers = dict(pointers(evaluator.document))
+
+    def causes(self, value: Any) -> Iterator[Cause]:
+        """The broken rules of a plain value; the last says so when there was too much work to find all."""
+        budget = Budget(value)
+        explaining = _Explaining(self._evaluator, self._pointers, budget)
+        pending = [_Task(self._evaluator.document, value, (), "")]
+        seen: set[tuple[int, Path]] = set()
+        try:
+            while pending:
+                task = pending.pop()
+                if (id(task.schema), task.path) in seen or explaining.fits(task):
+                    continue
+                seen.add((id(task.schema), task.path))
+                budget.spend(1 + len(task.path))
+                yield from explaining.causes(task, pending)
+        except ExhaustedError:
+            yield Cause((), "", None, words=TOO_MUCH_WORK)
+
+
+class _Explaining:
+    """The causes that schemas name themselves, for one value."""
+
+    def __init__(self, evaluator: Evaluator, pointers: dict[int, str], budget: Budget) -> None:
+        self._evaluator = evaluator
+        self._pointers = pointers
+        self._evaluation: Evaluation = evaluator.evaluation(budget)
+
+    def fits(self, task: _Task) -> bool:
+        return self._evaluation.fits(task.schema, task.value)
+
+    def causes(self, task: _Task, pending: list[_Task]) -> Iterator[Cause]:
+        """What a schema refuses by itself; the schemas that it applies are left in `pending`."""
+        if not isinstance(task.schema, dict):
+            yield Cause(task.path, task.pointer, None, words=_FORBIDDEN)
+            return
+        task = task._replace(pointer=self._pointers[id(task.schema)])
+        pending += self._following(task)
+        yield from self._asserted(task)
+        yield from self._decided(task)
+        if isinstance(task.value, dict):
+            yield from self._of_object(task)
+        elif isinstance(task.value, list):
+            yield from self._of_array(task)
+
+    def _following(self, task: _Task) -> Iterator[_Task]:
+        schema, value, path, pointer = task
+        if "$ref" in schema:
+            yield _Task(target_of(schema["$ref"], self._evaluator.document), value, path, f"{pointer}/$ref")
+        for index, child in enumerate(schema.get("allOf", ())):
+            yield _Task(child, value, path, f"{pointer}/allOf/{index}")
+        if "if" in schema:
+            branch = "then" if self._evaluation.fits(schema["if"], value) else "else"
+            yield _Task(schema.get(branch, True), value, path, f"{pointer}/{branch}")
+        if isinstance(value, dict):
+            for name, child in schema.get("dependentSchemas", {}).items():
+                if name in value:
+                    yield _Task(child, value, path, f"{pointer}/dependentSchemas/{name}")
+        for child, key, where in located_parts(schema, value):
+            if where != ("additionalProperties",) or child is not False:
+                yield _Task(child, value[key], (*path, key), pointer + "".join(f"/{part}" for part in where))
+
+    def _asserted(self, task: _Task) -> Iterator[Cause]:
+        native = self._evaluator.asserting(task.schema)
+        if native is None:
+            return
+        try:
+            errors: list[jsonschema_rs.ValidationError] = list(native.iter_errors(task.value))
+        except ValueError:
+            yield Cause(task.path, task.pointer, None, words=" is not JSON")
+            return
+        for error in errors:
+            yield Cause(task.path, f"{task.pointer}/{error.schema_path[0]}", error.kind)
+
+    def _decided(self, task: _Task) -> Iterator[Cause]:
+        """The unions and negations that refuse the value."""
+        schema, value, path, pointer = task
+        fits = self._evaluation.fits
+        if "anyOf" in schema and not any(fits(branch, value) for branch in schema["anyOf"]):
+            yield Cause(path, f"{pointer}/anyOf", None, words=union_message(len(schema["anyOf"]), []))
+        if "oneOf" in schema:
+            count = sum(fits(branch, value) for branch in schema["oneOf"])
+            words = " fits more than one form, where exactly one is allowed"
+            if count == 0:
+                words = union_message(len(schema["oneOf"]), [])
+            if count != 1:
+                yield Cause(path, f"{pointer}/oneOf", None, words=words)
+        if "not" in schema and fits(schema["not"], value):
+            yield Cause(path, f"{pointer}/not", None, words=" has a form that is ruled out")
+
+    def _of_object(self, task: _Task) -> Iterator[Cause]:
+        schema, value, path, pointer = task
+        extra: dict[str, list[Any]] = {}
+        if schema.get("additionalProperties") is False:
+            located = located_parts(schema, value)
+            extra["additionalProperties"] = [key for _, key, at in located if at == ("additionalProperties",)]
+        if "unevaluatedProperties" in schema:
+            extra["unevaluatedProperties"] = self._unevaluated(task, "unevaluatedProperties")
+        for keyword, found in extra.items():
+            if found:
+                words = f"has properties that are not allowed: {names(found)}"
+                yield Cause(path, f"{pointer}/{keyword}", None, words=words)
+        inner = schema.get("propertyNames", True)
+        if not all(self._evaluation.fits(inner, name) for name in value):
+            yield Cause(path, f"{pointer}/propertyNames", None, words="has a property whose name is not allowed")
+
+    def _of_array(self, task: _Task) -> Iterator[Cause]:
+        schema, value, path, pointer = task
+        if "contains" in schema:
+            count = sum(self._evaluation.fits(schema["contains"], item) for item in value)
+            if not schema.get("minContains", 1) <= count <= schema.get("maxContains", count):
+                words = "has too few or too many of the items it must contain"
+                yield Cause(path, f"{pointer}/contains", None, words=words)
+        if "unevaluatedItems" in schema and self._unevaluated(task, "unevaluatedItems"):
+            yield Cause(path, f"{pointer}/unevaluatedItems", None, words="has items that are not allowed")
+
+    def _unevaluated(self, task: _Task, keyword: str) -> list[str | int]:
+        """The members or items refused because no other rule is about them."""
+        child = task.schema[keyword]
+        places = self._evaluation.unevaluated(task.schema, task.value)
+        return [place for place in places if not self._evaluation.fits(child, task.value[place])]
