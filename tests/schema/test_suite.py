@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,18 @@ def groups(suite: dict[str, Any], draft: str) -> Iterator[tuple[str, dict[str, A
             yield from ((file, group) for group in content)
 
 
+def load_from(suite: dict[str, Any]) -> Callable[[str], Any]:
+    """A loader of the documents that tests of the suite refer to."""
+    return lambda uri: suite["remotes/" + uri.partition("#")[0].removeprefix(_REMOTES)]
+
+
 @pytest.mark.slow
 def test_required_tests(capsys: pytest.CaptureFixture[str]) -> None:
     path = archive()
     if path is None or not path.exists():
         pytest.skip("OPERATIONS_TEST_SUITES does not name the JSON Schema test suite (json_schema_suite.tar.xz)")
     suite = documents(path)
-
-    def load(uri: str) -> Any:
-        return suite["remotes/" + uri.partition("#")[0].removeprefix(_REMOTES)]
-
+    load = load_from(suite)
     failures: list[str] = []
     counts = dict.fromkeys(DRAFTS, 0)
     for draft, dialect in DRAFTS.items():
