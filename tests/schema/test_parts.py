@@ -15,7 +15,7 @@ from operations.schema.checking.compiling import compiled
 from operations.schema.checking.unrolling import unrolled
 from operations.schema.checking.values import as_json, pointer, text, too_deep
 from operations.schema.dialects.conversion import convert
-from operations.schema.dialects.literals import NotPlainError, copied, plain, same
+from operations.schema.dialects.literals import NotPlainError, Room, copied, plain, same
 from operations.schema.dialects.patterns import engine_of, matcher, weakest_engine
 
 
@@ -31,12 +31,12 @@ def test_json_equality() -> None:
 @pytest.mark.parametrize("value", [{1: 2}, {1, 2}, float("nan"), "\ud800", {"\ud800": 1}, object()])
 def test_what_is_not_plain(value: Any) -> None:
     with pytest.raises(NotPlainError):
-        plain(value)
+        plain(value, Room())
 
 
 def test_plain_copies() -> None:
     value = {"a": (1, [None, True, 1.5, "x"])}
-    assert plain(value) == {"a": [1, [None, True, 1.5, "x"]]}
+    assert plain(value, Room()) == {"a": [1, [None, True, 1.5, "x"]]}
     assert copied([{"a": 1}]) == [{"a": 1}]
 
 

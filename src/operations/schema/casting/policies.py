@@ -15,7 +15,7 @@ from operations.schema.checking.compiling import compiled
 from operations.schema.checking.costs import Costs
 from operations.schema.checking.explaining import Explainer
 from operations.schema.checking.unrolling import compiled_shallow
-from operations.schema.checking.values import too_deep
+from operations.schema.checking.values import too_deep, too_shared
 from operations.schema.once import once
 from operations.schema.problems import Problem, format_value_errors, problems_as_details
 
@@ -78,6 +78,8 @@ class Caster:
             return value, ()
         if self._limit is not None and too_deep(value):
             return value, self._explainer.problems(value)
+        if too_shared(value):
+            return value, () if self._check(value) else [Problem("", "", TOO_MUCH_WORK)]
         try:
             if self._limit is not None and self._is_normal_foreign(value):
                 return value, ()

@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema_rs
 
+from operations.schema.checking.values import too_shared
 from operations.schema.dialects.literals import fragment
 from operations.schema.dialects.patterns import Engine, engine_options, weakest_engine
 from operations.schema.dialects.references import Loader
@@ -57,6 +58,8 @@ def compiled(
 
 def compiled_original(document: Any, draft: int | None, loader: Loader | None) -> jsonschema_rs.Validator | None:
     """A validator for a document in its own draft, or None when the native engine refuses it as it stands."""
+    if too_shared(document):
+        return None
     options: dict[str, Any] = {"offline": True, "validate_formats": False}
     if loader is not None:
         options = {"retriever": loader, "validate_formats": False}

@@ -1,7 +1,7 @@
 """What a schema can cost the native engine: how often it may look at one place of a value, told from the schema alone.
 
-The native engine follows every path through a schema. Where references repeat, the paths double at every level of a chain,
-and no value has to be large for that. The engine cannot be stopped once it is called, so it is decided beforehand.
+The native engine follows every path through a schema. Where references repeat, the paths double at every level of a
+chain, and no value has to be large for that. The engine cannot be stopped once it is called, so it is decided beforehand.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ class Costs:
     def _edge(self, cycle: frozenset[str], entries: set[str]) -> int:
         """What coming back into a cycle counts.
 
-        Results of definitions that refer to themselves are remembered by the native engine while it checks, so a path need
-        not be counted further than through every entry once. When it lists errors nothing is remembered.
+        Results of definitions that refer to themselves are remembered by the native engine while it checks, so a path
+        need not be counted further than through every entry once. When it lists errors nothing is remembered.
         """
         first = _Pass(0, 1, cycle, {}, entries)
         returns = {pointer: self._definition(pointer, first).most() for pointer in cycle}

@@ -1,8 +1,9 @@
 """An evaluator for schemas that the native engine cannot afford: each schema meets each part of a value once.
 
 Slower than the native engine by far, but its work is counted and grows with the size of schema and value, not with the
-number of paths through them. It keeps its own stack, so neither long chains of references nor deep values end the process.
-What a schema asserts by itself (types, bounds, patterns), and schemas that are cheap as a whole, are left to the native engine.
+number of paths through them. It keeps a stack of its own, so neither long chains of references nor deep values end the
+process. What a schema asserts by itself (types, bounds, patterns), and schemas that are cheap as a whole, are left to
+the native engine.
 """
 
 from __future__ import annotations

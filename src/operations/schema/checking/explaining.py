@@ -13,7 +13,7 @@ from operations.schema.checking.diagnosing import TOO_MUCH_WORK, Cause, Diagnosi
 from operations.schema.checking.messages import message_of, secret_message_of, show, type_asked, union_message
 from operations.schema.checking.outline import Outline, Union
 from operations.schema.checking.secrets import REDACTED, Hidden, Path, Secrets
-from operations.schema.checking.values import Foreign, as_json, pointer, reached, too_deep
+from operations.schema.checking.values import Foreign, as_json, pointer, reached, too_deep, too_shared
 from operations.schema.problems import Found, Problem
 
 _NATIVE_DEPTH = 200
@@ -71,7 +71,7 @@ class Explainer:
         if self._limit is not None and too_deep(value, self._limit):
             return [Problem("", "", f"nested deeper than {self._limit} levels")]
         means = self._means()
-        if means.refused:
+        if means.refused or too_shared(value):
             return [Problem("", "", TOO_MUCH_WORK)]
         causes, foreign = self._causes(value, means)
         found = [Problem(pointer(item.path), "", f"{item.what} is not JSON") for item in foreign[:_MAX_PROBLEMS]]
@@ -170,9 +170,7 @@ class _Unions:
         path = (*base, *error.instance_path)
         schema_path, union = self._outline.locate(error.schema_path)
         if union is None:
-            yield from (
-                cause._replace(path=(*base, *cause.path)) for cause in _explained(error, self._outline)
-            )
+            yield from (cause._replace(path=(*base, *cause.path)) for cause in _explained(error, self._outline))
             return
         whole, best = self._summary(union, path)
         if whole is not None:

@@ -140,7 +140,10 @@ class Secrets:
         key = tuple(id(schema) for schema in schemas if isinstance(schema, dict))
         if key not in self._places:
             parts = list(self._parts(schemas))
-            self._places[key] = _Place(parts, any(id(part) in self._holding for part in parts))
+            place = self._places[key] = _Place(parts, any(id(part) in self._holding for part in parts))
+            # An object whose names are secrets cannot be shown without them.
+            names = [part["propertyNames"] for part in parts if "propertyNames" in part]
+            place.secret = place.secret or any(self._place([name]).secret for name in names)
         return self._places[key]
 
     def _parts(self, schemas: list[Any]) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,7 @@ MAX_DEPTH = 400
 _BYTES = (bytes, bytearray, memoryview)
 _SCALARS = (str, int, float, type(None), *_BYTES)
 _WIDE = 500_000
+_MAX_WRITTEN = 20_000_000
 
 
 class Foreign(NamedTuple):
@@ -78,6 +79,34 @@ def _deep_precisely(value: Any, limit: int) -> bool:
         members = item.values() if isinstance(item, Mapping) else item
         pending += [(member, depth + 1) for member in members]
     return False
+
+
+def too_shared(value: Any) -> bool:
+    """Whether `value` holds the same parts in so many places that writing it out would take all the memory there is."""
+    level = [value]
+    counted = 0
+    while level and counted <= _WIDE:
+        level = get_referents(*level)
+        counted += len(level)
+    return bool(level) and _written_out(value) > _MAX_WRITTEN
+
+
+def _written_out(value: Any) -> int:
+    """How many members and items `value` has, shared parts counted as often as they are shared; cycles count once."""
+    sizes: dict[int, int] = {}
+    pending = [(value, False)]
+    while pending:
+        item, entered = pending.pop()
+        if not isinstance(item, Mapping | list | tuple) or (id(item) in sizes and not entered):
+            continue
+        members = item.values() if isinstance(item, Mapping) else item
+        if entered:
+            sizes[id(item)] = min(len(item) + sum(sizes.get(id(member), 0) for member in members), _MAX_WRITTEN + 1)
+        else:
+            sizes[id(item)] = 0
+            pending.append((item, True))
+            pending += [(member, False) for member in members]
+    return sizes.get(id(value), 0)
 
 
 Trail = tuple[Any, ...]

@@ -17,7 +17,7 @@ from operations.schema.dialects.keywords import (
     SCHEMA_MAPS,
     SINCE_DRAFT,
 )
-from operations.schema.dialects.literals import NotPlainError, plain
+from operations.schema.dialects.literals import NotPlainError, Room, plain
 from operations.schema.dialects.openapi30 import from_openapi30
 from operations.schema.dialects.patterns import engine_of
 from operations.schema.dialects.references import Loader, Place, References, UnresolvedReferenceError
@@ -95,6 +95,7 @@ class _Converter:
         self._pending: list[tuple[str, Place]] = []
         self._seen: dict[int, Place] = {}
         self._converted = 0
+        self._room = Room()
 
     def run(self) -> Conversion:
         root = self.references.root
@@ -191,7 +192,7 @@ class _Converter:
 
     def _literal(self, out: dict[str, Any], keyword: str, value: Any, *, silent: bool = False) -> None:
         try:
-            value = plain(value)
+            value = plain(value, self._room)
         except NotPlainError as error:
             if not silent:
                 self._complain(f"{keyword}: {error}")

@@ -10,13 +10,28 @@ from urllib.parse import quote
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 MAX_LITERAL_DEPTH = 100
+MAX_LITERAL_SIZE = 500_000
+"""Values that the literals of one document may hold, each counted as often as it is repeated."""
 
 
 class NotPlainError(ValueError):
     """A value that is not JSON: a foreign type, a key that is no string, too deep, not a finite number."""
 
 
-def plain(value: Any, depth: int = MAX_LITERAL_DEPTH) -> Any:
+class Room:
+    """How many more values the literals of a document may hold: parts that they share are written out in copies."""
+
+    def __init__(self, size: int = MAX_LITERAL_SIZE) -> None:
+        self._left = size
+
+    def take(self, count: int) -> None:
+        """Make room for `count` values; raises NotPlainError."""
+        self._left -= count
+        if self._left < 0:
+            raise NotPlainError("more literals than one document can hold")
+
+
+def plain(value: Any, room: Room, depth: int = MAX_LITERAL_DEPTH) -> Any:
     """A JSON copy of `value` made of dicts, lists and scalars only; raises NotPlainError."""
     if value is None or isinstance(value, bool):
         return value
@@ -28,13 +43,18 @@ def plain(value: Any, depth: int = MAX_LITERAL_DEPTH) -> Any:
         if value != value or value in (float("inf"), float("-inf")):
             raise NotPlainError(f"{value} is not a JSON number")
         return float(value)
-    if depth <= 0:
+    return _plain_container(value, room, depth - 1)
+
+
+def _plain_container(value: Any, room: Room, depth: int) -> Any:
+    if depth < 0:
         raise NotPlainError("nested too deep")
+    if not isinstance(value, Mapping | list | tuple):
+        raise NotPlainError(f"{type(value).__name__} is not JSON")
+    room.take(len(value))
     if isinstance(value, Mapping):
-        return {_plain_key(key): plain(item, depth - 1) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item, depth - 1) for item in value]
-    raise NotPlainError(f"{type(value).__name__} is not JSON")
+        return {_plain_key(key): plain(item, room, depth) for key, item in value.items()}
+    return [plain(item, room, depth) for item in value]
 
 
 def _plain_text(value: str) -> str:

@@ -1,0 +1,101 @@
+"""What a schema can cost is known before it is used: hostile ones are survived, ordinary ones stay native."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from operations.schema import from_schema
+from operations.schema.checking.costs import AFFORDABLE, Costs
+from tests.schema.hostile import CHAINS, NAMES, chain
+
+ITSELF = {"$ref": "#"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_hostile_schemas_are_survived(name: str) -> None:
+    """In a process of its own, with limits on time and memory, as a failure would have neither."""
+    command = [sys.executable, "-m", "tests.schema.hostile", name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("levels", [11, 12, 13, 14, 40])
+def test_oneof_of_twice_the_same_is_refused_at_any_length(levels: int) -> None:
+    """Exactly one of two equal branches cannot fit; the answer does not depend on who finds it."""
+    schema = from_schema(chain(levels, CHAINS["oneOf"]))
+    assert not schema.check(1)
+    assert [problem.message for problem in schema.errors("x")] == ['"x" fits none of the 2 allowed forms']
+    other = from_schema(chain(levels, lambda r: {"oneOf": [{"not": r}, {"type": "null"}]}))
+    assert other.check("x") is (levels % 2 == 1)
+
+
+def test_what_a_long_chain_means_is_found_step_by_step() -> None:
+    levels = 1_000
+    schema = from_schema(chain(levels, lambda r: {"type": "array", "items": r}))
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    assert schema.check(value)
+    value[0][0] = ["x"]
+    assert [problem.path for problem in schema.errors(value)] == ["/0/0/0"]
+
+
+@pytest.mark.parametrize(
+    ("document", "looks"),
+    [
+        ({"type": "integer"}, 1),
+        ({"properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}, 1),
+        ({"properties": {"a": {"type": "integer"}}, "patternProperties": {"a": {"type": "integer"}}}, 2),
+        ({"type": "object", "properties": {"a": ITSELF, "b": {"type": "array", "items": ITSELF}}}, 3),
+        ({"anyOf": [{"properties": {"a": ITSELF}}, {"items": ITSELF}, {"type": "null"}]}, 5),
+    ],
+)
+def test_looks_at_one_place(document: Any, looks: int) -> None:
+    converted = from_schema(document).document
+    assert Costs(converted).of(converted) == looks
+
+
+def test_members_of_many_types_do_not_add_up() -> None:
+    """The kinds of a large, recursive API: each has its own members, which are no more expensive for being many."""
+    kinds = {
+        f"kind{kind}": {
+            "type": "object",
+            "properties": {f"m{kind}_{other}": {"$ref": f"#/$defs/kind{other}"} for other in range(60)},
+        }
+        for kind in range(60)
+    }
+    document = from_schema({"oneOf": [{"$ref": f"#/$defs/{kind}"} for kind in kinds], "$defs": kinds}).document
+    costs = Costs(document)
+    assert costs.affordable
+    assert costs.of(document) < 10 * len(kinds) < AFFORDABLE
+
+
+def test_literals_written_out_without_end() -> None:
+    literal: Any = 1
+    for _ in range(60):
+        literal = [literal, literal]
+    for keyword in ("const", "default", "examples", "x-note"):
+        assert from_schema({"type": "integer", keyword: literal}).check(1)
+
+
+def test_shared_parts_of_a_document_that_is_used_as_it_stands() -> None:
+    part: Any = {"type": "integer"}
+    for _ in range(60):
+        part = {"properties": {"a": part, "b": part}}
+    schema = from_schema({"$dynamicAnchor": "n", "properties": {"q": part, "r": {"$dynamicRef": "#n"}}})
+    assert schema.check({"q": {}, "r": {"q": {}}})
+
+
+@pytest.mark.parametrize("document", [{"type": "string"}, {"enum": [1]}, {"additionalProperties": {"type": "string"}}])
+def test_values_too_shared_to_be_written_out(document: Any) -> None:
+    value: Any = 1
+    for _ in range(60):
+        value = {"a": value, "b": value}
+    schema = from_schema(document)
+    assert [problem.message for problem in schema.errors(value)] == ["too much work to be checked"]
+    assert schema.normalise(value)[1]
