@@ -17,6 +17,8 @@ _MAX_DEPTH = 40
 MAX_ITEMS = 10_000
 _ANY: tuple[Any, ...] = ({}, None, "", 0, False, [], True, 1, "a", -1, 0.5, " ", [None], {"a": None})
 _ORDER = ("object", "array", "string", "number", "integer", "boolean", "null")
+_STEPS_PER_NODE = 10
+"""What a node costs that is met for the first time: it is merged from its parts and compiled."""
 
 
 class Builder:
@@ -42,7 +44,7 @@ class Builder:
     def _entered(self, node: Node) -> Any:
         if len(self._trail) > _MAX_DEPTH or self._trail.count(id(node)) > 1:
             return MISSING
-        self._budget.spend()
+        self._budget.spend(_STEPS_PER_NODE + len(node.parts))
         self._trail.append(id(node))
         try:
             return self._search(node)
@@ -61,6 +63,7 @@ class Builder:
         for count, candidate in enumerate(self._candidates(node)):
             if candidate is MISSING:
                 continue
+            self._budget.spend()
             if node.check(candidate):
                 return copied(candidate)
             if first is MISSING:

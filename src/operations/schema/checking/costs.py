@@ -1,7 +1,7 @@
 """What a schema can cost the native engine: how often it may look at one place of a value, told from the schema alone.
 
 The native engine follows every path through a schema. Where references repeat, the paths double at every level of a
-chain, and no value has to be large for that. The engine cannot be stopped once it is called, so it is decided beforehand.
+chain, and no value has to be large for that. The engine cannot be stopped once it is called, so that is decided before.
 """
 
 from __future__ import annotations
