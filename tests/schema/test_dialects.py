@@ -122,10 +122,10 @@ def test_draft_numbers() -> None:
 
 
 def test_definition_names_are_safe_and_unique() -> None:
-    assert unique_name("#/$defs/A", ()) == "A"
-    assert unique_name("#/$defs/A", {"A"}) == "A_2"
-    assert unique_name("#/components/schemas/a~1b c%20d", ()) == "a_1b_c_20d"
-    assert unique_name("#", ()) == "schema"
+    taken: dict[str, int] = {}
+    assert [unique_name(name, taken) for name in ("#/$defs/A", "#/x/A", "#/x/A_2", "A")] == ["A", "A_2", "A_2_2", "A_3"]
+    assert unique_name("#/components/schemas/a~1b c%20d", {}) == "a_1b_c_20d"
+    assert unique_name("#", {}) == "schema"
 
 
 def test_dynamic_references_are_exact_when_checking_and_followed_when_casting() -> None:

@@ -95,3 +95,16 @@ def test_joining_addresses() -> None:
     assert join("https://a/b/c", "d") == "https://a/b/d"
     assert join("", "d") == "d"
     assert pointer_parts("/a~1b/m~0n/p%25") == ["a/b", "m~n", "p%"]
+
+
+def test_places_of_the_same_name_stay_apart() -> None:
+    """Also where one is met while the other is being read."""
+    document = {
+        "$ref": "#/$defs/node",
+        "$defs": {"node": {"type": "object", "properties": {"n": {"$ref": "#/other/node"}}}},
+        "other": {"node": {"type": "integer"}},
+    }
+    schema = from_schema(document)
+    assert schema.check({"n": 1})
+    assert not schema.check({"n": "x"})
+    assert not schema.check(1)

@@ -90,6 +90,7 @@ class _Converter:
         self.references = References(document, draft, self._draft_of, loader)
         self.definitions: dict[str, Any] = {}
         self._names: dict[Any, str] = {id(document): "#"}
+        self._taken: dict[str, int] = {}
         self._edges: dict[str, set[str]] = {}
         self._current = "#"
         self._pending: list[tuple[str, Place]] = []
@@ -227,7 +228,7 @@ class _Converter:
     def _pointer_to(self, target: Place, reference: str) -> str:
         key = id(target.schema) if isinstance(target.schema, Mapping) else reference
         if key not in self._names:
-            name = unique_name(reference, self.definitions.keys() | {name for name, _ in self._pending})
+            name = unique_name(reference, self._taken)
             self._names[key] = f"#/$defs/{name}"
             self._pending.append((name, target))
         return self._names[key]
@@ -246,14 +247,18 @@ def _anything(value: Any) -> bool:
     return True
 
 
-def unique_name(reference: str, taken: Any) -> str:
-    """A definition's name: the last part of the reference, in characters a pointer need not escape."""
+def unique_name(reference: str, taken: dict[str, int]) -> str:
+    """A definition's name: the last part of the reference, in characters a pointer need not escape.
+
+    `taken` holds the names given so far, each with the number that its next namesake may get.
+    """
     last = reference.rstrip("/#").replace("#", "/").rsplit("/", 1)[-1]
     name = "".join(char if char.isascii() and (char.isalnum() or char in "-_.") else "_" for char in last)
     name = candidate = name or "schema"
-    number = 2
     while candidate in taken:
-        candidate, number = f"{name}_{number}", number + 1
+        taken[name] += 1
+        candidate = f"{name}_{taken[name]}"
+    taken[candidate] = 1
     return candidate
 
 
