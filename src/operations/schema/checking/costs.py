@@ -99,12 +99,14 @@ class Costs:
         self._known: dict[str, _Looks] = {}
         self._schemas: dict[int, int] = {}
         self._heights: dict[str, int] = {}
-        for group in _components(document):
+        self._paths: dict[str, int] = {}
+        self._groups = list(_components(document))
+        for group in self._groups:
             self._measure(group)
-            self._reckon(group)
 
     def of(self, schema: Any) -> int:
         """Looks at one place that a schema of the document can cost; many where that is not known."""
+        self._reckon_all()
         return 0 if isinstance(schema, bool) else self._schemas.get(id(schema), _BEYOND)
 
     @property
@@ -114,12 +116,16 @@ class Costs:
 
     def affords(self, schema: Any) -> bool:
         """Whether the native engine may be given any value for one schema of the document."""
-        height = self._heights["#"] if schema is self._document else self._height(_reach(schema))
+        root = schema is self._document
+        height = self._heights["#"] if root else self._height(_reach(schema))
+        if root and self._paths["#"] <= AFFORDABLE:  # most schemas are so small that nothing more need be known
+            return height <= _MAX_HEIGHT
         return height <= _MAX_HEIGHT and self.of(schema) <= max(AFFORDABLE, len(self._schemas))
 
     @property
     def explainable(self) -> bool:
         """Whether the native engine may list the errors of any value."""
+        self._reckon_all()
         return max(self._schemas.values(), default=0) <= max(EXPLAINABLE, len(self._schemas))
 
     def _measure(self, group: dict[str, _Reach]) -> None:
@@ -128,9 +134,16 @@ class Costs:
         if len(group) > 1:
             height += sum(reach.depth for reach in group.values()) // _CYCLE_SHARE
         self._heights.update(dict.fromkeys(group, height))
+        for pointer, reach in group.items():
+            below = sum(times * self._paths.get(name, _BEYOND) for name, times in reach.times.items())
+            self._paths[pointer] = min(reach.size + below, _BEYOND)
 
     def _height(self, reach: _Reach) -> int:
         return max([reach.depth, *(depth + self._heights.get(name, 0) for name, depth in reach.targets.items())])
+
+    def _reckon_all(self) -> None:
+        while self._groups:
+            self._reckon(self._groups.pop(0))
 
     def _reckon(self, group: dict[str, _Reach]) -> None:
         """Find the looks of definitions that refer to each other, or of one that does not refer to itself."""
@@ -220,27 +233,32 @@ def _in_place(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class _Reach(NamedTuple):
-    """What a definition refers to, each with how deep inside it, and how deep it nests itself."""
+    """What a definition refers to, each with how deep inside it and how often; its own depth, and objects in it."""
 
     targets: dict[str, int]
+    times: dict[str, int]
     depth: int
+    size: int
 
 
 def _reach(schema: Any) -> _Reach:
     targets: dict[str, int] = {}
-    deepest = 0
+    times: dict[str, int] = {}
+    deepest = size = 0
     pending = [(schema, 1)]
     while pending:
         node, depth = pending.pop()
         if isinstance(node, dict):
             deepest = max(deepest, depth)
+            size += _UNEVALUATED_DEPTH if any(key in node for key in UNEVALUATED) else 1
             if isinstance(node.get("$ref"), str):
+                times[node["$ref"]] = times.get(node["$ref"], 0) + 1
                 targets[node["$ref"]] = max(targets.get(node["$ref"], 0), depth)
             below = depth + (_UNEVALUATED_DEPTH if any(key in node for key in UNEVALUATED) else 1)
             pending += [(value, below) for key, value in node.items() if key not in _UNWALKED]
         elif isinstance(node, list):
             pending += [(item, depth) for item in node]
-    return _Reach(targets, deepest)
+    return _Reach(targets, times, deepest, size)
 
 
 def _components(document: Any) -> Iterator[dict[str, _Reach]]:
