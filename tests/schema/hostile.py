@@ -149,6 +149,9 @@ OTHERS: dict[str, Callable[[], Any]] = {
     "long chain of oneOf": lambda: _long(2_000, lambda r: {"oneOf": [r, {"type": "null"}]}),
     "long chain of properties": lambda: _long(2_000, lambda r: {"properties": {"a": r}}),
     "chain of unevaluatedProperties": lambda: _long(300, lambda r: {"allOf": [r], "unevaluatedProperties": False}),
+    "unevaluated inside unevaluated": lambda: _long(
+        25, lambda r: {"allOf": [r], "unevaluatedProperties": False, "unevaluatedItems": False}
+    ),
     "chain of 150": lambda: _long(150, lambda r: {"allOf": [r], "properties": {"a": {"type": "integer"}}}),
 }
 

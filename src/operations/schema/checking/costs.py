@@ -250,7 +250,8 @@ def _reach(schema: Any) -> _Reach:
         node, depth = pending.pop()
         if isinstance(node, dict):
             deepest = max(deepest, depth)
-            size += _UNEVALUATED_DEPTH if any(key in node for key in UNEVALUATED) else 1
+            # What is not evaluated is found by going through everything again, so counting objects says nothing.
+            size += _BEYOND if any(key in node for key in UNEVALUATED) else 1
             if isinstance(node.get("$ref"), str):
                 times[node["$ref"]] = times.get(node["$ref"], 0) + 1
                 targets[node["$ref"]] = max(targets.get(node["$ref"], 0), depth)
