@@ -144,7 +144,7 @@ def _long(count: int, wrap: Callable[[Any], Any]) -> Any:
 
 OTHERS: dict[str, Callable[[], Any]] = {
     "all to all, in place": lambda: _ring(12, "oneOf", lambda r: r),
-    "all to all, below": lambda: _ring(12, "oneOf", lambda r: {"type": "object", "properties": {"a": r}}),
+    "all to all, below": lambda: _ring(7, "oneOf", lambda r: {"type": "object", "properties": {"a": r}}),
     "long chain of allOf": lambda: _long(2_000, lambda r: {"allOf": [r]}),
     "long chain of oneOf": lambda: _long(2_000, lambda r: {"oneOf": [r, {"type": "null"}]}),
     "long chain of properties": lambda: _long(2_000, lambda r: {"properties": {"a": r}}),
