@@ -1,0 +1,56 @@
+"""The configuration file, and the workspace that makes a live registry of it.
+
+Names are imported when they are first used: `operations.config.cache` answers a shell's completion, and must not pay for
+the sources that a whole workspace needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from operations.config.cache import Catalogue, CatalogueEntry, load_catalogue, store_catalogue
+    from operations.config.editing import add_source, initialise
+    from operations.config.finding import find_config
+    from operations.config.loading import load_config
+    from operations.config.models import Config, Source
+    from operations.config.redaction import describe_config
+    from operations.config.schema import config_schema
+    from operations.config.workspace import SourceReport, Workspace, open_workspace
+
+__all__ = [
+    "Catalogue",
+    "CatalogueEntry",
+    "Config",
+    "Source",
+    "SourceReport",
+    "Workspace",
+    "add_source",
+    "config_schema",
+    "describe_config",
+    "find_config",
+    "initialise",
+    "load_catalogue",
+    "load_config",
+    "open_workspace",
+    "store_catalogue",
+]
+
+_HOMES = {
+    "cache": ("Catalogue", "CatalogueEntry", "load_catalogue", "store_catalogue"),
+    "editing": ("add_source", "initialise"),
+    "finding": ("find_config",),
+    "loading": ("load_config",),
+    "models": ("Config", "Source"),
+    "redaction": ("describe_config",),
+    "schema": ("config_schema",),
+    "workspace": ("SourceReport", "Workspace", "open_workspace"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"operations.config.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

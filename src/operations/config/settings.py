@@ -1,0 +1,224 @@
+"""What a configuration file may say: one struct for each table, which is also the source of the published schema."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from operations.schema import Policy
+
+Patterns = list[str]
+Text = Annotated[str, Meta(min_length=1)]
+Seconds = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A table of the file; what it holds may be secret, so its text names it and shows nothing."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+class AuthSettings(Settings):
+    """Credentials of one kind."""
+
+    type: Annotated[Literal["bearer", "api_key", "basic", "oauth2"], Meta(description="How the credentials are shown.")]
+    token: Annotated[str | None, Meta(description="The bearer token or the API key.")] = None
+    header_name: Annotated[
+        str | None, Meta(description="The header, query parameter or cookie that an API key goes in.")
+    ] = None
+    location: Annotated[
+        Literal["header", "query", "cookie"], Meta(description="Where an API key goes; for OpenAPI sources.")
+    ] = "header"
+    prefix: Annotated[str | None, Meta(description="What stands before the token; `Bearer` for a bearer token.")] = None
+    username: Annotated[str | None, Meta(description="For basic.")] = None
+    password: Annotated[str | None, Meta(description="For basic.")] = None
+    token_url: Annotated[str | None, Meta(description="Where oauth2 fetches tokens; for OpenAPI sources.")] = None
+    client_id: Annotated[str | None, Meta(description="For oauth2, the client credentials grant.")] = None
+    client_secret: Annotated[str | None, Meta(description="For oauth2, the client credentials grant.")] = None
+    scopes: Annotated[list[str], Meta(description="The scopes that oauth2 asks for.")] = []
+
+
+class RetrySettings(Settings):
+    """When an HTTP call is made again."""
+
+    attempts: Annotated[Count, Meta(description="How often a call is made at most.")] = 3
+    statuses: Annotated[list[int], Meta(description="The answers that are worth another attempt.")] = [
+        429,
+        502,
+        503,
+        504,
+    ]
+    first_delay: Annotated[float, Meta(ge=0, description="Seconds before the second attempt.")] = 0.25
+    longest_delay: Annotated[float, Meta(ge=0, description="The longest wait, a `Retry-After` included.")] = 20.0
+    mutations: Annotated[bool, Meta(description="Repeat calls that are not idempotent as well.")] = False
+
+
+class LimitSettings(Settings):
+    """How much of an HTTP answer is too much."""
+
+    response_bytes: Annotated[Count, Meta(description="The largest body.")] = 64 * 1024 * 1024
+    event_bytes: Annotated[Count, Meta(description="The largest event of a stream.")] = 16 * 1024 * 1024
+    redirects: Annotated[Count, Meta(description="How many redirects are followed.")] = 5
+    connections: Annotated[Count, Meta(description="How many connections are kept.")] = 100
+
+
+class OAuthSettings(Settings):
+    """How an MCP server over HTTP authorises this client: client credentials."""
+
+    client_id: Annotated[str, Meta(description="The client's id.")]
+    client_secret: Annotated[str, Meta(description="The client's secret.")]
+    scope: Annotated[str | None, Meta(description="The scope asked for.")] = None
+    issuer: Annotated[str | None, Meta(description="The authorisation server the credentials belong to.")] = None
+    storage: Annotated[str | None, Meta(description="The folder tokens are kept in.")] = None
+
+
+class SourceSettings(Settings):
+    """What every source may say."""
+
+    namespace: Annotated[
+        str | None,
+        Meta(description="The namespace of an MCP server's or an API's operations; put before the ids of others."),
+    ] = None
+    allow: Annotated[Patterns, Meta(description="Only operations that one of these patterns matches.")] = []
+    deny: Annotated[Patterns, Meta(description="No operation that one of these patterns matches.")] = []
+    rename: Annotated[dict[str, str], Meta(description="New names by old ones; `*` stands for any text.")] = {}
+    policy: Annotated[Policy | None, Meta(description="How results are fitted to their output schema.")] = None
+    disabled: Annotated[bool, Meta(description="Leave the source out.")] = False
+    open_timeout: Annotated[Seconds, Meta(description="Seconds until a source that does not open is given up.")] = 60.0
+
+
+class PythonSettings(SourceSettings):
+    """Operations in Python modules."""
+
+    python: Annotated[Text, Meta(description="A folder, a file or an importable package.")]
+    pythonpath: Annotated[list[str], Meta(description="Folders to import from, beside the file's own.")] = ["."]
+    import_timeout: Annotated[Seconds, Meta(description="Seconds that one module may take to import.")] = 30.0
+
+
+class MCPSettings(SourceSettings):
+    """The tools of an MCP server: a command (stdio) or a url (streamable HTTP)."""
+
+    command: Annotated[Text | None, Meta(description="The program to start.")] = None
+    args: Annotated[list[str], Meta(description="Its arguments.")] = []
+    env: Annotated[dict[str, str], Meta(description="Variables added to its environment.")] = {}
+    env_file: Annotated[str | None, Meta(description="A file with more of them.")] = None
+    cwd: Annotated[str | None, Meta(description="Where it runs; the file's own folder if not said.")] = None
+    url: Annotated[Text | None, Meta(description="The address of a server over HTTP.")] = None
+    headers: Annotated[dict[str, str], Meta(description="Headers of every request.")] = {}
+    auth: Annotated[AuthSettings | None, Meta(description="Credentials of every request.")] = None
+    oauth: Annotated[OAuthSettings | None, Meta(description="Authorisation by client credentials.")] = None
+    timeout: Annotated[Seconds, Meta(description="Seconds for a call without a deadline.")] = 300.0
+    connect_timeout: Annotated[Seconds, Meta(description="Seconds for starting and greeting the server.")] = 30.0
+    max_message_bytes: Annotated[Count, Meta(description="The largest message.")] = 256 * 1024 * 1024
+    protocol: Annotated[str, Meta(description="`auto`, `legacy` or a version of the protocol.")] = "auto"
+    trace: Annotated[bool, Meta(description="Whether the trace context travels to the server.")] = True
+    identity_fields: Annotated[list[str], Meta(description="What of the caller's identity the server is told.")] = []
+
+
+class OpenAPISettings(SourceSettings):
+    """The endpoints of an API document."""
+
+    openapi: Annotated[Text, Meta(description="The path or the url of the document.")]
+    base_url: Annotated[str | None, Meta(description="In place of the document's servers.")] = None
+    server_variables: Annotated[dict[str, str], Meta(description="Values of the variables of its servers.")] = {}
+    headers: Annotated[dict[str, str], Meta(description="Headers of every request.")] = {}
+    auth: Annotated[
+        AuthSettings | dict[str, AuthSettings] | None,
+        Meta(description="Credentials of every request, or by the names of the document's security schemes."),
+    ] = None
+    timeout: Annotated[Seconds, Meta(description="Seconds for a call.")] = 30.0
+    idle_timeout: Annotated[Seconds | None, Meta(description="Seconds that a stream may be silent.")] = None
+    retry: Annotated[RetrySettings, Meta(description="When a call is made again.")] = RetrySettings()
+    limits: Annotated[LimitSettings, Meta(description="How much of an answer is too much.")] = LimitSettings()
+    proxy: Annotated[str | None, Meta(description="The proxy's address.")] = None
+    reconnect: Annotated[Count, Meta(description="How often a broken stream of events is taken up again.")] = 0
+    cache: Annotated[bool, Meta(description="Ask conditionally for what was answered before.")] = False
+
+
+class EntryPointSettings(SourceSettings):
+    """A source that another package brings."""
+
+    entry_point: Annotated[Text, Meta(description="Its name in the entry-point group `operations.sources`.")]
+    options: Annotated[dict[str, Any], Meta(description="The keyword arguments of its function.")] = {}
+
+
+AnySource = PythonSettings | MCPSettings | OpenAPISettings | EntryPointSettings
+
+
+class AccessRule(Settings):
+    """What a caller must hold for the operations that a pattern matches."""
+
+    scopes: Annotated[list[str], Meta(description="All of these scopes.")] = []
+    any: Annotated[list[str], Meta(description="At least one of these scopes.")] = []
+    resource_type: Annotated[str | None, Meta(description="A resource of this type…")] = None
+    resource_action: Annotated[str | None, Meta(description="…on which this action is allowed.")] = None
+
+
+class TransportSettings(Settings):
+    """A bus of the call protocol."""
+
+    url: Annotated[Text, Meta(description="`memory:`, `ws://…`, `wss://…`, `redis://…` or `nats://…`.")]
+    token: Annotated[str | None, Meta(description="Shown to the hub or the broker.")] = None
+    options: Annotated[dict[str, Any], Meta(description="Keyword arguments of the transport.")] = {}
+
+
+class TokenSettings(Settings):
+    """One token that a hub knows, and whose it is."""
+
+    token: Annotated[Text, Meta(description="The token itself.")]
+    identity: Annotated[Text, Meta(description="Who shows it.")]
+    scopes: Annotated[list[str], Meta(description="What they may do.")] = []
+    namespaces: Annotated[list[str], Meta(description="Where they may register operations; `*` is everywhere.")] = []
+    resources: Annotated[dict[str, list[str]], Meta(description="Actions by `type:id`.")] = {}
+
+
+class JWTSettings(Settings):
+    """Signed tokens that a hub accepts."""
+
+    key: Annotated[str | None, Meta(description="The secret or the public key.")] = None
+    key_file: Annotated[str | None, Meta(description="The file it is in.")] = None
+    algorithms: Annotated[list[str], Meta(description="The signatures that are accepted.", min_length=1)]
+    issuer: Annotated[str | None, Meta(description="Who must have signed.")] = None
+    audience: Annotated[str | None, Meta(description="Who it must be for.")] = None
+
+
+class TLSSettings(Settings):
+    """The certificate that a hub shows."""
+
+    certificate: Annotated[Text, Meta(description="The file of the certificate and its chain.")]
+    key: Annotated[Text, Meta(description="The file of its private key.")]
+
+
+class HubSettings(Settings):
+    """The hub of the call protocol that `ops hub` runs."""
+
+    host: Annotated[str, Meta(description="The address it listens at.")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="The port; 0 is any free one.")] = 8700
+    heartbeat: Annotated[Seconds | None, Meta(description="Seconds between signs of life.")] = None
+    max_payload: Annotated[Count | None, Meta(description="The largest message in bytes.")] = None
+    tokens: Annotated[list[TokenSettings], Meta(description="The tokens it knows.")] = []
+    jwt: Annotated[JWTSettings | None, Meta(description="The signed tokens it accepts.")] = None
+    tls: Annotated[TLSSettings | None, Meta(description="The certificate it shows.")] = None
+
+
+class FileSettings(Settings):
+    """The whole file."""
+
+    env_file: Annotated[
+        str | list[str] | None, Meta(description="Files with variables for `${…}`; the environment goes first.")
+    ] = None
+    include: Annotated[
+        list[str], Meta(description="More files: TOML like this one, or editors' JSON with `mcpServers` or `servers`.")
+    ] = []
+    policy: Annotated[Policy | None, Meta(description="How results are fitted to their output schema.")] = None
+    sources: Annotated[dict[str, AnySource], Meta(description="Where operations come from, by name.")] = {}
+    access: Annotated[
+        dict[str, list[str] | AccessRule],
+        Meta(description="By a pattern of ids: the scopes a caller must hold, all of them, or a table that says more."),
+    ] = {}
+    transports: Annotated[dict[str, TransportSettings], Meta(description="Buses of the call protocol, by name.")] = {}
+    hub: Annotated[HubSettings | None, Meta(description="The hub that `ops hub` runs.")] = None

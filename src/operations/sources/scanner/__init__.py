@@ -1,0 +1,17 @@
+"""The scanner: the operations in a folder or package of Python modules, each imported on its own."""
+
+from operations.sources.scanner.files import FileEntry, LocalFS, ScannerFS
+from operations.sources.scanner.manifest import ManifestChange, OperationManifest, Skipped
+from operations.sources.scanner.scan import scan_operations
+from operations.sources.scanner.watching import watch_operations
+
+__all__ = [
+    "FileEntry",
+    "LocalFS",
+    "ManifestChange",
+    "OperationManifest",
+    "ScannerFS",
+    "Skipped",
+    "scan_operations",
+    "watch_operations",
+]
