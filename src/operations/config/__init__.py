@@ -1,7 +1,7 @@
 """The configuration file, and the workspace that makes a live registry of it.
 
-Names are imported when they are first used: `operations.config.cache` answers a shell's completion, and must not pay for
-the sources that a whole workspace needs.
+Names are imported when they are first used: `operations.config.cache` answers a shell's completion, and must not pay
+for the sources that a whole workspace needs.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return f"{type(self).__name__}(…)"
 
 
-class AuthSettings(Settings):
+class AuthSettings(Settings, frozen=True, kw_only=True):
     """Credentials of one kind."""
 
     type: Annotated[Literal["bearer", "api_key", "basic", "oauth2"], Meta(description="How the credentials are shown.")]
@@ -42,22 +42,22 @@ class AuthSettings(Settings):
     scopes: Annotated[list[str], Meta(description="The scopes that oauth2 asks for.")] = []
 
 
-class RetrySettings(Settings):
+class RetrySettings(Settings, frozen=True, kw_only=True):
     """When an HTTP call is made again."""
 
     attempts: Annotated[Count, Meta(description="How often a call is made at most.")] = 3
-    statuses: Annotated[list[int], Meta(description="The answers that are worth another attempt.")] = [
+    statuses: Annotated[tuple[int, ...], Meta(description="The answers that are worth another attempt.")] = (
         429,
         502,
         503,
         504,
-    ]
+    )
     first_delay: Annotated[float, Meta(ge=0, description="Seconds before the second attempt.")] = 0.25
     longest_delay: Annotated[float, Meta(ge=0, description="The longest wait, a `Retry-After` included.")] = 20.0
     mutations: Annotated[bool, Meta(description="Repeat calls that are not idempotent as well.")] = False
 
 
-class LimitSettings(Settings):
+class LimitSettings(Settings, frozen=True, kw_only=True):
     """How much of an HTTP answer is too much."""
 
     response_bytes: Annotated[Count, Meta(description="The largest body.")] = 64 * 1024 * 1024
@@ -66,7 +66,7 @@ class LimitSettings(Settings):
     connections: Annotated[Count, Meta(description="How many connections are kept.")] = 100
 
 
-class OAuthSettings(Settings):
+class OAuthSettings(Settings, frozen=True, kw_only=True):
     """How an MCP server over HTTP authorises this client: client credentials."""
 
     client_id: Annotated[str, Meta(description="The client's id.")]
@@ -76,7 +76,7 @@ class OAuthSettings(Settings):
     storage: Annotated[str | None, Meta(description="The folder tokens are kept in.")] = None
 
 
-class SourceSettings(Settings):
+class SourceSettings(Settings, frozen=True, kw_only=True):
     """What every source may say."""
 
     namespace: Annotated[
@@ -91,15 +91,15 @@ class SourceSettings(Settings):
     open_timeout: Annotated[Seconds, Meta(description="Seconds until a source that does not open is given up.")] = 60.0
 
 
-class PythonSettings(SourceSettings):
+class PythonSettings(SourceSettings, frozen=True, kw_only=True):
     """Operations in Python modules."""
 
     python: Annotated[Text, Meta(description="A folder, a file or an importable package.")]
-    pythonpath: Annotated[list[str], Meta(description="Folders to import from, beside the file's own.")] = ["."]
+    pythonpath: Annotated[tuple[str, ...], Meta(description="Folders to import from.")] = (".",)
     import_timeout: Annotated[Seconds, Meta(description="Seconds that one module may take to import.")] = 30.0
 
 
-class MCPSettings(SourceSettings):
+class MCPSettings(SourceSettings, frozen=True, kw_only=True):
     """The tools of an MCP server: a command (stdio) or a url (streamable HTTP)."""
 
     command: Annotated[Text | None, Meta(description="The program to start.")] = None
@@ -119,17 +119,17 @@ class MCPSettings(SourceSettings):
     identity_fields: Annotated[list[str], Meta(description="What of the caller's identity the server is told.")] = []
 
 
-class OpenAPISettings(SourceSettings):
+class OpenAPISettings(SourceSettings, frozen=True, kw_only=True):
     """The endpoints of an API document."""
 
     openapi: Annotated[Text, Meta(description="The path or the url of the document.")]
     base_url: Annotated[str | None, Meta(description="In place of the document's servers.")] = None
     server_variables: Annotated[dict[str, str], Meta(description="Values of the variables of its servers.")] = {}
     headers: Annotated[dict[str, str], Meta(description="Headers of every request.")] = {}
-    auth: Annotated[
-        AuthSettings | dict[str, AuthSettings] | None,
-        Meta(description="Credentials of every request, or by the names of the document's security schemes."),
-    ] = None
+    auth: Annotated[AuthSettings | None, Meta(description="Credentials of every request.")] = None
+    security: Annotated[
+        dict[str, AuthSettings], Meta(description="Credentials by the names of the document's security schemes.")
+    ] = {}
     timeout: Annotated[Seconds, Meta(description="Seconds for a call.")] = 30.0
     idle_timeout: Annotated[Seconds | None, Meta(description="Seconds that a stream may be silent.")] = None
     retry: Annotated[RetrySettings, Meta(description="When a call is made again.")] = RetrySettings()
@@ -139,7 +139,7 @@ class OpenAPISettings(SourceSettings):
     cache: Annotated[bool, Meta(description="Ask conditionally for what was answered before.")] = False
 
 
-class EntryPointSettings(SourceSettings):
+class EntryPointSettings(SourceSettings, frozen=True, kw_only=True):
     """A source that another package brings."""
 
     entry_point: Annotated[Text, Meta(description="Its name in the entry-point group `operations.sources`.")]
@@ -149,7 +149,7 @@ class EntryPointSettings(SourceSettings):
 AnySource = PythonSettings | MCPSettings | OpenAPISettings | EntryPointSettings
 
 
-class AccessRule(Settings):
+class AccessRule(Settings, frozen=True, kw_only=True):
     """What a caller must hold for the operations that a pattern matches."""
 
     scopes: Annotated[list[str], Meta(description="All of these scopes.")] = []
@@ -158,7 +158,7 @@ class AccessRule(Settings):
     resource_action: Annotated[str | None, Meta(description="…on which this action is allowed.")] = None
 
 
-class TransportSettings(Settings):
+class TransportSettings(Settings, frozen=True, kw_only=True):
     """A bus of the call protocol."""
 
     url: Annotated[Text, Meta(description="`memory:`, `ws://…`, `wss://…`, `redis://…` or `nats://…`.")]
@@ -166,7 +166,7 @@ class TransportSettings(Settings):
     options: Annotated[dict[str, Any], Meta(description="Keyword arguments of the transport.")] = {}
 
 
-class TokenSettings(Settings):
+class TokenSettings(Settings, frozen=True, kw_only=True):
     """One token that a hub knows, and whose it is."""
 
     token: Annotated[Text, Meta(description="The token itself.")]
@@ -176,7 +176,7 @@ class TokenSettings(Settings):
     resources: Annotated[dict[str, list[str]], Meta(description="Actions by `type:id`.")] = {}
 
 
-class JWTSettings(Settings):
+class JWTSettings(Settings, frozen=True, kw_only=True):
     """Signed tokens that a hub accepts."""
 
     key: Annotated[str | None, Meta(description="The secret or the public key.")] = None
@@ -186,14 +186,14 @@ class JWTSettings(Settings):
     audience: Annotated[str | None, Meta(description="Who it must be for.")] = None
 
 
-class TLSSettings(Settings):
+class TLSSettings(Settings, frozen=True, kw_only=True):
     """The certificate that a hub shows."""
 
     certificate: Annotated[Text, Meta(description="The file of the certificate and its chain.")]
     key: Annotated[Text, Meta(description="The file of its private key.")]
 
 
-class HubSettings(Settings):
+class HubSettings(Settings, frozen=True, kw_only=True):
     """The hub of the call protocol that `ops hub` runs."""
 
     host: Annotated[str, Meta(description="The address it listens at.")] = "127.0.0.1"
@@ -205,7 +205,7 @@ class HubSettings(Settings):
     tls: Annotated[TLSSettings | None, Meta(description="The certificate it shows.")] = None
 
 
-class FileSettings(Settings):
+class FileSettings(Settings, frozen=True, kw_only=True):
     """The whole file."""
 
     env_file: Annotated[
@@ -215,7 +215,7 @@ class FileSettings(Settings):
         list[str], Meta(description="More files: TOML like this one, or editors' JSON with `mcpServers` or `servers`.")
     ] = []
     policy: Annotated[Policy | None, Meta(description="How results are fitted to their output schema.")] = None
-    sources: Annotated[dict[str, AnySource], Meta(description="Where operations come from, by name.")] = {}
+    sources: Annotated[dict[str, Any], Meta(description="Where operations come from, by name.")] = {}
     access: Annotated[
         dict[str, list[str] | AccessRule],
         Meta(description="By a pattern of ids: the scopes a caller must hold, all of them, or a table that says more."),
