@@ -47,6 +47,9 @@ Load = Callable[[Any], dict[str, Any]]
 
 _STREAMS = (AsyncGenerator, AsyncIterator, AsyncIterable)
 
+NAMESPACE_VARIABLE = "__operations_namespace__"
+"""A module may name the namespace of its functions in a variable of this name; else it is the module's own name."""
+
 
 class FunctionOperation(Operation[R_co], Generic[P, R_co, Returned], frozen=True, kw_only=True):
     """An Operation made of a function, which can still be called directly as the function it was."""
@@ -361,4 +364,7 @@ def _operation_type(
 
 def _module_namespace(function: Callable[..., Any]) -> str:
     module = function.__module__
+    stated = getattr(sys.modules.get(module), NAMESPACE_VARIABLE, None)
+    if isinstance(stated, str):
+        return stated
     return "main" if module == "__main__" else module

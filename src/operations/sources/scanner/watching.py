@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from operations.catalogue import OperationCatalogue
 from operations.sources.scanner.files import ScannerFS
-from operations.sources.scanner.manifest import ManifestChange
+from operations.sources.scanner.manifest import ManifestChange, OperationManifest
+from operations.sources.scanner.scan import Scanner
+from operations.spec import Operation, OperationSpec
+
+_log = logging.getLogger("operations.scanner")
 
 
 async def watch_operations(
@@ -24,4 +34,52 @@ async def watch_operations(
     `on_change` is called with the first scan and after each change; `registry` gets what was added or changed and loses
     what is gone, and nothing else in it is touched.
     """
-    raise NotImplementedError
+    scanner = await asyncio.to_thread(Scanner, path, fs, timeout=timeout)
+    manifest = await asyncio.to_thread(scanner.scan)
+    ids = sorted(manifest.origins)
+    change: ManifestChange | None = ManifestChange(manifest=manifest, added=ids, skipped=manifest.skipped)
+    before = OperationManifest()
+    while True:
+        if change is not None:
+            if registry is not None:
+                _apply(registry, before, change.manifest)
+            before = change.manifest
+            answer = on_change(change) if on_change is not None else None
+            if inspect.isawaitable(answer):
+                await answer
+        await asyncio.sleep(interval)
+        change = await asyncio.to_thread(scanner.rescan)
+
+
+def _apply(registry: OperationCatalogue, before: OperationManifest, after: OperationManifest) -> None:
+    """Bring a registry from one manifest to the next; what others registered stays."""
+    old, new = _by_id(before), _by_id(after)
+    for operation_id, value in old.items():
+        if operation_id not in new and _is_ours(registry, operation_id, value):
+            registry.unregister(operation_id)
+    for operation_id, value in new.items():
+        earlier = old.get(operation_id)
+        if value is earlier:
+            continue
+        registered = registry.get_operation(operation_id)
+        if registered is not None and not _is_ours(registry, operation_id, earlier):
+            _log.warning("%s is registered by another source and stays as it is", operation_id)
+        elif isinstance(value, Operation):
+            registry.register(value, replace=True)
+        elif registered is None:
+            registry.register_spec(value)
+        else:
+            # Its handler was registered separately, and stays.
+            registry.register(msgspec.structs.replace(registered, spec=value), replace=True)
+
+
+def _by_id(manifest: OperationManifest) -> dict[str, Operation[Any] | OperationSpec]:
+    operations: dict[str, Operation[Any] | OperationSpec] = {value.id: value for value in manifest.operations}
+    return operations | {spec.id: spec for spec in manifest.specs}
+
+
+def _is_ours(registry: OperationCatalogue, operation_id: str, value: Operation[Any] | OperationSpec | None) -> bool:
+    registered = registry.get_operation(operation_id)
+    if registered is None or value is None:
+        return False
+    return registered is value or registered.spec is value

@@ -1,0 +1,99 @@
+"""Importing somebody's module so that nothing it does while it is imported reaches the program."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_MOST_TEXT = 300
+_importing = threading.Lock()
+
+
+def import_isolated(name: str, path: str, *, timeout: float) -> ModuleType | str:
+    """The module, or why there is none, in one line.
+
+    It is imported in a thread of its own: an exit, an interrupt or an endless loop in it ends or holds up that thread
+    only. What it prints goes to stderr, and there is nobody to answer what it asks.
+    """
+    outcome: list[ModuleType | str] = []
+
+    def work() -> None:
+        try:
+            outcome.append(importlib.import_module(name))
+        except BaseException as error:  # noqa: BLE001  # whatever a module does, it is only left out
+            outcome.append(_explain(error, name, path))
+
+    thread = threading.Thread(target=work, name=f"import {name}", daemon=True)
+    with _importing, _streams_kept_from(thread):
+        thread.start()
+        thread.join(timeout)
+    if not outcome:
+        return f"it was not imported within {timeout:g} seconds; does it run something that never ends?"
+    return outcome[0]
+
+
+class _Diverted:
+    """A standard stream for everybody but one thread, which gets another one; it may be kept and used for ever."""
+
+    def __init__(self, usual: Any, other: Any, thread: threading.Thread) -> None:
+        self._usual = usual
+        self._other = other
+        self._thread = thread
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._other if threading.current_thread() is self._thread else self._usual, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._other if threading.current_thread() is self._thread else self._usual)
+
+
+@contextlib.contextmanager
+def _streams_kept_from(thread: threading.Thread) -> Iterator[None]:
+    stdin, stdout = sys.stdin, sys.stdout
+    with open("/dev/null" if sys.platform != "win32" else "nul", encoding="utf-8") as nothing:
+        sys.stdin = _Diverted(stdin, nothing, thread)
+        sys.stdout = _Diverted(stdout, sys.stderr, thread)
+        try:
+            yield
+        finally:
+            sys.stdin, sys.stdout = stdin, stdout
+
+
+def _explain(error: BaseException, name: str, path: str) -> str:
+    """What went wrong in one line, with names as the author knows them."""
+    if isinstance(error, SyntaxError):
+        place = "" if error.filename in (None, path) else f" of {error.filename}"
+        reason = f"syntax error in line {error.lineno or 1}{place}: {error.msg}"
+    elif isinstance(error, SystemExit):
+        reason = f"it exits when it is imported (sys.exit({error.code!r})); keep that for `if __name__ == '__main__'`"
+    elif isinstance(error, EOFError):
+        reason = "it asks for input when it is imported"
+    elif isinstance(error, ModuleNotFoundError):
+        beside = Path(path).with_name(f"{error.name}.py").is_file() or Path(path).with_name(f"{error.name}").is_dir()
+        advice = f"; it is beside it: `from . import {error.name}`" if beside else ""
+        reason = f"it imports {error.name!r}, which is not there{_line(error, path)}{advice}"
+    elif isinstance(error, ImportError) and "partially initialized module" in str(error):
+        reason = f"circular import: {error}"
+    else:
+        reason = f"{type(error).__name__}: {error}{_line(error, path)}"
+    own_root = f"{name.partition('.')[0]}."
+    if own_root.startswith("scanned_"):
+        reason = reason.replace(own_root, "")
+    reason = " ".join(reason.split())
+    return reason if len(reason) <= _MOST_TEXT else f"{reason[:_MOST_TEXT]}…"
+
+
+def _line(error: BaseException, path: str) -> str:
+    """The last line of the module itself on the way to the error."""
+    try:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    except Exception:  # noqa: BLE001  # the text of an error may come from anywhere
+        return ""
+    return f" (line {lines[-1]})" if lines and lines[-1] else ""

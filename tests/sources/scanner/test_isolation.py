@@ -1,0 +1,91 @@
+"""Modules that misbehave while they are imported: each is reported, and the others are found."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from operations.sources.scanner import scan_operations
+from tests.sources.scanner.projects import greeting, write
+
+BROKEN = {
+    "raises": ("x = 1\nraise ValueError('no\\nway')", "ValueError: no way (line 2)"),
+    "exits": ("import sys; sys.exit(3)", "it exits when it is imported (sys.exit(3))"),
+    "quits": ("quit()", "it exits when it is imported"),
+    "syntax": ("def broken(:\n", "syntax error in line 1: invalid syntax"),
+    "zero_bytes": ("x = '\0'", "null bytes"),
+    "encoding": ("# -*- coding: nonsense -*-", "unknown encoding"),
+    "interrupt": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    "asks": ("name = input('your name? ')", "it asks for input when it is imported"),
+    "missing": ("import nosuchthing_at_all", "it imports 'nosuchthing_at_all', which is not there (line 1)"),
+    "sibling": ("from .nothere import x", "it imports 'nothere', which is not there (line 1)"),
+    "beside": ("import a_good", "it imports 'a_good', which is not there (line 1); it is beside it: `from . import"),
+    "recursion": ("def f(): f()\nf()", "RecursionError"),
+    "generator_exit": ("raise GeneratorExit", "GeneratorExit"),
+    "circle_a": ("from .circle_b import b\na = 1", "circular import"),
+    "arguments": ("import argparse; argparse.ArgumentParser().parse_args(['--x'])", "it exits when it is imported"),
+    "bad_operation": (
+        "from operations import operation\n@operation\ndef f(*args): ...",
+        "TypeError: f: *args has no name to be given by",
+    ),
+    "bad_error": ("class E(Exception):\n def __str__(self): return 'x' * 10_000\nraise E", "E: xxx"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_module_is_reported_and_stops_nothing(tmp_path: Path, name: str) -> None:
+    text, reason = BROKEN[name]
+    write(tmp_path, {"a_good.py": greeting(), "z_good.py": greeting(), "circle_b.py": ""})
+    (tmp_path / f"{name}.py").write_text(text)
+    if name == "circle_a":
+        (tmp_path / "circle_b.py").write_text("from .circle_a import a\nb = 1")
+    manifest = scan_operations(tmp_path)
+    assert [operation.id for operation in manifest.operations] == ["a_good.greet", "z_good.greet"]
+    reasons = {Path(skip.path).name: skip.reason for skip in manifest.skipped}
+    assert reason in reasons[f"{name}.py"]
+    assert all("\n" not in text and len(text) < 320 and "scanned_" not in text for text in reasons.values())
+
+
+def test_a_module_that_never_ends_is_given_up(tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": "import threading; threading.Event().wait()", "b.py": greeting()})
+    manifest = scan_operations(tmp_path, timeout=0.2)
+    assert [operation.id for operation in manifest.operations] == ["b.greet"]
+    assert manifest.skipped[0].reason.startswith("it was not imported within 0.2 seconds")
+
+
+def test_what_a_module_prints_goes_to_stderr(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, {"noisy.py": "import sys\nprint('noise')\nsys.stdout.write('more')\nKEPT = sys.stdout\n"})
+    before = sys.stdout, sys.stdin
+    scan_operations(tmp_path)
+    assert (sys.stdout, sys.stdin) == before
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert "noise" in captured.err
+    kept = next(module for name, module in sys.modules.items() if name.endswith(".noisy")).KEPT
+    kept.write("later")
+    kept.flush()
+    assert capfd.readouterr().out == "later"
+
+
+def test_input_of_the_program_is_not_read_by_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("for the program\n"))
+    write(
+        tmp_path, {"reads.py": "import sys\nTEXT = sys.stdin.read()\nassert TEXT == ''\nassert list(sys.stdin) == []"}
+    )
+    assert scan_operations(tmp_path).skipped == []
+    assert sys.stdin.readline() == "for the program\n"
+
+
+def test_a_folder_that_cannot_be_listed_is_reported(tmp_path: Path) -> None:
+    class Refusing:
+        def list(self, path: str) -> list[object]:
+            raise PermissionError(13, "Permission denied")
+
+        def read(self, path: str) -> bytes:
+            raise AssertionError
+
+    manifest = scan_operations("closed", Refusing())  # type: ignore[arg-type]
+    assert [skip.reason for skip in manifest.skipped] == ["the folder cannot be listed: Permission denied"]
