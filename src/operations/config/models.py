@@ -33,6 +33,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     line: int
     written: Mapping[str, Any]
     """The table as it stands in the file, `${…}` not filled in."""
+    problem: str | None = None
+    """Why it cannot be opened, where that is known without trying."""
 
     @property
     def kind(self) -> SourceKind:
@@ -61,7 +63,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     variables: Mapping[str, str] = {}
     """The variables that `${…}` took from the environment or a file, which may be secret."""
     written: Mapping[str, Any] = {}
-    """The file's tables other than sources as they stand there, `${…}` not filled in."""
+    """The file's other tables as they stand there, `${…}` not filled in."""
 
     def __repr__(self) -> str:
         return f"Config(path={str(self.path)!r}, sources={list(self.sources)!r})"

@@ -2,11 +2,129 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from operations.config.models import Config
+
+REDACTED = "[redacted]"
+_SECRET_NAME = re.compile(
+    r"token|secret|passw|pwd|api[-_]?key|apikey|credential|auth|cookie|bearer|private|session", re.I
+)
+_SECRET_TABLES = frozenset({"headers", "env", "security"})
+_PUBLIC = frozenset(
+    {"type", "location", "header_name", "prefix", "token_url", "scopes", "client_id", "issuer", "scope"}
+)
+_JWT_KEY = ("jwt", "key")
+_FLAG = re.compile(r"(--?[\w-]+)(=)?", re.S)
+_HEADER_FLAG = re.compile(r"--?(H|header|headers|e|env|u|user)$")
+_ASSIGNED = re.compile(r"([\w.-]+)(\s*[:=]\s*)(.+)", re.S)
+_USER_IN_URL = re.compile(r"(?<=://)[^/?#\s]+(?=@)")
+_QUERY = re.compile(r"([?&])([^=&#\s]+)=([^&#\s]*)")
+_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)[^}]*\}")
+
+Hide = Callable[[str], str]
 
 
 def describe_config(config: Config) -> dict[str, Any]:
     """The configuration as plain data to print: variables as `${NAME}`, other secrets as `[redacted]`."""
-    raise NotImplementedError
+    described: dict[str, Any] = {"path": str(config.path)}
+    if config.policy is not None:
+        described["policy"] = config.policy
+    described["sources"] = {
+        name: {"kind": source.kind, **_walk(dict(source.written), (), _hide)} for name, source in config.sources.items()
+    }
+    described |= {name: _walk(value, (name,), _hide) for name, value in config.written.items() if value}
+    return described
+
+
+def redact(text: str, config: Config) -> str:
+    """A text of somebody else's making (an error, a log line) without the configuration's secrets."""
+    for secret in secret_values(config):
+        text = text.replace(secret, REDACTED)
+    return text
+
+
+def secret_values(config: Config) -> list[str]:
+    """The secrets of a configuration, the longest first; what is too short to be one is left out."""
+    found: set[str] = set()
+
+    def note(text: str) -> str:
+        found.add(text)
+        return text
+
+    for source in config.sources.values():
+        _walk(msgspec.to_builtins(source.settings), (), note)
+    for transport in config.transports.values():
+        _walk(msgspec.to_builtins(transport), (), note)
+    if config.hub is not None:
+        _walk(msgspec.to_builtins(config.hub), ("hub",), note)
+    found.update(value for name, value in config.variables.items() if _SECRET_NAME.search(name))
+    # The last word of `Bearer abc` is the secret itself.
+    found.update(word for text in list(found) for word in text.split())
+    return sorted((text for text in found if len(text) > 3), key=len, reverse=True)
+
+
+def _walk(value: Any, key: tuple[str, ...], hide: Hide) -> Any:
+    """A tree with every secret text replaced by what `hide` makes of it."""
+    if isinstance(value, Mapping):
+        return {name: _walk(item, (*key, str(name)), hide) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        if key and key[-1] == "args":
+            return _walk_arguments([str(item) for item in value], hide)
+        return [_walk(item, key, hide) for item in value]
+    if _is_secret(key):
+        return value if isinstance(value, bool) or value is None else hide(str(value))
+    return _walk_text(value, hide) if isinstance(value, str) else value
+
+
+def _is_secret(key: tuple[str, ...]) -> bool:
+    """Whether what is at a key is secret whatever it is."""
+    if not key:
+        return False
+    if key[-2:] == _JWT_KEY:
+        return True
+    in_auth = any(part in ("auth", "oauth", "security", "hub") for part in key[:-1])
+    if key[-1] in _PUBLIC and (in_auth or len(key) == 1):
+        return False
+    if any(part in _SECRET_TABLES for part in key[:-1]):
+        return True
+    return _SECRET_NAME.search(key[-1]) is not None and key[-1] not in ("oauth", "auth", "tokens")
+
+
+def _walk_text(text: str, hide: Hide) -> str:
+    """A text that is no secret itself but may hold one: an address."""
+    text = _USER_IN_URL.sub(lambda match: hide(match[0]), text)
+    return _QUERY.sub(
+        lambda match: f"{match[1]}{match[2]}={hide(match[3]) if _SECRET_NAME.search(match[2]) else match[3]}", text
+    )
+
+
+def _walk_arguments(arguments: Iterable[str], hide: Hide) -> list[str]:
+    """Arguments of a command: what follows or belongs to a flag that sounds secret, and headers written out."""
+    walked: list[str] = []
+    after_flag = False
+    for argument in arguments:
+        flag = _FLAG.match(argument)
+        assigned = _ASSIGNED.fullmatch(argument)
+        if after_flag:
+            walked.append(hide(argument))
+        elif assigned is not None and "://" not in assigned[1] + assigned[2] and _SECRET_NAME.search(assigned[1]):
+            walked.append(f"{assigned[1]}{assigned[2]}{hide(assigned[3])}")
+        else:
+            walked.append(_walk_text(argument, hide))
+        sounds_secret = flag is not None and (_SECRET_NAME.search(flag[1]) or _HEADER_FLAG.fullmatch(flag[1]))
+        after_flag = bool(sounds_secret) and "=" not in argument
+    return walked
+
+
+def _hide(text: str) -> str:
+    """What is shown of a secret: the names of the variables it is made of, where it is."""
+    names = [f"${{{match[1]}}}" for match in _VARIABLE.finditer(text)]
+    if not names:
+        return REDACTED
+    rest = _VARIABLE.sub("", text)
+    return f"{REDACTED} {' '.join(names)}" if rest.strip() not in ("", "Bearer", "Basic", "Token") else " ".join(names)

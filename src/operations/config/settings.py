@@ -102,6 +102,10 @@ class PythonSettings(SourceSettings, frozen=True, kw_only=True):
 class MCPSettings(SourceSettings, frozen=True, kw_only=True):
     """The tools of an MCP server: a command (stdio) or a url (streamable HTTP)."""
 
+    type: Annotated[
+        Literal["stdio", "http", "streamable-http"] | None,
+        Meta(description="As editors write it; it must fit the rest, which says as much."),
+    ] = None
     command: Annotated[Text | None, Meta(description="The program to start.")] = None
     args: Annotated[list[str], Meta(description="Its arguments.")] = []
     env: Annotated[dict[str, str], Meta(description="Variables added to its environment.")] = {}

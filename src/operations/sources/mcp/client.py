@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
+from operations.catalogue import OperationCatalogue
 from operations.errors import CallError
-from operations.registry import OperationRegistry
 from operations.sources.mcp.calls import Caller
 from operations.sources.mcp.config import MCPClientConfig, namespace_of
 from operations.sources.mcp.connection import Connection, MCPClientState
@@ -42,7 +42,7 @@ class MCPClient:
         self._calls = Caller(self._connection, config, self)
         self._operations: dict[str, Operation[Any]] = {}
         self._tools: frozenset[str] = frozenset()
-        self._registries: list[OperationRegistry] = []
+        self._registries: list[OperationCatalogue] = []
         self._info: MCPServerInfo | None = None
         self._listing = asyncio.Lock()
 
@@ -90,7 +90,7 @@ class MCPClient:
         """Whether the server listed a tool of that name, its own name, when it was last asked."""
         return name in self._tools
 
-    def register_all(self, registry: OperationRegistry) -> None:
+    def register_all(self, registry: OperationCatalogue) -> None:
         """Register every operation, and keep the registry up to date for as long as the client is open."""
         registry.register_all(self._operations.values())
         self._registries.append(registry)
@@ -185,7 +185,7 @@ async def close_mcp_client(client: MCPClient) -> None:
 
 
 def _update(
-    registry: OperationRegistry, before: Mapping[str, Operation[Any]], after: Mapping[str, Operation[Any]], server: str
+    registry: OperationCatalogue, before: Mapping[str, Operation[Any]], after: Mapping[str, Operation[Any]], server: str
 ) -> None:
     """Remove, replace and add in a registry what changed between two listings; what others registered stays."""
     for operation_id, operation in before.items():

@@ -1,0 +1,54 @@
+"""What is wrong with a configuration: each problem with the file and the line it is in."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from operations.errors import CallError, ErrorCode
+
+Key = tuple[str | int, ...]
+
+
+class ConfigProblem(msgspec.Struct, frozen=True):
+    """One thing that is wrong, and where."""
+
+    file: Path
+    line: int
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        subject = f"{self.key}: " if self.key else ""
+        return f"{self.file}:{self.line}: {subject}{self.message}"
+
+
+def problems_error(problems: Sequence[ConfigProblem]) -> CallError:
+    """The error for a configuration that cannot be used: one line for each problem, and the same as data."""
+    details: list[dict[str, Any]] = [
+        {"file": str(problem.file), "line": problem.line, "key": problem.key, "message": problem.message}
+        for problem in problems
+    ]
+    return CallError(ErrorCode.VALIDATION_ERROR, "\n".join(map(str, problems)), {"errors": details})
+
+
+def write_key(key: Iterable[str | int]) -> str:
+    """A key as people write it: `sources.github.args[0]`."""
+    text = ""
+    for part in key:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f"{'.' if text else ''}{part}"
+    return text
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean x?` where something known is near enough, else all that is known."""
+    names = sorted(known)
+    found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"; did you mean {found[0]}?" if found else f"; there are {', '.join(names)}"

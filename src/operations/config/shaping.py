@@ -1,0 +1,190 @@
+"""What a configuration makes of a source's operations: which are let in, under which names, with which rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from operations.catalogue import OperationCatalogue
+from operations.config.models import Source
+from operations.config.settings import AccessRule
+from operations.errors import CallError, ErrorCode
+from operations.sources.scanner import Skipped
+from operations.spec import AccessControl, Operation, OperationSpec
+
+
+class Shape:
+    """The rules for one source's operations; `unused` has the patterns that matched none of them."""
+
+    def __init__(self, source: Source, access: Mapping[str, AccessRule], *, prefix: str | None, namespace: str | None):
+        settings = source.settings
+        self._prefix = prefix
+        self._namespace = namespace
+        self._policy = settings.policy
+        self._allow = [(pattern, _compile(pattern)) for pattern in settings.allow]
+        self._deny = [(pattern, _compile(pattern)) for pattern in settings.deny]
+        self._rename = [(old, _compile(old), new) for old, new in settings.rename.items()]
+        self._access = [(_compile(pattern), rule) for pattern, rule in access.items()]
+        self.unused = {*settings.allow, *settings.deny, *settings.rename}
+
+    def apply(self, operation: Operation[Any]) -> Operation[Any] | None:
+        """The operation as the registry gets it; None for one that is kept out. Raises where rules contradict."""
+        spec = operation.spec
+        names = self._names(spec)
+        denied = self._matches(self._deny, names)
+        if (self._allow and not self._matches(self._allow, names)) or denied:
+            return None
+        changes: dict[str, Any] = self._renamed(spec, names)
+        if spec.output_policy is None and self._policy is not None:
+            changes["output_policy"] = self._policy
+        if changes:
+            spec = msgspec.structs.replace(spec, **changes)
+        required = _require(spec, [rule for pattern, rule in self._access if pattern.fullmatch(spec.id)])
+        if required != spec.access_control:
+            spec = msgspec.structs.replace(spec, access_control=required)
+        return operation if spec is operation.spec else msgspec.structs.replace(operation, spec=spec)
+
+    def _names(self, spec: OperationSpec) -> list[str]:
+        """What a pattern may mean: the id, the id without the source's namespace, the name, the source's own name."""
+        names = [spec.id]
+        if self._namespace is not None:
+            names.append(spec.id.removeprefix(f"{self._namespace}."))
+        names.append(spec.name)
+        original = spec.annotations.get("sourceName")
+        return [*names, original] if isinstance(original, str) else names
+
+    def _matches(self, patterns: Sequence[tuple[str, re.Pattern[str]]], names: Sequence[str]) -> bool:
+        found = [pattern for pattern, compiled in patterns if any(map(compiled.fullmatch, names))]
+        self.unused.difference_update(found)
+        return bool(found)
+
+    def _renamed(self, spec: OperationSpec, names: Sequence[str]) -> dict[str, Any]:
+        """The namespace and the name that are new: what a pattern matched is replaced, the rest stays."""
+        new_id = spec.id
+        for old, compiled, new in self._rename:
+            matched = next(((name, found) for name in names if (found := compiled.fullmatch(name))), None)
+            if matched is not None:
+                self.unused.discard(old)
+                name, found = matched
+                kept = new_id.removesuffix(name) if new_id.endswith(name) else f"{spec.namespace}."
+                new_id = kept + _fill_stars(new, found)
+                break
+        if self._prefix is not None:
+            new_id = f"{self._prefix}.{new_id}"
+        namespace, _, name = new_id.rpartition(".")
+        if new_id == spec.id:
+            return {}
+        changes: dict[str, Any] = {"namespace": namespace or spec.namespace, "name": name}
+        if name != spec.name and "sourceName" not in spec.annotations:
+            changes["annotations"] = {**spec.annotations, "sourceName": spec.name}
+        return changes
+
+
+class ShapedCatalogue(OperationCatalogue):
+    """A source's own view of a registry: what the source registers here appears there in its shape.
+
+    An id that another source has is left to it, and noted in `skipped`.
+    """
+
+    def __init__(self, registry: OperationCatalogue, shape: Shape, owner_of: Callable[[str], str | None]) -> None:
+        super().__init__()
+        self.skipped: dict[str, Skipped] = {}
+        self._registry = registry
+        self._shape = shape
+        self._owner_of = owner_of
+        self._shaped: dict[str, Operation[Any]] = {}
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids in the registry that are this source's."""
+        return [operation.id for operation in self._shaped.values()]
+
+    def register_all(self, operations: Iterable[Operation[Any]], *, replace: bool = False) -> None:
+        """Register in the source's view, and what is let in in the registry."""
+        given = list(operations)
+        super().register_all(given, replace=replace)
+        for operation in given:
+            self._show(operation)
+
+    def unregister(self, operation_id: str) -> Operation[Any]:
+        """Remove from the source's view and from the registry."""
+        operation = super().unregister(operation_id)
+        self._withdraw(operation_id)
+        return operation
+
+    def _show(self, operation: Operation[Any]) -> None:
+        before = self._withdraw(operation.id)
+        self.skipped.pop(operation.id, None)
+        try:
+            shaped = self._shape.apply(operation)
+        except CallError as error:
+            self.skipped[operation.id] = Skipped(operation.id, error.message)
+            return
+        if shaped is None:
+            return
+        if shaped.id in self._registry:
+            owner = self._owner_of(shaped.id)
+            taken = (
+                f"the id {shaped.id} is taken by {f'the source {owner}' if owner else 'another operation of this one'}"
+            )
+            self.skipped[operation.id] = Skipped(
+                operation.id, f"{taken}; give it another name with rename or namespace"
+            )
+            return
+        if before is not None and before.handler is not None and shaped.handler is None and shaped.stream is None:
+            # A spec that came again: the handler registered for it stays.
+            shaped = msgspec.structs.replace(before, spec=shaped.spec)
+        self._registry.register(shaped)
+        self._shaped[operation.id] = shaped
+
+    def _withdraw(self, operation_id: str) -> Operation[Any] | None:
+        shaped = self._shaped.pop(operation_id, None)
+        registered = None if shaped is None else self._registry.get_operation(shaped.id)
+        if registered is not None and shaped is not None:
+            self._registry.unregister(shaped.id)
+        return registered
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    """`*` is any text, and a group of its own; `?` is one character; all else is itself."""
+    parts = (re.escape(part).replace(r"\?", ".") for part in pattern.split("*"))
+    return re.compile("(.*)".join(parts), re.S)
+
+
+def _fill_stars(new: str, found: re.Match[str]) -> str:
+    parts = iter(found.groups())
+    return re.sub(r"\*", lambda _: next(parts, ""), new)
+
+
+def _require(spec: OperationSpec, rules: Sequence[AccessRule]) -> AccessControl:
+    """What an operation requires itself and what rules add: never less, and never a choice made wider."""
+    required = spec.access_control
+    scopes = list(required.required_scopes)
+    any_of = list(required.required_scopes_any)
+    resource = required.resource_type, required.resource_action
+    for rule in rules:
+        scopes += [scope for scope in rule.scopes if scope not in scopes]
+        if rule.any:
+            any_of = _narrow(spec.id, any_of, rule.any)
+        own = rule.resource_type, rule.resource_action
+        if own != (None, None):
+            if resource not in ((None, None), own):
+                raise _contradiction(spec.id, "two rules name different resources")
+            resource = own
+    if not rules:
+        return required
+    return AccessControl(tuple(scopes), tuple(any_of), *resource)
+
+
+def _narrow(operation_id: str, one: list[str], other: Sequence[str]) -> list[str]:
+    common = [scope for scope in one if scope in other] if one else list(other)
+    if not common:
+        raise _contradiction(operation_id, "no scope is in all the choices (`any`) that are required of it")
+    return common
+
+
+def _contradiction(operation_id: str, what: str) -> CallError:
+    return CallError(ErrorCode.VALIDATION_ERROR, f"the access rules for {operation_id} contradict each other: {what}")

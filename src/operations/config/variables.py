@@ -1,0 +1,163 @@
+"""Variables in texts: `${NAME}`, `${NAME:-default}`, VS Code's `${env:NAME}`, and files of variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from operations.config.problems import Key
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*)", re.S)
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+class Filled(str):
+    """A text that a variable was put in: it may stand for a number or a truth value."""
+
+    __slots__ = ()
+
+
+class VariableProblem(Exception):  # noqa: N818  # it is a value on its way to a list of problems
+    """A variable that cannot be filled in."""
+
+    def __init__(self, message: str, mention: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.mention = mention
+        """The text as it stands in the file, to find its line by."""
+
+
+class UnsupportedVariable(VariableProblem):
+    """A variable that only an editor can fill in."""
+
+
+class Variables:
+    """Where values come from; `used` has those that were asked for."""
+
+    def __init__(self, values: Mapping[str, str], *, special: Mapping[str, str] | None = None) -> None:
+        self._values = values
+        self._special = special or {}
+        self.used: dict[str, str] = {}
+
+    def fill(self, text: str) -> str:
+        """A text with its variables filled in; `$${` stands for `${`."""
+        parts: list[str] = []
+        position = 0
+        filled = False
+        while (start := text.find("${", position)) >= 0:
+            if start > position and text[start - 1] == "$":
+                parts += [text[position : start - 1], "${"]
+                position = start + 2
+                continue
+            end = _closing(text, start)
+            parts += [text[position:start], self._value(text[start + 2 : end], text[start : end + 1])]
+            position = end + 1
+            filled = True
+        text = "".join((*parts, text[position:]))
+        return Filled(text) if filled else text
+
+    def _value(self, inside: str, mention: str) -> str:
+        if inside in self._special:
+            return self._special[inside]
+        name, separator, default = inside.partition(":-")
+        name = name.removeprefix("env:")
+        if name.startswith("input:"):
+            message = f"{mention} is asked for by VS Code; write a variable of the environment in its place"
+            raise UnsupportedVariable(message, mention)
+        if _NAME.fullmatch(name) is None:
+            message = f"{mention} is not a variable: write ${{NAME}} or ${{NAME:-default}}, or $${{ for the text itself"
+            raise VariableProblem(message, mention)
+        value = self._values.get(name)
+        if value or (value is not None and not separator):
+            self.used[name] = value
+            return value
+        if not separator:
+            raise VariableProblem(f"the variable {name} is not set, and has no default", mention)
+        return self.fill(default)
+
+
+def fill_tree(value: Any, variables: Variables, key: Key, report: Callable[[Key, VariableProblem], None]) -> Any:
+    """A tree with every text filled in; what cannot be is reported and stays."""
+    if isinstance(value, str):
+        try:
+            return variables.fill(value) if "${" in value else value
+        except VariableProblem as problem:
+            report(key, problem)
+            return value
+    if isinstance(value, dict):
+        return {name: fill_tree(item, variables, (*key, name), report) for name, item in value.items()}
+    if isinstance(value, list):
+        return [fill_tree(item, variables, (*key, number), report) for number, item in enumerate(value)]
+    return value
+
+
+def read_variables(text: str) -> tuple[dict[str, str], list[int]]:
+    """The variables of a `.env` text, and the numbers of the lines that are none."""
+    values: dict[str, str] = {}
+    bad: list[int] = []
+    lines = text.splitlines()
+    number = 0
+    while number < len(lines):
+        first, line = number + 1, lines[number].strip()
+        number += 1
+        if not line or line.startswith("#"):
+            continue
+        match = _ASSIGNMENT.fullmatch(line)
+        if match is None:
+            bad.append(first)
+            continue
+        raw = match[2]
+        quote = raw[:1] if raw[:1] in ("'", '"') else ""
+        while quote and _end_of_quote(raw, quote) < 0 and number < len(lines):
+            raw = f"{raw}\n{lines[number]}"
+            number += 1
+        value = _read_value(raw, quote)
+        if value is None:
+            bad.append(first)
+        else:
+            values[match[1]] = value
+    return values, bad
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the brace of a variable closes; a default may hold variables itself."""
+    depth = 0
+    position = start
+    while position < len(text):
+        if text.startswith("${", position):
+            depth += 1
+            position += 2
+            continue
+        if text[position] == "}":
+            depth -= 1
+            if not depth:
+                return position
+        position += 1
+    mention = text[start:]
+    raise VariableProblem(f"{mention} has no closing brace", mention)
+
+
+def _read_value(raw: str, quote: str) -> str | None:
+    if not quote:
+        return re.split(r"\s#", raw, maxsplit=1)[0].strip() if not raw.startswith("#") else ""
+    end = _end_of_quote(raw, quote)
+    if end < 0 or not re.fullmatch(r"\s*(#.*)?", raw[end + 1 :]):
+        return None
+    inside = raw[1:end]
+    if quote == "'":
+        return inside
+    return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), inside, flags=re.S)
+
+
+def _end_of_quote(raw: str, quote: str) -> int:
+    position = 1
+    while position < len(raw):
+        if raw[position] == "\\" and quote == '"':
+            position += 2
+            continue
+        if raw[position] == quote:
+            return position
+        position += 1
+    return -1
