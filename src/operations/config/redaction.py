@@ -68,6 +68,21 @@ def secret_values(config: Config) -> list[str]:
     return sorted((text for text in found if len(text) > 3), key=len, reverse=True)
 
 
+def secret_variables(config: Config) -> set[str]:
+    """The names of the variables that are secret: by where they stand, or by what they are called."""
+    found = {name for name in config.variables if _SECRET_NAME.search(name)}
+
+    def note(text: str) -> str:
+        found.update(match[1] for match in _VARIABLE.finditer(text))
+        return text
+
+    for source in config.sources.values():
+        _walk(dict(source.written), (), note)
+    for name, table in config.written.items():
+        _walk(table, (name,), note)
+    return found
+
+
 def _walk(value: Any, key: tuple[str, ...], hide: Hide) -> Any:
     """A tree with every secret text replaced by what `hide` makes of it."""
     if isinstance(value, Mapping):
