@@ -70,9 +70,9 @@ class Checker:
     def _read_union(self, members: tuple[Any, ...], wanted: Any, value: Any, key: Key) -> Any:
         """Of a union, the table if a table was given, else the one other kind that there is."""
         tables = [member for member in members if _holds_settings(member)]
-        if tables and isinstance(value, Mapping):
-            return self._read_value(tables[0], value, key)
         others = [member for member in members if member is not type(None) and member not in tables]
+        if tables and (isinstance(value, Mapping) or not others):
+            return self._read_value(tables[0], value, key)
         return self._read_value(others[0], value, key) if len(others) == 1 else self._convert(wanted, value, key)
 
     def _convert(self, wanted: Any, value: Any, key: Key) -> Any:

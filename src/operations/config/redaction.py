@@ -49,7 +49,7 @@ def redact(text: str, config: Config) -> str:
 
 
 def secret_values(config: Config) -> list[str]:
-    """The secrets of a configuration, the longest first; what is too short to be one is left out."""
+    """The secrets of a configuration, the longest first; what is plainly none is left out."""
     found: set[str] = set()
 
     def note(text: str) -> str:
@@ -63,9 +63,14 @@ def secret_values(config: Config) -> list[str]:
     if config.hub is not None:
         _walk(msgspec.to_builtins(config.hub), ("hub",), note)
     found.update(value for name, value in config.variables.items() if _SECRET_NAME.search(name))
-    # The last word of `Bearer abc` is the secret itself.
-    found.update(word for text in list(found) for word in text.split())
-    return sorted((text for text in found if len(text) > 3), key=len, reverse=True)
+    # The last word of `Bearer abc`, and what follows the colon in an address, is the secret itself.
+    found.update(word for text in list(found) for word in re.split(r"[\s:]+", text))
+    return sorted(filter(_may_be_secret, found), key=len, reverse=True)
+
+
+def _may_be_secret(text: str) -> bool:
+    """Whether a text is worth hiding in texts of others: `error` or `true` in a variable is only a word."""
+    return len(text) >= 8 or (len(text) >= 4 and any(map(str.isdigit, text)))
 
 
 def secret_variables(config: Config) -> set[str]:

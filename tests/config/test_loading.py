@@ -1,0 +1,241 @@
+"""load_config: what a file may say, and what is said of one that says something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from operations.config.settings import EntryPointSettings, MCPSettings, OpenAPISettings, PythonSettings
+from tests.config.files import load, problems, write
+
+EVERYTHING = """
+    policy = "strict"
+    env_file = ".env"
+
+    [sources.local]
+    python = "shop"
+    namespace = "shop"
+    deny = ["*.internal_*"]
+
+    [sources.files]
+    command = "npx"
+    args = ["-y", "server"]
+    env = { ROOT = "${ROOT}" }
+    timeout = 12
+
+    [sources.remote]
+    url = "https://example.com/mcp"
+    headers = { X-Team = "a" }
+    auth = { type = "bearer", token = "${TOKEN}" }
+
+    [sources.api]
+    openapi = "api.json"
+    base_url = "https://example.com"
+    retry = { attempts = 5 }
+    cache = true
+    policy = "off"
+
+    [sources.api.security.key]
+    type = "api_key"
+    token = "abc"
+    location = "query"
+
+    [sources.crm]
+    entry_point = "crm"
+    options = { region = "eu" }
+
+    [access]
+    "shop.*" = ["shop"]
+    "files.write" = { scopes = ["files"], any = ["a", "b"], resource_type = "disk", resource_action = "write" }
+
+    [transports.bus]
+    url = "redis://localhost:6379"
+    options = { prefix = "x" }
+
+    [hub]
+    port = 9000
+
+    [[hub.tokens]]
+    token = "${TOKEN}"
+    identity = "warehouse"
+    namespaces = ["stock"]
+
+    [hub.jwt]
+    key_file = "key.pem"
+    algorithms = ["ES256"]
+    """
+
+
+def test_everything_a_file_may_say(tmp_path: Path) -> None:
+    write(tmp_path, "export ROOT=/data\nTOKEN='from the file'", ".env")
+    config = load(tmp_path, EVERYTHING, {"TOKEN": "from the environment"})
+    assert [(name, source.kind) for name, source in config.sources.items()] == [
+        ("local", "python"),
+        ("files", "mcp"),
+        ("remote", "mcp"),
+        ("api", "openapi"),
+        ("crm", "entry-point"),
+    ]
+    local, files, remote, api, crm = (source.settings for source in config.sources.values())
+    assert isinstance(local, PythonSettings)
+    assert (local.python, local.namespace, local.deny) == ("shop", "shop", ["*.internal_*"])
+    assert isinstance(files, MCPSettings)
+    assert (files.command, files.args, files.env, files.timeout) == ("npx", ["-y", "server"], {"ROOT": "/data"}, 12.0)
+    assert isinstance(remote, MCPSettings)
+    assert remote.auth is not None
+    assert remote.auth.token == "from the environment"
+    assert isinstance(api, OpenAPISettings)
+    assert (api.retry.attempts, api.retry.statuses, api.policy) == (5, (429, 502, 503, 504), "off")
+    assert api.security["key"].location == "query"
+    assert isinstance(crm, EntryPointSettings)
+    assert crm.options == {"region": "eu"}
+    assert config.access["shop.*"].scopes == ["shop"]
+    assert config.access["files.write"].any == ["a", "b"]
+    assert config.transports["bus"].options == {"prefix": "x"}
+    assert config.hub is not None
+    assert (config.hub.port, config.hub.tokens[0].token) == (9000, "from the environment")
+    assert config.policy == "strict"
+    assert config.sources["files"].line == 9
+    assert [path.name for path in config.files] == ["operations.toml", ".env"]
+
+
+def test_the_table_of_a_project_file(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        [project]
+        name = "x"
+        [tool.operations.sources.a]
+        pyhton = "shop"
+        """,
+        "pyproject.toml",
+    )
+    assert problems(path) == [
+        "pyproject.toml:4: tool.operations.sources.a.pyhton: the key is not known; did you mean python?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = ", "1: not TOML: Invalid value"),
+        ("[a]\nb = 'x", '2: not TOML: Expected "\'"'),
+        ("sorces = {}", "1: sorces: the key is not known; did you mean sources?"),
+        (
+            "zzz = 1",
+            "1: zzz: the key is not known; there are access, env_file, hub, include, policy, sources, transports",
+        ),
+        ("[sources]\na = 3", "2: sources.a: a source is a table"),
+        ("sources = 1", "1: sources: a table of sources by name is wanted"),
+        (
+            "# a\n[sources.a]\nallow = ['x']",
+            "2: sources.a: what kind of source it is, one of python, command, url, openapi",
+        ),
+        ("[sources.a]\npython = 'x'\nopenapi = 'y'", "1: sources.a: python and openapi are of different kinds"),
+        ("[sources.a]\npython = 'x'\n\ntimeot = 3", "4: sources.a.timeot: the key is not known; did you mean"),
+        ("[sources.a]\npython = 3", "2: sources.a.python: expected str, got int"),
+        ("[sources.a]\ncommand = 'x'\ntimeout = 'soon'", "3: sources.a.timeout: expected float, got str"),
+        ("[sources.a]\ncommand = 'x'\ntimeout = -1", "3: sources.a.timeout: expected float > 0.0"),
+        ("[sources.a]\ncommand = 'x'\nargs = ['a', 1]", "3: sources.a.args: at [1]: expected str, got int"),
+        ("[sources.a]\ncommand = 'x'\nargs = 'a b'", "3: sources.a.args: expected array, got str"),
+        (
+            "[sources.a]\npython = 'x'\npolicy = 'stict'",
+            "3: sources.a.policy: 'stict' is not known; did you mean strict?",
+        ),
+        ("[sources.a]\npython = ''", "2: sources.a.python: expected str of length >= 1"),
+        ("[sources.a]\npython = 'x'\nnamespace = 'a b'", "1: sources.a: namespace is segments of letters"),
+        ("[sources.a]\npython = 'x'\nrename = { a = 'b c' }", "1: sources.a: rename: 'b c' cannot be a name"),
+        ("[sources.a]\ncommand = 'x'\nurl = 'y'", "1: sources.a: an MCP server has either a command (stdio) or a url"),
+        ("[sources.a]\ncommand = 'x'\nheaders = { a = 'b' }", "1: sources.a: headers cannot be given for an MCP"),
+        ("[sources.a]\ncommand = 'x'\ntype = 'http'", "1: sources.a: type http does not go with a command"),
+        ("[sources.a]\nurl = 'x'\nauth = { type = 'bearer' }", "1: sources.a: bearer needs token"),
+        ("[sources.a]\nurl = 'x'\nauth = { type = 'basic' }", "1: sources.a: basic needs username and password"),
+        ("[sources.a]\nurl = 'x'\nauth = { token = 'x' }", "3: sources.a.auth: type is missing"),
+        ("[sources.a]\nurl = 'x'\nauth = 'token'", "3: sources.a.auth: a table is wanted, not text"),
+        ("[sources.a]\nurl = 'x'\noauth = { client_id = 'x' }", "3: sources.a.oauth: client_secret is missing"),
+        ("[sources.a]\nopenapi='x'\n[sources.a.retry]\ntries = 3", "4: sources.a.retry.tries: the key is not known"),
+        ("[access]\n'a.*' = 'x'", "2: access.a.*: expected array, got str"),
+        ("[access]\n'a.*' = { scope = [] }", "2: access.a.*.scope: the key is not known; did you mean scopes?"),
+        ("[transports.a]\nurl = 'http://x'", "2: transports.a.url: a url that begins with memory:"),
+        ("[hub]\nport = 70000", "2: hub.port: expected int <= 65535"),
+        ("[[hub.tokens]]\ntoken='a'\nidentity='a'\n[[hub.tokens]]\nidentity='b'", "4: hub.tokens[1]: token is missing"),
+        (
+            "[[hub.tokens]]\ntoken='a'\nidentity='a'\n[[hub.tokens]]\ntoken='a'\nidentity='b'",
+            "4: hub.tokens[1]: the token",
+        ),
+        ("[hub.jwt]\nalgorithms = ['ES256']", "1: hub.jwt: one of key and key_file is wanted"),
+        ("include = ['nothere.toml']", "1: include[0]: there is no file"),
+        ("include = ['operations.toml']", "1: include[0]: "),
+        ("env_file = 'nothere.env'", "1: env_file: "),
+        (
+            "[sources.a]\npython = '${NOT_SET}'",
+            "2: sources.a.python: the variable NOT_SET is not set, and has no default",
+        ),
+        ("[sources.a]\ncommand='x'\nargs=[\n'a',\n'${NO}',\n]", "5: sources.a.args[1]: the variable NO is not set"),
+        ("[sources.a]\npython = '${a b}'", "2: sources.a.python: ${a b} is not a variable"),
+        ("[sources.a]\npython = '${A'", "2: sources.a.python: ${A has no closing brace"),
+    ],
+)
+def test_what_is_wrong_is_said_with_file_and_line(tmp_path: Path, text: str, expected: str) -> None:
+    found = problems(write(tmp_path, text))
+    assert len(found) == 1, found
+    assert found[0].startswith(f"operations.toml:{expected}")
+
+
+def test_every_problem_is_listed(tmp_path: Path) -> None:
+    path = write(tmp_path, "[sources.a]\npython = 1\nx = 2\n[sources.b]\nurl = '${B}'\n[hub]\nport = 'x'\n")
+    assert [line.partition(": ")[0] for line in problems(path)] == [
+        "operations.toml:7",
+        "operations.toml:3",
+        "operations.toml:2",
+        "operations.toml:5",
+    ]
+
+
+def test_values_are_not_in_messages(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "[sources.a]\nurl = 'x'\nauth = { type = 's3cret-a', token = 1234567 }\nheaders = 's3cret-b'"
+    )
+    text = "\n".join(problems(path))
+    assert "1234567" not in text
+    assert "s3cret-b" not in text
+
+
+def test_included_files_are_merged(tmp_path: Path) -> None:
+    write(tmp_path, "[sources.b]\npython = 'b'\n[access]\n'b.*' = ['b']", "more/b.toml")
+    config = load(tmp_path, "include = ['more/b.toml']\n[sources.a]\npython = 'a'\n[access]\n'a.*' = ['a']")
+    assert list(config.sources) == ["a", "b"]
+    assert config.sources["b"].folder == tmp_path / "more"
+    assert list(config.access) == ["a.*", "b.*"]
+
+
+def test_a_name_in_two_files_is_an_error_that_names_both(tmp_path: Path) -> None:
+    write(tmp_path, "\n[sources.a]\npython = 'b'", "b.toml")
+    path = write(tmp_path, "include = ['b.toml']\n[sources.a]\npython = 'a'")
+    assert problems(path) == ["b.toml:1: sources.a: there is a source of this name in operations.toml:2 already"]
+
+
+def test_a_source_that_is_disabled_is_not_looked_at(tmp_path: Path) -> None:
+    config = load(tmp_path, "[sources.a]\nurl = '${NOT_SET}'\ndisabled = true\n[sources.b]\npython = 'b'")
+    assert list(config.sources) == ["b"]
+
+
+def test_a_variable_may_stand_for_a_number_or_a_truth_value(tmp_path: Path) -> None:
+    text = "[sources.a]\nopenapi = 'x'\ntimeout = '${T}'\ncache = '${C:-true}'\nreconnect = '${R:-two}'"
+    path = write(tmp_path, text)
+    assert problems(path, {"T": "2.5"}) == ["operations.toml:5: sources.a.reconnect: expected int, got str"]
+    settings = load(tmp_path, text, {"T": "2.5", "R": "3"}).sources["a"].settings
+    assert isinstance(settings, OpenAPISettings)
+    assert (settings.timeout, settings.cache, settings.reconnect) == (2.5, True, 3)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    assert problems(tmp_path / "nothere.toml") == ["nothere.toml:1: there is no such file"]
+    (tmp_path / "latin.toml").write_bytes(b"a = '\xe9'")
+    assert problems(tmp_path / "latin.toml")[0].startswith("latin.toml:1: it cannot be read: ")
+    assert problems(write(tmp_path, '{\n "a": 1 2\n}', "a.json"))[0].startswith("a.json:2: not JSON: ")
+    assert problems(write(tmp_path, "[]", "a.json")) == ["a.json:1: an object is wanted at the top of the file"]
+    write(tmp_path, "A=1\nnonsense\n", ".env")
+    path = write(tmp_path, "env_file = '.env'")
+    assert problems(path) == [".env:2: a line is NAME=value"]
