@@ -72,6 +72,7 @@ def test_a_pattern_matches_the_name_the_source_uses() -> None:
         ({"*_*": "*.*"}, "gh.repo_get", "gh.repo.get"),
         ({"gh.*": "github.*"}, "gh.resources.read", "github.resources.read"),
         ({"resources.*": "files.*"}, "gh.resources.read", "gh.files.read"),
+        ({"*": "my_*"}, "gh.resources.read", "gh.resources.my_read"),
         ({"read": "load"}, "gh.resources.read", "gh.resources.load"),
         ({"other": "x"}, "gh.repo_get", "gh.repo_get"),
     ],

@@ -199,9 +199,17 @@ async def test_a_server_that_changes_its_tools_is_followed_in_shape(tmp_path: Pa
         deny = ["slow*"]
         """
     async with opened(tmp_path, text) as workspace:
-        names = {spec.name for spec in workspace.registry.list(namespace="live")}
+        registry = workspace.registry
+        names = {spec.name for spec in registry.list(namespace="live")}
         assert all(name.startswith("mine_") for name in names)
         assert not any("slow" in name for name in names)
+        await registry.execute("live.mine_grow")
+        await until(lambda: "live.mine_grown" in registry)
+        assert "live.grown" not in registry
+        assert (await registry.execute("live.mine_grown")).data[0]["text"] == "grown"
+        assert workspace.source_of("live.mine_grown") == "live"
+        await registry.execute("live.mine_shrink")
+        await until(lambda: "live.mine_grown" not in registry)
 
 
 async def test_npm_servers_over_stdio_and_http(tmp_path: Path) -> None:
@@ -273,7 +281,8 @@ def plain_source(**options: Any) -> list[Operation[Any]]:
 
 
 async def async_source(region: str) -> AsyncIterator[Operation[Any]]:
-    yield operation(ping.function, id=f"crm.{region}", type="query") if False else ping
+    assert region == "us"
+    yield ping
 
 
 @contextlib.asynccontextmanager

@@ -48,11 +48,11 @@ class Shape:
         return operation if spec is operation.spec else msgspec.structs.replace(operation, spec=spec)
 
     def _names(self, spec: OperationSpec) -> list[str]:
-        """What a pattern may mean: the id, the id without the source's namespace, the name, the source's own name."""
-        names = [spec.id]
+        """What a pattern may mean: the name, the id without the source's namespace, the id, the source's own name."""
+        names = [spec.name]
         if self._namespace is not None:
             names.append(spec.id.removeprefix(f"{self._namespace}."))
-        names.append(spec.name)
+        names.append(spec.id)
         original = spec.annotations.get("sourceName")
         return [*names, original] if isinstance(original, str) else names
 
