@@ -18,7 +18,7 @@ import msgspec
 MAGIC = b"operations catalogue 1\n"
 _LENGTH = 8
 Stamp = tuple[str, int, int]
-"""A path, when it was changed, and its size; -1 for one that is not there."""
+"""A path, when it was changed, and its size; for a folder, a number for its names; -1 for one that is not there."""
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -141,11 +141,23 @@ def stamp(path: str) -> Stamp:
     """What tells a file from itself after a change."""
     try:
         state = os.stat(path)
+        if (state.st_mode & 0o170000) == 0o040000:
+            return path, _names_in(path), 0
     except OSError:
         return path, -1, -1
-    # A folder's size says nothing; when it was changed tells whether names came or went.
-    is_folder = (state.st_mode & 0o170000) == 0o040000
-    return path, state.st_mtime_ns, 0 if is_folder else state.st_size
+    return path, state.st_mtime_ns, state.st_size
+
+
+def _names_in(folder: str) -> int:
+    """A number that changes when a module or a folder comes or goes, and not for other files, such as this cache."""
+    with os.scandir(folder) as found:
+        names = sorted(
+            entry.name
+            for entry in found
+            if not entry.name.startswith((".", "__pycache__")) and (entry.name.endswith(".py") or entry.is_dir())
+        )
+    digest = blake2b("/".join(names).encode(errors="surrogateescape"), digest_size=7).digest()
+    return int.from_bytes(digest, "big")
 
 
 def has_changed(known: Stamp) -> bool:

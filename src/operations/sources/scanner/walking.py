@@ -67,7 +67,8 @@ def _walk_folder(place: Place, folder: str, below: tuple[str, ...], found: Walk,
     except OSError as error:
         found.skipped.append(Skipped(folder, f"the folder cannot be listed: {error.strerror or error}"))
         return
-    found.folders.append(folder)
+    if place.only is None:
+        found.folders.append(folder)
     for entry in _relevant(entries, place, folder):
         path = posixpath.join(folder, entry.name)
         if not entry.is_folder:
