@@ -83,8 +83,9 @@ def test_what_is_no_secret_is_shown(tmp_path: Path) -> None:
         [sources.b]
         command = "npx"
         args = ["-y", "server", "--port", "${PORT:-80}", "https://host/path"]
+        rename = { get_token = "token" }
         [access]
-        "a.*" = ["a"]
+        "auth.tokens" = ["auth"]
         """,
         {"TOKEN": "t0ken-value"},
     )
@@ -102,9 +103,10 @@ def test_what_is_no_secret_is_shown(tmp_path: Path) -> None:
                 "kind": "mcp",
                 "command": "npx",
                 "args": ["-y", "server", "--port", "${PORT:-80}", "https://host/path"],
+                "rename": {"get_token": "token"},
             },
         },
-        "access": {"a.*": ["a"]},
+        "access": {"auth.tokens": ["auth"]},
     }
     assert repr(config) == f"Config(path='{tmp_path}/operations.toml', sources=['a', 'b'])"
     assert {"t0ken-value"} <= set(secret_values(config))

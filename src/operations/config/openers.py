@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -17,6 +16,7 @@ from operations.config.models import Source
 from operations.config.settings import EntryPointSettings, MCPSettings, OpenAPISettings, PythonSettings
 from operations.errors import CallError, ErrorCode
 from operations.sources.scanner import OperationManifest, Skipped, scan_operations
+from operations.sources.scanner.background import in_background
 from operations.spec import Operation
 
 
@@ -50,7 +50,7 @@ async def open_source(source: Source, stack: AsyncExitStack) -> Opened:
 
 
 async def _open_python(source: Source, settings: PythonSettings) -> Opened:
-    found = await asyncio.to_thread(_scan, source, settings)
+    found = await in_background(_scan, source, settings)
     unanswered: list[Operation[Any]] = [Operation(spec=spec) for spec in found.specs]
     return Opened(
         operations=[*found.operations, *unanswered],
@@ -109,6 +109,6 @@ def document_path(folder: Path, settings: OpenAPISettings) -> Path:
 async def _open_entry_point(source: Source, settings: EntryPointSettings, stack: AsyncExitStack) -> Opened:
     from operations.sources import third_party
 
-    function = await asyncio.to_thread(third_party.find_source, settings.entry_point)
+    function = await in_background(third_party.find_source, settings.entry_point)
     operations = await stack.enter_async_context(third_party.open_source(function, settings.options))
     return Opened(operations=operations, prefix=settings.namespace)

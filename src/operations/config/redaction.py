@@ -19,6 +19,7 @@ _PUBLIC = frozenset(
     {"type", "location", "header_name", "prefix", "token_url", "scopes", "client_id", "issuer", "scope"}
 )
 _JWT_KEY = ("jwt", "key")
+_NAMES_ONLY = frozenset({"access", "rename", "allow", "deny"})
 _FLAG = re.compile(r"(--?[\w-]+)(=)?", re.S)
 _HEADER_FLAG = re.compile(r"--?(H|header|headers|e|env|u|user)$")
 _ASSIGNED = re.compile(r"([\w.-]+)(\s*[:=]\s*)(.+)", re.S)
@@ -103,7 +104,7 @@ def _walk(value: Any, key: tuple[str, ...], hide: Hide) -> Any:
 
 def _is_secret(key: tuple[str, ...]) -> bool:
     """Whether what is at a key is secret whatever it is."""
-    if not key:
+    if not key or key[0] in _NAMES_ONLY:
         return False
     if key[-2:] == _JWT_KEY:
         return True

@@ -22,9 +22,10 @@ def toml_lines(text: str) -> dict[Key, int]:
     lines: dict[Key, int] = {}
     counts: dict[Key, int] = {}
     prefix: Key = ()
-    position = 0
+    position, counted, line = 0, 0, 1
     while position < len(text):
-        line = text.count("\n", 0, position) + 1
+        line += text.count("\n", counted, position)
+        counted = position
         header = _HEADER.match(text, position)
         assignment = None if header else _ASSIGNMENT.match(text, position)
         if header is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 from pathlib import Path
 
@@ -24,6 +25,10 @@ BROKEN = {
     "sibling": ("from .nothere import x", "it imports 'nothere', which is not there (line 1)"),
     "beside": ("import a_good", "it imports 'a_good', which is not there (line 1); it is beside it: `from . import"),
     "recursion": ("def f(): f()\nf()", "RecursionError"),
+    "scans": (
+        "from operations.sources.scanner import scan_operations\nscan_operations(__file__)",
+        "a module that is being scanned cannot scan",
+    ),
     "generator_exit": ("raise GeneratorExit", "GeneratorExit"),
     "circle_a": ("from .circle_b import b\na = 1", "circular import"),
     "arguments": ("import argparse; argparse.ArgumentParser().parse_args(['--x'])", "it exits when it is imported"),
@@ -89,3 +94,23 @@ def test_a_folder_that_cannot_be_listed_is_reported(tmp_path: Path) -> None:
 
     manifest = scan_operations("closed", Refusing())  # type: ignore[arg-type]
     assert [skip.reason for skip in manifest.skipped] == ["the folder cannot be listed: Permission denied"]
+
+
+def test_a_program_does_not_wait_at_its_end_for_a_module_that_never_ends(tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": "import threading; threading.Event().wait()"})
+    program = f"""
+import asyncio
+from operations.sources.scanner import scan_operations
+from operations.sources.scanner.background import in_background
+
+async def main():
+    try:
+        async with asyncio.timeout(0.2):
+            await in_background(scan_operations, {str(tmp_path)!r})
+    except TimeoutError:
+        print("gave up")
+
+asyncio.run(main())
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
+    assert run.stdout == "gave up\n"

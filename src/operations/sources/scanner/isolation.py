@@ -12,8 +12,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from operations.errors import CallError, ErrorCode
+
 _MOST_TEXT = 300
 _importing = threading.Lock()
+_inside = threading.local()
 
 
 def import_isolated(name: str, path: str, *, timeout: float) -> ModuleType | str:
@@ -22,9 +25,14 @@ def import_isolated(name: str, path: str, *, timeout: float) -> ModuleType | str
     It is imported in a thread of its own: an exit, an interrupt or an endless loop in it ends or holds up that thread
     only. What it prints goes to stderr, and there is nobody to answer what it asks.
     """
+    if getattr(_inside, "importing", False):
+        # It would wait for itself, and import the module again that asked for it.
+        message = "a module that is being scanned cannot scan: call scan_operations in a function"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
     outcome: list[ModuleType | str] = []
 
     def work() -> None:
+        _inside.importing = True
         try:
             outcome.append(importlib.import_module(name))
         except BaseException as error:  # noqa: BLE001  # whatever a module does, it is only left out

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from operations.catalogue import OperationCatalogue
+from operations.sources.scanner.background import in_background
 from operations.sources.scanner.files import ScannerFS
 from operations.sources.scanner.manifest import ManifestChange, OperationManifest
 from operations.sources.scanner.scan import Scanner
@@ -34,8 +35,8 @@ async def watch_operations(
     `on_change` is called with the first scan and after each change; `registry` gets what was added or changed and loses
     what is gone, and nothing else in it is touched.
     """
-    scanner = await asyncio.to_thread(Scanner, path, fs, timeout=timeout)
-    manifest = await asyncio.to_thread(scanner.scan)
+    scanner = await in_background(Scanner, path, fs, timeout=timeout)
+    manifest = await in_background(scanner.scan)
     ids = sorted(manifest.origins)
     change: ManifestChange | None = ManifestChange(manifest=manifest, added=ids, skipped=manifest.skipped)
     before = OperationManifest()
@@ -48,7 +49,7 @@ async def watch_operations(
             if inspect.isawaitable(answer):
                 await answer
         await asyncio.sleep(interval)
-        change = await asyncio.to_thread(scanner.rescan)
+        change = await in_background(scanner.rescan)
 
 
 def _apply(registry: OperationCatalogue, before: OperationManifest, after: OperationManifest) -> None:
