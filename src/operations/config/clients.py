@@ -10,7 +10,7 @@ import msgspec
 
 from operations.config.models import Source
 from operations.config.settings import AuthSettings, MCPSettings, OpenAPISettings
-from operations.config.variables import read_variables
+from operations.config.variables import read_variable_file
 from operations.errors import CallError, ErrorCode
 from operations.sources.mcp.config import MCPClientConfig, MCPOAuth, namespace_of
 from operations.sources.openapi.config import HTTPAuth, HTTPLimits, HTTPRetry, HTTPServiceConfig
@@ -125,11 +125,9 @@ def _env_file(settings: MCPSettings, folder: Path) -> dict[str, str]:
     if settings.env_file is None:
         return {}
     path = folder / Path(settings.env_file).expanduser()
-    try:
-        values, bad = read_variables(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise CallError(ErrorCode.VALIDATION_ERROR, f"env_file {path} cannot be read: {reason}") from None
-    if bad:
-        raise CallError(ErrorCode.VALIDATION_ERROR, f"env_file {path}:{bad[0]}: not NAME=value")
-    return values
+    file = read_variable_file(path)
+    if file.unreadable is not None:
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"env_file: {file.unreadable}")
+    if file.bad_lines:
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"env_file: {path}:{file.bad_lines[0]}: a line is NAME=value")
+    return dict(file.values)

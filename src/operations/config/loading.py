@@ -15,7 +15,7 @@ from operations.config.models import Config, Source
 from operations.config.problems import ConfigProblem, Key, problems_error
 from operations.config.settings import AccessRule, FileSettings, HubSettings, TransportSettings
 from operations.config.sources import SourceTable, choose_kind, explain_misfit
-from operations.config.variables import UnsupportedVariable, VariableProblem, Variables, fill_tree, read_variables
+from operations.config.variables import UnsupportedVariable, VariableProblem, Variables, fill_tree, read_variable_file
 from operations.errors import CallError, ErrorCode
 
 _SOURCES = "sources"
@@ -193,15 +193,13 @@ class _Reading:
             if not isinstance(filled, str):
                 continue
             path = checker.document.path.parent / Path(filled).expanduser()
-            try:
-                values, bad = read_variables(path.read_text(encoding="utf-8-sig"))
-            except (OSError, UnicodeDecodeError) as error:
-                reason = getattr(error, "strerror", None) or "it is not UTF-8"
-                checker.report(place, f"{path} cannot be read: {reason}")
+            file = read_variable_file(path)
+            if file.unreadable is not None:
+                checker.report(place, file.unreadable)
                 continue
             self._files[path] = None
-            self.problems += [ConfigProblem(path, line, "", "a line is NAME=value") for line in bad]
-            self._file_variables |= values
+            self.problems += [ConfigProblem(path, line, "", "a line is NAME=value") for line in file.bad_lines]
+            self._file_variables |= file.values
 
 
 def _check_transport(checker: Checker, transport: TransportSettings, key: Key) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from operations.config.problems import Key
 
@@ -91,6 +94,25 @@ def fill_tree(value: Any, variables: Variables, key: Key, report: Callable[[Key,
     if isinstance(value, list):
         return [fill_tree(item, variables, (*key, number), report) for number, item in enumerate(value)]
     return value
+
+
+class VariableFile(msgspec.Struct, frozen=True):
+    """A file of variables that was read, or what is wrong with it."""
+
+    values: Mapping[str, str] = {}
+    bad_lines: Sequence[int] = ()
+    unreadable: str | None = None
+
+
+def read_variable_file(path: Path) -> VariableFile:
+    """The variables in a file; never raises."""
+    try:
+        values, bad = read_variables(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        return VariableFile(unreadable=f"{path} cannot be read: {error.strerror or error}")
+    except UnicodeDecodeError:
+        return VariableFile(unreadable=f"{path} cannot be read: it is not UTF-8")
+    return VariableFile(values, bad)
 
 
 def read_variables(text: str) -> tuple[dict[str, str], list[int]]:
