@@ -6,16 +6,18 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 
 
 @contextmanager
-def serving(application: Any) -> Iterator[str]:
+def serving(application: Any, *, lifespan: Literal["on", "off"] = "off", port: int = 0) -> Iterator[str]:
     """Serve the application on uvicorn in a thread of its own; gives its base URL."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
-    config = uvicorn.Config(application, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=1)
+    listener = socket.create_server(("127.0.0.1", port), backlog=2048)
+    config = uvicorn.Config(
+        application, log_level="critical", lifespan=lifespan, ws="none", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -153,7 +153,10 @@ def test_the_table_of_a_project_file(tmp_path: Path) -> None:
         ("[sources.a]\nurl = 'x'\nauth = { type = 'basic' }", "1: sources.a: basic needs username and password"),
         ("[sources.a]\nurl = 'x'\nauth = { token = 'x' }", "3: sources.a.auth: type is missing"),
         ("[sources.a]\nurl = 'x'\nauth = 'token'", "3: sources.a.auth: a table is wanted, not text"),
-        ("[sources.a]\nurl = 'x'\noauth = { client_id = 'x' }", "3: sources.a.oauth: client_secret is missing"),
+        (
+            "[sources.a]\nurl = 'x'\noauth = { client = 'x' }",
+            "3: sources.a.oauth.client: the key is not known; did you mean",
+        ),
         ("[sources.a]\nopenapi='x'\n[sources.a.retry]\ntries = 3", "4: sources.a.retry.tries: the key is not known"),
         ("[access]\n'a.*' = 'x'", "2: access.a.*: expected array, got str"),
         ("[access]\n'a.*' = { scope = [] }", "2: access.a.*.scope: the key is not known; did you mean scopes?"),

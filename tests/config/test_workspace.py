@@ -121,6 +121,7 @@ async def test_one_registry_of_every_kind_of_source(tmp_path: Path, api: str) ->
         assert workspace.source_of("nobody.s") is None
 
 
+@pytest.mark.slow
 async def test_dead_sources_are_reported_and_the_others_work(tmp_path: Path, api: str) -> None:
     write(tmp_path, greeting(), "ops/hello.py")
     write(tmp_path, "raise ValueError('broken')", "ops/broken.py")
@@ -212,6 +213,7 @@ async def test_a_server_that_changes_its_tools_is_followed_in_shape(tmp_path: Pa
         await until(lambda: "live.mine_grown" not in registry)
 
 
+@pytest.mark.slow
 async def test_npm_servers_over_stdio_and_http(tmp_path: Path) -> None:
     async with everything_over_http() as url:
         text = f"""
@@ -252,6 +254,7 @@ async def test_what_editors_cannot_share_is_reported_when_it_is_opened(tmp_path:
         assert "asked for by VS Code" in str(report.problem)
 
 
+@pytest.mark.slow
 async def test_leaving_while_sources_open_leaves_nothing(tmp_path: Path) -> None:
     command = f"command = '{sys.executable}'\nargs = ['-c', 'import time; time.sleep(600)']\n"
     config = load_config(write(tmp_path, f"[sources.a]\n{command}[sources.b]\n{command}"), environ={})

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from operations.config.consent import CONSENT_SECONDS, Consent, ShowConsent
 from operations.config.models import Source
 from operations.config.settings import AuthSettings, MCPSettings, OpenAPISettings
 from operations.config.variables import read_variable_file
@@ -21,9 +22,12 @@ def namespace_for(source: Source) -> str:
     return source.settings.namespace or namespace_of(source.name)
 
 
-def mcp_config(settings: MCPSettings, folder: Path) -> MCPClientConfig:
+def mcp_config(
+    settings: MCPSettings, folder: Path, *, name: str = "", show_consent: ShowConsent | None = None
+) -> MCPClientConfig:
     """How an MCP server is reached; raises where the settings do not fit together."""
-    oauth = _mcp_oauth(settings, folder)
+    oauth = _mcp_oauth(settings, folder, name, show_consent)
+    patience = CONSENT_SECONDS if show_consent is not None and asks_user(settings) else 0.0
     headers = {**_auth_headers(settings.auth), **settings.headers}
     env = {**_env_file(settings, folder), **settings.env}
     is_command = settings.command is not None
@@ -36,7 +40,7 @@ def mcp_config(settings: MCPSettings, folder: Path) -> MCPClientConfig:
         headers=headers,
         oauth=oauth,
         timeout=settings.timeout,
-        connect_timeout=settings.connect_timeout,
+        connect_timeout=max(settings.connect_timeout, patience),
         max_message_bytes=settings.max_message_bytes,
         protocol=settings.protocol,
         trace=settings.trace,
@@ -91,19 +95,30 @@ def _http_auth(auth: AuthSettings) -> HTTPAuth:
     return HTTPAuth(**msgspec.structs.asdict(auth))
 
 
-def _mcp_oauth(settings: MCPSettings, folder: Path) -> MCPOAuth | None:
-    given: dict[str, Any]
-    if settings.oauth is not None:
-        given = msgspec.structs.asdict(settings.oauth)
-        storage = given.pop("storage")
-        if storage is not None:
-            given["storage"] = folder / Path(storage).expanduser()
-        return MCPOAuth(**given)
-    auth = settings.auth
-    if auth is None or auth.type != "oauth2":
-        return None
-    check_auth(auth)
-    return MCPOAuth(client_id=auth.client_id, client_secret=auth.client_secret, scope=" ".join(auth.scopes) or None)
+def asks_user(settings: MCPSettings) -> bool:
+    """Whether opening a server may need a user's consent."""
+    return settings.oauth is not None and settings.oauth.asks_user
+
+
+def _mcp_oauth(settings: MCPSettings, folder: Path, name: str, show_consent: ShowConsent | None) -> MCPOAuth | None:
+    auth, oauth = settings.auth, settings.oauth
+    if oauth is None:
+        if auth is None or auth.type != "oauth2":
+            return None
+        check_auth(auth)
+        return MCPOAuth(client_id=auth.client_id, client_secret=auth.client_secret, scope=" ".join(auth.scopes) or None)
+    if not oauth.asks_user and (oauth.client_id is None or oauth.client_secret is None):
+        message = "oauth: client_credentials needs client_id and client_secret"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
+    given: dict[str, Any] = msgspec.structs.asdict(oauth)
+    del given["grant"]
+    storage = given.pop("storage")
+    if storage is not None:
+        given["storage"] = folder / Path(storage).expanduser()
+    if oauth.asks_user:
+        consent = Consent(name, oauth.redirect_uri, show_consent)
+        given |= {"open_url": consent.open_url, "wait_for_redirect": consent.wait}
+    return MCPOAuth(**given)
 
 
 def _auth_headers(auth: AuthSettings | None) -> dict[str, str]:

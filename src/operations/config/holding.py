@@ -7,9 +7,12 @@ import logging
 import time
 from contextlib import AsyncExitStack
 
+from operations.config.clients import asks_user
+from operations.config.consent import CONSENT_SECONDS, ShowConsent
 from operations.config.models import Config, Source
 from operations.config.openers import Opened, open_source
 from operations.config.reports import SourceReport, failure_report
+from operations.config.settings import MCPSettings
 from operations.errors import CallError, ErrorCode
 
 _log = logging.getLogger("operations.config")
@@ -20,9 +23,10 @@ Outcome = tuple[Opened | None, SourceReport]
 class SourceHolder:
     """Opens one source and holds it open; whatever goes wrong is in the report, and harms no other source."""
 
-    def __init__(self, config: Config, source: Source) -> None:
+    def __init__(self, config: Config, source: Source, show_consent: ShowConsent | None = None) -> None:
         self._config = config
         self._source = source
+        self._show_consent = show_consent
         self._closing = asyncio.Event()
         self._is_open = False
         self._task: asyncio.Task[None] | None = None
@@ -57,10 +61,12 @@ class SourceHolder:
     async def _attempt(self, stack: AsyncExitStack) -> Outcome:
         source, started = self._source, time.perf_counter()
         limit = source.settings.open_timeout
+        if self._show_consent is not None and isinstance(source.settings, MCPSettings) and asks_user(source.settings):
+            limit = max(limit, CONSENT_SECONDS)
         failure: BaseException
         try:
             async with asyncio.timeout(limit) as scope:
-                opened = await open_source(source, stack)
+                opened = await open_source(source, stack, self._show_consent)
             seconds = time.perf_counter() - started
             count = len(opened.operations)
             report = SourceReport(name=source.name, kind=source.kind, state="ready", operations=count, seconds=seconds)

@@ -12,6 +12,7 @@ import msgspec
 
 from operations.catalogue import OperationCatalogue
 from operations.config.clients import mcp_config, namespace_for, service_config
+from operations.config.consent import ShowConsent
 from operations.config.models import Source
 from operations.config.settings import EntryPointSettings, MCPSettings, OpenAPISettings, PythonSettings
 from operations.errors import CallError, ErrorCode
@@ -35,7 +36,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """Registers what it offers and keeps that up to date, for a source whose operations come and go."""
 
 
-async def open_source(source: Source, stack: AsyncExitStack) -> Opened:
+async def open_source(source: Source, stack: AsyncExitStack, show_consent: ShowConsent | None = None) -> Opened:
     """Open a source; what closes it goes on the stack. Raises whatever went wrong."""
     if source.problem is not None:
         raise CallError(ErrorCode.VALIDATION_ERROR, source.problem)
@@ -43,7 +44,7 @@ async def open_source(source: Source, stack: AsyncExitStack) -> Opened:
     if isinstance(settings, PythonSettings):
         return await _open_python(source, settings)
     if isinstance(settings, MCPSettings):
-        return await _open_mcp(source, settings, stack)
+        return await _open_mcp(source, settings, stack, show_consent)
     if isinstance(settings, OpenAPISettings):
         return await _open_api(source, settings, stack)
     return await _open_entry_point(source, settings, stack)
@@ -75,11 +76,14 @@ def python_place(folder: Path, settings: PythonSettings) -> str | Path:
     return settings.python if is_name else path
 
 
-async def _open_mcp(source: Source, settings: MCPSettings, stack: AsyncExitStack) -> Opened:
+async def _open_mcp(
+    source: Source, settings: MCPSettings, stack: AsyncExitStack, show_consent: ShowConsent | None
+) -> Opened:
     from operations.sources.mcp.client import MCPClient
 
     namespace = namespace_for(source)
-    client = MCPClient(namespace, mcp_config(settings, source.folder))
+    config = mcp_config(settings, source.folder, name=source.name, show_consent=show_consent)
+    client = MCPClient(namespace, config)
     stack.push_async_callback(client.close)
     await client.open()
     return Opened(operations=client.operations, namespace=namespace, follow=client.register_all)

@@ -67,13 +67,27 @@ class LimitSettings(Settings, frozen=True, kw_only=True):
 
 
 class OAuthSettings(Settings, frozen=True, kw_only=True):
-    """How an MCP server over HTTP authorises this client: client credentials."""
+    """How an MCP server over HTTP authorises this client: by a user's consent, or by the client's own secret."""
 
-    client_id: Annotated[str, Meta(description="The client's id.")]
-    client_secret: Annotated[str, Meta(description="The client's secret.")]
+    grant: Annotated[
+        Literal["authorization_code", "client_credentials"] | None,
+        Meta(description="A user's consent, or the client's secret; if not said, the latter where there is a secret."),
+    ] = None
+    client_id: Annotated[str | None, Meta(description="The client's id; without one it registers itself.")] = None
+    client_secret: Annotated[str | None, Meta(description="The client's secret.")] = None
     scope: Annotated[str | None, Meta(description="The scope asked for.")] = None
     issuer: Annotated[str | None, Meta(description="The authorisation server the credentials belong to.")] = None
     storage: Annotated[str | None, Meta(description="The folder tokens are kept in.")] = None
+    redirect_uri: Annotated[
+        str, Meta(description="Where the user's browser is sent back to: an address of this machine.")
+    ] = "http://localhost:8765/callback"
+
+    @property
+    def asks_user(self) -> bool:
+        """Whether a user's consent is needed."""
+        return (
+            self.grant or ("client_credentials" if self.client_secret else "authorization_code")
+        ) != "client_credentials"
 
 
 class SourceSettings(Settings, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
+from operations.config.consent import ShowConsent
 from operations.config.holding import SourceHolder
 from operations.config.models import Config, Source
 from operations.config.openers import Opened
@@ -64,16 +65,19 @@ async def open_workspace(
     *,
     only: Collection[str] | None = None,
     on_progress: Callable[[SourceReport], None] | None = None,
+    show_consent: ShowConsent | None = None,
 ) -> AsyncIterator[Workspace]:
     """Open the sources of a configuration, all at once, or `only` those named; a dead one harms no other.
 
-    `on_progress` is called with the report of each source when it is ready or has failed.
+    `on_progress` is called with the report of each source when it is ready or has failed. `show_consent` is called with
+    the name of a source and the address at which a user allows it, for MCP servers that ask for that; without it these
+    fail.
     """
     sources = _choose(config, only)
     workspace = Workspace(config)
     async with AsyncExitStack() as stack:
         stack.callback(workspace.registry.close)
-        holders = [SourceHolder(config, source) for source in sources]
+        holders = [SourceHolder(config, source, show_consent) for source in sources]
         stack.push_async_callback(_close_all, holders)
         outcomes = await _open_all(holders, on_progress)
         # In the order of the file, so that who gets a name that two want does not depend on who was faster.
