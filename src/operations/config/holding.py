@@ -49,6 +49,8 @@ class SourceHolder:
         try:
             async with AsyncExitStack() as stack:
                 found = await self._attempt(stack)
+                if outcome.done():
+                    return  # nobody waits for it any more
                 self._is_open = found[0] is not None
                 outcome.set_result(found)
                 if self._is_open:

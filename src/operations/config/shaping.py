@@ -95,12 +95,17 @@ class ShapedCatalogue(OperationCatalogue):
         self._registry = registry
         self._shape = shape
         self._owner_of = owner_of
-        self._shaped: dict[str, Operation[Any]] = {}
+        self._shaped: dict[str, str] = {}
+        self._owned: dict[str, None] = {}
 
     @property
     def ids(self) -> list[str]:
         """The ids in the registry that are this source's."""
-        return [operation.id for operation in self._shaped.values()]
+        return list(self._owned)
+
+    def owns(self, operation_id: str) -> bool:
+        """Whether an id in the registry is this source's."""
+        return operation_id in self._owned
 
     def register_all(self, operations: Iterable[Operation[Any]], *, replace: bool = False) -> None:
         """Register in the source's view, and what is let in in the registry."""
@@ -138,14 +143,15 @@ class ShapedCatalogue(OperationCatalogue):
             # A spec that came again: the handler registered for it stays.
             shaped = msgspec.structs.replace(before, spec=shaped.spec)
         self._registry.register(shaped)
-        self._shaped[operation.id] = shaped
+        self._shaped[operation.id] = shaped.id
+        self._owned[shaped.id] = None
 
     def _withdraw(self, operation_id: str) -> Operation[Any] | None:
-        shaped = self._shaped.pop(operation_id, None)
-        registered = None if shaped is None else self._registry.get_operation(shaped.id)
-        if registered is not None and shaped is not None:
-            self._registry.unregister(shaped.id)
-        return registered
+        shown = self._shaped.pop(operation_id, None)
+        if shown is None:
+            return None
+        del self._owned[shown]
+        return self._registry.unregister(shown) if shown in self._registry else None
 
 
 def _compile(pattern: str) -> re.Pattern[str]:

@@ -38,7 +38,7 @@ class Workspace:
 
     def source_of(self, operation_id: str) -> str | None:
         """The name of the source that an operation in the registry comes from."""
-        return next((name for name, view in self._views.items() if operation_id in view.ids), None)
+        return next((name for name, view in self._views.items() if view.owns(operation_id)), None)
 
     def ids_of(self, source: str) -> list[str]:
         """The ids of a source's operations in the registry."""

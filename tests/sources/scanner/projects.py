@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from operations.sources.scanner import FileEntry
 
 
 def write(folder: Path, files: Mapping[str, str]) -> Path:
@@ -25,3 +27,20 @@ from operations import operation
 def {name}(who: str) -> str:
     return "{word} " + who
 """
+
+
+class MemoryFS:
+    """Files in a mapping."""
+
+    def __init__(self, files: dict[str, str]) -> None:
+        self.files = files
+
+    def list(self, path: str) -> Iterable[FileEntry]:
+        below = {name.removeprefix(f"{path}/") for name in self.files if name.startswith(f"{path}/")}
+        if not below:
+            raise FileNotFoundError(path)
+        for name in {name.partition("/")[0] for name in below}:
+            yield FileEntry(name, is_folder=name not in below)
+
+    def read(self, path: str) -> bytes:
+        return self.files[path].encode()

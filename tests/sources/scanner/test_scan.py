@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from operations import CallError, ErrorCode, OperationRegistry
-from operations.sources.scanner import FileEntry, scan_operations
-from tests.sources.scanner.projects import greeting, write
+from operations.sources.scanner import scan_operations
+from tests.sources.scanner.projects import MemoryFS, greeting, write
 
 
 async def test_a_folder_gives_the_operations_of_its_modules_named_by_their_place(tmp_path: Path) -> None:
@@ -201,23 +200,6 @@ def test_names_that_are_no_identifiers(tmp_path: Path) -> None:
         "__main__.py": "it is a program (__main__)",
         "a.b.py": "its path has a dot in a name",
     }
-
-
-class MemoryFS:
-    """Files in a mapping."""
-
-    def __init__(self, files: dict[str, str]) -> None:
-        self.files = files
-
-    def list(self, path: str) -> Iterable[FileEntry]:
-        below = {name.removeprefix(f"{path}/") for name in self.files if name.startswith(f"{path}/")}
-        if not below:
-            raise FileNotFoundError(path)
-        for name in {name.partition("/")[0] for name in below}:
-            yield FileEntry(name, is_folder=name not in below)
-
-    def read(self, path: str) -> bytes:
-        return self.files[path].encode()
 
 
 def test_modules_come_from_the_file_system_that_is_given() -> None:

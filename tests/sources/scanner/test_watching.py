@@ -12,7 +12,7 @@ import pytest
 
 from operations import OperationRegistry
 from operations.sources.scanner import ManifestChange, watch_operations
-from tests.sources.scanner.projects import greeting, write
+from tests.sources.scanner.projects import MemoryFS, greeting, write
 
 
 @contextlib.asynccontextmanager
@@ -116,6 +116,23 @@ async def test_what_others_registered_stays(tmp_path: Path, caplog: pytest.LogCa
         (tmp_path / "a.py").unlink()
         assert (await changes.get()).removed == [ping.id]
         assert registry.get_operation(ping.id) is ping
+
+
+async def test_files_of_a_file_system_without_stamps_are_watched_by_their_content() -> None:
+    fs = MemoryFS({"virtual/a.py": greeting("one")})
+    registry = OperationRegistry()
+    changes: asyncio.Queue[ManifestChange] = asyncio.Queue()
+    watch = watch_operations("virtual", changes.put, registry=registry, fs=fs, interval=0.01)
+    task = asyncio.create_task(watch)
+    async with asyncio.timeout(30):
+        await changes.get()
+        fs.files["virtual/a.py"] = greeting("two")
+        assert (await changes.get()).replaced == ["a.greet"]
+        assert await call(registry, "a.greet") == "two Ada"
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    registry.close()
 
 
 async def test_a_spec_keeps_the_handler_that_was_registered_for_it(tmp_path: Path) -> None:

@@ -104,7 +104,17 @@ def _add(place: Place, path: str, below: tuple[str, ...], entry: FileEntry, foun
     if place.tree.is_isolated:
         namespace = ".".join(_UNUSABLE.sub("_", part) for part in parts or (Path(place.folder).name or "main",))
         place.tree.namespaces[name] = namespace
-    found.modules[path] = ModuleFile(path, name, namespace, entry.stamp)
+    found.modules[path] = ModuleFile(path, name, namespace, _stamp(place.tree.fs, path, entry))
+
+
+def _stamp(fs: ScannerFS, path: str, entry: FileEntry) -> object:
+    """What tells a file from itself after a change: its content, where the file system says nothing."""
+    if entry.stamp is not None:
+        return entry.stamp
+    try:
+        return fs.read(path)
+    except OSError:
+        return None
 
 
 def _has_init(folder: str, fs: ScannerFS) -> bool:
