@@ -62,8 +62,12 @@ class Checker:
         if origin is list and _holds_settings(arguments[0]) and isinstance(value, list):
             return [self._read_value(arguments[0], item, (*key, number)) for number, item in enumerate(value)]
         if origin is Literal and value not in arguments:
-            given = f"{str(value)!r:.40} is not known{nearest(str(value), arguments)}"
-            self.report(key, given if isinstance(value, str) else f"one of {', '.join(arguments)} is wanted")
+            advice = nearest(str(value), arguments)
+            # Only what is nearly right is quoted: anything else may be a secret in the wrong place.
+            is_slip = isinstance(value, str) and advice.startswith("; did")
+            self.report(
+                key, f"{value!r} is not known{advice}" if is_slip else f"one of {', '.join(arguments)} is wanted"
+            )
             return None
         return self._convert(wanted, value, key)
 

@@ -70,7 +70,8 @@ class Variables:
             message = f"{mention} is asked for by VS Code; write a variable of the environment in its place"
             raise UnsupportedVariable(message, mention)
         if _NAME.fullmatch(name) is None:
-            message = f"{mention} is not a variable: write ${{NAME}} or ${{NAME:-default}}, or $${{ for the text itself"
+            # What it says instead is not quoted: it may be part of a password.
+            message = "a ${…} that is not a variable: write ${NAME} or ${NAME:-default}, or $${ for the text itself"
             raise VariableProblem(message, mention)
         value = self._values.get(name)
         if value or (value is not None and not separator):
@@ -158,7 +159,7 @@ def _closing(text: str, start: int) -> int:
                 return position
         position += 1
     mention = text[start:]
-    raise VariableProblem(f"{mention} has no closing brace", mention)
+    raise VariableProblem("a ${ has no closing brace; write $${ for the text itself", mention)
 
 
 def _read_value(raw: str, quote: str) -> str | None:

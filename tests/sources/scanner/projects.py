@@ -34,13 +34,14 @@ class MemoryFS:
 
     def __init__(self, files: dict[str, str]) -> None:
         self.files = files
+        self.raw: dict[str, bytes] = {}
 
     def list(self, path: str) -> Iterable[FileEntry]:
-        below = {name.removeprefix(f"{path}/") for name in self.files if name.startswith(f"{path}/")}
+        below = {name.removeprefix(f"{path}/") for name in (*self.files, *self.raw) if name.startswith(f"{path}/")}
         if not below:
             raise FileNotFoundError(path)
         for name in {name.partition("/")[0] for name in below}:
             yield FileEntry(name, is_folder=name not in below)
 
     def read(self, path: str) -> bytes:
-        return self.files[path].encode()
+        return self.raw[path] if path in self.raw else self.files[path].encode()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from operations.sources.scanner import scan_operations
-from tests.sources.scanner.projects import greeting, write
+from tests.sources.scanner.projects import MemoryFS, greeting, write
 
 BROKEN = {
     "raises": ("x = 1\nraise ValueError('no\\nway')", "ValueError: no way (line 2)"),
@@ -114,3 +117,14 @@ asyncio.run(main())
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
     assert run.stdout == "gave up\n"
+
+
+@given(st.lists(st.binary(max_size=40) | st.text(max_size=40).map(str.encode), min_size=1, max_size=4))
+def test_files_of_anything_stop_no_scan(contents: list[bytes]) -> None:
+    fs = MemoryFS({"virtual/good.py": greeting()})
+    for number, content in enumerate(contents):
+        fs.raw[f"virtual/m{number}.py"] = content
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        manifest = scan_operations("virtual", fs)
+    assert "good.greet" in manifest.origins
