@@ -28,7 +28,7 @@ class ConfigProblem(msgspec.Struct, frozen=True):
 
 
 def problems_error(problems: Sequence[ConfigProblem]) -> CallError:
-    """The error for a configuration that cannot be used: a line for each problem, in their order, and the same as data."""
+    """The error for a configuration that cannot be used: a line for each problem, and the same as data."""
     files = list(dict.fromkeys(problem.file for problem in problems))
     problems = sorted(problems, key=lambda problem: (files.index(problem.file), problem.line))
     details: list[dict[str, Any]] = [
