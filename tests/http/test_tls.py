@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from operations import CallError, ErrorCode
 from operations.http import ClientOptions, HTTPClient, HTTPRequest, read_body
 from tests.http.certificates import Authority
 from tests.http.conftest import MakeClient
-from tests.http.servers import answering, raw_server, response
+from tests.http.servers import Exchange, answering, raw_server, response
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +73,25 @@ async def test_a_client_shows_its_certificate(make_client: MakeClient, authority
         with pytest.raises(CallError) as caught:
             await _get(make_client(ClientOptions(verify=verify)), server.port)
     assert caught.value.code is ErrorCode.UNAVAILABLE
+
+
+async def test_cancelled_calls_over_tls_leave_no_connection(make_client: MakeClient, context: ssl.SSLContext) -> None:
+    """With a client whose calls share connections, as soon as those that share with them are answered."""
+    release = asyncio.Event()
+
+    async def behaviour(exchange: Exchange) -> None:
+        await exchange.head()
+        await release.wait()
+        await exchange.write(response(b"ok"))
+        await exchange.gone()
+
+    client = make_client(ClientOptions(verify=False, max_idle=0))
+    async with raw_server(behaviour, tls=context) as server:
+        calls = [asyncio.create_task(_get(client, server.port)) for _ in range(40)]
+        await server.until_open(40)
+        for call in calls[::2]:
+            call.cancel()
+        release.set()
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(end) for end in ends] == [asyncio.CancelledError, bytes] * 20
+        await server.until_open(0)

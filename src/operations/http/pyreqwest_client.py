@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
@@ -12,13 +14,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from pyreqwest.client import Client, ClientBuilder
-from pyreqwest.exceptions import DetailedPyreqwestError, PoolTimeoutError, PyreqwestError, RequestTimeoutError
+from pyreqwest.exceptions import DetailedPyreqwestError, PyreqwestError, RequestTimeoutError
 from pyreqwest.http import HeaderMap, Url
 from pyreqwest.proxy import ProxyBuilder
 from pyreqwest.request import StreamRequest
 
 from operations.errors import CallError, ErrorCode
 from operations.http.client import ClientOptions, HTTPRequest, HTTPResponse
+from operations.http.lanes import Lane, Lanes
 from operations.http.rules import (
     check_method_and_headers,
     failure,
@@ -29,11 +32,17 @@ from operations.http.rules import (
     sent_headers,
     user_agent,
 )
+from operations.http.severing import CAN_SEVER, sever
 from operations.http.waiting import ExpiredError, within
 
 _PIECE = 65536
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.S)
+
+
+# How many calls share a client, and wait for each other when one of them is cancelled. A client that can check
+# certificates takes milliseconds to make; one for plain connections, microseconds.
+_SHARE_TLS = 16
 
 
 class PyreqwestClient:
@@ -42,35 +51,33 @@ class PyreqwestClient:
     Header names come in lower case and values of one name come together. A value that is not ASCII is out of
     pyreqwest's reach and reads as U+FFFD. The `Content-Encoding` and `Content-Length` of a decoded body are gone.
 
-    pyreqwest cannot take back a request that has gone out: when its task is cancelled before the response head is
-    there, the connection is let go when the server answers, or when the time that the request was given has passed.
+    pyreqwest cannot take back a request that has gone out, so the connection of one that is cancelled before the
+    response head is there is closed behind its back: at once, or for calls over TLS when the few others that share
+    its client have ended. Where that cannot be done (`severing`), it closes when the request's time is up.
     """
 
     def __init__(self, options: ClientOptions | None = None) -> None:
-        self._options = options or ClientOptions()
-        self._client: Client | None = _build(self._options)
-        self._streaming: Client | None = None
+        self._options = options = options or ClientOptions()
+        self._closed = False
+        # Streams have their own: reqwest counts silence per client, and a call may be silent for all of its timeout.
+        self._calls = _lanes(options, None, _SHARE_TLS)
+        self._streams = _lanes(options, options.read_timeout, 1)
 
     def send(self, request: HTTPRequest) -> AbstractAsyncContextManager[HTTPResponse]:
         """Send the request on entering the block, and let its connection go on leaving it."""
-        client = self._client
-        if client is None:
+        if self._closed:
             raise failure(request, "the client is closed", executed="no")
-        if request.stream:
-            # Its own client, for reqwest counts silence per client, and a call may be silent for all of its timeout.
-            client = self._streaming = self._streaming or _build(self._options, read_timeout=self._options.read_timeout)
-        timeout = head_timeout(request, self._options)
-        upload = None if request.body is None or isinstance(request.body, bytes) else _Upload(request)
-        return _Exchange(request, _prepare(client, request, timeout, upload), timeout, upload)
+        lanes = self._streams if request.stream else self._calls
+        return _Exchange(lanes, request, self._options)
 
     async def close(self) -> None:
-        """Close every connection; what is under way fails, at the latest when its time is up."""
-        # pyreqwest's own close() fails what is under way; idle connections close when the last reference goes.
-        clients = self._client, self._streaming
-        self._client = self._streaming = None
-        for client in clients:
-            if client is not None:
-                await client.close()
+        """Close every connection; what is under way fails."""
+        self._closed = True
+        for lane in self._calls.clear() + self._streams.clear():
+            # pyreqwest's own close() fails what is under way; idle connections close when the last reference goes.
+            await lane.client.close()
+            if lane.users:
+                sever(lane.mark, patience=0)
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,35 +86,61 @@ class PyreqwestClient:
         await self.close()
 
 
+def _lanes(options: ClientOptions, read_timeout: float | None, share_tls: int) -> Lanes[Client]:
+    def build(place: str, mark: int) -> Client:
+        return _build(options, place, mark, read_timeout)
+
+    def share(place: str) -> int:
+        if options.http2:
+            return sys.maxsize  # which has one connection for all
+        return 1 if place.startswith("http:") else share_tls
+
+    return Lanes(build, share, most=options.max_connections, most_idle=options.max_idle)
+
+
 class _Exchange:
     """One request and its response: entering sends it, leaving lets it go; the body is read once, by itself."""
 
-    __slots__ = ("_ended", "_reader", "_request", "_stream", "_timeout", "_upload", "headers", "status", "url")
+    __slots__ = (
+        *("_ended", "_lane", "_lanes", "_options", "_reader", "_request", "_stream", "_upload"),
+        *("headers", "status", "url"),
+    )
 
-    def __init__(
-        self, request: HTTPRequest, stream: StreamRequest, timeout: float | None, upload: _Upload | None
-    ) -> None:
+    def __init__(self, lanes: Lanes[Client], request: HTTPRequest, options: ClientOptions) -> None:
+        self._lanes = lanes
+        self._lane: Lane[Client] | None = None
         self._request = request
+        self._options = options
         # Held here alone: a cancelled task that somebody keeps would keep it too, and with it idle connections.
-        self._stream: StreamRequest | None = stream
-        self._timeout = timeout
-        self._upload = upload
+        self._stream: StreamRequest | None = None
+        self._upload: _Upload | None = None
         self._ended = False
         self.url = request.url
 
     async def __aenter__(self) -> Self:
-        assert self._stream is not None
+        request, body = self._request, self._request.body
+        timeout = head_timeout(request, self._options)
+        place = _place(request.url)
+        lane = self._lanes.take(place)
+        if lane is None:
+            lane, timeout = await self._wait(place, timeout)
+        self._lane = lane
         task = asyncio.current_task()
         cancelled = task.cancelling() if task else 0
         try:
+            if body is not None and not isinstance(body, bytes):
+                self._upload = _Upload(request)
+            self._stream = _prepare(lane.client, request, timeout, self._upload)
             # Without `stream`, the request carries its timeout into Rust, which costs less than a timer of ours.
             sending = self._stream.__aenter__()
-            head = await (within(self._timeout, sending) if self._request.stream else sending)
-        except (PyreqwestError, ExpiredError) as error:
-            self._give_up()
-            raise _failed(self._request, error) from None
-        except BaseException:
-            self._give_up()
+            head = await (within(timeout, sending) if request.stream else sending)
+        except (PyreqwestError, CallError) as error:
+            self._let_go()
+            raise (error if isinstance(error, CallError) else _failed(request, error)) from None
+        except BaseException as error:
+            self._let_go(patience=(self._options.connect_timeout or 60.0) + 1)
+            if isinstance(error, ExpiredError):
+                raise failure(request, "no answer in time", executed="unknown", code=ErrorCode.TIMEOUT) from None
             raise
         if task and task.cancelling() > cancelled:  # which pyreqwest swallows when the result is just there
             await self.close()
@@ -117,9 +150,21 @@ class _Exchange:
         self.headers = _read_headers(head.headers)
         return self
 
+    async def _wait(self, place: str, timeout: float | None) -> tuple[Lane[Client], float | None]:
+        """A lane when it is this request's turn, and the time that is left then."""
+        began = time.monotonic()
+        try:
+            lane = await within(timeout, self._lanes.wait(place))
+        except ExpiredError:
+            reason = "no connection was free in time"
+            raise failure(self._request, reason, executed="no", code=ErrorCode.TIMEOUT) from None
+        return lane, None if timeout is None else timeout - (time.monotonic() - began)
+
     async def __aexit__(self, *_: object) -> None:
         if self._upload is not None or not self._ended:
             await self.close()
+        elif self._lane is not None:
+            self._let_go()
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body, decoded, once."""
@@ -157,15 +202,21 @@ class _Exchange:
 
     async def close(self) -> None:
         """Let the connection go; one whose body was not read to its end is dropped."""
-        stream = self._stream
-        self._give_up()
-        if stream is not None:
-            await stream.__aexit__(None, None, None)
+        stream, self._stream = self._stream, None
+        try:
+            if self._upload is not None:
+                self._upload.stop()
+            if stream is not None:
+                await stream.__aexit__(None, None, None)
+        finally:
+            self._let_go()
 
-    def _give_up(self) -> None:
-        self._stream = None
+    def _let_go(self, *, patience: float | None = None) -> None:
+        lane, self._lane, self._stream = self._lane, None, None
         if self._upload is not None:
             self._upload.stop()
+        if lane is not None:
+            self._lanes.release(lane, patience=patience)
 
 
 class _Upload:
@@ -244,13 +295,11 @@ def _readable_headers(headers: HeaderMap) -> Iterator[tuple[str, str]]:
             yield name, "\ufffd"
 
 
-def _failed(request: HTTPRequest, error: PyreqwestError | ExpiredError) -> CallError:
+def _failed(request: HTTPRequest, error: PyreqwestError) -> CallError:
     """The error as the seam tells it; of pyreqwest's causes only the last, for the first shows the whole URL."""
-    if isinstance(error, ExpiredError):
-        return failure(request, "no answer in time", executed="unknown", code=ErrorCode.TIMEOUT)
     details = error.details if isinstance(error, DetailedPyreqwestError) else None
     causes = [cause["message"] for cause in (details and details["causes"]) or ()]
-    connecting = "client error (Connect)" in causes or isinstance(error, PoolTimeoutError)
+    connecting = "client error (Connect)" in causes
     reason = error.message if not causes or " for url (" in causes[-1] else causes[-1]
     return failure(
         request,
@@ -260,7 +309,13 @@ def _failed(request: HTTPRequest, error: PyreqwestError | ExpiredError) -> CallE
     )
 
 
-def _build(options: ClientOptions, *, read_timeout: float | None = None) -> Client:
+def _place(url: str) -> str:
+    """Scheme and authority of a URL: connections to another place are of no use to it."""
+    end = url.find("/", 8)
+    return url[:end] if end > 0 else url.partition("?")[0]
+
+
+def _build(options: ClientOptions, place: str, mark: int, read_timeout: float | None) -> Client:
     builder = (
         ClientBuilder()
         .user_agent(user_agent())
@@ -268,7 +323,6 @@ def _build(options: ClientOptions, *, read_timeout: float | None = None) -> Clie
         .referer(False)
         .default_cookie_store(False)
         .http2(options.http2)
-        .max_connections(options.max_connections)
         .pool_idle_timeout(None if options.idle_timeout is None else _duration(options.idle_timeout))
     )
     if options.max_idle is not None:
@@ -281,7 +335,12 @@ def _build(options: ClientOptions, *, read_timeout: float | None = None) -> Clie
         builder.no_proxy()
     if options.proxy is not None:
         builder.proxy(ProxyBuilder.all(options.proxy))
-    _set_up_tls(builder, options)
+    if CAN_SEVER:
+        builder.tcp_user_timeout(timedelta(milliseconds=mark))
+    if place.startswith("http:") and not (options.proxy or options.trust_env):
+        builder.danger_accept_invalid_certs(True)  # there is none on the way, and reading all authorities takes long
+    else:
+        _set_up_tls(builder, options)
     return builder.build()
 
 
