@@ -288,10 +288,18 @@ def subscribe(
 def _admit_input(operation: Operation[Any], input: Any) -> Any:
     """The input as the handler gets it, or one `VALIDATION_ERROR` that lists everything wrong with it."""
     value = {} if input is None else input
+    if operation.set_aside is not None:
+        parts = operation.set_aside(value)
+        if parts is not None:
+            return parts.put_back(_admit_data(operation, parts.shown, given=True))
+    return _admit_data(operation, value, given=input is not None)
+
+
+def _admit_data(operation: Operation[Any], value: Any, *, given: bool) -> Any:
     schema = operation.spec.input_schema
     if schema.check(value):
         return value
-    if input is None and _takes_null(schema):
+    if not given and _takes_null(schema):
         return None
     # Values that are not JSON (a model, a datetime, a tuple) are welcome where their JSON form fits.
     try:

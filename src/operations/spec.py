@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, Generic, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -120,6 +120,17 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return cls(**known)
 
 
+class InputParts(Protocol):
+    """An input in which something stands in for what is no data, and the way back once it was validated."""
+
+    @property
+    def shown(self) -> Any:
+        """The input as its schema sees it."""
+
+    def put_back(self, value: Any) -> Any:
+        """The validated input with everything in its place."""
+
+
 class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     """A spec with what runs it: a handler for `execute`, a stream for `subscribe`, or both."""
 
@@ -136,6 +147,8 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     """What is wrong with an input beyond what its schema can say, where the handler's own types know."""
     describes: Callable[[ResponseEnvelope[Any]], bool] | None = None
     """Whether the output schema speaks of this result at all; a source that knows better says so."""
+    set_aside: Callable[[Any], InputParts | None] | None = None
+    """Takes out of an input what is no data, such as a file to send; None where inputs are data, as they mostly are."""
     wants_context: bool = True
     """False where the handler asks its context for neither request id nor env, which then need not be made."""
 

@@ -537,12 +537,13 @@ async def test_a_header_or_cookie_value_never_leaves_its_place(client: Client, n
 
 
 async def test_only_a_post_becomes_a_get_when_it_is_moved(shop: Shop, url: str) -> None:
+    from operations.sources.openapi.bodies import Body
     from operations.sources.openapi.exchange import _redirected
     from operations.sources.openapi.requests import origin
 
     def moved(method: str, status: int) -> Any:
         request = HTTPRequest(method=method, url=f"{url}/a", body=b"x")
-        followed = _redirected(request, status, f"{url}/b", origin(url))
+        followed = _redirected(request, Body(None, b"x"), status, f"{url}/b", origin(url))
         return None if followed is None else (followed.method, followed.body)
 
     assert moved("POST", 301) == ("GET", None)

@@ -5,6 +5,7 @@ Pure but for one look at the size of each file that is to be sent; knows nothing
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -16,15 +17,9 @@ import msgspec
 from operations.errors import CallError, ErrorCode
 from operations.sources.openapi.forms import Encoding, encode_form
 from operations.sources.openapi.media import essence, is_json
-from operations.sources.openapi.multipart import (
-    Content,
-    FileContent,
-    encode_multipart,
-    guess_type,
-    is_file,
-    upload_of,
-)
+from operations.sources.openapi.multipart import encode_multipart, guess_type
 from operations.sources.openapi.parameters import header_text, json_bytes, reason_of, scalar_text
+from operations.sources.openapi.uploads import Content, FileContent, is_file, upload_of
 
 Kind = Literal["json", "form", "multipart", "lines", "yaml", "xml", "text", "other"]
 Shape = Literal["file", "text", "object with files", "object", "array", "primitive"]
@@ -61,23 +56,38 @@ class Body(msgspec.Struct, frozen=True):
         """How many bytes will be sent; None where nobody can know before."""
         total = len(self.data or b"")
         for part in self.parts:
-            size = part.size if isinstance(part, FileContent) else len(part)
+            size = len(part) if isinstance(part, bytes) else part.size
             if size is None:
                 return None
             total += size
         return total
+
+    @property
+    def spent(self) -> bool:
+        """Whether it was sent and cannot be sent again."""
+        return any(not isinstance(part, bytes) and part.spent for part in self.parts)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The body piece by piece, files read as they are sent."""
         if self.data:
             yield self.data
         for part in self.parts:
-            if isinstance(part, FileContent):
+            if isinstance(part, bytes):
+                yield part
+            else:
                 async with aclosing(part.chunks()) as chunks:
                     async for chunk in chunks:
                         yield chunk
-            else:
-                yield part
+
+    def shown(self) -> Any:
+        """The body as data: its bytes, or its parts, with the path and size of those that are files."""
+        return self.data if self.data is not None else [_shown(part) for part in self.parts]
+
+
+def _shown(part: Content) -> Any:
+    if isinstance(part, bytes):
+        return part
+    return {"path": str(part.path) if isinstance(part, FileContent) else None, "size": part.size}
 
 
 def choose_media_type(available: Sequence[str], value: Any, requested: str | None = None) -> str:
@@ -133,7 +143,8 @@ def _concrete(offered: str, shape: Shape, value: Any) -> str:
     if bare in ("text/*", "multipart/*"):
         return {"text/*": "text/plain", "multipart/*": "multipart/form-data"}[bare]
     filename = value.get("filename") if isinstance(value, dict) else value
-    return guess_type(bare, str(filename)) if shape == "file" and not isinstance(filename, bytes) else fitting
+    named = shape == "file" and isinstance(filename, (str, os.PathLike))
+    return guess_type(bare, str(filename)) if named else fitting
 
 
 def _json_rank(media_type: str, shape: Shape) -> int:
@@ -219,6 +230,8 @@ def _verbatim(media_type: str, value: Any, kind: Kind) -> Body | None:
     """The body that a value is already: text, bytes or a file."""
     if isinstance(value, str):
         return _text_body(media_type, value) if kind != "multipart" else None
+    if isinstance(value, bytes) and kind != "multipart":
+        return Body(media_type, value)
     upload = upload_of(value, {"format": "binary"} if kind == "other" else None)
     if upload is None or (kind == "multipart" and "boundary" not in media_type.lower()):
         return None

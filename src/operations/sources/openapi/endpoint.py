@@ -18,9 +18,11 @@ from operations.sources.openapi.names import Names
 from operations.sources.openapi.requests import RequestBuilder
 from operations.sources.openapi.service import HTTPService
 from operations.sources.openapi.template import BrokenOperationError, Template, TemplateReader
+from operations.sources.openapi.uploads import SetAside
 from operations.spec import Operation, OperationSpec, OperationType
 
 _STREAM_MARK = b"event-stream"
+_BODILESS = frozenset({"get", "head", "options", "trace"})
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -83,6 +85,7 @@ class Endpoint:
             threaded=False,
             dump=None,
             describes=self.describes,
+            set_aside=None if self._entry.method in _BODILESS else self.set_aside,
             wants_context=False,
         )
 
@@ -100,6 +103,14 @@ class Endpoint:
     def stream(self, input: Any, context: OperationContext) -> AsyncIterator[Any]:
         """The stream."""
         return self._service.stream(self._require_builder(), input, context)
+
+    def set_aside(self, input: Any) -> SetAside | None:
+        """The files of an input, where the body can hold any."""
+        try:
+            plan = self._template.plan.body
+        except BrokenOperationError:
+            return None
+        return SetAside.of(input) if plan is not None and plan.takes_files else None
 
     def describes(self, envelope: ResponseEnvelope[Any]) -> bool:
         """Whether an answer is the one that the output schema speaks of."""

@@ -16,6 +16,7 @@ import msgspec
 from operations.errors import CallError, ErrorCode
 from operations.http import HTTPClient, HTTPRequest, HTTPResponse
 from operations.sources.openapi.auth import Credentials
+from operations.sources.openapi.bodies import Body
 from operations.sources.openapi.config import HTTPServiceConfig
 from operations.sources.openapi.requests import PreparedRequest, origin, without_query
 from operations.sources.openapi.responses import header
@@ -85,7 +86,8 @@ class Exchange:
         home = origin(request.url)
         for _ in range(self._config.limits.redirects):
             location = header(sent.response.headers, "location")
-            following = _redirected(request, sent.response.status, urljoin(request.url, location), home)
+            target = urljoin(request.url, location)
+            following = _redirected(request, outgoing.prepared.body, sent.response.status, target, home)
             if not location or following is None:
                 return sent
             await sent.close()
@@ -151,7 +153,9 @@ class Exchange:
     def _next_delay(
         self, outgoing: Outgoing, attempt: int, *, safe: bool = False, asked: float | None = None
     ) -> float | None:
-        retry = self._config.retry
+        retry, body = self._config.retry, outgoing.prepared.body
+        if body is not None and body.spent:
+            return None
         if attempt >= retry.attempts or not (safe or retry.mutations or outgoing.prepared.method in _IDEMPOTENT):
             return None
         delay = asked if asked is not None else retry.first_delay * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
@@ -162,7 +166,9 @@ class Exchange:
         return delay
 
 
-def _redirected(request: HTTPRequest, status: int, url: str, home: tuple[str, str, int | None]) -> HTTPRequest | None:
+def _redirected(
+    request: HTTPRequest, body: Body | None, status: int, url: str, home: tuple[str, str, int | None]
+) -> HTTPRequest | None:
     """The request that a redirect asks for; None where it is not followed.
 
     Another origin gets no header but the harmless ones: whatever was configured for this API may be a secret.
@@ -177,8 +183,10 @@ def _redirected(request: HTTPRequest, status: int, url: str, home: tuple[str, st
     if status == 303 or (status in (301, 302) and request.method == "POST"):
         kept = [pair for pair in headers if pair[0].lower() not in ("content-type", "content-length")]
         return msgspec.structs.replace(request, method="GET", url=url, headers=kept, body=None)
-    resendable = request.body is None or isinstance(request.body, bytes)
-    return msgspec.structs.replace(request, url=url, headers=headers) if resendable and not abroad else None
+    if abroad or (body is not None and body.spent):
+        return None
+    again = body.chunks() if body is not None and body.data is None else request.body
+    return msgspec.structs.replace(request, url=url, headers=headers, body=again)
 
 
 def _retry_after(value: str) -> float | None:

@@ -43,6 +43,11 @@ class BodyPlan(msgspec.Struct, frozen=True):
     """The input key of a body given whole."""
     schema: Any = True
 
+    @property
+    def takes_files(self) -> bool:
+        """Whether one of its media types can carry what is no data: a file, or bytes that come in pieces."""
+        return any(not is_json(kind) and essence(kind) != _FORMS[0] for kind in self.media_types)
+
 
 class InputPlan(msgspec.Struct, frozen=True):
     """The input schema of an operation, and where each member of an input goes."""

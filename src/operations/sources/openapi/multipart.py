@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import mimetypes
-import os
 import re
 import secrets
-import stat
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from operations.errors import CallError, ErrorCode
 from operations.sources.openapi.forms import Encoding, first_type, styled_parameter
 from operations.sources.openapi.media import essence, is_json
 from operations.sources.openapi.parameters import (
@@ -26,102 +19,9 @@ from operations.sources.openapi.parameters import (
     reason_of,
     scalar_text,
 )
+from operations.sources.openapi.uploads import Content, Upload, is_file, upload_of
 
-_CHUNK = 256 * 1024
-_UPLOAD_KEYS = {"content", "filename", "contentType", "headers"}
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
-
-
-class FileContent(msgspec.Struct, frozen=True):
-    """A file on disk, read in chunks each time it is sent."""
-
-    path: Path
-    size: int | None
-    """Its size when the request was built, which is how much is sent; None for a pipe or a device."""
-
-    @classmethod
-    def at(cls, path: Path) -> FileContent:
-        """The file at a path; raises ValueError where there is none."""
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise ValueError(f"the file {str(path)!r} cannot be read: {error.strerror}") from None
-        if stat.S_ISDIR(status.st_mode):
-            raise ValueError(f"{str(path)!r} is a directory")
-        return cls(path, status.st_size if stat.S_ISREG(status.st_mode) else None)
-
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The content, never more than a chunk of it in memory."""
-        left = self.size
-        try:
-            with await asyncio.to_thread(self.path.open, "rb") as file:
-                while chunk := await asyncio.to_thread(file.read, _CHUNK if left is None else min(_CHUNK, left)):
-                    left = None if left is None else left - len(chunk)
-                    yield chunk
-        except OSError as error:
-            message = f"The file {str(self.path)!r} could not be read while it was sent: {error.strerror}"
-            raise CallError(ErrorCode.EXECUTION_ERROR, message) from error
-        if left:
-            message = f"The file {str(self.path)!r} became shorter while it was sent"
-            raise CallError(ErrorCode.EXECUTION_ERROR, message)
-
-
-Content = bytes | FileContent
-
-
-class Upload(msgspec.Struct, frozen=True):
-    """A value that is a file: its content, and what its sender says of it."""
-
-    content: Content
-    filename: str | None = None
-    content_type: str | None = None
-    headers: Mapping[str, Any] = {}
-
-
-def upload_of(value: Any, schema: Mapping[str, Any] | None = None) -> Upload | None:
-    """A value as a file, or None where it is none; raises ValueError where there is no such file.
-
-    Files are bytes, path objects, `{"filename", "content", "contentType"}`, and text where the schema says binary.
-    Text is never taken for a path, so that nothing that came in as JSON makes us read a file.
-    """
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return Upload(bytes(value))
-    if isinstance(value, os.PathLike):
-        return Upload(FileContent.at(Path(value)), Path(value).name)
-    if isinstance(value, str):
-        return Upload(value.encode()) if schema is not None and _is_binary(schema) else None
-    return _described_upload(value, schema or {}) if isinstance(value, dict) and "content" in value else None
-
-
-def is_file(value: Any) -> bool:
-    """Whether a value can only be a file, whatever its schema says."""
-    if isinstance(value, dict) and value.keys() <= _UPLOAD_KEYS:
-        value = value.get("content")
-    return isinstance(value, (bytes, bytearray, memoryview, os.PathLike))
-
-
-def _described_upload(value: dict[str, Any], schema: Mapping[str, Any]) -> Upload | None:
-    content, filename = value["content"], value.get("filename")
-    is_text = isinstance(content, str)
-    if not value.keys() <= _UPLOAD_KEYS or (is_text and filename is None and not _is_binary(schema)):
-        return None
-    if is_text and schema.get("type") == "object":
-        return None
-    inner = Upload(content.encode()) if is_text else upload_of(content)
-    if inner is None:
-        return None
-    filename = inner.filename if filename is None else str(filename)
-    content_type = value.get("contentType")
-    return Upload(
-        inner.content, filename, None if content_type is None else str(content_type), _member(value, "headers")
-    )
-
-
-def _is_binary(schema: Mapping[str, Any]) -> bool:
-    if schema.get("format") == "binary" or schema.get("type") == "file":
-        return True
-    media_type = str(schema.get("contentMediaType") or "text/plain")
-    return "contentEncoding" not in schema and not is_json(media_type) and not media_type.startswith("text/")
 
 
 def encode_multipart(

@@ -100,7 +100,7 @@ class HTTPService:
                 outgoing = msgspec.structs.replace(outgoing, extra=kept.conditions())
             sent = await self._sender().send(outgoing)
             try:
-                if sent.response.status == 401 and attempt < 2 and self._may_renew(credentials):
+                if sent.response.status == 401 and attempt < 2 and self._may_renew(credentials, prepared):
                     continue
                 envelope = await self._answer(sent.response, template, options, kept)
             finally:
@@ -153,7 +153,7 @@ class HTTPService:
             if last_event_id:
                 outgoing = msgspec.structs.replace(outgoing, extra=[("Last-Event-ID", last_event_id)])
             sent = await self._sender().send(outgoing)
-            if attempt or sent.response.status != 401 or not self._may_renew(credentials):
+            if attempt or sent.response.status != 401 or not self._may_renew(credentials, prepared):
                 return sent
             await sent.close()
         raise AssertionError("the last attempt returns or raises")
@@ -207,8 +207,10 @@ class HTTPService:
         assert self._authenticator is not None
         return await self._authenticator.credentials(template.security, options.auth)
 
-    def _may_renew(self, refused: Credentials) -> bool:
-        return self._authenticator is not None and self._authenticator.renew(refused)
+    def _may_renew(self, refused: Credentials, prepared: PreparedRequest) -> bool:
+        if self._authenticator is None or not self._authenticator.renew(refused):
+            return False
+        return prepared.body is None or not prepared.body.spent
 
     def _outgoing(
         self,
@@ -258,7 +260,7 @@ class HTTPService:
             "method": prepared.method,
             "url": prepared.url_with(),
             "headers": [list(pair) for pair in prepared.headers_with()],
-            "body": None if body is None else body.data,
+            "body": None if body is None else body.shown(),
         }
         return local_envelope(request, f"{self.config.namespace}.dry_run")
 
