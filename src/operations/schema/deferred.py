@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from operations.schema.schema import Loader, Schema
 
+if TYPE_CHECKING:
+    from operations.schema.dialects.conversion import Conversion
+
 Write = Callable[[], Mapping[str, Any] | bool]
+Revise = Callable[[dict[str, Any] | bool], None]
 
 
 class _DeferredSchema(Schema):
     """A Schema that asks for its document on first use."""
 
-    def __init__(self, write: Write, *, dialect: str | None, loader: Loader | None) -> None:
+    def __init__(self, write: Write, *, dialect: str | None, loader: Loader | None, revise: Revise | None) -> None:
         self._write = write
+        self._revise = revise
         self._dialect = dialect
         self._loader = loader
         self._lock = RLock()
@@ -29,10 +34,22 @@ class _DeferredSchema(Schema):
                 self._source = self._write()
             return self._source
 
+    def _convert(self) -> Conversion:
+        conversion = super()._convert()
+        if self._revise is not None:
+            self._revise(conversion.document)
+        return conversion
 
-def deferred_schema(write: Write, *, dialect: str | None = None, loader: Loader | None = None) -> Schema:
+    def __reduce__(self) -> Any:
+        return Schema, (self.document,)
+
+
+def deferred_schema(
+    write: Write, *, dialect: str | None = None, loader: Loader | None = None, revise: Revise | None = None
+) -> Schema:
     """A Schema from a document that `write` gives when it is first needed; the rest is as in `from_schema`.
 
-    For a source of a thousand operations of which a program calls ten.
+    For a source of a thousand operations of which a program calls ten. `revise` may change the converted document, as
+    `lift_required` does.
     """
-    return _DeferredSchema(write, dialect=dialect, loader=loader)
+    return _DeferredSchema(write, dialect=dialect, loader=loader, revise=revise)

@@ -111,13 +111,16 @@ class Schema:
 
     @once
     def _conversion(self) -> Conversion:
-        from operations.schema.dialects.conversion import convert
-
-        conversion = convert(self._source, self._dialect, self._loader)
+        conversion = self._convert()
         if conversion.complaints:
             shown = escaped("; ".join(conversion.complaints[:5]))
             logger.warning("parts of a schema were not understood and accept anything: %s", shown)
         return conversion
+
+    def _convert(self) -> Conversion:
+        from operations.schema.dialects.conversion import convert
+
+        return convert(self._source, self._dialect, self._loader)
 
     @once
     def _validator(self) -> jsonschema_rs.Validator | None:

@@ -67,7 +67,7 @@ class Files:
 
     async def form(self, request: Request) -> Response:
         async with request.form(max_part_size=1 << 30) as form:
-            parts = []
+            parts: list[dict[str, Any]] = []
             for name, part in form.multi_items():
                 if isinstance(part, str):
                     parts.append({"name": name, "text": part})

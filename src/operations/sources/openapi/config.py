@@ -69,6 +69,8 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Replaces the document's servers."""
     server_variables: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}
+    content_types: Sequence[str] = ()
+    """Media types of request bodies to prefer where an operation offers several that fit, the best first."""
     auth: HTTPAuth | Mapping[str, HTTPAuth] | None = None
     """One for every call, or by the names of the document's security schemes."""
     timeout: float = 30.0

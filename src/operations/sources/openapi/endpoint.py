@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 from operations.context import OperationContext
 from operations.envelope import HTTPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
-from operations.schema import Schema, deferred_schema
+from operations.schema import Schema, deferred_schema, lift_required
 from operations.sources.openapi.documents import DanglingReferenceError, Documents, LazyObject, Node
 from operations.sources.openapi.media import is_stream
 from operations.sources.openapi.names import Names
@@ -156,13 +156,13 @@ class Endpoint:
             title=summary or None,
             tags=[tag for tag in head.tags if isinstance(tag, str)] if isinstance(head.tags, list) else (),
             annotations=annotations,
-            input_schema=self._schema(self._input_document),
-            output_schema=self._schema(self._output_document),
+            input_schema=self._schema(self._input_document, _ask_of_requests),
+            output_schema=self._schema(self._output_document, _ask_of_responses),
             output_policy=config.output_policy,
         )
 
-    def _schema(self, write: Any) -> Schema:
-        return deferred_schema(write, dialect=self._service.dialect, loader=self._documents.load)
+    def _schema(self, write: Any, revise: Callable[[dict[str, Any] | bool], None]) -> Schema:
+        return deferred_schema(write, dialect=self._service.dialect, loader=self._documents.load, revise=revise)
 
     def _input_document(self) -> Any:
         try:
@@ -191,6 +191,16 @@ class Endpoint:
             return False, True
         streams = any(is_stream(kind) for kind in accepts)
         return streams, not streams or any(not is_stream(kind) for kind in accepts)
+
+
+def _ask_of_requests(schema: dict[str, Any] | bool) -> None:
+    """Ask for no member that only the server sets; the input itself is made of what is sent."""
+    lift_required(schema, "readOnly", root=False)
+
+
+def _ask_of_responses(schema: dict[str, Any] | bool) -> None:
+    """Ask for no member that the server only takes."""
+    lift_required(schema, "writeOnly")
 
 
 def _head(entry: Entry, documents: Documents) -> Head:

@@ -10,7 +10,7 @@ import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.sources.openapi.auth import NOBODY, Credentials
-from operations.sources.openapi.bodies import Body, choose_media_type, encode_body
+from operations.sources.openapi.bodies import Body
 from operations.sources.openapi.config import HTTPCallOptions, HTTPServiceConfig
 from operations.sources.openapi.media import is_stream
 from operations.sources.openapi.parameters import Parameter, cookie_header, expand_path, header_values, query_string
@@ -82,7 +82,8 @@ class RequestBuilder:
         if "header" in self._keys:
             headers = _overridden(headers, header_values(*self._values(input, "header")))
         cookies = cookie_header(*self._values(input, "cookie")) if "cookie" in self._keys else None
-        body = self._body(input, options)
+        plan = self.template.plan.body
+        body = None if plan is None else plan.body(input, options.content_type, self._config.content_types)
         if body is not None and body.content_type is not None:
             headers = _overridden(headers, [("Content-Type", body.content_type)])
         if options.headers:
@@ -101,23 +102,6 @@ class RequestBuilder:
     def _values(self, input: Mapping[str, Any], place: str) -> tuple[list[Parameter], dict[str, Any]]:
         values = {name: input[key] for key, name in self._keys.get(place, ()) if key in input}
         return self._parameters.get(place, []), values
-
-    def _body(self, input: Mapping[str, Any], options: HTTPCallOptions) -> Body | None:
-        plan = self.template.plan.body
-        if plan is None:
-            return None
-        if plan.members is None:
-            if plan.key not in input:
-                return None
-            value = input[plan.key]
-        else:
-            value = {member: input[key] for key, member in plan.members.items() if key in input}
-            if not value and not plan.required:
-                return None
-        media_type = choose_media_type(list(plan.media_types), value, options.content_type)
-        if plan.members is not None and options.content_type is None:
-            media_type = plan.preferred
-        return encode_body(media_type, value, encoding=plan.media_types.get(media_type, {}))
 
     def _no_server(self) -> str:
         message = f"{self.template.method} {self.template.path}: the document names no server; give base_url"

@@ -114,17 +114,21 @@ class StreamContent:
 class Blob:
     """Bytes that lie in memory already, sent in chunks without another copy of them all."""
 
-    __slots__ = ("_view", "size", "spent")
+    __slots__ = ("_data", "size", "spent")
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
-        self._view = memoryview(data).cast("B")
-        self.size: int | None = self._view.nbytes
+        # No view of ours is kept: the caller may close what is behind theirs as soon as the call is over.
+        with memoryview(data) as view:
+            self.size: int | None = view.nbytes
+            self._data = data if view.c_contiguous else view.tobytes()
         self.spent = False
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The bytes in chunks."""
-        for start in range(0, self._view.nbytes, CHUNK):
-            yield bytes(self._view[start : start + CHUNK])
+        for start in range(0, self.size or 0, CHUNK):
+            with memoryview(self._data) as view, view.cast("B") as plain:
+                chunk = plain[start : start + CHUNK].tobytes()
+            yield chunk
 
 
 Streamed = FileContent | OpenFile | StreamContent | Blob

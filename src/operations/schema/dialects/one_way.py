@@ -1,0 +1,127 @@
+"""Members that travel one way only: `readOnly` ones are not asked of a request, nor `writeOnly` ones of a response.
+
+Works on converted documents: every reference is a pointer into `$defs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
+
+OneWay = Literal["readOnly", "writeOnly"]
+
+_BRANCHES = ("allOf", "anyOf", "oneOf")
+_BRANCH = ("then", "else")
+_DEEPEST = 50
+_NONE: frozenset[str] = frozenset()
+
+
+def lift_required(document: dict[str, Any] | bool, keyword: OneWay, *, root: bool = True) -> None:
+    """Take the members marked with `keyword` out of every `required` of a document, in place.
+
+    Without `root`, the document's own members stay as they are: an object that nobody sends as such.
+    """
+    if isinstance(document, dict) and any(node.get(keyword) is True for node in _nodes(document)):
+        own = document.get("required")
+        _Lifting(document, keyword).run()
+        if own and not root:
+            document["required"] = own
+
+
+def _nodes(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    pending: list[Any] = [document]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            yield node
+            pending.extend(_below(node))
+
+
+def _below(node: Mapping[str, Any]) -> Iterator[Any]:
+    """The schemas that a schema holds."""
+    for key, value in node.items():
+        if key in SCHEMA:
+            yield value
+        elif key in SCHEMA_LISTS and isinstance(value, list):
+            yield from value
+        elif (key in SCHEMA_MAPS or key == "$defs") and isinstance(value, dict):
+            yield from value.values()
+
+
+class _Lifting:
+    """One walk over one document."""
+
+    def __init__(self, document: dict[str, Any], keyword: OneWay) -> None:
+        self._document = document
+        self._definitions = document.get("$defs", {})
+        self._keyword = keyword
+        self._marked: dict[int, frozenset[str]] = {}
+
+    def run(self) -> None:
+        """Every schema once; one that is part of another is seen with the members that the other marks."""
+        pending: list[tuple[Any, frozenset[str]]] = [(self._document, _NONE)]
+        while pending:
+            node, around = pending.pop()
+            if not isinstance(node, dict):
+                continue
+            marked = around | self._marks(node)
+            _lift(node, marked)
+            parts = {id(part) for part in _parts(node)}
+            pending.extend((inner, marked if id(inner) in parts else _NONE) for inner in _below(node))
+
+    def _marks(self, node: dict[str, Any]) -> frozenset[str]:
+        """The names of the members that the schema marks, in its parts and behind references as well."""
+        names: set[str] = set()
+        seen: set[int] = set()
+        pending: list[Any] = [node]
+        while pending:
+            part = pending.pop()
+            if isinstance(part, dict) and id(part) not in seen:
+                seen.add(id(part))
+                names |= self._own_marks(part)
+                pending += [*_parts(part), self._target(part)]
+        return frozenset(names)
+
+    def _own_marks(self, node: dict[str, Any]) -> frozenset[str]:
+        known = self._marked.get(id(node))
+        if known is None:
+            members = node.get("properties", {})
+            known = frozenset(name for name, member in members.items() if self._is_marked(member, 0))
+            self._marked[id(node)] = known
+        return known
+
+    def _is_marked(self, member: Any, depth: int) -> bool:
+        """Whether a member travels one way: it says so, or all of it does that it refers to or is joined of."""
+        if not isinstance(member, dict) or depth > _DEEPEST:
+            return False
+        if member.get(self._keyword) is True:
+            return True
+        joined = member.get("allOf", ())
+        return any(self._is_marked(part, depth + 1) for part in (*joined, self._target(member)))
+
+    def _target(self, node: Mapping[str, Any]) -> Any:
+        reference = node.get("$ref")
+        if not isinstance(reference, str):
+            return None
+        return self._definitions.get(reference.removeprefix("#/$defs/")) if reference != "#" else self._document
+
+
+def _parts(node: Mapping[str, Any]) -> Iterator[Any]:
+    """The schemas that speak of the same value as this one."""
+    for key in _BRANCHES:
+        yield from node.get(key, ())
+    for key in _BRANCH:
+        if key in node:
+            yield node[key]
+
+
+def _lift(node: dict[str, Any], marked: frozenset[str]) -> None:
+    required = node.get("required")
+    if required and not marked.isdisjoint(required):
+        kept = [name for name in required if name not in marked]
+        if kept:
+            node["required"] = kept
+        else:
+            del node["required"]
