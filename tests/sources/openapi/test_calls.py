@@ -18,7 +18,6 @@ import msgspec
 import pytest
 
 from operations import CallError, ErrorCode, HTTPResponseMeta, OperationContext, OperationRegistry, OperationType
-from operations.http import HTTPRequest
 from operations.http.httpx2_client import Httpx2Client
 from operations.sources.openapi import (
     APIOperations,
@@ -534,25 +533,6 @@ async def test_a_header_or_cookie_value_never_leaves_its_place(client: Client, n
         held = next(text for header, text in sent["headers"] if header.lower() in (name.lower(), "cookie"))
         assert not set("\r\n\x00") & set(held)
         assert name == "X-Trace" or ";" not in held
-
-
-async def test_only_a_post_becomes_a_get_when_it_is_moved(shop: Shop, url: str) -> None:
-    from operations.sources.openapi.bodies import Body
-    from operations.sources.openapi.exchange import _redirected
-    from operations.sources.openapi.requests import origin
-
-    def moved(method: str, status: int) -> Any:
-        request = HTTPRequest(method=method, url=f"{url}/a", body=b"x")
-        followed = _redirected(request, Body(None, b"x"), status, f"{url}/b", origin(url))
-        return None if followed is None else (followed.method, followed.body)
-
-    assert moved("POST", 301) == ("GET", None)
-    assert moved("POST", 303) == ("GET", None)
-    assert moved("DELETE", 303) == ("GET", None)
-    for status in (301, 302, 307, 308):
-        assert moved("PUT", status) == ("PUT", b"x")
-        assert moved("DELETE", status) == ("DELETE", b"x")
-    assert moved("POST", 307) == ("POST", b"x")
 
 
 async def test_configured_headers_stay_at_home_and_are_sent_once(shop: Shop, url: str) -> None:

@@ -45,16 +45,21 @@ class Authenticator:
         self._tokens: dict[tuple[str, str, str, tuple[str, ...]], tuple[str, float]] = {}
         self._fetching = asyncio.Lock()
 
-    async def credentials(self, security: Sequence[Mapping[str, Any]], own: HTTPAuth | None) -> Credentials:
-        """The credentials for an operation: the call's own, or the configured ones that it asks for."""
+    async def credentials(
+        self, security: Sequence[Mapping[str, Any]], own: HTTPAuth | None, timeout: float
+    ) -> Credentials:
+        """The credentials for an operation: the call's own, or the configured ones that it asks for.
+
+        A token that has to be fetched first is waited for no longer than `timeout` seconds.
+        """
         if own is not None:
-            return await self._show(own, self._matching_scheme(own, security))
+            return await self._show(own, self._matching_scheme(own, security), timeout)
         if self._auth is None:
             return NOBODY
         if isinstance(self._auth, HTTPAuth):
-            return await self._show(self._auth, self._matching_scheme(self._auth, security))
+            return await self._show(self._auth, self._matching_scheme(self._auth, security), timeout)
         chosen = self._first_met(security)
-        shown = [await self._show(self._auth[name], self._schemes.get(name)) for name in chosen]
+        shown = [await self._show(self._auth[name], self._schemes.get(name), timeout) for name in chosen]
         return Credentials(
             [pair for part in shown for pair in part.headers],
             [pair for part in shown for pair in part.query],
@@ -88,32 +93,42 @@ class Authenticator:
                 return scheme
         return None
 
-    async def _show(self, auth: HTTPAuth, scheme: Mapping[str, Any] | None) -> Credentials:
+    async def _show(self, auth: HTTPAuth, scheme: Mapping[str, Any] | None, timeout: float) -> Credentials:
         if auth.type == "basic":
             pair = f"{auth.username or ''}:{auth.password or ''}" if auth.token is None else auth.token
             encoded = base64.b64encode(pair.encode()).decode() if auth.token is None else auth.token
             return Credentials(headers=[("Authorization", f"{auth.prefix or 'Basic'} {encoded}")])
         if auth.type == "api_key":
             return _show_key(auth, scheme)
-        token = auth.token if auth.type == "bearer" or auth.token is not None else await self._token(auth, scheme)
+        token = auth.token
+        if token is None and auth.type == "oauth2":
+            token = await self._token(auth, scheme, timeout)
         prefix = "Bearer" if auth.prefix is None else auth.prefix
         return Credentials(headers=[(auth.header_name or "Authorization", f"{prefix} {token or ''}".strip())])
 
-    async def _token(self, auth: HTTPAuth, scheme: Mapping[str, Any] | None) -> str:
+    async def _token(self, auth: HTTPAuth, scheme: Mapping[str, Any] | None, timeout: float) -> str:
         url = auth.token_url or _token_url(scheme)
         if url is None:
             raise CallError(
                 ErrorCode.VALIDATION_ERROR, "oauth2: neither the configuration nor the document has a token URL"
             )
         key = (url, auth.client_id or "", auth.client_secret or "", tuple(auth.scopes))
-        async with self._fetching:
-            token, expires = self._tokens.get(key, ("", 0.0))
-            if time.monotonic() >= expires:
-                token, lifetime = await self._fetch(url, auth)
-                self._tokens[key] = token, time.monotonic() + lifetime - _EARLY_SECONDS
+        token, expires = self._tokens.get(key, ("", 0.0))
+        if time.monotonic() < expires:
             return token
+        try:
+            async with asyncio.timeout(timeout) as patience, self._fetching:
+                token, expires = self._tokens.get(key, ("", 0.0))
+                if time.monotonic() >= expires:
+                    token, lifetime = await self._fetch(url, auth, timeout)
+                    self._tokens[key] = token, time.monotonic() + lifetime - _EARLY_SECONDS
+                return token
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            raise CallError(ErrorCode.TIMEOUT, "oauth2: the token endpoint did not answer in time") from None
 
-    async def _fetch(self, url: str, auth: HTTPAuth) -> tuple[str, float]:
+    async def _fetch(self, url: str, auth: HTTPAuth, timeout: float) -> tuple[str, float]:
         """Ask for a token with the client's own credentials."""
         form = {"grant_type": "client_credentials"}
         if auth.scopes:
@@ -124,7 +139,8 @@ class Authenticator:
             ("Accept", "application/json"),
             ("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}"),
         ]
-        request = HTTPRequest(method="POST", url=url, headers=headers, body=urlencode(form).encode())
+        body = urlencode(form).encode()
+        request = HTTPRequest(method="POST", url=url, headers=headers, body=body, timeout=timeout)
         async with self._client.send(request) as response:
             body = await read_body(response, limit=_MAX_TOKEN_ANSWER)
             status = response.status

@@ -9,21 +9,19 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from email.utils import parsedate_to_datetime
-from urllib.parse import urljoin
 
 import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.http import HTTPClient, HTTPRequest, HTTPResponse
 from operations.sources.openapi.auth import Credentials
-from operations.sources.openapi.bodies import Body
 from operations.sources.openapi.config import HTTPServiceConfig
+from operations.sources.openapi.redirects import Trail
 from operations.sources.openapi.requests import PreparedRequest, origin, without_query
 from operations.sources.openapi.responses import header
 
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "QUERY"})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_HARMLESS = frozenset({"accept", "accept-encoding", "user-agent", "content-type", "last-event-id", "range"})
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,12 +81,11 @@ class Exchange:
         sent = await self._send_one(request)
         if sent.response.status not in _REDIRECTS:
             return sent
-        home = origin(request.url)
+        trail = Trail(origin(request.url), outgoing.prepared.body, outgoing.credentials.query)
         for _ in range(self._config.limits.redirects):
             location = header(sent.response.headers, "location")
-            target = urljoin(request.url, location)
-            following = _redirected(request, outgoing.prepared.body, sent.response.status, target, home)
-            if not location or following is None:
+            following = trail.follow(request, sent.response.status, location)
+            if following is None:
                 return sent
             await sent.close()
             request = following
@@ -164,29 +161,6 @@ class Exchange:
         if outgoing.deadline is not None and time.monotonic() + delay >= outgoing.deadline:
             return None
         return delay
-
-
-def _redirected(
-    request: HTTPRequest, body: Body | None, status: int, url: str, home: tuple[str, str, int | None]
-) -> HTTPRequest | None:
-    """The request that a redirect asks for; None where it is not followed.
-
-    Another origin gets no header but the harmless ones: whatever was configured for this API may be a secret.
-    """
-    target = origin(url)
-    if target[0] not in ("http", "https") or (home[0] == "https" and target[0] == "http"):
-        return None
-    abroad = target != home
-    headers = [pair for pair in request.headers if not abroad or pair[0].lower() in _HARMLESS]
-    if request.method in ("GET", "HEAD"):
-        return msgspec.structs.replace(request, url=url, headers=headers)
-    if status == 303 or (status in (301, 302) and request.method == "POST"):
-        kept = [pair for pair in headers if pair[0].lower() not in ("content-type", "content-length")]
-        return msgspec.structs.replace(request, method="GET", url=url, headers=kept, body=None)
-    if abroad or (body is not None and body.spent):
-        return None
-    again = body.chunks() if body is not None and body.data is None else request.body
-    return msgspec.structs.replace(request, url=url, headers=headers, body=again)
 
 
 def _retry_after(value: str) -> float | None:

@@ -10,9 +10,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urljoin
 
 from operations.errors import CallError, ErrorCode
-from operations.http import HTTPRequest, default_client, read_body
+from operations.http import ClientOptions, HTTPResponse, default_client, read_body
+from operations.sources.openapi.auth import NOBODY
 from operations.sources.openapi.config import HTTPServiceConfig
 from operations.sources.openapi.crawl import crawl
 from operations.sources.openapi.documents import (
@@ -23,8 +25,10 @@ from operations.sources.openapi.documents import (
     read_document,
 )
 from operations.sources.openapi.endpoint import Endpoint, Entry
+from operations.sources.openapi.exchange import Exchange, Outgoing
 from operations.sources.openapi.names import Names
-from operations.sources.openapi.requests import without_query
+from operations.sources.openapi.requests import PreparedRequest, without_query
+from operations.sources.openapi.responses import header
 from operations.sources.openapi.service import HTTPService
 from operations.sources.openapi.template import TemplateReader
 from operations.spec import Operation
@@ -110,20 +114,36 @@ async def from_openapi_file(
 
 
 async def from_openapi_url(url: str, config: HTTPServiceConfig, *, loader: Loader | None = None) -> APIOperations:
-    """The operations of a document at a URL; no credentials are sent to fetch it."""
-    client = config.client or default_client()
-    request = HTTPRequest(method="GET", url=url, headers=[("Accept", "application/json, application/yaml, */*")])
+    """The operations of a document at a URL, redirects followed; no credentials are sent to fetch it."""
+    client = config.client or default_client(ClientOptions(proxy=config.proxy))
+    wanted = [("Accept", "application/json, application/yaml, */*")]
+    outgoing = Outgoing(
+        prepared=PreparedRequest("GET", url, "", wanted, None, None),
+        credentials=NOBODY,
+        deadline=None,
+        timeout=config.timeout,
+    )
     try:
-        async with client.send(request) as response:
-            body = await read_body(response, limit=_DOCUMENT_BYTES)
-            if response.status != 200:
-                message = f"{without_query(url)} answered {response.status}, not an API document"
-                raise CallError(ErrorCode.UNAVAILABLE, message)
+        sent = await Exchange(client, config).send(outgoing)
+        try:
+            body = await read_body(sent.response, limit=_DOCUMENT_BYTES)
+        finally:
+            await sent.close()
     finally:
         if config.client is None:
             await client.close()
-    documents = Documents(read_document(body, without_query(url)), url, loader=loader)
-    return _operations(documents, config, [], document_url=url, may_stream=_mentions_streams(body))
+    found = sent.response.url
+    if sent.response.status != 200:
+        raise CallError(ErrorCode.UNAVAILABLE, _not_a_document(url, found, sent.response))
+    documents = Documents(read_document(body, without_query(found)), found, loader=loader)
+    return _operations(documents, config, [], document_url=found, may_stream=_mentions_streams(body))
+
+
+def _not_a_document(url: str, found: str, response: HTTPResponse) -> str:
+    led = "" if found == url else f", which {without_query(url)} led to,"
+    target = header(response.headers, "location")
+    further = f" to {without_query(urljoin(found, target))}, which is not followed" if target else ""
+    return f"{without_query(found)}{led} answered {response.status}{further}, not an API document"
 
 
 def _absolute(path: str | Path, fs: OpenAPIFS | None) -> Path:

@@ -92,7 +92,7 @@ class HTTPService:
         if options.dry_run:
             return self._dry_run(prepared, template)
         for attempt in range(3):
-            credentials = await self._credentials(template, prepared, options)
+            credentials = await self._credentials(template, prepared, options, context)
             cache = self._cache if options.download_to is None else None
             kept = cache.find(prepared, credentials) if cache is not None else None
             outgoing = self._outgoing(prepared, credentials, options, context)
@@ -148,7 +148,7 @@ class HTTPService:
         """Ask for a stream, from where it broke off; a token that is refused is fetched again once."""
         options = HTTPCallOptions.of(context.metadata)
         for attempt in range(2):
-            credentials = await self._credentials(template, prepared, options)
+            credentials = await self._credentials(template, prepared, options, context)
             outgoing = self._outgoing(prepared, credentials, options, context, streaming=True)
             if last_event_id:
                 outgoing = msgspec.structs.replace(outgoing, extra=[("Last-Event-ID", last_event_id)])
@@ -191,7 +191,7 @@ class HTTPService:
         return make_envelope(status, headers, data)
 
     async def _credentials(
-        self, template: Template, prepared: PreparedRequest, options: HTTPCallOptions
+        self, template: Template, prepared: PreparedRequest, options: HTTPCallOptions, context: OperationContext
     ) -> Credentials:
         """Credentials for a request; none for a server other than the API's own."""
         if options.auth is None and self.config.auth is None:
@@ -205,7 +205,10 @@ class HTTPService:
             return NOBODY
         self._sender()
         assert self._authenticator is not None
-        return await self._authenticator.credentials(template.security, options.auth)
+        timeout = self.config.timeout if options.timeout is None else options.timeout
+        if context.deadline is not None:
+            timeout = min(timeout, context.deadline / 1000 - time.time())
+        return await self._authenticator.credentials(template.security, options.auth, timeout)
 
     def _may_renew(self, refused: Credentials, prepared: PreparedRequest) -> bool:
         if self._authenticator is None or not self._authenticator.renew(refused):
