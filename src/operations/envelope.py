@@ -172,7 +172,8 @@ def http_envelope(
 ) -> ResponseEnvelope[T]:
     """Wrap the body of an HTTP response; headers as sent, repeated ones included, are folded here."""
     folded, cookies = _fold_headers(headers)
-    cookies = [*cookies, *(set_cookies or ())]
+    if set_cookies is not None:
+        cookies += set_cookies
     if content_type is None:
         content_type = folded.get("content-type", "")
     meta = HTTPResponseMeta(status_code, folded, content_type, cookies or None, event)
@@ -222,6 +223,11 @@ def detect_envelope(value: object) -> ResponseEnvelope[Any] | None:
 
 def _fold_headers(headers: Headers) -> tuple[dict[str, str], list[str]]:
     """Headers with lower-case names, repeated ones joined, and the `set-cookie` values apart."""
+    if type(headers) is list:
+        plain = dict(headers)
+        # Most are as they shall be: each name once and in lower case, no cookie among them.
+        if len(plain) == len(headers) and "set-cookie" not in plain and all(map(str.islower, plain)):
+            return plain, []
     folded: dict[str, str] = {}
     cookies: list[str] = []
     for name, value in headers.items() if isinstance(headers, Mapping) else headers:

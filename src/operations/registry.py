@@ -288,10 +288,11 @@ def subscribe(
 def _admit_input(operation: Operation[Any], input: Any) -> Any:
     """The input as the handler gets it, or one `VALIDATION_ERROR` that lists everything wrong with it."""
     value = {} if input is None else input
-    if operation.set_aside is not None:
-        parts = operation.set_aside(value)
-        if parts is not None:
-            return parts.put_back(_admit_data(operation, parts.shown, given=True))
+    if operation.set_aside is None:
+        if operation.spec.input_schema.check(value):
+            return value
+    elif (parts := operation.set_aside(value)) is not None:
+        return parts.put_back(_admit_data(operation, parts.shown, given=True))
     return _admit_data(operation, value, given=input is not None)
 
 

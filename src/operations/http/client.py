@@ -90,7 +90,8 @@ class HTTPClient(Protocol):
 
 async def read_body(response: HTTPResponse, *, limit: int) -> bytes:
     """The whole body, when it has at most `limit` bytes after decoding; a larger one is dropped where it passes it."""
-    parts: list[bytes] = []
+    whole = b""
+    parts: list[bytes] | None = None
     size = 0
     async for chunk in response.chunks():
         size += len(chunk)
@@ -101,5 +102,10 @@ async def read_body(response: HTTPResponse, *, limit: int) -> bytes:
                 f"the response body is larger than the limit of {limit} bytes",
                 {"status": response.status, "limit": limit},
             )
-        parts.append(chunk)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        if parts is not None:
+            parts.append(chunk)
+        elif whole:
+            parts = [whole, chunk]
+        else:
+            whole = chunk
+    return whole if parts is None else b"".join(parts)

@@ -88,12 +88,16 @@ class Lanes(Generic[T]):
             lane.users -= 1
             if patience is not None and CAN_SEVER:
                 self._retire(lane, patience)
-            elif lane.patience is None:
+            elif lane.patience is None and lane.users == lane.share - 1:
                 self._put_back(lane)
             over = None if lane.users else lane.patience
             if over is not None:
                 self._all.discard(lane)
-        self._pass_on()
+            handed_on = bool(self._waiting)
+            if not handed_on:
+                self._left += 1
+        if handed_on:
+            self._pass_on()
         if over is not None:
             sever(lane.mark, patience=over)
 
@@ -124,8 +128,7 @@ class Lanes(Generic[T]):
         if lane not in self._all:
             return
         roomy = self._roomy.setdefault(lane.place, [])
-        if lane.users == lane.share - 1:
-            roomy.append(lane)
+        roomy.append(lane)
         if self._most_idle is not None and len(roomy) > max(1, self._most_idle // lane.share):
             self._drop_idle(roomy)
         if len(self._roomy) > _MOST_PLACES:

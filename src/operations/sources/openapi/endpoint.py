@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -60,6 +60,9 @@ _decode_head = msgspec.json.Decoder(Head).decode
 class Endpoint:
     """One operation of a document."""
 
+    _described: tuple[int, str] | None = None
+    """Status and content type of the last answer that the output schema spoke of; most answers are alike."""
+
     def __init__(
         self, service: HTTPService, reader: TemplateReader, documents: Documents, names: Names, entry: Entry
     ) -> None:
@@ -96,9 +99,9 @@ class Endpoint:
         except BrokenOperationError as error:
             return [f"cannot be called: {error}"]
 
-    async def call(self, input: Any, context: OperationContext) -> Any:
+    def call(self, input: Any, context: OperationContext) -> Awaitable[Any]:
         """The handler."""
-        return await self._service.call(self._require_builder(), input, context)
+        return self._service.call(self._require_builder(), input, context)
 
     def stream(self, input: Any, context: OperationContext) -> AsyncIterator[Any]:
         """The stream."""
@@ -114,10 +117,17 @@ class Endpoint:
 
     def describes(self, envelope: ResponseEnvelope[Any]) -> bool:
         """Whether an answer is the one that the output schema speaks of."""
-        meta, answer = envelope.meta, self._template.answer
-        if not isinstance(meta, HTTPResponseMeta) or answer is None:
+        meta = envelope.meta
+        if not isinstance(meta, HTTPResponseMeta):
             return False
-        return answer.describes(meta.status_code, meta.content_type)
+        got = (meta.status_code, meta.content_type)
+        if got == self._described:
+            return True
+        answer = self._template.answer
+        if answer is None or not answer.describes(*got):
+            return False
+        self._described = got
+        return True
 
     @cached_property
     def _template(self) -> Template:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
 from email.utils import parsedate_to_datetime
 
@@ -45,9 +45,9 @@ class Sent:
         self.response = response
         self._held = held
 
-    async def close(self) -> None:
+    def close(self) -> Awaitable[object]:
         """Let the connection go."""
-        await self._held.__aexit__(None, None, None)
+        return self._held.__aexit__(None, None, None)
 
 
 class Exchange:
@@ -56,18 +56,28 @@ class Exchange:
     def __init__(self, client: HTTPClient, config: HTTPServiceConfig) -> None:
         self._client = client
         self._config = config
+        self._hooked = config.on_request is not None or config.on_response is not None
 
     async def send(self, outgoing: Outgoing) -> Sent:
         """The answer to a request, after redirects and retries; the caller closes it."""
         attempt = 1
         while True:
             try:
-                sent = await self._follow(outgoing)
+                request = self._request(outgoing)
+                if self._hooked:
+                    sent = await self._send_one(request)
+                else:
+                    held = self._client.send(request)
+                    sent = Sent(await held.__aenter__(), held)
+                if sent.response.status in _REDIRECTS:
+                    sent = await self._follow(outgoing, request, sent)
             except CallError as error:
                 delay = self._delay_after_error(outgoing, error, attempt)
                 if delay is None:
                     raise
             else:
+                if sent.response.status not in self._config.retry.statuses:
+                    return sent
                 delay = self._delay_after(outgoing, sent.response, attempt)
                 if delay is None:
                     return sent
@@ -75,12 +85,8 @@ class Exchange:
             await asyncio.sleep(delay)
             attempt += 1
 
-    async def _follow(self, outgoing: Outgoing) -> Sent:
-        """Send, and go where the answer says as long as it says so."""
-        request = self._request(outgoing)
-        sent = await self._send_one(request)
-        if sent.response.status not in _REDIRECTS:
-            return sent
+    async def _follow(self, outgoing: Outgoing, request: HTTPRequest, sent: Sent) -> Sent:
+        """Go where an answer leads, as long as it leads on."""
         trail = Trail(origin(request.url), outgoing.prepared.body, outgoing.credentials.query)
         for _ in range(self._config.limits.redirects):
             location = header(sent.response.headers, "location")
@@ -115,9 +121,11 @@ class Exchange:
 
     def _request(self, outgoing: Outgoing) -> HTTPRequest:
         prepared, body = outgoing.prepared, outgoing.prepared.body
-        headers = prepared.headers_with(outgoing.credentials) + list(outgoing.extra)
+        headers = prepared.headers_with(outgoing.credentials)
+        if outgoing.extra:
+            headers = [*headers, *outgoing.extra]
         if body is not None and body.data is None and body.length is not None:
-            headers.append(("Content-Length", str(body.length)))
+            headers = [*headers, ("Content-Length", str(body.length))]
         timeout = outgoing.timeout
         if outgoing.deadline is not None:
             timeout = min(timeout, outgoing.deadline - time.monotonic())
@@ -142,8 +150,6 @@ class Exchange:
         return self._next_delay(outgoing, attempt, safe=untouched)
 
     def _delay_after(self, outgoing: Outgoing, response: HTTPResponse, attempt: int) -> float | None:
-        if response.status not in self._config.retry.statuses:
-            return None
         asked = _retry_after(header(response.headers, "retry-after"))
         return self._next_delay(outgoing, attempt, asked=asked)
 

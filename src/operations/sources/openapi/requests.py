@@ -32,9 +32,11 @@ class PreparedRequest(msgspec.Struct, frozen=True):
     own: frozenset[str] = frozenset()
     """The names of the headers that the call itself set, which nothing overrides."""
 
-    def headers_with(self, credentials: Credentials = NOBODY) -> list[tuple[str, str]]:
+    def headers_with(self, credentials: Credentials = NOBODY) -> Sequence[tuple[str, str]]:
         """The headers to send, credentials included; one that the call set itself stays as it is."""
-        headers = list(self.headers)
+        headers = self.headers
+        if credentials is NOBODY and self.cookies is None:
+            return headers
         if credentials.headers:
             shown = [pair for pair in credentials.headers if pair[0].lower() not in self.own]
             headers = _overridden(headers, shown)
@@ -73,12 +75,18 @@ class RequestBuilder:
             self._keys.setdefault(parameter.location, []).append((key, parameter.name))
             self._parameters.setdefault(parameter.location, []).append(parameter)
         self._shortcut = Shortcut.of(template)
+        plain = template.plan.body is None and not {"header", "cookie"} & self._keys.keys()
+        self._same_headers = tuple(self._fixed_headers(self.accept)) if plain else None
+        """The headers of every call that asks for nothing of its own, where no input makes any."""
 
     def build(self, input: Mapping[str, Any], options: HTTPCallOptions, accept: str) -> PreparedRequest:
         """The request for an input; raises `VALIDATION_ERROR` for one that cannot be sent safely."""
         plain = self._shortcut.fill(input) if self._shortcut is not None else None
         path, query = plain or self._fill(input)
-        headers = _overridden([("Accept", accept)], self._headers) if self._headers else [("Accept", accept)]
+        url = self._base + path if self._base is not None else self._no_server()
+        if self._same_headers is not None and accept is self.accept and not options.headers:
+            return PreparedRequest(self.template.method, url, query, self._same_headers, None, None)
+        headers = self._fixed_headers(accept)
         if "header" in self._keys:
             headers = _overridden(headers, header_values(*self._values(input, "header")))
         cookies = cookie_header(*self._values(input, "cookie")) if "cookie" in self._keys else None
@@ -88,9 +96,11 @@ class RequestBuilder:
             headers = _overridden(headers, [("Content-Type", body.content_type)])
         if options.headers:
             headers = _overridden(headers, list(options.headers.items()))
-        url = self._base + path if self._base is not None else self._no_server()
         own = frozenset(name.lower() for name in options.headers)
         return PreparedRequest(self.template.method, url, query, headers, cookies, body, own)
+
+    def _fixed_headers(self, accept: str) -> list[tuple[str, str]]:
+        return _overridden([("Accept", accept)], self._headers)
 
     def _fill(self, input: Mapping[str, Any]) -> tuple[str, str]:
         """Path and query, whatever the values are and however they are written."""

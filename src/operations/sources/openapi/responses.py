@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from codecs import BOM_UTF8
 from collections.abc import Sequence
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
-from operations.envelope import HTTPResponseMeta, ResponseEnvelope, http_envelope
+from operations.envelope import HTTPResponseMeta, http_envelope
 from operations.errors import CallError, ErrorCode
 from operations.sources.openapi.media import charset, is_json, is_text
 
@@ -31,10 +33,9 @@ def read_data(content_type: str, body: bytes) -> Any:
         return None
     if is_json(content_type):
         try:
-            return _decode(_utf8(body, content_type))
+            return _decode(body if _is_utf8(content_type) else _as_utf8(body, content_type))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            _log.warning("an answer of type %s is not JSON (%s): it is given as text", content_type, error)
-            return body.decode("utf-8", "replace")
+            return _read_broken(content_type, body, error)
     if is_text(content_type):
         try:
             return body.decode(charset(content_type))
@@ -43,26 +44,36 @@ def read_data(content_type: str, body: bytes) -> Any:
     return body
 
 
-def _utf8(body: bytes, content_type: str) -> bytes:
-    """JSON text as UTF-8, which it almost always is."""
-    body = body.removeprefix(b"\xef\xbb\xbf")
-    if "charset" in content_type.lower() and charset(content_type).lower() not in ("utf-8", "utf8", "us-ascii"):
-        try:
-            return body.decode(charset(content_type)).encode()
-        except (LookupError, UnicodeDecodeError):
-            return body
-    return body
+def _read_broken(content_type: str, body: bytes, error: Exception) -> Any:
+    """JSON that cannot be read as it is: without the mark that some put before it, or as text."""
+    if body.startswith(BOM_UTF8):
+        return read_data(content_type, body.removeprefix(BOM_UTF8))
+    _log.warning("an answer of type %s is not JSON (%s): it is given as text", content_type, error)
+    return body.decode("utf-8", "replace")
 
 
-def make_envelope(status: int, headers: Sequence[tuple[str, str]], data: Any) -> ResponseEnvelope[Any]:
-    """The envelope of a successful answer."""
-    return http_envelope(data, status_code=status, headers=headers)
+@lru_cache(256)
+def _is_utf8(content_type: str) -> bool:
+    return charset(content_type).lower() in ("utf-8", "utf8", "us-ascii")
 
 
-def make_error(method: str, path: str, status: int, headers: Sequence[tuple[str, str]], data: Any) -> CallError:
-    """The error that an answer of status 400 or above stands for: status, headers and parsed body in its details."""
+def _as_utf8(body: bytes, content_type: str) -> bytes:
+    try:
+        return body.decode(charset(content_type)).encode()
+    except (LookupError, UnicodeDecodeError):
+        return body
+
+
+def read_meta(status: int, headers: Sequence[tuple[str, str]]) -> HTTPResponseMeta:
+    """What the head of an answer says."""
     meta = http_envelope(None, status_code=status, headers=headers).meta
     assert isinstance(meta, HTTPResponseMeta)
+    return meta
+
+
+def make_error(method: str, path: str, meta: HTTPResponseMeta, data: Any) -> CallError:
+    """The error that an answer of status 300 or above stands for: status, headers and parsed body in its details."""
+    status = meta.status_code
     details = {key: value for key, value in meta.to_dict().items() if key != "source"}
     said = _message(data)
     return CallError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 from urllib.parse import urljoin
@@ -18,14 +18,14 @@ from operations.errors import CallError, ErrorCode
 from operations.http import ClientOptions, HTTPClient, HTTPResponse, default_client, read_body
 from operations.sources.openapi import swagger2
 from operations.sources.openapi.auth import NOBODY, Authenticator, Credentials
-from operations.sources.openapi.caching import Kept, ValidatorCache
+from operations.sources.openapi.caching import ValidatorCache
 from operations.sources.openapi.config import HTTPCallOptions, HTTPServiceConfig
 from operations.sources.openapi.documents import Documents
 from operations.sources.openapi.download import download
 from operations.sources.openapi.exchange import Exchange, Outgoing, Sent
 from operations.sources.openapi.media import is_stream
 from operations.sources.openapi.requests import PreparedRequest, RequestBuilder, base_url, origin
-from operations.sources.openapi.responses import header, make_envelope, make_error, read_data
+from operations.sources.openapi.responses import header, make_error, read_data, read_meta
 from operations.sources.openapi.sse import ServerSentEvent, SSEParser
 from operations.sources.openapi.template import Template, security_schemes
 
@@ -88,23 +88,33 @@ class HTTPService:
         """Make one call: its envelope, or a `CallError` with all that the answer said."""
         options = HTTPCallOptions.of(context.metadata)
         template = builder.template
-        prepared = _sent_to(options, builder.build(input, options, builder.accept))
+        prepared = builder.build(input, options, builder.accept)
+        if options.url is not None:
+            prepared = _sent_to(options.url, prepared)
         if options.dry_run:
             return self._dry_run(prepared, template)
+        cache = self._cache if options.download_to is None else None
+        credentials = NOBODY
         for attempt in range(3):
-            credentials = await self._credentials(template, prepared, options, context)
-            cache = self._cache if options.download_to is None else None
-            kept = cache.find(prepared, credentials) if cache is not None else None
-            outgoing = self._outgoing(prepared, credentials, options, context)
-            if kept is not None:
-                outgoing = msgspec.structs.replace(outgoing, extra=kept.conditions())
-            sent = await self._sender().send(outgoing)
+            if self.config.auth is not None or options.auth is not None:
+                credentials = await self._credentials(template, prepared, options, context)
+            kept = None if cache is None else cache.find(prepared, credentials)
+            extra = () if kept is None else kept.conditions()
+            outgoing = self._outgoing(prepared, credentials, options, context, extra=extra)
+            sent = await (self._exchange or self._sender()).send(outgoing)
+            response = sent.response
             try:
-                if sent.response.status == 401 and attempt < 2 and self._may_renew(credentials, prepared):
+                if response.status == 401 and attempt < 2 and self._may_renew(credentials, prepared):
                     continue
-                envelope = await self._answer(sent.response, template, options, kept)
+                if response.status == 304 and kept is not None:
+                    return kept.renewed(response.headers)
+                meta = self._read_head(response, template)
+                if options.download_to is not None and meta.status_code < 300:
+                    return ResponseEnvelope(await download(response, options.download_to), meta)
+                body = await read_body(response, limit=self.config.limits.response_bytes)
             finally:
                 await sent.close()
+            envelope = _envelope(meta, body, template)
             if cache is not None:
                 cache.keep(prepared, credentials, envelope)
             return envelope
@@ -114,7 +124,9 @@ class HTTPService:
         """Follow an endpoint's events, each as an envelope; taken up again where it broke off, if so configured."""
         options = HTTPCallOptions.of(context.metadata)
         template = builder.template
-        prepared = _sent_to(options, builder.build(input, options, _EVENTS))
+        prepared = builder.build(input, options, _EVENTS)
+        if options.url is not None:
+            prepared = _sent_to(options.url, prepared)
         if options.dry_run:
             yield self._dry_run(prepared, template)
             return
@@ -127,7 +139,9 @@ class HTTPService:
                     if attempt and sent.response.status == 204:
                         return  # how a server says that a stream it gave before has ended
                     if not _is_event_stream(sent.response):
-                        yield await self._answer(sent.response, template, options, None)
+                        meta = self._read_head(sent.response, template)
+                        body = await read_body(sent.response, limit=self.config.limits.response_bytes)
+                        yield _envelope(meta, body, template)
                         return
                     async for envelope in self._events(sent.response, parser):
                         yield envelope
@@ -148,10 +162,11 @@ class HTTPService:
         """Ask for a stream, from where it broke off; a token that is refused is fetched again once."""
         options = HTTPCallOptions.of(context.metadata)
         for attempt in range(2):
-            credentials = await self._credentials(template, prepared, options, context)
-            outgoing = self._outgoing(prepared, credentials, options, context, streaming=True)
-            if last_event_id:
-                outgoing = msgspec.structs.replace(outgoing, extra=[("Last-Event-ID", last_event_id)])
+            credentials = NOBODY
+            if self.config.auth is not None or options.auth is not None:
+                credentials = await self._credentials(template, prepared, options, context)
+            extra = [("Last-Event-ID", last_event_id)] if last_event_id else ()
+            outgoing = self._outgoing(prepared, credentials, options, context, streaming=True, extra=extra)
             sent = await self._sender().send(outgoing)
             if attempt or sent.response.status != 401 or not self._may_renew(credentials, prepared):
                 return sent
@@ -159,8 +174,7 @@ class HTTPService:
         raise AssertionError("the last attempt returns or raises")
 
     async def _events(self, response: HTTPResponse, parser: SSEParser) -> AsyncIterator[ResponseEnvelope[Any]]:
-        meta = make_envelope(response.status, response.headers, None).meta
-        assert isinstance(meta, HTTPResponseMeta)
+        meta = read_meta(response.status, response.headers)
         async for chunk in response.chunks():
             for event in parser.feed(chunk):
                 yield _event_envelope(event, meta)
@@ -168,34 +182,18 @@ class HTTPService:
         if parser.skipped:
             _log.warning("%d malformed fields of a stream of events were skipped", parser.skipped)
 
-    async def _answer(
-        self,
-        response: HTTPResponse,
-        template: Template,
-        options: HTTPCallOptions,
-        kept: Kept | None,
-    ) -> ResponseEnvelope[Any]:
-        status, headers = response.status, response.headers
-        if status == 304 and kept is not None:
-            return kept.renewed(headers)
-        content_type = header(headers, "content-type")
-        if is_stream(content_type) and status < 400:
+    def _read_head(self, response: HTTPResponse, template: Template) -> HTTPResponseMeta:
+        """What the head says, where it is no stream of events."""
+        meta = read_meta(response.status, response.headers)
+        if is_stream(meta.content_type) and meta.status_code < 400:
             message = f"{template.method} {template.path} answered with a stream of events: use subscribe"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
-        if options.download_to is not None and status < 300:
-            return make_envelope(status, headers, await download(response, options.download_to))
-        body = await read_body(response, limit=self.config.limits.response_bytes)
-        data = read_data(content_type, body)
-        if status >= 300 and status != 304:
-            raise make_error(template.method, template.path, status, headers, data)
-        return make_envelope(status, headers, data)
+        return meta
 
     async def _credentials(
         self, template: Template, prepared: PreparedRequest, options: HTTPCallOptions, context: OperationContext
     ) -> Credentials:
         """Credentials for a request; none for a server other than the API's own."""
-        if options.auth is None and self.config.auth is None:
-            return NOBODY
         if origin(prepared.url) != self.home:
             _log.warning(
                 "%s %s has a server of its own: credentials go to the API's own origin only, see base_url",
@@ -223,6 +221,7 @@ class HTTPService:
         context: OperationContext,
         *,
         streaming: bool = False,
+        extra: Sequence[tuple[str, str]] = (),
     ) -> Outgoing:
         deadline = context.deadline
         return Outgoing(
@@ -231,6 +230,7 @@ class HTTPService:
             deadline=None if deadline is None else time.monotonic() + deadline / 1000 - time.time(),
             timeout=self.config.timeout if options.timeout is None else options.timeout,
             streaming=streaming or options.download_to is not None,
+            extra=extra,
         )
 
     def _sender(self) -> Exchange:
@@ -268,6 +268,14 @@ class HTTPService:
         return local_envelope(request, f"{self.config.namespace}.dry_run")
 
 
+def _envelope(meta: HTTPResponseMeta, body: bytes, template: Template) -> ResponseEnvelope[Any]:
+    """The envelope of an answer; raises the error that an answer which is no success stands for."""
+    data = read_data(meta.content_type, body)
+    if meta.status_code >= 300 and meta.status_code != 304:
+        raise make_error(template.method, template.path, meta, data)
+    return ResponseEnvelope(data, meta)
+
+
 def _is_event_stream(response: HTTPResponse) -> bool:
     return response.status < 400 and is_stream(header(response.headers, "content-type"))
 
@@ -278,11 +286,9 @@ def _may_resume(error: CallError, context: OperationContext) -> bool:
     return silent or error.code is ErrorCode.UNAVAILABLE
 
 
-def _sent_to(options: HTTPCallOptions, prepared: PreparedRequest) -> PreparedRequest:
-    """The request, to another address of the same origin where the call asks for it."""
-    if options.url is None:
-        return prepared
-    target = urljoin(prepared.url, options.url)
+def _sent_to(address: str, prepared: PreparedRequest) -> PreparedRequest:
+    """The request to another address, which must be of the same origin."""
+    target = urljoin(prepared.url, address)
     if origin(target) != origin(prepared.url):
         raise CallError(ErrorCode.VALIDATION_ERROR, "the address of a call must be of the API's own origin")
     url, _, query = target.partition("?")

@@ -44,31 +44,25 @@ class Shortcut:
 
     def fill(self, input: Mapping[str, Any]) -> tuple[str, str] | None:
         """Path and query; None where a value needs the long way."""
-        path: list[str] = []
+        written: list[str] = []
         for text, key in self._path:
-            path.append(text)
+            written.append(text)
             if key:
-                written = _written(input.get(key))
-                if written is None:
+                value = input.get(key)
+                if not (type(value) is int or (type(value) is str and value.isalnum() and value.isascii())):
                     return None
-                path.append(written)
-        query: list[str] = []
+                written.append(str(value))
+        path = "".join(written)
+        if not self._query:
+            return path, ""
+        written = []
         for key, name in self._query:
             if key in input:
-                written = _written(input[key])
-                if written is None:
+                value = input[key]
+                if not (type(value) is int or (type(value) is str and value.isalnum() and value.isascii())):
                     return None
-                query.append(name + written)
-        return "".join(path), "&".join(query)
-
-
-def _written(value: Any) -> str | None:
-    kind = type(value)
-    if kind is int:
-        return str(value)
-    if kind is str and value.isalnum() and value.isascii():
-        return str(value)
-    return None
+                written.append(f"{name}{value}")
+        return path, "&".join(written)
 
 
 def _is_plain(parameter: Parameter) -> bool:
