@@ -206,3 +206,15 @@ async def test_what_the_server_only_takes_is_required_of_no_answer() -> None:
     assert output.check({"name": "a", "keys": [{}]})
     assert not output.check({"keys": [{}]})
     assert schema_of(operations)["required"] == ["id", "name", "password"]
+
+
+async def test_what_a_schema_refuses_is_refused_still() -> None:
+    thing = {**shape("id", id=SET_BY_SERVER, a=TEXT), "not": shape("id", id=SET_BY_SERVER)}
+    operations = load({JSON: shape("thing", thing=thing)})
+    assert await sent(operations, {"thing": {"a": "1"}}) == (JSON, b'{"thing":{"a":"1"}}')
+    assert (await error_of(sent(operations, {"thing": {"id": 1}}))).code is ErrorCode.VALIDATION_ERROR
+
+
+async def test_a_list_as_a_form_has_its_indexes_for_names() -> None:
+    things = {"type": "array", "items": {"type": "string"}}
+    assert await sent(load({FORM: things}), {"body": ["a", "b"]}) == (FORM, b"0=a&1=b")

@@ -14,6 +14,7 @@ OneWay = Literal["readOnly", "writeOnly"]
 
 _BRANCHES = ("allOf", "anyOf", "oneOf")
 _BRANCH = ("then", "else")
+_REFUSING = ("not", "if")  # where to require less is to refuse more
 _DEEPEST = 50
 _NONE: frozenset[str] = frozenset()
 
@@ -69,7 +70,10 @@ class _Lifting:
             marked = around | self._marks(node)
             _lift(node, marked)
             parts = {id(part) for part in _parts(node)}
-            pending.extend((inner, marked if id(inner) in parts else _NONE) for inner in _below(node))
+            refused = {id(node[key]) for key in _REFUSING if key in node}
+            pending.extend(
+                (inner, marked if id(inner) in parts else _NONE) for inner in _below(node) if id(inner) not in refused
+            )
 
     def _marks(self, node: dict[str, Any]) -> frozenset[str]:
         """The names of the members that the schema marks, in its parts and behind references as well."""

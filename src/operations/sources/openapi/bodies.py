@@ -200,6 +200,8 @@ def _encode(
     kind = _kind_of(media_type)
     if kind == "json":
         return Body(media_type, json_bytes(value))
+    if kind in ("multipart", "form") and isinstance(value, (list, tuple)):
+        value = {str(index): item for index, item in enumerate(value)}  # a form has no lists but in its members
     if kind == "multipart" and isinstance(value, dict):
         content_type, parts = encode_multipart(media_type, value, encoding, schema_hint)
         return _body_of(content_type, parts)

@@ -105,6 +105,9 @@ class TemplateReader:
         for owner in (item, operation):
             for _, reference in owner.get("parameters").items():
                 node = self._documents.follow(reference)
+                if isinstance(node.value, Mapping) and node.value.get("name") == "":
+                    notes.append(f"the parameter at {reference.pointer} has an empty name: left out")
+                    continue
                 if not isinstance(node.value, Mapping) or not node.text("name") or not node.text("in"):
                     raise BrokenOperationError(f"the parameter at {reference.pointer} has no name or no place")
                 found[node.text("in"), node.text("name")] = node
