@@ -246,7 +246,7 @@ async def test_a_dry_run_names_the_files(registry: OperationRegistry, photo: Pat
 
 
 CLIENT = """
-import asyncio, sys
+import asyncio, os, sys
 from pathlib import Path
 from operations import OperationRegistry
 from operations.sources.openapi import HTTPServiceConfig, from_openapi
@@ -262,10 +262,11 @@ async def main(url, path):
     before = resident()
     [part] = (await registry.execute("files.form", {"file": path})).data
     raw = (await registry.execute("files.raw", {"body": path})).data
-    print(part["sha256"], raw["sha256"], resident() - before)
+    print(part["sha256"], raw["sha256"], resident() - before, flush=True)
     await operations.close()
 
 asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
+os._exit(0)  # pyreqwest's thread may abort a busy machine's interpreter that is just ending
 """
 
 
