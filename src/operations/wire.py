@@ -40,13 +40,24 @@ def decode_json(data: bytes | bytearray | memoryview | str) -> Any:
     data = data if isinstance(data, (bytes, str)) else bytes(data)
     try:
         value = _decode_json(data)
-        # Only text that may hold a marker is walked; `\u0024` is how a foreign writer may spell the dollar.
-        marked = b'$bytes"' in data or b"\\u0024" in data if isinstance(data, bytes) else "bytes" in data
+        # Only text that may hold a marker is walked.
+        marked = has_json_marks(data) if isinstance(data, bytes) else "bytes" in data
         return _unmark(value) if marked else value
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CallError(ErrorCode.VALIDATION_ERROR, f"malformed JSON: {error}") from None
     except RecursionError:
         raise CallError(ErrorCode.VALIDATION_ERROR, "malformed JSON: nested too deeply") from None
+
+
+def mark_json(value: Any) -> Any:
+    """A value as an encoder of JSON writes it unchanged; raises as `encode_json` does, or RecursionError."""
+    return _mark(value, "")
+
+
+def has_json_marks(data: bytes) -> bool:
+    """Whether JSON may hold marked bytes; `\\u0024` is how a foreign writer may spell the dollar."""
+    # One letter is found much faster than a word, and most text has neither.
+    return (b"$" in data and b'$bytes"' in data) or (b"\\" in data and b"\\u0024" in data)
 
 
 def encode_msgpack(value: Any) -> bytes:
@@ -98,16 +109,22 @@ def _mark(value: Any, path: str) -> Any:
 
 
 def _mark_mapping(value: dict[Any, Any], path: str) -> dict[str, Any]:
-    if not _PLAIN.issuperset(set(map(type, value.values()))):
-        value = {key: _mark(item, pointer(path, key)) for key, item in value.items()}
+    for key, item in value.items():
+        if type(item) not in _PLAIN or type(key) is not str:
+            value = _mark_members(value, path)
+            break
+    if len(value) == 1:
+        ((key, item),) = value.items()
+        if key[:1] == "$" and _is_marker(key):
+            return {f"${key}": item}
+    return value
+
+
+def _mark_members(value: dict[Any, Any], path: str) -> dict[str, Any]:
     for key in value:
         if not isinstance(key, str):
             raise _refusal(path, f"a mapping has the key {key!r}, and JSON has only text for keys")
-    if len(value) == 1:
-        ((key, item),) = value.items()
-        if _is_marker(key):
-            return {f"${key}": item}
-    return value
+    return {key: _mark(item, pointer(path, key)) for key, item in value.items()}
 
 
 def _mark_other(value: Any, kind: type, path: str) -> Any:
@@ -166,10 +183,11 @@ def _extend(value: Any) -> Any:
     return value
 
 
-def _read_extension(code: int, data: memoryview) -> Any:
+def read_extension(code: int, data: memoryview) -> Any:
+    """An integer above 64 bits in MessagePack."""
     if code != _BIG_INTEGER:
         raise ValueError(f"unknown extension {code}")
     return int.from_bytes(data, "big", signed=True)
 
 
-_decode_msgpack = msgspec.msgpack.Decoder(ext_hook=_read_extension).decode
+_decode_msgpack = msgspec.msgpack.Decoder(ext_hook=read_extension).decode

@@ -7,30 +7,57 @@ from typing import Any, Literal
 
 import msgspec
 
-from operations.calls.events import NULL, Event, Header
+from operations.calls.events import NULL, CallRequested, CallResponded, Event, Header, Requested, Responded
 from operations.envelope import LocalResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
-from operations.wire import decode_json, decode_msgpack, encode_json, encode_msgpack
+from operations.wire import (
+    decode_json,
+    decode_msgpack,
+    encode_json,
+    encode_msgpack,
+    has_json_marks,
+    mark_json,
+    read_extension,
+)
 
 CodecName = Literal["json", "msgpack"]
 
 
 class _LocalOutput(msgspec.Struct, gc=False):
-    """The commonest envelope on the wire, read in one step."""
-
-    data: msgspec.Raw
-    meta: LocalResponseMeta
-
-
-class _PlainOutput(msgspec.Struct, gc=False):
-    """The same without any bytes in it."""
+    """The commonest envelope, written and read in one step with the event around it."""
 
     data: Any
     meta: LocalResponseMeta
 
 
+class _PlainRequested(Requested):
+    input: Any = None
+
+
+class _PlainResponded(Responded, kw_only=True):
+    output: _LocalOutput  # type: ignore[assignment]
+
+
+class _PlainCallRequested(CallRequested, tag="call.requested"):
+    payload: _PlainRequested
+
+
+class _PlainCallResponded(CallResponded, tag="call.responded"):
+    payload: _PlainResponded
+
+
+_PlainEvent = _PlainCallRequested | _PlainCallResponded
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError)
+"""What reading a message may raise."""
+_UNWRITABLE = (CallError, TypeError, ValueError, OverflowError, RecursionError)
+
+
 class Codec:
-    """One way to write events and the values inside them."""
+    """One way to write events and the values inside them.
+
+    An event is written and read together with the value inside it wherever the format carries that value as it is; a
+    value that has to be marked (bytes in JSON) or extended (large integers in MessagePack) is written by itself first.
+    """
 
     def __init__(
         self,
@@ -38,61 +65,98 @@ class Codec:
         codec: Any,
         encode_value: Callable[[Any], bytes],
         decode_value: Callable[[bytes], Any],
+        mark: Callable[[Any], Any],
+        has_marks: Callable[[bytes], bool],
+        **options: Any,
     ) -> None:
         self.name: CodecName = name
-        self.encode: Callable[[Event | Header | _LocalOutput], bytes] = codec.Encoder().encode
-        self.decode: Callable[[bytes], Event] = codec.Decoder(Event).decode
+        self.encode: Callable[[Event | Header], bytes] = codec.Encoder().encode
         self.decode_header: Callable[[bytes], Header] = codec.Decoder(Header).decode
-        self.encode_value = encode_value
-        self.decode_value = decode_value
-        self._decode_plain: Callable[[bytes], _PlainOutput] | None = (
-            msgspec.json.Decoder(_PlainOutput).decode if name == "json" else None
-        )
-        self._decode_local: Callable[[msgspec.Raw], _LocalOutput] = codec.Decoder(_LocalOutput).decode
+        self._decode: Callable[[bytes], Event] = codec.Decoder(Event).decode
+        self._decode_plain: Callable[[bytes], Event] = codec.Decoder(_PlainEvent, **options).decode
+        self._decode_payload: Callable[[bytes], Requested] = codec.Decoder(Requested).decode
+        self._decode_plain_payload: Callable[[bytes], Requested] = codec.Decoder(_PlainRequested, **options).decode
+        self._encode_value = encode_value
+        self._decode_value = decode_value
+        self._mark = mark
+        self._has_marks = has_marks
+
+    def decode(self, message: bytes) -> Event:
+        """The event that a message holds; its input or output may have been read already."""
+        if self._has_marks(message):
+            return self._decode(message)
+        try:
+            return self._decode_plain(message)
+        except UNREADABLE:
+            # Of another type, with an envelope of another source, or no event at all.
+            return self._decode(message)
+
+    def decode_request(self, header: Header) -> CallRequested:
+        """The request whose outside was read already."""
+        raw = bytes(header.payload)
+        decode = self._decode_payload if self._has_marks(raw) else self._decode_plain_payload
+        return CallRequested(header.v, header.id, header.to, decode(raw), header.identity, header.stream, header.parent)
 
     def raw(self, value: Any) -> msgspec.Raw:
         """A value as the bytes it has inside an event."""
-        return msgspec.Raw(self.encode_value(value))
+        return msgspec.Raw(self._encode_value(value))
 
-    def read(self, raw: msgspec.Raw) -> Any:
+    def read(self, value: Any) -> Any:
         """The value inside an event; None where it was left out."""
-        if raw is NULL:
-            return None
-        return self.decode_value(bytes(raw))
+        if type(value) is not msgspec.Raw:
+            return value
+        return None if value is NULL else self._decode_value(bytes(value))
 
-    def write_envelope(self, envelope: ResponseEnvelope[Any]) -> msgspec.Raw:
-        """An envelope as it travels."""
-        meta = envelope.meta
-        if type(meta) is LocalResponseMeta:
-            return msgspec.Raw(self.encode(_LocalOutput(self.raw(envelope.data), meta)))
-        return self.raw(envelope.to_dict())
-
-    def read_envelope(self, raw: msgspec.Raw) -> ResponseEnvelope[Any]:
-        """The envelope that travelled; raises `VALIDATION_ERROR` where it is none."""
-        if self._decode_plain is not None:
-            text = bytes(raw)
-            # Bytes in JSON are marked; an answer that cannot hold a mark is read in one step.
-            if b'$bytes"' not in text and b"\\u0024" not in text:
-                try:
-                    plain = self._decode_plain(text)
-                except (msgspec.DecodeError, RecursionError):
-                    return self._read_other(raw)
-                return ResponseEnvelope(plain.data, plain.meta)
-        return self._read_other(raw)
-
-    def _read_other(self, raw: msgspec.Raw) -> ResponseEnvelope[Any]:
+    def write_request(self, event: CallRequested, input: Any) -> bytes:
+        """A request with its input."""
+        payload = event.payload
         try:
-            local = self._decode_local(raw)
-        except msgspec.DecodeError:
-            value = self.read(raw)
-            if not isinstance(value, dict):
-                raise CallError(ErrorCode.VALIDATION_ERROR, "the answer is not a response envelope") from None
-            return ResponseEnvelope.from_dict(value)
-        return ResponseEnvelope(self.read(local.data), local.meta)
+            payload.input = self._mark(input)
+            return self.encode(event)
+        except _UNWRITABLE:
+            payload.input = self.raw(input)  # or the error that says what is wrong with it
+            return self.encode(event)
+
+    def renumber(self, message: bytes, attempt: int) -> bytes:
+        """A request as it is sent the next time."""
+        event = self._decode(message)
+        assert isinstance(event, CallRequested)
+        event.payload.attempt = attempt
+        return self.encode(event)
+
+    def write_response(self, event: CallResponded, envelope: ResponseEnvelope[Any]) -> bytes:
+        """An answer with its envelope."""
+        payload, meta = event.payload, envelope.meta
+        if type(meta) is not LocalResponseMeta:
+            payload.output = self.raw(envelope.to_dict())
+            return self.encode(event)
+        try:
+            payload.output = _LocalOutput(self._mark(envelope.data), meta)  # type: ignore[assignment]
+            return self.encode(event)
+        except _UNWRITABLE:
+            payload.output = _LocalOutput(self.raw(envelope.data), meta)  # type: ignore[assignment]
+            return self.encode(event)
+
+    def read_envelope(self, output: Any) -> ResponseEnvelope[Any]:
+        """The envelope that travelled; raises `VALIDATION_ERROR` where it is none."""
+        if type(output) is _LocalOutput:
+            return ResponseEnvelope(output.data, output.meta)
+        value = self.read(output)
+        if not isinstance(value, dict):
+            raise CallError(ErrorCode.VALIDATION_ERROR, "the answer is not a response envelope")
+        return ResponseEnvelope.from_dict(value)
 
 
-JSON = Codec("json", msgspec.json, encode_json, decode_json)
-MSGPACK = Codec("msgpack", msgspec.msgpack, encode_msgpack, decode_msgpack)
+JSON = Codec("json", msgspec.json, encode_json, decode_json, mark_json, has_json_marks)
+MSGPACK = Codec(
+    "msgpack",
+    msgspec.msgpack,
+    encode_msgpack,
+    decode_msgpack,
+    lambda value: value,
+    lambda message: False,
+    ext_hook=read_extension,
+)
 CODECS: dict[str, Codec] = {"json": JSON, "msgpack": MSGPACK}
 
 _JSON_STARTS = frozenset(b"{ \t\r\n")

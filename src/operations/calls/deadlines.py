@@ -18,16 +18,19 @@ class Expiring(Protocol):
         """The time has come."""
 
 
+Bucket = set[Expiring]
+
+
 class Deadlines:
     """Calls `expire` on what is still here when its time has come, at most a fiftieth of a second late."""
 
     def __init__(self) -> None:
-        self._buckets: dict[int, set[Expiring]] = {}
+        self._buckets: dict[int, Bucket] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def add(self, entry: Expiring, seconds: float) -> int:
-        """Expire `entry` in so many seconds; returns the bucket to `discard` it from."""
+    def add(self, entry: Expiring, seconds: float) -> Bucket:
+        """Expire `entry` in so many seconds; returns the bucket to discard it from when it ends in time."""
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
@@ -37,13 +40,7 @@ class Deadlines:
             bucket = self._buckets[tick] = set()
             self._timers[tick] = loop.call_at(tick * _RESOLUTION, self._fire, tick)
         bucket.add(entry)
-        return tick
-
-    def discard(self, tick: int, entry: Expiring) -> None:
-        """Forget an entry that ended in time."""
-        bucket = self._buckets.get(tick)
-        if bucket is not None:
-            bucket.discard(entry)
+        return bucket
 
     def close(self) -> None:
         """Expire nothing any more."""
@@ -54,8 +51,10 @@ class Deadlines:
 
     def _fire(self, tick: int) -> None:
         self._timers.pop(tick, None)
-        for entry in self._buckets.pop(tick, ()):
-            entry.expire()
+        bucket = self._buckets.pop(tick, set())
+        while bucket:
+            # One that expires may end others.
+            bucket.pop().expire()
 
 
 def now_ms() -> int:

@@ -61,7 +61,7 @@ class DirectTarget:
             endpoint.counters.expired += 1
             raise timed_out(operation_id, "no", "before the call began")
         guard = Guard(asyncio.current_task(), endpoint.counters)  # type: ignore[arg-type]
-        tick = endpoint.deadlines.add(guard, seconds)
+        bucket = endpoint.deadlines.add(guard, seconds)
         self._guards.add(guard)
         placed = False
         try:
@@ -79,7 +79,7 @@ class DirectTarget:
         finally:
             if guard.expired:
                 guard.settle()
-            endpoint.deadlines.discard(tick, guard)
+            bucket.discard(guard)
             self._guards.discard(guard)
             if placed:
                 handler.leave()

@@ -9,9 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-import msgspec
-
-from operations.calls.codec import JSON, Codec, codec_of
+from operations.calls.codec import JSON, UNREADABLE, Codec, codec_of
 from operations.calls.counters import Counters
 from operations.calls.deadlines import Deadlines
 from operations.calls.events import (
@@ -28,13 +26,14 @@ from operations.calls.events import (
     Header,
 )
 from operations.calls.failures import failed_event
+from operations.calls.recent import Recent
 from operations.errors import CallError
 from operations.pubsub import Stop, Transport
 
 _log = logging.getLogger("operations")
 WORKERS = "workers"
 """The address at which workers announce themselves."""
-_MOST_REMEMBERED = 10_000
+_REMEMBERED = 10_000
 
 
 class Waiting(Protocol):
@@ -106,10 +105,15 @@ class Endpoint:
         self.new_worker = itertools.count(1).__next__
         self._counter = itertools.count(1)
         self._issued = 0
-        self._unanswered: dict[str, None] = {}
+        self._unanswered: Recent[None] = Recent(_REMEMBERED)
         self._stops: dict[str, tuple[Stop, int]] = {}
         self.hear(f"inbox.{self.peer}")
+        listen_for_requests = getattr(transport, "listen_for_requests", None)
+        if listen_for_requests is not None:
+            listen_for_requests(self.take)
         self._unwatch = transport.watch(self._up, self._down)
+        self.answer: Callable[[str, bytes, bool], None] = getattr(transport, "answer", self._answer)
+        """Send an answer to whoever made a request, and whether it is the last one."""
 
     def new_id(self) -> str:
         """A request id that nobody else can have: this peer's random name and a counter."""
@@ -137,19 +141,35 @@ class Endpoint:
             codec = codec_of(message)
             try:
                 event = codec.decode(message)
-            except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
+            except UNREADABLE:
                 self._note_unreadable(codec, message)
                 return
             self._dispatch(event, codec, len(message))
         except Exception:  # noqa: BLE001  # one message must not stop the reader
-            self.counters.malformed += 1
-            _log.exception("a message could not be handled")
+            self._note_unhandled()
+
+    def take(self, header: Header, codec: Codec) -> None:
+        """Handle a request that a router in this process has read the outside of; this never raises either."""
+        try:
+            try:
+                event = codec.decode_request(header)
+            except UNREADABLE:
+                self.counters.malformed += 1
+                self._refuse_unreadable(header)
+                return
+            self._request(event, codec)
+        except Exception:  # noqa: BLE001  # one message must not stop the reader
+            self._note_unhandled()
+
+    def _note_unhandled(self) -> None:
+        self.counters.malformed += 1
+        _log.exception("a message could not be handled")
 
     def _note_unreadable(self, codec: Codec, message: bytes) -> None:
         """Count what is no event of ours: of a type we do not know, or no event at all."""
         try:
             header = codec.decode_header(message)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
+        except UNREADABLE:
             self.counters.malformed += 1
             return
         if header.type in KNOWN:
@@ -165,13 +185,12 @@ class Endpoint:
             self.send_error(header.id, error, JSON)
 
     def _dispatch(self, event: Event, codec: Codec, size: int) -> None:
-        kind = type(event)
-        if kind is CallResponded:
+        if isinstance(event, CallResponded):
             waiting = self.waiting.get(event.id)
             if waiting is None:
                 self._note_unexpected(event.id)
             else:
-                waiting.responded(event, codec, size)  # type: ignore[arg-type]
+                waiting.responded(event, codec, size)
         elif isinstance(event, CallRequested):
             self._request(event, codec)
         else:
@@ -243,8 +262,9 @@ class Endpoint:
         """A call of this end is over; an answer that still comes is late where none had come, else a duplicate."""
         if self.waiting.pop(request_id, None) is not None and not answered:
             self._unanswered[request_id] = None
-            if len(self._unanswered) > _MOST_REMEMBERED:
-                del self._unanswered[next(iter(self._unanswered))]
+
+    def _answer(self, request_id: str, message: bytes, last: bool) -> None:
+        self.transport.send(inbox_of(request_id), message)
 
     def send_error(self, request_id: str, error: CallError, codec: Codec) -> None:
         """Tell the caller that its call ended in an error; details that cannot travel are left out."""

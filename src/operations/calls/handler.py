@@ -19,6 +19,7 @@ from operations.calls.events import CallRequested
 from operations.calls.failures import unavailable
 from operations.calls.pending import PendingRequestMap
 from operations.calls.presence import Announcer
+from operations.calls.recent import Recent
 from operations.calls.running import RunningCall, RunningStream
 from operations.calls.workplace import Entrant
 from operations.context import NO_ENV, Env, Identity, OperationContext
@@ -32,7 +33,7 @@ from operations.spec import Operation, OperationType
 Identify = Callable[[CallRequested], Identity | None]
 """Who makes a request, for a transport whose word is not enough: a signature that was verified, say."""
 
-_MOST_REMEMBERED = 65_536
+_REMEMBERED = 65_536
 _ACCEPT_SECONDS = 0.1
 CONCURRENCY = 1_024
 QUEUE = 100_000
@@ -68,7 +69,7 @@ class CallHandler:
         self._running: dict[str, RunningCall] = {}
         self._unaccepted: dict[str, RunningCall] = {}
         self._sweep: asyncio.TimerHandle | None = None
-        self._seen: dict[str, int] = {}
+        self._seen: Recent[int] = Recent(_REMEMBERED)
         self._idle: asyncio.Future[None] | None = None
         self._stops: dict[str, list[Stop]] = {}
         self._direct = DirectTarget(self)
@@ -219,7 +220,7 @@ class CallHandler:
 
     def _requested(self, event: CallRequested, codec: Codec) -> None:
         request_id = event.id
-        if self._is_duplicate(event):
+        if (request_id in self._seen or request_id in self.endpoint.running) and self._is_duplicate(event):
             self.counters.duplicate += 1
             return
         try:
@@ -228,14 +229,14 @@ class CallHandler:
         except CallError as error:
             self.endpoint.send_error(request_id, error, codec)
             return
-        if self.is_full:
+        if self._free <= 0 and self.is_full:
             self.endpoint.send_error(request_id, self.refuse(event.to), codec)
             return
         kind = RunningStream if event.stream else RunningCall
         running = kind(self, event, codec, operation, identity)
         if running.is_too_late():
             return
-        self._remember(request_id, event.payload.attempt)
+        self._seen[request_id] = event.payload.attempt
         if self._free > 0:
             # Most handlers never wait: those have answered here, and nothing was written down about them.
             self._free -= 1
@@ -255,19 +256,11 @@ class CallHandler:
         running.arm()
 
     def _is_duplicate(self, event: CallRequested) -> bool:
-        """Whether this request was here: running, or answered and not one that may run again."""
-        if event.id in self.endpoint.running:
+        """Whether a request that was here before is running, or answered and not one that may run again."""
+        if event.id in self.endpoint.running or event.payload.attempt <= self._seen[event.id]:
             return True
-        attempt = self._seen.get(event.id)
-        if attempt is None:
-            return False
         spec = self.registry.get_spec(event.to)
-        return event.payload.attempt <= attempt or spec is None or spec.type is not OperationType.QUERY
-
-    def _remember(self, request_id: str, attempt: int) -> None:
-        self._seen[request_id] = attempt
-        if len(self._seen) > _MOST_REMEMBERED:
-            del self._seen[next(iter(self._seen))]
+        return spec is None or spec.type is not OperationType.QUERY
 
     def _authenticate(self, event: CallRequested) -> Identity | None:
         """Who the caller is: as the transport vouches, else as `identify` finds, else nobody."""

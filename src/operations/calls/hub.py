@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-import msgspec
-
 from operations.calls.authentication import Authenticator, Principal
-from operations.calls.codec import CODECS, JSON, codec_of
+from operations.calls.codec import CODECS, JSON, UNREADABLE, Codec, codec_of
 from operations.calls.counters import Counters
-from operations.calls.events import VERSION, HubHello, HubWelcome, Welcome
+from operations.calls.events import VERSION, Header, HubHello, HubWelcome, Welcome
+from operations.calls.recent import Recent
 from operations.calls.routing import Router, Session
 from operations.context import Identity
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
@@ -23,7 +22,7 @@ from operations.pubsub.websocket import HEARTBEAT_SECONDS, MAX_PAYLOAD, Connecti
 
 _HELLO_WITHIN = 5.0
 _SHORTEST_NAME = 16
-_MOST_REMEMBERED = 100_000
+_REMEMBERED = 100_000
 
 
 class Hub:
@@ -51,7 +50,7 @@ class Hub:
         self._tls = tls
         self._listener: Listener | None = None
         self._spokes: set[SpokeSession] = set()
-        self._owners: dict[str, str] = {}
+        self._owners: Recent[str] = Recent(_REMEMBERED)
         self._numbers = itertools.count(1)
 
     @property
@@ -125,10 +124,9 @@ class Hub:
         """Whether a peer's name is this identity's: names are seen by others, and stay with who used them first."""
         if len(peer) < _SHORTEST_NAME or "." in peer:
             return False
-        owner = self._owners.setdefault(peer, identity.id)
-        if len(self._owners) > _MOST_REMEMBERED:
-            del self._owners[next(iter(self._owners))]
-        return owner == identity.id
+        if peer not in self._owners:
+            self._owners[peer] = identity.id
+        return self._owners[peer] == identity.id
 
     def predecessor(self, spoke: SpokeSession, peer: str) -> SpokeSession | None:
         """The connection that the same peer had before, where the hub has not noticed its end yet."""
@@ -193,7 +191,7 @@ class SpokeSession:
     def _greet(self, connection: Connection, message: bytes) -> None:
         try:
             event = codec_of(message).decode(message)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
+        except UNREADABLE:
             event = None
         if not isinstance(event, HubHello):
             self._hub.counters.malformed += 1
@@ -264,9 +262,17 @@ class HubTransport:
         """Route a message; the router answers what it cannot deliver."""
         self._router.receive(self._session, message)
 
+    def answer(self, request_id: str, message: bytes, last: bool) -> None:
+        """Route an answer of which it is known what it answers."""
+        self._router.answer(self._session, request_id, message, last)
+
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive whatever is routed to this end."""
         return keep_receiver(self._receivers, receive)
+
+    def listen_for_requests(self, take: Callable[[Header, Codec], None]) -> None:
+        """Hand requests over as the router read them."""
+        self._session.take = take
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
         """The hub's own end is never lost: neither is ever called."""

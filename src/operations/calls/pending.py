@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
 
 from operations.calls import tracing
 from operations.calls.codec import CODECS, Codec, CodecName
 from operations.calls.counters import Counters
-from operations.calls.deadlines import DEFAULT_TIMEOUT, now_ms, remaining_seconds
+from operations.calls.deadlines import DEFAULT_TIMEOUT, remaining_seconds
 from operations.calls.endpoint import Endpoint, control_address, endpoint_of, inbox_of, work_address, worker_address
 from operations.calls.events import (
+    NULL,
     VERSION,
     CallCompleted,
     CallRequested,
@@ -77,12 +79,12 @@ class PendingRequestMap:
         if tracing.is_active():
             metadata = dict(metadata or {})
             with tracing.client_span(operation_id, metadata):
-                return await self._call(
+                return await self._start(
                     operation_id, input, deadline, identity, parent_request_id, metadata, retry, wait
                 )
-        return await self._call(operation_id, input, deadline, identity, parent_request_id, metadata, retry, wait)
+        return await self._start(operation_id, input, deadline, identity, parent_request_id, metadata, retry, wait)
 
-    async def _call(
+    def _start(
         self,
         operation_id: str,
         input: Any,
@@ -92,19 +94,22 @@ class PendingRequestMap:
         metadata: Mapping[str, Any] | None,
         retry: bool,
         wait: bool,
-    ) -> ResponseEnvelope[Any]:
+    ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        """One call ready to be awaited: by reference where its worker is in this process, else as bytes."""
         if self._reach is not None:
             target = self._reach(work_address(operation_id))
             if target is not None:
-                return await target.execute(operation_id, input, deadline, identity, parent, metadata, self._timeout)  # type: ignore[no-any-return]
+                return target.execute(operation_id, input, deadline, identity, parent, metadata, self._timeout)  # type: ignore[no-any-return]
+        now = time.time()
+        seconds = self._timeout if deadline is None else remaining_seconds(deadline)
         if deadline is None:
-            deadline = now_ms() + int(self._timeout * 1000)
-        event = self._request(operation_id, input, deadline, identity, parent, metadata)
-        waiting = _PendingCall(self._endpoint, event, self._codec, retry=retry, wait=wait)
+            deadline = int((now + seconds) * 1000)
+        event = self._request(operation_id, deadline, identity, parent, metadata, now)
+        waiting = _PendingCall(self._endpoint, event, self._write(event, input), self._codec, retry=retry, wait=wait)
         if self._lifeline is not None:
             waiting.since = asyncio.get_running_loop().time()
             self._lifeline.watch()
-        return await waiting.run(remaining_seconds(deadline))
+        return waiting.run(seconds)
 
     def subscribe(
         self,
@@ -126,12 +131,12 @@ class PendingRequestMap:
             return target.stream(  # type: ignore[no-any-return]
                 operation_id, input, deadline, idle_timeout, identity, parent_request_id, metadata
             )
-        event = self._request(operation_id, input, deadline, identity, parent_request_id, metadata)
+        event = self._request(operation_id, deadline, identity, parent_request_id, metadata, time.time())
         event.stream = True
         if idle_timeout is not None:
             event.payload.idle_timeout = int(idle_timeout * 1000)
         reader = StreamReader(self._endpoint, event.id, operation_id, self._codec)
-        message = self._encode(event)
+        message = self._write(event, input)
         reader.start(idle_timeout=idle_timeout, deadline=deadline)
         if self._lifeline is not None:
             self._lifeline.watch()
@@ -150,12 +155,13 @@ class PendingRequestMap:
         if envelope is None:
             message = f"respond takes a response envelope, not {type(output).__name__}: wrap it with local_envelope"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
-        payload = Responded(request_id, self._codec.write_envelope(envelope), sequence)
-        self._send_answer(request_id, CallResponded(VERSION, request_id, "", payload))
+        event = CallResponded(VERSION, request_id, "", Responded(request_id, sequence=sequence))
+        self._transport.send(inbox_of(request_id), self._codec.write_response(event, envelope))
 
     def complete(self, request_id: str, *, sequence: int | None = None) -> None:
         """End a stream that was answered `sequence` times."""
-        self._send_answer(request_id, CallCompleted(VERSION, request_id, "", Completed(request_id, sequence)))
+        event = CallCompleted(VERSION, request_id, "", Completed(request_id, sequence))
+        self._transport.send(inbox_of(request_id), self._codec.encode(event))
 
     def emit_error(self, request_id: str, error: CallError) -> None:
         """Answer a request with an error."""
@@ -171,53 +177,43 @@ class PendingRequestMap:
         elif isinstance(waiting, StreamReader):
             waiting.abort(reason)
 
-    def _send_answer(self, request_id: str, event: CallResponded | CallCompleted) -> None:
-        self._transport.send(inbox_of(request_id), self._codec.encode(event))
-
     def _request(
         self,
         operation_id: str,
-        input: Any,
         deadline: int | None,
         identity: Identity | None,
         parent: str | None,
         metadata: Mapping[str, Any] | None,
+        now: float,
     ) -> CallRequested:
-        capabilities = self._transport.capabilities
-        if identity is not None and not capabilities.claims_identity:
-            message = (
-                "an identity cannot be claimed on this transport: it is established where the caller is authenticated"
-            )
-            raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
+        """A request without its input; an identity goes where whoever vouches for it on this transport looks."""
+        claimed = vouched = None
+        if identity is not None:
+            capabilities = self._transport.capabilities
+            if not capabilities.claims_identity:
+                raise CallError(ErrorCode.VALIDATION_ERROR, _UNCLAIMABLE, {"executed": "no"})
+            if capabilities.identity == "hub":
+                vouched = identity
+            else:
+                claimed = identity
         request_id = self._endpoint.new_id()
-        payload = Requested(
-            request_id,
-            operation_id,
-            self._codec.raw({} if input is None else input),
-            parent,
-            deadline,
-            None,
-            identity if capabilities.identity != "hub" else None,
-            dict(metadata) if metadata else None,
-            now_ms(),
-        )
-        vouched = identity if capabilities.identity == "hub" else None
+        told = dict(metadata) if metadata else None
+        payload = Requested(request_id, operation_id, NULL, parent, deadline, None, claimed, told, int(now * 1000))
         return CallRequested(VERSION, request_id, operation_id, payload, vouched, False, parent)
 
-    def _encode(self, event: CallRequested) -> bytes:
-        return encode_request(event, self._codec, self._transport)
+    def _write(self, event: CallRequested, input: Any) -> bytes:
+        """A request as bytes, or the typed error that says why it cannot travel."""
+        try:
+            message = self._codec.write_request(event, {} if input is None else input)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise CallError(ErrorCode.VALIDATION_ERROR, f"the request cannot be written: {error}") from error
+        limit = self._transport.capabilities.max_payload
+        if limit is not None and len(message) > limit:
+            raise too_large(event.to, "request", len(message), limit, "no")
+        return message
 
 
-def encode_request(event: CallRequested, codec: Codec, transport: Transport) -> bytes:
-    """A request as bytes, or the typed error that says why it cannot travel."""
-    try:
-        message = codec.encode(event)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise CallError(ErrorCode.VALIDATION_ERROR, f"the request cannot be written: {error}") from error
-    limit = transport.capabilities.max_payload
-    if limit is not None and len(message) > limit:
-        raise too_large(event.to, "request", len(message), limit, "no")
-    return message
+_UNCLAIMABLE = "an identity cannot be claimed on this transport: it is established where the caller is authenticated"
 
 
 class _PendingCall:
@@ -227,43 +223,42 @@ class _PendingCall:
         "_attempts",
         "_codec",
         "_endpoint",
-        "_event",
         "_future",
         "_message",
         "_retry",
         "_risked",
         "_timer",
         "_wait",
+        "operation_id",
+        "request_id",
         "since",
         "worker",
     )
 
-    def __init__(self, endpoint: Endpoint, event: CallRequested, codec: Codec, *, retry: bool, wait: bool) -> None:
+    def __init__(
+        self, endpoint: Endpoint, event: CallRequested, message: bytes, codec: Codec, *, retry: bool, wait: bool
+    ) -> None:
+        self.request_id = event.id
+        self.operation_id = event.to
         self._endpoint = endpoint
-        self._event = event
+        self._message = message
         self._codec = codec
         self._retry = retry
         self._wait = wait
         self._attempts = 0
         self._risked = False
         self._timer: asyncio.TimerHandle | None = None
-        self._message = encode_request(event, codec, endpoint.transport)
         self._future: asyncio.Future[tuple[CallResponded, Codec]] = asyncio.get_running_loop().create_future()
         self.worker: str | None = None
         self.since = 0.0
 
-    @property
-    def operation_id(self) -> str:
-        """What was called."""
-        return self._event.to
-
     async def run(self, seconds: float) -> ResponseEnvelope[Any]:
         """Send the request and wait for how it ends."""
-        endpoint, request_id = self._endpoint, self._event.id
+        endpoint, request_id = self._endpoint, self.request_id
         if seconds <= 0:
-            raise timed_out(self._event.to, "no", "before the call began")
+            raise timed_out(self.operation_id, "no", "before the call began")
         endpoint.waiting[request_id] = self
-        tick = endpoint.deadlines.add(self, seconds)
+        bucket = endpoint.deadlines.add(self, seconds)
         answered = False
         try:
             self._send()
@@ -277,7 +272,7 @@ class _PendingCall:
             answered = answered or executed_of(error) == "yes"
             raise
         finally:
-            endpoint.deadlines.discard(tick, self)
+            bucket.discard(self)
             endpoint.forget(request_id, answered=answered)
             if self._timer is not None:
                 self._timer.cancel()
@@ -291,7 +286,7 @@ class _PendingCall:
 
     def completed(self, event: CallCompleted) -> None:
         """A call is not a stream: an end without an answer is an error."""
-        message = f"{self._event.to}: a stream ended where one answer was expected"
+        message = f"{self.operation_id}: a stream ended where one answer was expected"
         self._fail(CallError(ErrorCode.EXECUTION_ERROR, message, {"executed": "yes"}))
 
     def failed(self, error: CallError) -> None:
@@ -313,7 +308,7 @@ class _PendingCall:
         self.worker = None
         self._risked = True
         if not self._retry:
-            self._fail(unavailable(self._event.to, f"the connection was lost: {reason}", "unknown"))
+            self._fail(unavailable(self.operation_id, f"the connection was lost: {reason}", "unknown"))
 
     def regained(self) -> None:
         """The transport is back: what may be sent again is."""
@@ -325,7 +320,7 @@ class _PendingCall:
     def expire(self) -> None:
         """The deadline passed."""
         self._tell_worker("the deadline passed")
-        self._fail(timed_out(self._event.to, "unknown"))
+        self._fail(timed_out(self.operation_id, "unknown"))
 
     def give_up(self, error: CallError) -> None:
         """End it from this side."""
@@ -338,7 +333,7 @@ class _PendingCall:
         if self._may_resend("no"):
             self._resend_later()
         else:
-            self._fail(unavailable(self._event.to, reason, "no"))
+            self._fail(unavailable(self.operation_id, reason, "no"))
 
     def _may_resend(self, executed: str) -> bool:
         """Whether to send it again: what was not run if asked to wait, what may have run if it is safe to repeat.
@@ -360,14 +355,13 @@ class _PendingCall:
         if self._attempts:
             self.worker = None
             self.since = asyncio.get_running_loop().time()
-            self._event.payload.attempt = self._attempts
-            self._message = self._codec.encode(self._event)
-        self._endpoint.transport.send(work_address(self._event.to), self._message, self._undelivered)
+            self._message = self._codec.renumber(self._message, self._attempts)
+        self._endpoint.transport.send(work_address(self.operation_id), self._message, self._undelivered)
 
     def _tell_worker(self, reason: str) -> None:
         if not self._future.done() or self._future.cancelled():
-            address = worker_address(self.worker) if self.worker is not None else control_address(self._event.to)
-            self._endpoint.send_abort(self._event.id, address, self._codec, reason)
+            address = worker_address(self.worker) if self.worker is not None else control_address(self.operation_id)
+            self._endpoint.send_abort(self.request_id, address, self._codec, reason)
 
     def _note_second(self) -> None:
         if self._future.cancelled() or self._future.exception() is not None:

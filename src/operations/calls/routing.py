@@ -11,7 +11,7 @@ import msgspec
 
 from operations.access import check_access
 from operations.calls.authentication import Principal
-from operations.calls.codec import CODECS, JSON, Codec, codec_of, transcode
+from operations.calls.codec import CODECS, JSON, UNREADABLE, Codec, codec_of, transcode
 from operations.calls.counters import Counters
 from operations.calls.events import (
     VERSION,
@@ -55,6 +55,8 @@ class Session:
         self.codecs: frozenset[str] = frozenset({"json", "msgpack"})
         self.max_payload: int | None = None
         self.deliver = deliver
+        self.take: Callable[[Header, Codec], None] | None = None
+        """How a peer in the hub's own process gets a request: as it was read, not written and read again."""
         self.watches = False
         self.claims: dict[str, Announced] = {}
         self.calls: dict[str, Route] = {}
@@ -118,7 +120,7 @@ class Router:
         try:
             codec = codec_of(message)
             header = codec.decode_header(message)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
+        except UNREADABLE:
             self.counters.malformed += 1
             return
         try:
@@ -134,7 +136,7 @@ class Router:
         if kind == "call.requested":
             self._request(session, header, codec)
         elif kind in _ANSWERS:
-            self._answer(session, header, message)
+            self.answer(session, header.id, message, self._is_last(session, header))
         elif kind in ("call.aborted", "call.credit"):
             self._control(session, header, message)
         elif kind == "worker.announced":
@@ -163,14 +165,17 @@ class Router:
         if worker is None:
             self._refuse(session, request_id, self._explain_missing(header.to), codec)
             return
-        identity = self._identity(session, header)
-        header.identity = identity
+        header.identity = identity = self._identity(session, header)
+        route = Route(request_id, header.to, session, worker, identity, header.stream)
+        if worker.take is not None:
+            session.calls[request_id] = worker.work[request_id] = route
+            worker.take(header, codec)
+            return
         forwarded = codec.encode(header)
         if worker.max_payload is not None and len(forwarded) > worker.max_payload:
             error = too_large(header.to, "request", len(forwarded), worker.max_payload, "no")
             self._refuse(session, request_id, error, codec)
             return
-        route = Route(request_id, header.to, session, worker, identity, header.stream)
         session.calls[request_id] = worker.work[request_id] = route
         self._deliver(worker, forwarded)
 
@@ -201,23 +206,34 @@ class Router:
             return CallError(ErrorCode.OPERATION_NOT_FOUND, f"no operation {operation_id!r} is registered", details)
         return unavailable(operation_id, "no worker offers it", "no")
 
-    def _answer(self, session: Session, header: Header, message: bytes) -> None:
-        route = session.work.get(header.id)
+    def _is_last(self, session: Session, header: Header) -> bool:
+        if header.type == "call.responded":
+            route = session.work.get(header.id)
+            return route is not None and not route.stream
+        return header.type != "call.accepted"
+
+    def answer(self, session: Session, request_id: str, message: bytes, last: bool) -> None:
+        """Route an answer to whoever waits for it; after the last one nobody does."""
+        route = session.work.get(request_id)
         if route is None:
-            peer = header.id.rpartition("-")[0]
-            if any(other.peer == peer and header.id in other.calls for other in self.sessions.values()):
-                self.counters.foreign += 1
-            else:
-                self.counters.late += 1
+            self._note_unexpected(request_id)
             return
         caller = route.caller
         if caller.max_payload is not None and len(message) > caller.max_payload:
             self._abort_worker(route, "the answer is too large for the caller")
             self._end_with(route, too_large(route.operation_id, "answer", len(message), caller.max_payload, "yes"))
             return
-        if header.type != "call.accepted" and not (header.type == "call.responded" and route.stream):
+        if last:
             self._end(route)
         self._deliver(caller, message)
+
+    def _note_unexpected(self, request_id: str) -> None:
+        """Count an answer that its sender has no call for: somebody else's call, or one that is over."""
+        peer = request_id.rpartition("-")[0]
+        if any(other.peer == peer and request_id in other.calls for other in self.sessions.values()):
+            self.counters.foreign += 1
+        else:
+            self.counters.late += 1
 
     def _control(self, session: Session, header: Header, message: bytes) -> None:
         """Abort and credit: to the other side of the call, whichever side this is."""

@@ -8,9 +8,10 @@ from typing import Any
 
 from operations.calls import tracing
 from operations.calls.codec import Codec
-from operations.calls.deadlines import now_ms, remaining_seconds
+from operations.calls.deadlines import Bucket, now_ms, remaining_seconds
 from operations.calls.endpoint import inbox_of
 from operations.calls.events import (
+    NULL,
     VERSION,
     Accepted,
     CallAccepted,
@@ -34,13 +35,13 @@ class RunningCall:
 
     __slots__ = (
         "_began",
+        "_bucket",
         "_codec",
         "_endpoint",
         "_event",
         "_handler",
         "_identity",
         "_operation",
-        "_tick",
         "ended",
         "operation_id",
         "since",
@@ -64,7 +65,7 @@ class RunningCall:
         self._codec = codec
         self._operation = operation
         self._identity = identity
-        self._tick: int | None = None
+        self._bucket: Bucket | None = None
         self._began = False
         self.ended = False
 
@@ -84,7 +85,7 @@ class RunningCall:
         self.since = asyncio.get_running_loop().time()
         payload = self._event.payload
         if payload.deadline is not None:
-            self._tick = self._endpoint.deadlines.add(self, remaining_seconds(payload.deadline, payload.sent_at))
+            self._bucket = self._endpoint.deadlines.add(self, remaining_seconds(payload.deadline, payload.sent_at))
 
     def begin(self) -> None:
         """There is a place: run, unless it ended while it waited."""
@@ -124,12 +125,12 @@ class RunningCall:
 
     async def _run(self) -> None:
         try:
-            work = self._work(self._codec.read(self._event.payload.input), self._make_context())
+            input = self._codec.read(self._event.payload.input)
             if tracing.is_active():
                 with tracing.server_span(self.operation_id, self._event.payload.metadata, self._event.id):
-                    await work
+                    await self._work(input, self._make_context())
             else:
-                await work
+                await self._work(input, self._make_context())
         except CallError as error:
             self._fail(error)
         except asyncio.CancelledError:
@@ -145,7 +146,7 @@ class RunningCall:
         if not self.ended:
             message = self._write(envelope, None)
             self._close()
-            self._endpoint.transport.send(inbox_of(self._event.id), message)
+            self._endpoint.answer(self._event.id, message, True)
 
     def _make_context(self) -> OperationContext | None:
         """The context, where anybody looks at it."""
@@ -165,8 +166,8 @@ class RunningCall:
         """An answer as bytes; one that cannot travel is a typed error instead."""
         request_id = self._event.id
         worker = self._handler.worker_id if sequence == 0 else None
-        payload = Responded(request_id, self._codec.write_envelope(envelope), sequence, worker)
-        message = self._codec.encode(CallResponded(VERSION, request_id, "", payload))
+        event = CallResponded(VERSION, request_id, "", Responded(request_id, NULL, sequence, worker))
+        message = self._codec.write_response(event, envelope)
         limit = self._endpoint.transport.capabilities.max_payload
         if limit is not None and len(message) > limit:
             raise too_large(self.operation_id, "answer", len(message), limit, "yes")
@@ -180,8 +181,8 @@ class RunningCall:
     def _close(self) -> None:
         if not self.ended:
             self.ended = True
-            if self._tick is not None:
-                self._endpoint.deadlines.discard(self._tick, self)
+            if self._bucket is not None:
+                self._bucket.discard(self)
             self._handler.finished(self._event.id)
 
 

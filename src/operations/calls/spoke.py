@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from operations.calls.codec import JSON, codec_of
+from operations.calls.codec import JSON, UNREADABLE, codec_of
 from operations.calls.events import VERSION, Hello, HubHello, HubWelcome, Welcome
 from operations.calls.hub import keep_receiver
 from operations.errors import CallError, ErrorCode
@@ -194,7 +194,7 @@ class Spoke:
     def _read_welcome(self, message: bytes) -> None:
         try:
             event = codec_of(message).decode(message)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
+        except UNREADABLE:
             return
         if isinstance(event, HubWelcome) and self._welcomed is not None:
             self._welcomed.set_result(event.payload)

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from operations.calls.codec import Codec
-from operations.calls.deadlines import remaining_seconds
+from operations.calls.deadlines import Bucket, remaining_seconds
 from operations.calls.endpoint import Endpoint, control_address, worker_address
 from operations.calls.events import VERSION, CallCompleted, CallCredit, CallResponded, Credit
 from operations.calls.failures import timed_out, unavailable
@@ -79,7 +79,7 @@ class StreamReader:
         self._over = False
         self._closed = False
         self._idle: float | None = None
-        self._ticks: list[tuple[int, Any]] = []
+        self._armed: list[tuple[Bucket, _Alarm]] = []
 
     def start(self, *, idle_timeout: float | None, deadline: int | None) -> None:
         """Watch the clock where the caller asked for it, and renew the worker's lease."""
@@ -215,18 +215,18 @@ class StreamReader:
     def _release(self, *, answered: bool) -> None:
         self._closed = True
         self._endpoint.forget(self.request_id, answered=answered)
-        for tick, alarm in self._ticks:
-            self._endpoint.deadlines.discard(tick, alarm)
-        self._ticks.clear()
+        for bucket, alarm in self._armed:
+            bucket.discard(alarm)
+        self._armed.clear()
 
     def _awaken(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     def _arm(self, alarm: _Alarm, seconds: float) -> None:
-        tick = self._endpoint.deadlines.add(alarm, seconds)
-        self._ticks = [(known, other) for known, other in self._ticks if other is not alarm]
-        self._ticks.append((tick, alarm))
+        bucket = self._endpoint.deadlines.add(alarm, seconds)
+        self._armed = [(known, other) for known, other in self._armed if other is not alarm]
+        self._armed.append((bucket, alarm))
 
     def _check_idle(self, alarm: _Alarm) -> None:
         """Silence counts only while the consumer waits: what it has not read yet is not silence."""

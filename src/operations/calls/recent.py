@@ -1,0 +1,36 @@
+"""Recent: what was noted lately. It forgets the oldest, so that it stays bounded however long a process runs."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Recent(Generic[T]):
+    """Remembers at least the last `least` keys and their values, and at most twice as many.
+
+    Two dictionaries that take turns: taking the oldest out of one, key by key, would search past every key that was
+    taken out before it.
+    """
+
+    __slots__ = ("_least", "_newer", "_older")
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self._newer: dict[str, T] = {}
+        self._older: dict[str, T] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._newer or key in self._older
+
+    def __len__(self) -> int:
+        return len(self._newer) + len(self._older)
+
+    def __setitem__(self, key: str, value: T) -> None:
+        self._newer[key] = value
+        if len(self._newer) >= self._least:
+            self._older, self._newer = self._newer, {}
+
+    def __getitem__(self, key: str) -> T:
+        return self._newer[key] if key in self._newer else self._older[key]
