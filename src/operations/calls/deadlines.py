@@ -29,11 +29,15 @@ class Deadlines:
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def add(self, entry: Expiring, seconds: float) -> Bucket:
+    def add(self, entry: Expiring, seconds: float, loop: asyncio.AbstractEventLoop | None = None) -> Bucket:
         """Expire `entry` in so many seconds; returns the bucket to discard it from when it ends in time."""
-        loop = self._loop
         if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
+            loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            # The timers of a loop that has ended never come.
+            self._timers.clear()
+            self._buckets.clear()
+            self._loop = loop
         tick = int((loop.time() + seconds) / _RESOLUTION) + 1
         bucket = self._buckets.get(tick)
         if bucket is None:

@@ -17,6 +17,7 @@ from typing import Any
 
 _enter = asyncio.tasks._enter_task
 _leave = asyncio.tasks._leave_task
+_current = asyncio.tasks.current_task
 _EAGER = sys.version_info >= (3, 12)
 
 
@@ -88,7 +89,7 @@ class Starter:
         shell, context = self._shell, self._context
         # What the first step starts in turn must not find this spare.
         self._spare = None
-        current = asyncio.current_task(loop)
+        current = _current(loop)
         if current is not None:
             _leave(loop, current)
         _enter(loop, task)

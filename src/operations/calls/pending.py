@@ -7,6 +7,8 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
 
+import msgspec
+
 from operations.calls import tracing
 from operations.calls.codec import CODECS, Codec, CodecName
 from operations.calls.counters import Counters
@@ -105,11 +107,14 @@ class PendingRequestMap:
         if deadline is None:
             deadline = int((now + seconds) * 1000)
         event = self._request(operation_id, deadline, identity, parent, metadata, now)
-        waiting = _PendingCall(self._endpoint, event, self._write(event, input), self._codec, retry=retry, wait=wait)
+        message = self._write(event, input)
+        loop = asyncio.get_running_loop()
+        endpoint, codec = self._endpoint, self._codec
+        waiting = _PendingCall(event.id, operation_id, endpoint, message, codec, loop.create_future(), retry, wait)
         if self._lifeline is not None:
-            waiting.since = asyncio.get_running_loop().time()
+            waiting.since = loop.time()
             self._lifeline.watch()
-        return waiting.run(seconds)
+        return waiting.run(seconds, loop)
 
     def subscribe(
         self,
@@ -216,49 +221,30 @@ class PendingRequestMap:
 _UNCLAIMABLE = "an identity cannot be claimed on this transport: it is established where the caller is authenticated"
 
 
-class _PendingCall:
+class _PendingCall(msgspec.Struct, eq=False):
     """One call on its way: it ends with the first answer, at its deadline, or when its caller leaves."""
 
-    __slots__ = (
-        "_attempts",
-        "_codec",
-        "_endpoint",
-        "_future",
-        "_message",
-        "_retry",
-        "_risked",
-        "_timer",
-        "_wait",
-        "operation_id",
-        "request_id",
-        "since",
-        "worker",
-    )
+    request_id: str
+    operation_id: str
+    _endpoint: Endpoint
+    _message: bytes
+    _codec: Codec
+    _future: asyncio.Future[tuple[CallResponded, Codec]]
+    _retry: bool
+    _wait: bool
+    _attempts: int = 0
+    _risked: bool = False
+    _timer: asyncio.TimerHandle | None = None
+    worker: str | None = None
+    since: float = 0.0
 
-    def __init__(
-        self, endpoint: Endpoint, event: CallRequested, message: bytes, codec: Codec, *, retry: bool, wait: bool
-    ) -> None:
-        self.request_id = event.id
-        self.operation_id = event.to
-        self._endpoint = endpoint
-        self._message = message
-        self._codec = codec
-        self._retry = retry
-        self._wait = wait
-        self._attempts = 0
-        self._risked = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._future: asyncio.Future[tuple[CallResponded, Codec]] = asyncio.get_running_loop().create_future()
-        self.worker: str | None = None
-        self.since = 0.0
-
-    async def run(self, seconds: float) -> ResponseEnvelope[Any]:
+    async def run(self, seconds: float, loop: asyncio.AbstractEventLoop) -> ResponseEnvelope[Any]:
         """Send the request and wait for how it ends."""
         endpoint, request_id = self._endpoint, self.request_id
         if seconds <= 0:
             raise timed_out(self.operation_id, "no", "before the call began")
         endpoint.waiting[request_id] = self
-        bucket = endpoint.deadlines.add(self, seconds)
+        bucket = endpoint.deadlines.add(self, seconds, loop)
         answered = False
         try:
             self._send()

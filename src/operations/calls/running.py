@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from collections.abc import Coroutine
 from typing import Any
+
+import msgspec
 
 from operations.calls import tracing
 from operations.calls.codec import Codec
@@ -21,7 +25,7 @@ from operations.calls.events import (
     Completed,
     Responded,
 )
-from operations.calls.failures import timed_out, too_large
+from operations.calls.failures import aborted, timed_out, too_large
 from operations.calls.streams import LEASE_SECONDS, CreditGate
 from operations.calls.workplace import Workplace
 from operations.context import Identity, OperationContext
@@ -30,54 +34,35 @@ from operations.errors import CallError, ErrorCode
 from operations.spec import Operation
 
 
-class RunningCall:
+class RunningCall(msgspec.Struct, eq=False):
     """A call: one task, one answer."""
 
-    __slots__ = (
-        "_began",
-        "_bucket",
-        "_codec",
-        "_endpoint",
-        "_event",
-        "_handler",
-        "_identity",
-        "_operation",
-        "ended",
-        "operation_id",
-        "since",
-        "task",
-    )
+    _handler: Workplace
+    _event: CallRequested
+    _codec: Codec
+    _operation: Operation[Any]
+    _identity: Identity | None
+    _began: bool = False
+    _bucket: Bucket | None = None
+    ended: bool = False
+    task: asyncio.Task[None] | None = None
+    since: float = 0.0
 
-    def __init__(
-        self,
-        handler: Workplace,
-        event: CallRequested,
-        codec: Codec,
-        operation: Operation[Any],
-        identity: Identity | None,
-    ) -> None:
-        self.operation_id = event.to
-        self.since = 0.0
-        self.task: asyncio.Task[None] | None = None
-        self._handler = handler
-        self._endpoint = handler.endpoint
-        self._event = event
-        self._codec = codec
-        self._operation = operation
-        self._identity = identity
-        self._bucket: Bucket | None = None
-        self._began = False
-        self.ended = False
+    @property
+    def operation_id(self) -> str:
+        """What is called."""
+        return self._event.to
 
     def is_too_late(self) -> bool:
         """Whether the deadline has passed already; the caller is told."""
         payload = self._event.payload
-        if payload.deadline is None or remaining_seconds(payload.deadline, payload.sent_at) > 0:
+        deadline = payload.deadline
+        if deadline is None or (deadline > time.time() * 1000 and deadline > (payload.sent_at or 0)):
             return False
-        self._endpoint.counters.expired += 1
+        self._handler.counters.expired += 1
         clocks = {"deadline": payload.deadline, "sentAt": payload.sent_at, "workerTime": now_ms()}
         error = timed_out(self.operation_id, "no", "before the call began", **clocks)
-        self._endpoint.send_error(self._event.id, error, self._codec)
+        self._handler.endpoint.send_error(self._event.id, error, self._codec)
         return True
 
     def arm(self) -> None:
@@ -85,7 +70,9 @@ class RunningCall:
         self.since = asyncio.get_running_loop().time()
         payload = self._event.payload
         if payload.deadline is not None:
-            self._bucket = self._endpoint.deadlines.add(self, remaining_seconds(payload.deadline, payload.sent_at))
+            self._bucket = self._handler.endpoint.deadlines.add(
+                self, remaining_seconds(payload.deadline, payload.sent_at)
+            )
 
     def begin(self) -> None:
         """There is a place: run, unless it ended while it waited."""
@@ -98,7 +85,7 @@ class RunningCall:
     def expire(self) -> None:
         """The deadline passed: in the queue it never runs, else its task is cancelled."""
         if not self._began:
-            self._endpoint.counters.expired += 1
+            self._handler.counters.expired += 1
             self.end(timed_out(self.operation_id, "no", "before the call began"))
         else:
             self.end(timed_out(self.operation_id, "unknown"))
@@ -115,7 +102,7 @@ class RunningCall:
     def accept(self, worker_id: str) -> None:
         """Tell the caller who has its call."""
         event = CallAccepted(VERSION, self._event.id, "", Accepted(self._event.id, worker_id))
-        self._endpoint.transport.send(inbox_of(self._event.id), self._codec.encode(event))
+        self._handler.endpoint.transport.send(inbox_of(self._event.id), self._codec.encode(event))
 
     def end(self, error: CallError) -> None:
         """End it with an error, whatever the handler does."""
@@ -124,29 +111,25 @@ class RunningCall:
             self.task.cancel()
 
     async def _run(self) -> None:
+        """Work, and see to it that whatever comes of it the caller gets an answer and the place is free again."""
         try:
-            input = self._codec.read(self._event.payload.input)
             if tracing.is_active():
                 with tracing.server_span(self.operation_id, self._event.payload.metadata, self._event.id):
-                    await self._work(input, self._make_context())
+                    envelope = await self._execute()
             else:
-                await self._work(input, self._make_context())
-        except CallError as error:
-            self._fail(error)
-        except asyncio.CancelledError:
-            self._fail(CallError(ErrorCode.ABORTED, f"{self.operation_id}: cancelled", {"executed": "unknown"}))
+                envelope = await self._execute()
+            if not self.ended:
+                message = self._write(envelope, None)
+                self._close()
+                self._handler.endpoint.answer(self._event.id, message, True)
         except BaseException as error:  # noqa: BLE001  # whatever a handler raises, its caller gets an answer
-            message = f"{self.operation_id}: {type(error).__name__}"
-            self._fail(CallError(ErrorCode.EXECUTION_ERROR, message, {"type": type(error).__name__}))
+            self._fail(_translate(error, self.operation_id))
         finally:
             self._handler.leave()
 
-    async def _work(self, input: Any, context: OperationContext | None) -> None:
-        envelope = await self._handler.registry.execute(self.operation_id, input, context)
-        if not self.ended:
-            message = self._write(envelope, None)
-            self._close()
-            self._endpoint.answer(self._event.id, message, True)
+    def _execute(self) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        input = self._codec.read(self._event.payload.input)
+        return self._handler.registry.execute(self.operation_id, input, self._make_context())
 
     def _make_context(self) -> OperationContext | None:
         """The context, where anybody looks at it."""
@@ -168,7 +151,7 @@ class RunningCall:
         worker = self._handler.worker_id if sequence == 0 else None
         event = CallResponded(VERSION, request_id, "", Responded(request_id, NULL, sequence, worker))
         message = self._codec.write_response(event, envelope)
-        limit = self._endpoint.transport.capabilities.max_payload
+        limit = self._handler.endpoint.transport.capabilities.max_payload
         if limit is not None and len(message) > limit:
             raise too_large(self.operation_id, "answer", len(message), limit, "yes")
         return message
@@ -176,7 +159,7 @@ class RunningCall:
     def _fail(self, error: CallError) -> None:
         if not self.ended:
             self._close()
-            self._endpoint.send_error(self._event.id, error, self._codec)
+            self._handler.endpoint.send_error(self._event.id, error, self._codec)
 
     def _close(self) -> None:
         if not self.ended:
@@ -189,20 +172,16 @@ class RunningCall:
 class RunningStream(RunningCall):
     """A stream: one task, numbered answers as far as the caller's credit goes, an end."""
 
-    __slots__ = ("_gate", "_heard", "_lease")
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._gate = CreditGate()
-        self._heard = True
-        self._lease: _Lease | None = None
+    _gate: CreditGate = msgspec.field(default_factory=CreditGate)
+    _heard: bool = True
+    _lease: _Lease | None = None
 
     def arm(self) -> None:
         """Set the clocks: the deadline where there is one, and the caller's lease where nobody else watches it."""
         super().arm()
-        if not self._endpoint.transport.capabilities.tracks_peers:
+        if not self._handler.endpoint.transport.capabilities.tracks_peers:
             self._lease = _Lease(self)
-            self._endpoint.deadlines.add(self._lease, LEASE_SECONDS)
+            self._handler.endpoint.deadlines.add(self._lease, LEASE_SECONDS)
 
     def credit(self, items: int, size: int) -> None:
         """The caller has room for more, and lives."""
@@ -215,14 +194,25 @@ class RunningStream(RunningCall):
             return
         if self._heard:
             self._heard = False
-            self._endpoint.deadlines.add(self._lease, LEASE_SECONDS)
+            self._handler.endpoint.deadlines.add(self._lease, LEASE_SECONDS)
         else:
             self.abort("the caller gave no sign of life")
 
-    async def _work(self, input: Any, context: OperationContext | None) -> None:
-        send, inbox, gate = self._endpoint.transport.send, inbox_of(self._event.id), self._gate
+    async def _run(self) -> None:
+        try:
+            with tracing.server_span(self.operation_id, self._event.payload.metadata, self._event.id):
+                await self._pump()
+        except BaseException as error:  # noqa: BLE001  # whatever a handler raises, its caller gets an answer
+            self._fail(_translate(error, self.operation_id))
+        finally:
+            self._handler.leave()
+
+    async def _pump(self) -> None:
+        """Send what the generator yields, as far as the credit goes, and then that it ended."""
+        request_id, endpoint, gate = self._event.id, self._handler.endpoint, self._gate
         sequence = 0
-        stream = self._handler.registry.subscribe(self.operation_id, input, context)
+        input = self._codec.read(self._event.payload.input)
+        stream = self._handler.registry.subscribe(self.operation_id, input, self._make_context())
         async with contextlib.aclosing(stream):
             async for envelope in stream:
                 message = self._write(envelope, sequence)
@@ -230,7 +220,7 @@ class RunningStream(RunningCall):
                     await gate.wait()
                 if self.ended:
                     return
-                send(inbox, message)
+                endpoint.answer(request_id, message, False)
                 gate.spend(len(message))
                 sequence += 1
                 if sequence % 64 == 0:
@@ -238,8 +228,18 @@ class RunningStream(RunningCall):
                     await asyncio.sleep(0)
         if not self.ended:
             self._close()
-            event = CallCompleted(VERSION, self._event.id, "", Completed(self._event.id, sequence))
-            send(inbox, self._codec.encode(event))
+            event = CallCompleted(VERSION, request_id, "", Completed(request_id, sequence))
+            endpoint.answer(request_id, self._codec.encode(event), True)
+
+
+def _translate(error: BaseException, operation_id: str) -> CallError:
+    """What the caller gets for whatever left the registry."""
+    if isinstance(error, CallError):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        return aborted(operation_id, "cancelled")
+    kind = type(error).__name__
+    return CallError(ErrorCode.EXECUTION_ERROR, f"{operation_id}: {kind}", {"type": kind})
 
 
 class _Lease:

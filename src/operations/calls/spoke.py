@@ -176,10 +176,10 @@ class Spoke:
 
     def received(self, connection: Connection, message: bytes) -> None:
         """The welcome first, then events for whoever listens."""
-        if self._welcomed is not None and not self._welcomed.done():
+        if self._connection is None and self._welcomed is not None and not self._welcomed.done():
             self._read_welcome(message)
             return
-        for receive in list(self._receivers):
+        for receive in tuple(self._receivers):
             receive(message)
 
     def closed(self, connection: Connection, reason: str) -> None:

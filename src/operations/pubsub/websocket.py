@@ -57,7 +57,8 @@ class Connection(picows.WSListener):
         self._outbox: list[bytes] = []
         self._turn = False
         self._fragments: list[bytes] = []
-        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._gone: asyncio.Future[None] = self._loop.create_future()
 
     @property
     def is_open(self) -> bool:
@@ -79,7 +80,7 @@ class Connection(picows.WSListener):
                 self._write_outbox()
             return
         self._turn = True
-        asyncio.get_running_loop().call_soon(self.flush)
+        self._loop.call_soon(self.flush)
         if self.is_open:
             self._write(message)
 
