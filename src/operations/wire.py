@@ -51,7 +51,7 @@ def decode_json(data: bytes | bytearray | memoryview | str) -> Any:
 
 def mark_json(value: Any) -> Any:
     """A value as an encoder of JSON writes it unchanged; raises as `encode_json` does, or RecursionError."""
-    return _mark(value, "")
+    return _mark_mapping(value, "") if type(value) is dict else _mark(value, "")
 
 
 def has_json_marks(data: bytes) -> bool:

@@ -144,7 +144,10 @@ class Endpoint:
             except UNREADABLE:
                 self._note_unreadable(codec, message)
                 return
-            self._dispatch(event, codec, len(message))
+            if isinstance(event, CallResponded) and (waiting := self.waiting.get(event.id)) is not None:
+                waiting.responded(event, codec, len(message))
+            else:
+                self._dispatch(event, codec)
         except Exception:  # noqa: BLE001  # one message must not stop the reader
             self._note_unhandled()
 
@@ -184,20 +187,12 @@ class Endpoint:
             error = CallError("VALIDATION_ERROR", "the request could not be read", {"executed": "no"})
             self.send_error(header.id, error, JSON)
 
-    def _dispatch(self, event: Event, codec: Codec, size: int) -> None:
-        if isinstance(event, CallResponded):
-            waiting = self.waiting.get(event.id)
-            if waiting is None:
-                self._note_unexpected(event.id)
-            else:
-                waiting.responded(event, codec, size)
-        elif isinstance(event, CallRequested):
+    def _dispatch(self, event: Event, codec: Codec) -> None:
+        if isinstance(event, CallRequested):
             self._request(event, codec)
-        else:
-            self._dispatch_other(event, codec)
-
-    def _dispatch_other(self, event: Event, codec: Codec) -> None:
-        if isinstance(event, CallCredit):
+        elif isinstance(event, CallResponded):
+            self._note_unexpected(event.id)
+        elif isinstance(event, CallCredit):
             running = self.running.get(event.id)
             if running is not None:
                 running.credit(event.payload.items, event.payload.bytes)
@@ -206,18 +201,21 @@ class Endpoint:
         elif isinstance(event, CallAborted):
             self._abort(event)
         elif isinstance(event, (CallCompleted, CallFailed, CallAccepted)):
-            waiting = self.waiting.get(event.id)
-            if waiting is None:
-                self._note_unexpected(event.id)
-            elif isinstance(event, CallCompleted):
-                waiting.completed(event)
-            elif isinstance(event, CallAccepted):
-                waiting.accepted(event.payload.worker_id)
-            else:
-                waiting.failed(read_error(event, codec))
+            self._answer_waiting(event, codec)
         else:
             for notice in list(self.notices):
                 notice(event)
+
+    def _answer_waiting(self, event: CallCompleted | CallFailed | CallAccepted, codec: Codec) -> None:
+        waiting = self.waiting.get(event.id)
+        if waiting is None:
+            self._note_unexpected(event.id)
+        elif isinstance(event, CallCompleted):
+            waiting.completed(event)
+        elif isinstance(event, CallAccepted):
+            waiting.accepted(event.payload.worker_id)
+        else:
+            waiting.failed(read_error(event, codec))
 
     def _request(self, event: CallRequested, codec: Codec) -> None:
         if event.payload.request_id != event.id:

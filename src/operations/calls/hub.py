@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import os
 import ssl
@@ -141,11 +142,12 @@ class SpokeSession:
         self._hub = hub
         self._connection: Connection | None = None
         self._timers: list[asyncio.TimerHandle] = []
-        self.session = Session(name, principal, self._deliver)
+        self.session = Session(name, principal, lambda message: None)
 
     def opened(self, connection: Connection) -> None:
         """Wait for the hello, and for the token to expire."""
         self._connection = connection
+        self.session.deliver = connection.send
         loop = asyncio.get_running_loop()
         self._timers.append(loop.call_later(_HELLO_WITHIN, self._require_hello))
         expires_at = self.session.principal.expires_at
@@ -179,10 +181,6 @@ class SpokeSession:
         if self._connection is not None:
             self._connection.abort(reason)
             self.closed(self._connection, reason)
-
-    def _deliver(self, message: bytes) -> None:
-        if self._connection is not None:
-            self._connection.send(message)
 
     def _require_hello(self) -> None:
         if not self.joined and self._connection is not None:
@@ -256,15 +254,13 @@ class HubTransport:
         principal = Principal(Identity("hub"), ("*",))
         self._session = Session(f"local-{self.peer}", principal, self._hand_over, trusted=True)
         self._session.peer = self.peer
+        self.answer = functools.partial(router.answer, self._session)
+        """Route an answer of which it is known what it answers."""
         router.join(self._session)
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
         """Route a message; the router answers what it cannot deliver."""
         self._router.receive(self._session, message)
-
-    def answer(self, request_id: str, message: bytes, last: bool) -> None:
-        """Route an answer of which it is known what it answers."""
-        self._router.answer(self._session, request_id, message, last)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive whatever is routed to this end."""

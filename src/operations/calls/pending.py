@@ -247,7 +247,7 @@ class _PendingCall(msgspec.Struct, eq=False):
         bucket = endpoint.deadlines.add(self, seconds, loop)
         answered = False
         try:
-            self._send()
+            endpoint.transport.send(work_address(self.operation_id), self._message, self._undelivered)
             event, codec = await self._future
             answered = True
             return codec.read_envelope(event.payload.output)

@@ -124,7 +124,10 @@ class Router:
             self.counters.malformed += 1
             return
         try:
-            self._route(session, header, message, codec)
+            if header.type == "call.requested":
+                self._request(session, header, codec)
+            else:
+                self._route(session, header, message, codec)
         except (msgspec.ValidationError, CallError):
             self.counters.malformed += 1
         except Exception:  # noqa: BLE001  # one session must not stop the others
@@ -133,9 +136,7 @@ class Router:
 
     def _route(self, session: Session, header: Header, message: bytes, codec: Codec) -> None:
         kind = header.type
-        if kind == "call.requested":
-            self._request(session, header, codec)
-        elif kind in _ANSWERS:
+        if kind in _ANSWERS:
             self.answer(session, header.id, message, self._is_last(session, header))
         elif kind in ("call.aborted", "call.credit"):
             self._control(session, header, message)
@@ -184,6 +185,8 @@ class Router:
 
         A worker speaks for its caller only while it runs that very caller's request, and only the hub says who that is.
         """
+        if header.parent is None and header.identity is None and not session.trusted:
+            return session.principal.identity
         if session.trusted:
             return header.identity
         if header.identity is not None:
@@ -386,7 +389,7 @@ class Router:
         self._deliver(route.worker, JSON.encode(event))
 
     def _deliver(self, session: Session, message: bytes) -> None:
-        if codec_of(message).name not in session.codecs:
+        if len(session.codecs) < len(CODECS) and codec_of(message).name not in session.codecs:
             message = transcode(message, CODECS[next(iter(session.codecs))])
         session.deliver(message)
 

@@ -47,6 +47,7 @@ class RunningCall(msgspec.Struct, eq=False):
     ended: bool = False
     task: asyncio.Task[None] | None = None
     since: float = 0.0
+    """When the handler wrote it down, by the loop's clock; 0 while it has not."""
 
     @property
     def operation_id(self) -> str:
@@ -128,13 +129,13 @@ class RunningCall(msgspec.Struct, eq=False):
             self._handler.leave()
 
     def _execute(self) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        input = self._codec.read(self._event.payload.input)
-        return self._handler.registry.execute(self.operation_id, input, self._make_context())
+        event, registry = self._event, self._handler.registry
+        input = self._codec.read(event.payload.input)
+        # A context is made where anybody looks at it.
+        seen = self._operation.wants_context or registry.has_interceptors
+        return registry.execute(event.to, input, self._make_context() if seen else None)
 
-    def _make_context(self) -> OperationContext | None:
-        """The context, where anybody looks at it."""
-        if not self._handler.needs_context(self._operation):
-            return None
+    def _make_context(self) -> OperationContext:
         payload = self._event.payload
         return self._handler.context(
             self._operation,
@@ -166,7 +167,8 @@ class RunningCall(msgspec.Struct, eq=False):
             self.ended = True
             if self._bucket is not None:
                 self._bucket.discard(self)
-            self._handler.finished(self._event.id)
+            if self.since:
+                self._handler.finished(self._event.id)
 
 
 class RunningStream(RunningCall):
