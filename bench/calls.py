@@ -1,6 +1,8 @@
 """Calls in memory and over WebSocket: against a bare execute, raw picows, tRPC and python-socketio.
 
 `python -m bench.calls` measures at concurrency 1, 64 and 1,024, each peer with its server in a process of its own.
+Where there are cores enough, every client has one to itself and every server another: what is compared is the work,
+not where the scheduler happened to put it. Calls from spoke to spoke take a third process, the hub between them.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import shutil
 import statistics
 import struct
@@ -22,7 +25,7 @@ from typing import Any
 
 from bench.measure import save
 from operations import Identity, OperationRegistry, operation
-from operations.calls import CallHandler, PendingRequestMap
+from operations.calls import CallHandler, PendingRequestMap, from_call
 from operations.pubsub.memory import MemoryTransport
 
 CONCURRENCIES = (1, 64, 1024)
@@ -61,6 +64,14 @@ async def measure(call: Call, concurrency: int, seconds: float = SECONDS) -> Fig
     return {"rate": len(taken) / elapsed, "p99": taken[int(len(taken) * 0.99)]}
 
 
+def pin(side: str) -> None:
+    """Keep this process, and what it starts, on the core of its side."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # whatever of them this process may use
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[0] if side == "client" else cores[-1]})
+
+
 def run(main: Coroutine[Any, Any, Any]) -> Any:
     """Run with uvloop where it is installed."""
     try:
@@ -95,6 +106,35 @@ async def serve_hub() -> None:
         CallHandler(OperationRegistry([echo]), hub.transport(), concurrency=4096)
         print(hub.port, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+async def serve_spoke() -> None:
+    """A hub that answers nothing itself, and a spoke in a process of its own that does."""
+    from operations.calls.authentication import Principal, StaticTokens
+    from operations.calls.hub import Hub
+
+    tokens = StaticTokens({"caller": Principal(Identity("caller")), "worker": Principal(Identity("worker"), ("*",))})
+    async with Hub(tokens) as hub:
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "bench.calls", "--worker", str(hub.port), stdin=asyncio.subprocess.PIPE
+        )
+        async with from_call(hub.transport()) as remote:
+            await remote.ready("bench.echo")
+        print(hub.port, flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        assert worker.stdin is not None
+        worker.stdin.close()
+        await worker.wait()
+
+
+async def work_for_hub(port: int) -> None:
+    """The spoke that answers."""
+    from operations.calls.spoke import Spoke
+
+    async with Spoke(f"ws://127.0.0.1:{port}/", token="worker") as spoke:
+        handler = CallHandler(OperationRegistry([echo]), spoke, concurrency=4096)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        await handler.close()
 
 
 async def call_hub(port: int, concurrency: int) -> Figures:
@@ -182,22 +222,31 @@ async def call_socketio(port: int, concurrency: int) -> Figures:
 
 SERVERS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "operations websocket": serve_hub,
+    "operations spoke to spoke": serve_spoke,
     "raw picows": serve_raw,
     "python-socketio": serve_socketio,
 }
 CLIENTS: dict[str, Callable[[int, int], Coroutine[Any, Any, Figures]]] = {
     "operations websocket": call_hub,
+    "operations spoke to spoke": call_hub,
     "raw picows": call_raw,
     "python-socketio": call_socketio,
 }
 IN_PROCESS = ("registry.execute", "memory", "memory of bytes")
-MODULES = {"raw picows": "picows", "operations websocket": "picows", "python-socketio": "socketio"}
+MODULES = {
+    "raw picows": "picows",
+    "operations websocket": "picows",
+    "operations spoke to spoke": "picows",
+    "python-socketio": "socketio",
+}
 
 
 @contextmanager
 def server_process(command: list[str]) -> Iterator[int]:
     """A server in a process of its own; it ends when its standard input does."""
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: pin("server")
+    )
     assert process.stdout is not None
     assert process.stdin is not None
     try:
@@ -211,17 +260,21 @@ def server_process(command: list[str]) -> Iterator[int]:
 def measure_apart(contender: str, port: int, concurrency: int) -> Figures:
     """Run one client in a process of its own, so that none inherits another's garbage."""
     command = [sys.executable, "-m", "bench.calls", "--client", contender, str(port), str(concurrency)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return run_client(command)
+
+
+def run_client(command: list[str]) -> Figures:
+    """What a client printed that was run on its side's core."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=60, preexec_fn=lambda: pin("client")
+    )
     figures: Figures = json.loads(done.stdout)
     return figures
 
 
 def measure_trpc(folder: Path, port: int, concurrency: int) -> Figures:
     """Run the Node client."""
-    command = ["node", str(folder / "client.mjs"), str(port), str(concurrency), str(SECONDS)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    figures: Figures = json.loads(done.stdout)
-    return figures
+    return run_client(["node", str(folder / "client.mjs"), str(port), str(concurrency), str(SECONDS)])
 
 
 def install_trpc(folder: Path) -> bool:
@@ -309,9 +362,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--server")
     parser.add_argument("--client", nargs=3)
+    parser.add_argument("--worker", type=int)
     options = parser.parse_args()
     if options.server:
         run(SERVERS[options.server]())
+    elif options.worker:
+        pin("client")  # with two cores and three processes, the hub in between is the one with a core to itself
+        run(work_for_hub(options.worker))
     elif options.client:
         name, port, concurrency = options.client
         client = (
@@ -327,9 +384,9 @@ def report() -> None:
     from bench.picture import draw
 
     results = measure_all()
-    print(f"\n{'':<24}" + "".join(f"{f'c{concurrency}':>12}" for concurrency in CONCURRENCIES))
+    print(f"\n{'':<26}" + "".join(f"{f'c{concurrency}':>12}" for concurrency in CONCURRENCIES))
     for name, figures in results.items():
-        print(f"{name:<24}" + "".join(f"{figures[concurrency]['rate']:>12,.0f}" for concurrency in CONCURRENCIES))
+        print(f"{name:<26}" + "".join(f"{figures[concurrency]['rate']:>12,.0f}" for concurrency in CONCURRENCIES))
     ratios = verdicts(results)
     for text, by_concurrency in ratios.items():
         print(f"  {text}: " + ", ".join(f"c{number} {ratio:.2f}" for number, ratio in by_concurrency.items()))

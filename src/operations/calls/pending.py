@@ -244,10 +244,11 @@ class _PendingCall(msgspec.Struct, eq=False):
         if seconds <= 0:
             raise timed_out(self.operation_id, "no", "before the call began")
         endpoint.waiting[request_id] = self
+        # Sent first: while it is on its way there is time to set the clock.
+        endpoint.transport.send(work_address(self.operation_id), self._message, self._undelivered)
         bucket = endpoint.deadlines.add(self, seconds, loop)
         answered = False
         try:
-            endpoint.transport.send(work_address(self.operation_id), self._message, self._undelivered)
             event, codec = await self._future
             answered = True
             return codec.read_envelope(event.payload.output)

@@ -29,6 +29,8 @@ _BATCH_BYTES = 128 << 10
 _BATCH_MESSAGES = 64
 """How many messages wait for each other: with more, the peer would be idle until the last one is made."""
 _LENGTH = struct.Struct(">I")
+_pack_length = _LENGTH.pack
+_unpack_length = _LENGTH.unpack_from
 _HEADROOM = 1024
 
 
@@ -111,7 +113,7 @@ class Connection(picows.WSListener):
             if len(message) > _BATCH_BYTES:
                 self._write(message)
             else:
-                parts += (_LENGTH.pack(len(message)), message)
+                parts += (_pack_length(len(message)), message)
                 size += len(message)
         if size:
             self._write(b"".join(parts))
@@ -164,13 +166,15 @@ class Connection(picows.WSListener):
             if not frame.fin:
                 return
             data, self._fragments = b"".join(self._fragments), []
+        if data[:1] != b"\0" and frame.last_in_buffer and not _intake.answered:
+            # A message that came alone: its answer goes at once, before what is put away behind it.
+            self._callbacks.received(self, data)
+            return
+        received = self._callbacks.received
         _intake.busy = True
         try:
-            if data[:1] != b"\0":
-                self._callbacks.received(self, data)
-            else:
-                for message in _split(data):
-                    self._callbacks.received(self, message)
+            for message in _split(data) if data[:1] == b"\0" else (data,):
+                received(self, message)
         finally:
             _intake.busy = False
             if _intake.answered:
@@ -212,7 +216,7 @@ def _split(batch: bytes) -> list[bytes]:
     messages = []
     position, end = 1, len(batch)
     while position + 4 <= end:
-        (size,) = _LENGTH.unpack_from(batch, position)
+        (size,) = _unpack_length(batch, position)
         position += 4
         if position + size > end:
             messages.append(b"\0")
