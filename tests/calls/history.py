@@ -1,4 +1,5 @@
-"""The history checker: every call exactly one outcome in time, every handler at most once, every stream whole."""
+"""The history checker: every call one outcome in time, every handler at most once, every stream whole, nothing lost
+that is not counted, no socket left open."""
 
 from __future__ import annotations
 
@@ -6,15 +7,54 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
+
+import pytest
 
 from operations import CallError, Operation, OperationContext, operation
 from operations.calls import PendingRequestMap
+from operations.calls.counters import Counters
+from operations.pubsub.websocket import Connection
 
 SCALE = float(os.environ.get("OPERATIONS_FAULT_SCALE", "4"))
 """The bounds are for a machine that does nothing else; here they are so many times as long."""
 SLACK_SECONDS = 0.25 * SCALE
+
+
+def open_sockets() -> int:
+    """How many sockets this process has open."""
+    count = 0
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            count += os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:")
+        except FileNotFoundError:
+            continue  # the one that lists the folder
+    return count
+
+
+class Ledger:
+    """What became of every message between the ends of one process: written, read, and the difference lost."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.connections: list[Connection] = []
+        connected = Connection.on_ws_connected
+
+        def note(connection: Connection, transport: Any) -> None:
+            self.connections.append(connection)
+            connected(connection, transport)
+
+        monkeypatch.setattr(Connection, "on_ws_connected", note)
+
+    @property
+    def lost(self) -> int:
+        """How many messages were written at one end and never came out at the other."""
+        return sum(connection.sent - connection.received for connection in self.connections)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every connection is closed, so that nothing is on its way any more."""
+        return not any(connection.is_open for connection in self.connections)
 
 
 class History:
@@ -22,6 +62,8 @@ class History:
 
     def __init__(self) -> None:
         self.runs: Counter[str] = Counter()
+        self.finished: Counter[str] = Counter()
+        """The runs that came to their end, and whose answers somebody must have."""
         self.outcomes: dict[str, list[Any]] = {}
         self.late: list[tuple[str, float]] = []
         self.streams: dict[str, list[int]] = {}
@@ -37,6 +79,7 @@ class History:
             self.runs[key] += 1
             if seconds:
                 await asyncio.sleep(seconds)
+            self.finished[key] += 1
             return key
 
         @operation(id=f"{namespace}.query", type="query")
@@ -94,6 +137,16 @@ class History:
         """How many calls ended in each code."""
         ends = [outcome for outcomes in self.outcomes.values() for outcome in outcomes]
         return Counter(str(end.code) for end in ends if isinstance(end, CallError))
+
+    def check_account(self, ledger: Ledger, unsent: int, counters: Iterable[Counters]) -> None:
+        """Every answer that was made and did not become an outcome was lost with a connection, or is counted."""
+        answered = sum(not isinstance(ends[0], CallError) for ends in self.outcomes.values())
+        missing = sum(self.finished.values()) - answered
+        counted = sum(each.late + each.duplicate + each.dropped + each.unsent for each in counters)
+        assert ledger.lost >= 0, "more came out than was put in"
+        assert missing <= ledger.lost + unsent + counted, (
+            f"{missing} answers are missing, not all counted"
+        )
 
     def check(self, *, timing: bool) -> None:
         """Hold the rules against what happened; when it happened only where the machine is ours to measure on."""

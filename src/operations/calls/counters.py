@@ -13,6 +13,7 @@ _NAMES = {
     "foreign": "Ids that their sender has no right to: somebody guesses or forges.",
     "forged": "Identities claimed in a payload by somebody who is not believed.",
     "expired": "Requests whose deadline had passed before they could run.",
+    "unsent": "Messages that were never written: the connection they were for was gone.",
     "strays": "Handlers that ignored their cancellation and were left behind.",
 }
 
@@ -32,6 +33,7 @@ class Counters:
         self.foreign = 0
         self.forged = 0
         self.expired = 0
+        self.unsent = 0
         self.strays = 0
 
     @property

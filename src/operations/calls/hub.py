@@ -117,9 +117,11 @@ class Hub:
         self._spokes.add(spoke)
         return spoke
 
-    def forget(self, spoke: SpokeSession) -> None:
-        """A connection is gone."""
-        self._spokes.discard(spoke)
+    def forget(self, spoke: SpokeSession, unsent: int) -> None:
+        """A connection is gone, and with it so many messages."""
+        if spoke in self._spokes:
+            self._spokes.remove(spoke)
+            self.counters.unsent += unsent
 
     def owns(self, peer: str, identity: Identity) -> bool:
         """Whether a peer's name is this identity's: names are seen by others, and stay with who used them first."""
@@ -166,7 +168,7 @@ class SpokeSession:
         """The connection is gone, and what it offered with it."""
         for timer in self._timers:
             timer.cancel()
-        self._hub.forget(self)
+        self._hub.forget(self, connection.unsent)
         if self.joined:
             self.joined = False
             self._hub.router.leave(self.session, reason)

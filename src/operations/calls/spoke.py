@@ -51,6 +51,8 @@ class Spoke:
         self.reconnects = 0
         self.failures = 0
         """How many tries to connect failed."""
+        self.unsent = 0
+        """How many messages were dropped because there was no connection, or none any more."""
         self._token = token
         self._options: dict[str, Any] = {"heartbeat": heartbeat, "max_payload": max_payload, "tls": tls}
         self._max_payload = max_payload
@@ -91,7 +93,9 @@ class Spoke:
         """Send to the hub, which routes by what the message says; while there is no hub, nothing is kept for later."""
         if self._connection is not None:
             self._connection.send(message)
-        elif undelivered is not None:
+            return
+        self.unsent += 1
+        if undelivered is not None:
             undelivered("there is no connection to the hub")
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
@@ -186,6 +190,7 @@ class Spoke:
         """The connection is gone."""
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(CallError(ErrorCode.UNAVAILABLE, f"the hub hung up: {reason}"))
+        self.unsent += connection.unsent
         if self._connection is connection:
             self._connection = None
             for _, down in list(self._watchers):

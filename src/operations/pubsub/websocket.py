@@ -54,6 +54,12 @@ class Connection(picows.WSListener):
         self.batches = False
         """Whether the peer takes several messages in one frame."""
         self.reason = ""
+        self.sent = 0
+        """How many messages were written."""
+        self.received = 0
+        """How many messages came."""
+        self.unsent = 0
+        """How many messages were to be sent and never written, as the connection was gone."""
         self._callbacks = callbacks
         self._transport: Any = None
         self._outbox: list[bytes] = []
@@ -84,7 +90,10 @@ class Connection(picows.WSListener):
         self._turn = True
         self._loop.call_soon(self.flush)
         if self.is_open:
+            self.sent += 1
             self._write(message)
+        else:
+            self.unsent += 1
 
     def flush(self) -> None:
         """End a turn: write what it sent."""
@@ -93,8 +102,12 @@ class Connection(picows.WSListener):
 
     def _write_outbox(self) -> None:
         outbox, self._outbox = self._outbox, []
-        if not outbox or not self.is_open:
+        if not outbox:
             return
+        if not self.is_open:
+            self.unsent += len(outbox)
+            return
+        self.sent += len(outbox)
         if len(outbox) == 1 or not self.batches:
             for message in outbox:
                 self._write(message)
@@ -168,12 +181,15 @@ class Connection(picows.WSListener):
             data, self._fragments = b"".join(self._fragments), []
         if data[:1] != b"\0" and frame.last_in_buffer and not _intake.answered:
             # A message that came alone: its answer goes at once, before what is put away behind it.
+            self.received += 1
             self._callbacks.received(self, data)
             return
         received = self._callbacks.received
         _intake.busy = True
         try:
-            for message in _split(data) if data[:1] == b"\0" else (data,):
+            messages = _split(data) if data[:1] == b"\0" else [data]
+            self.received += len(messages)
+            for message in messages:
                 received(self, message)
         finally:
             _intake.busy = False
@@ -184,6 +200,7 @@ class Connection(picows.WSListener):
         """Called by picows."""
         if not self._gone.done():
             self._gone.set_result(None)
+        self._write_outbox()
         self._callbacks.closed(self, self.reason or "the connection was lost")
 
 
