@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Return once `condition` holds; fail after ten seconds."""
-    async with asyncio.timeout(10):
+async def until(condition: Callable[[], bool], *, seconds: float = 10) -> None:
+    """Return once `condition` holds; fail after so many seconds."""
+    async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  # what is watched is set by a thread or by the garbage collector
             await asyncio.sleep(0.001)

@@ -144,9 +144,7 @@ class History:
         missing = sum(self.finished.values()) - answered
         counted = sum(each.late + each.duplicate + each.dropped + each.unsent for each in counters)
         assert ledger.lost >= 0, "more came out than was put in"
-        assert missing <= ledger.lost + unsent + counted, (
-            f"{missing} answers are missing, not all counted"
-        )
+        assert missing <= ledger.lost + unsent + counted, f"{missing} answers are missing, not all counted"
 
     def check(self, *, timing: bool) -> None:
         """Hold the rules against what happened; when it happened only where the machine is ours to measure on."""

@@ -15,8 +15,11 @@ class Proxy:
         self.port = 0
         self.slices: int | None = None
         self.delay = 0.0
-        self.limit: int | None = None
-        """After so many bytes from the client, the connection is cut."""
+        self.limits: tuple[int | None, int | None] = (None, None)
+        """After so many bytes from the client, or to it, the first connection is cut."""
+        self.passed = [0, 0]
+        """How many bytes came from clients, and went to them."""
+        self._connections = 0
         self.passing = asyncio.Event()
         self.passing.set()
         self._server: asyncio.Server | None = None
@@ -68,9 +71,11 @@ class Proxy:
             self._tasks.discard(task)
             return
         self._writers |= {writer, far_writer}
+        self._connections += 1
+        limits = self.limits if self._connections == 1 else (None, None)
         try:
             await asyncio.gather(
-                self._pump(reader, far_writer, outward=True), self._pump(far_reader, writer, outward=False)
+                self._pump(reader, far_writer, 0, limits[0]), self._pump(far_reader, writer, 1, limits[1])
             )
         except asyncio.CancelledError:
             # The server reports a cancelled connection as an error of its own.
@@ -81,18 +86,22 @@ class Proxy:
                 self._writers.discard(end)
             self._tasks.discard(task)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, outward: bool) -> None:
-        passed = 0
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: int, limit: int | None
+    ) -> None:
+        left = limit
         try:
             while data := await reader.read(65_536):
                 await self.passing.wait()
                 if self.delay:
                     await asyncio.sleep(self.delay)
-                if outward and self.limit is not None:
-                    data = data[: max(0, self.limit - passed)]
-                    passed += len(data)
+                if left is not None:
+                    data = data[:left]
+                    left -= len(data)
+                self.passed[way] += len(data)
                 await self._write(writer, data)
-                if outward and self.limit is not None and passed >= self.limit:
+                if left == 0:
+                    self.cut()
                     break
         except (ConnectionError, OSError):
             pass

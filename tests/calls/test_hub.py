@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import jwt
@@ -13,7 +15,7 @@ import msgspec
 import pytest
 
 from operations import AccessControl, CallError, ErrorCode, Identity, OperationContext, OperationRegistry, operation
-from operations.calls import CallHandler, PendingRequestMap, from_call
+from operations.calls import CallHandler, PendingRequestMap, from_call, serve_registry
 from operations.calls.authentication import JWTTokens, Principal, StaticTokens
 from operations.calls.codec import JSON
 from operations.calls.endpoint import endpoint_of
@@ -22,6 +24,7 @@ from operations.calls.hub import Hub
 from operations.calls.spoke import Spoke
 from operations.testing import error_of, stub_operation
 from tests.contracts.operations_under_test import Sleeper
+from tests.http.certificates import Authority
 from tests.waiting import until
 
 TOKENS = StaticTokens(
@@ -273,6 +276,25 @@ async def test_payloads_over_the_limits_are_typed_errors_and_the_connection_live
         assert (await pending.call("shop.size", {"text": "x" * 9_000})).data == 9_000
         assert one.reconnects == two.reconnects == 0
         await handler.close()
+
+
+async def test_hub_and_spokes_over_tls_and_a_hub_that_must_not_be_trusted(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    authority, other = Authority(tmp_path), Authority(tmp_path / "other")
+    identity = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    identity.load_cert_chain(authority.issue("hub"))
+    trusting = ssl.create_default_context(cafile=str(authority.path))
+    async with (
+        Hub(TOKENS, tls=identity) as hub,
+        Spoke(hub.url, token="shop", tls=trusting) as one,
+        Spoke(hub.url, token="ada", tls=trusting) as two,
+        serve_registry(OperationRegistry([stub_operation("shop.price", returns=5)]), one),
+    ):
+        assert hub.url.startswith("wss://")
+        assert (await PendingRequestMap(two).call("shop.price", wait=True)).data == 5
+        with pytest.raises(CallError, match="its certificate is not trusted .*; an authority of your own"):
+            async with Spoke(hub.url, token="ada", tls=ssl.create_default_context(cafile=str(other.path))):
+                pass
 
 
 KEY = "a key of at least thirty-two bytes!"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import ssl
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from operations import CallError, ErrorCode
 from operations.pubsub import websocket
 from operations.pubsub.websocket import Connection, connect, serve
+from tests.http.certificates import Authority
+from tests.node_peers import npm_binary
 from tests.waiting import until
 
 
@@ -86,6 +91,115 @@ async def test_a_frame_over_the_limit_ends_the_connection_not_the_server() -> No
     async with asyncio.timeout(10):
         await connection.wait_closed()
     await (await connect(f"ws://127.0.0.1:{listener.port}/", Recorder())).close()
+    await listener.close()
+
+
+class Numbered(Recorder):
+    """Sends messages with numbers in the order of `send`, and answers each that comes with one."""
+
+    def __init__(self, *, answers: bool) -> None:
+        super().__init__()
+        self.sent = 0
+        self._answers = answers
+        self._sizes = random.Random(7)
+
+    def send(self) -> None:
+        assert self.connection is not None
+        size = self._sizes.choice([0, 10, 300]) if self._sizes.random() < 0.998 else 200_000
+        self.connection.send(b"%d:" % self.sent + b"x" * size)
+        self.sent += 1
+
+    def received(self, connection: Connection, message: bytes) -> None:
+        self.messages.append(message.partition(b":")[0])
+        if self._answers:
+            self.send()
+
+    async def write(self, turns: int) -> None:
+        for _ in range(turns):
+            for _ in range(self._sizes.choice([1, 1, 3, 70])):
+                self.send()
+            await asyncio.sleep(self._sizes.choice([0, 0, 0.001]))
+
+
+@pytest.mark.parametrize("batches", [False, True])
+async def test_however_many_write_at_once_what_was_sent_first_comes_first(batches: bool) -> None:
+    """A connection has one writer: messages of many tasks, or that are answers, of any size, keep the order of `send`."""
+    server, client = Numbered(answers=True), Numbered(answers=False)
+    listener = await serve(lambda token: server)
+    connection = await connect(f"ws://127.0.0.1:{listener.port}/", client)
+    await until(lambda: server.connection is not None)
+    assert server.connection is not None
+    connection.batches = server.connection.batches = batches
+    await asyncio.gather(*(end.write(20) for end in (server, client) for _ in range(20)))
+    await until(lambda: len(server.messages) == client.sent and len(client.messages) == server.sent)
+    assert client.sent > 1_000
+    assert server.messages == [b"%d" % number for number in range(client.sent)]
+    assert client.messages == [b"%d" % number for number in range(server.sent)]
+    await connection.close()
+    await listener.close()
+
+
+PEER = """
+const socket = new WebSocket(process.argv[1], process.argv.slice(2));
+socket.onopen = () => { console.log(`open ${socket.protocol}`); socket.close(1000, "bye"); };
+socket.onerror = () => { console.log("refused"); };
+"""
+
+
+async def dial_as_a_browser(url: str, *protocols: str) -> str:
+    """What a client gets that has the browsers' WebSocket, and so cannot set a header."""
+    process = await asyncio.create_subprocess_exec(
+        npm_binary("node"), "--eval", PEER, url, *protocols, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    return output.decode().strip()
+
+
+async def test_a_browser_sends_its_token_as_a_sub_protocol_and_never_gets_it_back() -> None:
+    tokens: list[str | None] = []
+
+    def admit(token: str | None) -> Recorder:
+        tokens.append(token)
+        if token != "s3.cret-_~":
+            raise CallError(ErrorCode.ACCESS_DENIED, "an unknown token")
+        return Recorder()
+
+    listener = await serve(admit)
+    url = f"ws://127.0.0.1:{listener.port}/"
+    assert await dial_as_a_browser(url, "operations.v1", "bearer.s3.cret-_~") == "open operations.v1"
+    assert await dial_as_a_browser(url, "operations.v1", "bearer.wrong") == "refused"
+    assert await dial_as_a_browser(url, "operations.v1") == "refused"
+    # A browser that does not name the protocol beside its token is told none, and hangs up: the token is not echoed.
+    assert await dial_as_a_browser(url, "bearer.s3.cret-_~") == "refused"
+    assert tokens == ["s3.cret-_~", "wrong", None, "s3.cret-_~"]
+    await listener.close()
+
+
+def trusting(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(authority.path))
+
+
+async def test_a_connection_over_tls_and_a_certificate_of_another_authority(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    authority, other = Authority(tmp_path), Authority(tmp_path / "other")
+    identity = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    identity.load_cert_chain(authority.issue("hub"))
+    server = Recorder()
+    listener = await serve(lambda token: server, tls=identity)
+    url = f"wss://127.0.0.1:{listener.port}/"
+    connection = await connect(url, Recorder(), tls=trusting(authority))
+    connection.send(b"x" * 1_000_000)
+    await until(lambda: [len(message) for message in server.messages] == [1_000_000])
+    await connection.close()
+    for tls in (trusting(other), None):
+        with pytest.raises(CallError) as caught:
+            await connect(url, Recorder(), tls=tls)
+        assert caught.value.code is ErrorCode.UNAVAILABLE
+        assert "certificate" in caught.value.message
+        assert "tls=" in caught.value.message
+    with pytest.raises(CallError) as caught:
+        await connect(url.replace("wss", "ws"), Recorder())
+    assert caught.value.code is ErrorCode.UNAVAILABLE
     await listener.close()
 
 

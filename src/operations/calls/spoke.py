@@ -19,7 +19,7 @@ from operations.calls.events import VERSION, Hello, HubHello, HubWelcome, Welcom
 from operations.calls.hub import keep_receiver
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
-from operations.pubsub.websocket import HEARTBEAT_SECONDS, MAX_PAYLOAD, Connection, connect
+from operations.pubsub.websocket import HEARTBEAT_SECONDS, MAX_PAYLOAD, UNTRUSTED, Connection, connect
 
 _log = logging.getLogger("operations")
 _WELCOME_WITHIN = 5.0
@@ -205,8 +205,9 @@ class Spoke:
             self._welcomed.set_result(event.payload)
 
     def _give_up(self, error: CallError) -> bool:
-        """A first connection that is refused will not be better the next time."""
-        if error.code is not ErrorCode.ACCESS_DENIED or self._first is None or self._first.done():
+        """A first connection that is refused, or must not be trusted, will not be better the next time."""
+        hopeless = error.code is ErrorCode.ACCESS_DENIED or error.details.get("reason") == UNTRUSTED
+        if not hopeless or self._first is None or self._first.done():
             return False
         self._settle_first(error)
         return True

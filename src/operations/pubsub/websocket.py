@@ -24,6 +24,11 @@ except ImportError:  # pragma: no cover  # the message is tested in a process of
 MAX_PAYLOAD = 16 << 20
 """The largest message by default."""
 HEARTBEAT_SECONDS = 2.0
+PROTOCOL = "operations.v1"
+"""The sub-protocol that a client may name, and a browser has to: it offers its token as another one beside it."""
+UNTRUSTED = "UNTRUSTED_CERTIFICATE"
+_PROTOCOLS = "Sec-WebSocket-Protocol"
+_BEARER = "bearer."
 _MOST_UNSENT = 64 << 20
 _BATCH_BYTES = 128 << 10
 _BATCH_MESSAGES = 64
@@ -281,10 +286,27 @@ async def connect(
         body = (error.raw_body or b"").decode(errors="replace") if status else str(error)
         code = ErrorCode.ACCESS_DENIED if status in (401, 403) else ErrorCode.UNAVAILABLE
         raise CallError(code, f"the hub refused the connection: {body or status}", {"status": status}) from None
+    except ssl.SSLCertVerificationError as error:
+        reason = f"no connection to {url}: its certificate is not trusted ({error.verify_message})"
+        advice = "an authority of your own is trusted with tls=ssl.create_default_context(cafile=…)"
+        details = {"executed": "no", "reason": UNTRUSTED}
+        raise CallError(ErrorCode.UNAVAILABLE, f"{reason}; {advice}", details) from error
     except (TimeoutError, OSError, picows.WSError) as error:
         reason = f"no connection to {url}: {str(error) or type(error).__name__}"
         raise CallError(ErrorCode.UNAVAILABLE, reason, {"executed": "no"}) from error
+    if not connection.is_open:
+        # picows says nothing of a connection that is cut while its upgrade is on its way.
+        reason = f"no connection to {url}: it was cut before it stood"
+        raise CallError(ErrorCode.UNAVAILABLE, reason, {"executed": "no"})
     return connection
+
+
+def _token_of(authorization: str, protocols: list[str]) -> str | None:
+    """The token of an upgrade: in its `Authorization`, or where a browser has to put it, among the sub-protocols."""
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return token.strip()
+    return next((name.removeprefix(_BEARER) for name in protocols if name.startswith(_BEARER)), None)
 
 
 Admit = Callable[[str | None], Callbacks]
@@ -315,15 +337,18 @@ async def serve(
     """Listen for WebSockets; port 0 takes a free one."""
 
     def accept(request: Any) -> Any:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        protocols = [name.strip() for line in request.headers.getall(_PROTOCOLS, ()) for name in line.split(",")]
         try:
-            callbacks = admit(token.strip() if scheme.lower() == "bearer" else None)
+            callbacks = admit(_token_of(request.headers.get("Authorization", ""), protocols))
         except CallError as error:
             refusal = picows.WSUpgradeResponse.create_error_response(
                 401, error.message.encode(), {"WWW-Authenticate": "Bearer"}
             )
             return picows.WSUpgradeResponseWithListener(refusal, None)
-        return Connection(callbacks)
+        # Of the protocols offered the one that is spoken is named, and never the one that is a token.
+        chosen = {_PROTOCOLS: PROTOCOL} if PROTOCOL in protocols else None
+        accepted = picows.WSUpgradeResponse.create_101_response(chosen)
+        return picows.WSUpgradeResponseWithListener(accepted, Connection(callbacks))
 
     server = await picows.ws_create_server(accept, host, port, ssl=tls, **_settings(heartbeat, max_payload))
     return Listener(server, server.sockets[0].getsockname()[1])
