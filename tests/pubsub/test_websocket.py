@@ -123,7 +123,7 @@ class Numbered(Recorder):
 
 @pytest.mark.parametrize("batches", [False, True])
 async def test_however_many_write_at_once_what_was_sent_first_comes_first(batches: bool) -> None:
-    """A connection has one writer: messages of many tasks, or that are answers, of any size, keep the order of `send`."""
+    """A connection has one writer: messages of many tasks, answers too, of any size, keep the order of `send`."""
     server, client = Numbered(answers=True), Numbered(answers=False)
     listener = await serve(lambda token: server)
     connection = await connect(f"ws://127.0.0.1:{listener.port}/", client)

@@ -206,7 +206,7 @@ class Spoke:
 
     def _give_up(self, error: CallError) -> bool:
         """A first connection that is refused, or must not be trusted, will not be better the next time."""
-        hopeless = error.code is ErrorCode.ACCESS_DENIED or error.details.get("reason") == UNTRUSTED
+        hopeless = error.code is ErrorCode.ACCESS_DENIED or (error.details or {}).get("reason") == UNTRUSTED
         if not hopeless or self._first is None or self._first.done():
             return False
         self._settle_first(error)
