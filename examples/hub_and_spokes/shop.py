@@ -100,7 +100,9 @@ async def run_split() -> None:
     from operations.calls.authentication import Principal, StaticTokens
     from operations.calls.hub import Hub
 
-    tokens = StaticTokens({f"{name}-token": Principal(Identity(name), [name]) for name in WORKERS})
+    tokens = StaticTokens(
+        {f"{name}-token": Principal(Identity(name), [name], speaks_for_callers=True) for name in WORKERS}
+    )
     async with Hub(tokens) as hub:
         transport = hub.transport()
         spokes = [

@@ -32,6 +32,7 @@ TOKENS = StaticTokens(
         "ada": Principal(Identity("ada", scopes=("read",))),
         "shop": Principal(Identity("shop", scopes=("everything",)), ("shop",)),
         "shop2": Principal(Identity("shop2"), ("shop",)),
+        "deputy": Principal(Identity("deputy"), ("shop",), speaks_for_callers=True),
     }
 )
 
@@ -163,14 +164,51 @@ async def test_a_worker_speaks_for_its_caller_only_while_it_runs_its_request(fie
         parents.append(context.request_id)
         return (await context.env["vault"]["open"]()).data
 
-    worker = await field.worker("shop", fetch)
+    worker = await field.worker("deputy", fetch)
     await until(lambda: field.hub.operations == ["shop.fetch", "vault.open"])
     ada = PendingRequestMap(await field.spoke("ada"))
     assert (await ada.call("shop.fetch")).data == "open"
     error = await error_of(worker.pending.call("vault.open", parent_request_id=parents[0]))
     assert error.code is ErrorCode.ACCESS_DENIED
-    assert error.message.startswith("'shop' may not call")
+    assert error.message.startswith("'deputy' may not call")
     await own.close()
+
+
+async def test_a_worker_that_was_not_allowed_to_gains_nothing_from_its_caller_nor_its_caller_from_it(
+    field: Field,
+) -> None:
+    reads = stub_operation("vault.read", access_control=AccessControl(required_scopes=["read"]))
+    everything = stub_operation("vault.empty", access_control=AccessControl(required_scopes=["everything"]))
+
+    @operation(id="vault.whoami", type="query")
+    async def in_the_vault(context: OperationContext) -> Any:
+        assert context.identity is not None
+        return [context.identity.id, list(context.identity.scopes), context.identity.claims]
+
+    own = CallHandler(OperationRegistry([reads, everything, in_the_vault]), field.hub.transport())
+
+    @operation(id="shop.try", type="query")
+    async def attempt(name: str, context: OperationContext) -> Any:
+        return (await context.env["vault"][name]()).data
+
+    await field.worker("shop", attempt)
+    await until(lambda: "shop.try" in field.hub.operations)
+    ada = PendingRequestMap(await field.spoke("ada"))
+    for name in ("read", "empty"):
+        error = await error_of(ada.call("shop.try", {"name": name}))
+        assert error.code is ErrorCode.ACCESS_DENIED
+        assert error.message.startswith("'shop' may not call")
+    # Nor does it get to act as its caller where no scope is asked for.
+    assert (await ada.call("shop.try", {"name": "whoami"})).data == ["shop", [], {"onBehalfOf": "ada"}]
+    await own.close()
+
+
+def test_a_worker_and_its_caller_share_what_both_may_do() -> None:
+    caller = Identity("ada", ["read", "buy"], {"file:1": ["read", "write"], "file:2": ["read"]})
+    worker = Principal(Identity("shop", ["buy", "sell"], {"file:1": ["write", "delete"], "file:3": ["read"]}))
+    shared = worker.identity_for(caller)
+    assert shared == Identity("shop", ["buy"], {"file:1": ["write"]}, {"onBehalfOf": "ada"})
+    assert worker.identity_for(None) is None
 
 
 async def test_forged_request_ids_and_answers_are_refused_and_counted(field: Field) -> None:
@@ -310,6 +348,8 @@ def test_a_signed_token_gives_identity_scopes_and_namespaces() -> None:
     assert principal.identity.id == "ada"
     assert principal.identity.scopes == ("a", "b")
     assert principal.identity.resources == {"file:1": ("read",)}
+    assert not principal.speaks_for_callers
+    assert tokens.authenticate(token(speaksForCallers=True)).speaks_for_callers
     assert principal.may_register("shop")
     assert principal.may_register("shop.sub")
     assert not principal.may_register("shopping")

@@ -51,7 +51,7 @@ class WebSocketBusUnderTest:
 TOKENS = StaticTokens(
     {
         "caller": Principal(CALLER),
-        "worker": Principal(Identity("worker"), ("*",)),
+        "worker": Principal(Identity("worker"), ("*",), speaks_for_callers=True),
         "other": Principal(Identity("other"), ("other",)),
     }
 )

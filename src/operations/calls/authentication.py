@@ -21,6 +21,27 @@ class Principal(msgspec.Struct, frozen=True):
     """The namespaces it may register in, and everything below them; `*` is all of them."""
     expires_at: float | None = None
     """Epoch seconds."""
+    speaks_for_callers: bool = False
+    """Whether calls that it makes while it runs a caller's request are made as that caller, with all it may do.
+
+    Without it they are made in the peer's own name, with what both of them may do.
+    """
+
+    def identity_for(self, caller: Identity | None) -> Identity | None:
+        """Who makes the calls that this peer makes while it runs a request of `caller`; nobody's are nobody's."""
+        if caller is None or self.speaks_for_callers:
+            return caller
+        own = self.identity
+        return Identity(
+            own.id,
+            [scope for scope in own.scopes if scope in caller.scopes],
+            {
+                resource: [action for action in actions if action in caller.resources[resource]]
+                for resource, actions in own.resources.items()
+                if resource in caller.resources
+            },
+            {**own.claims, "onBehalfOf": caller.id},
+        )
 
     def may_register(self, namespace: str) -> bool:
         """Whether this peer may register operations in a namespace."""
@@ -55,7 +76,10 @@ class StaticTokens:
 
 
 class JWTTokens:
-    """Signed tokens: `sub` is the identity, `scope` or `scopes` its scopes, `namespaces` where it may register."""
+    """Signed tokens: `sub` is the identity, `scope` or `scopes` its scopes, `namespaces` where it may register.
+
+    `speaksForCallers` lets a worker make nested calls as its callers.
+    """
 
     def __init__(
         self,
@@ -93,7 +117,8 @@ class JWTTokens:
             _resources(claims.get("resources")),
             claims,
         )
-        return Principal(identity, _texts(claims.get("namespaces")), float(claims["exp"]))
+        speaks = claims.get("speaksForCallers") is True
+        return Principal(identity, _texts(claims.get("namespaces")), float(claims["exp"]), speaks)
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -181,9 +181,10 @@ class Router:
         self._deliver(worker, forwarded)
 
     def _identity(self, session: Session, header: Header) -> Identity | None:
-        """Whom a request is for: the session's own principal, or the caller of the request it is nested in.
+        """Whom a request is for: the session's own principal, or who its worker is to the caller it is nested in.
 
-        A worker speaks for its caller only while it runs that very caller's request, and only the hub says who that is.
+        That there is such a caller only the hub says: the parent is a request that it gave to this very session and
+        that is not over.
         """
         if header.parent is None and header.identity is None and not session.trusted:
             return session.principal.identity
@@ -192,7 +193,7 @@ class Router:
         if header.identity is not None:
             self.counters.forged += 1
         parent = session.work.get(header.parent) if header.parent is not None else None
-        return parent.identity if parent is not None else session.principal.identity
+        return session.principal.identity_for(parent.identity) if parent is not None else session.principal.identity
 
     def _find_worker(self, operation_id: str) -> Session | None:
         offer = self.offers.get(operation_id)
