@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import gc
 import logging
 import time
@@ -443,6 +444,43 @@ async def test_a_result_that_cannot_be_rebuilt_stays_json_with_a_warning(caplog:
         envelope = await OperationRegistry([day]).execute(day)
     assert envelope.data == "not a date"
     assert "t.day" in caplog.text
+
+
+@pytest.mark.parametrize("clean_up", [False, True], ids=["while it waits", "while it is closed"])
+async def test_a_stream_that_ignores_its_cancellation_is_left_behind_at_its_deadline(clean_up: bool) -> None:
+    let_go = asyncio.Event()
+
+    async def hold_on() -> None:
+        while not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await let_go.wait()
+
+    @operation(id="t.stubborn")
+    async def stubborn() -> AsyncIterator[int]:
+        yield 1
+        try:
+            if clean_up:
+                await asyncio.sleep(60)
+            else:
+                await hold_on()
+        finally:
+            await hold_on()
+
+    registry = OperationRegistry([stubborn])
+    items = []
+
+    async def read() -> None:
+        async for envelope in registry.subscribe("t.stubborn", {}, within(50)):
+            items.append(envelope.data)
+
+    async with asyncio.timeout(10):
+        error = await error_of(read())
+    assert error.code is ErrorCode.TIMEOUT
+    assert items == [1]
+    assert registry.strays == 1
+    assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+    let_go.set()
+    await until(lambda: registry.strays == 0)
 
 
 async def test_a_deadline_that_has_passed_never_opens_a_stream() -> None:

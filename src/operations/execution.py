@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
 
 from operations.context import OperationContext
 from operations.errors import CallError, ErrorCode
+from operations.guard import GRACE_SECONDS, Guard, drive
 from operations.spec import Handler
 
 T = TypeVar("T")
-
-GRACE_SECONDS = 0.1
-"""How long a cancelled handler may take to clean up before its caller stops waiting for it."""
-
 
 _LONGEST_SECONDS = 10.0**9
 
@@ -88,9 +85,46 @@ class Execution:
         if task.done():
             _forget_outcome(task)
         else:
-            self._stray_tasks.add(task)
-            task.add_done_callback(self._stray_tasks.discard)
-            task.add_done_callback(_forget_outcome)
+            self._keep_stray(task)
+
+    def _keep_stray(self, task: asyncio.Task[Any]) -> None:
+        self._stray_tasks.add(task)
+        task.add_done_callback(self._stray_tasks.discard)
+        task.add_done_callback(_forget_outcome)
+
+    async def next_item(self, iterator: AsyncIterator[T], deadline: int | None, operation_id: str) -> T:
+        """The next item of a stream, or `TIMEOUT` where the deadline (epoch ms) comes first."""
+        if deadline is None:
+            return await anext(iterator)
+        remaining = remaining_seconds(deadline)
+        if remaining <= 0:
+            # Also where the generator never waits, and so could not be cancelled.
+            raise _stream_timeout(operation_id)
+        # In the caller's task, not in one of its own: a generator may hold what belongs to its task from item to item.
+        return await self._guarded(_step(iterator), remaining, operation_id)  # type: ignore[no-any-return]
+
+    async def close_stream(self, close: Callable[[], Awaitable[Any]], deadline: int | None, operation_id: str) -> None:
+        """Close a stream's generator; past its deadline it has a grace to clean up, and then is left behind."""
+        if deadline is None or remaining_seconds(deadline) > 0:
+            await close()
+        else:
+            await self._guarded(_await(close), GRACE_SECONDS, operation_id)
+
+    async def _guarded(self, work: Coroutine[Any, Any, Any], seconds: float, operation_id: str) -> Any:
+        guard = Guard(asyncio.current_task(), self._keep_stray)  # type: ignore[arg-type]
+        timer = asyncio.get_running_loop().call_later(seconds, guard.expire)
+        try:
+            result = await drive(work, guard)
+        except BaseException as error:
+            if guard.ended_by(error):
+                raise _stream_timeout(operation_id) from None
+            raise
+        finally:
+            timer.cancel()
+            guard.settle()
+        if guard.expired:
+            raise _stream_timeout(operation_id)
+        return result
 
 
 def remaining_seconds(deadline: int) -> float:
@@ -104,22 +138,16 @@ def remaining_seconds(deadline: int) -> float:
         raise CallError(ErrorCode.VALIDATION_ERROR, message) from None
 
 
-async def next_item(iterator: AsyncIterator[T], deadline: int | None, operation_id: str) -> T:
-    """The next item of a stream, or `TIMEOUT` where the deadline (epoch ms) comes first."""
-    if deadline is None:
-        return await anext(iterator)
-    remaining = remaining_seconds(deadline)
-    if remaining <= 0:
-        # Also where the generator never waits, and so could not be cancelled.
-        raise CallError(ErrorCode.TIMEOUT, f"{operation_id}: the deadline passed during the stream")
-    limit = asyncio.timeout(remaining)
-    try:
-        async with limit:
-            return await anext(iterator)
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise CallError(ErrorCode.TIMEOUT, f"{operation_id}: the deadline passed during the stream") from None
+def _stream_timeout(operation_id: str) -> CallError:
+    return CallError(ErrorCode.TIMEOUT, f"{operation_id}: the deadline passed during the stream")
+
+
+async def _step(iterator: AsyncIterator[T]) -> T:
+    return await anext(iterator)
+
+
+async def _await(call: Callable[[], Awaitable[Any]]) -> Any:
+    return await call()
 
 
 def translate(error: BaseException, operation_id: str) -> NoReturn:

@@ -15,7 +15,7 @@ from operations.context import NO_ENV, OperationContext, new_request_id
 from operations.env import build_env
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
-from operations.execution import Execution, next_item, remaining_seconds, translate
+from operations.execution import Execution, remaining_seconds, translate
 from operations.interceptors import Interceptor, Invocation, Proceed, compose
 from operations.pipeline import Mismatches, check_declared_error, finish, is_described
 from operations.schema import Policy, Problem, Schema, jsonable, misfit
@@ -176,21 +176,21 @@ class OperationRegistry(OperationCatalogue):
             iterator = aiter(source)
             while True:
                 try:
-                    item = await next_item(iterator, deadline, operation.id)
+                    item = await self._execution.next_item(iterator, deadline, operation.id)
                 except StopAsyncIteration:
                     break
                 yield finish(operation, policy, item, self.mismatches)
         except BaseException as error:  # noqa: BLE001  # every way a handler can end is translated in one place
             self._fail(operation, error)
         finally:
-            await self._close_stream(operation, source)
+            await self._close_stream(operation, source, deadline)
 
-    async def _close_stream(self, operation: Operation[Any], source: Any) -> None:
+    async def _close_stream(self, operation: Operation[Any], source: Any, deadline: int | None) -> None:
         close = getattr(source, "aclose", None)
-        if close is None:
-            return
+        if close is None or getattr(source, "ag_running", False):
+            return  # what still runs was left behind at its deadline: it cannot be closed, and nobody waits for it
         try:
-            await close()
+            await self._execution.close_stream(close, deadline, operation.id)
         except BaseException as error:  # noqa: BLE001  # what a handler's clean-up raises is translated as well
             self._fail(operation, error)
 

@@ -202,3 +202,55 @@ async def test_a_hundred_thousand_events_with_a_slow_consumer_in_bounded_memory(
         tracemalloc.stop()
     assert expected == 100_000
     assert peak - start < 20_000_000
+
+
+class Stubborn:
+    """A stream and a call that ignore that they are cancelled, until they are let go."""
+
+    def __init__(self) -> None:
+        self.let_go = asyncio.Event()
+        self.ended = 0
+
+        @operation(id="stubborn.stream")
+        async def stream() -> AsyncIterator[int]:
+            yield 1
+            await self._hold_on()
+            yield 2
+
+        @operation(id="stubborn.call")
+        async def call() -> int:
+            await self._hold_on()
+            return 1
+
+        self.operations = (stream, call)
+
+    async def _hold_on(self) -> None:
+        while not self.let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.let_go.wait()
+        self.ended += 1
+
+
+async def test_what_ignores_its_cancellation_has_its_end_and_gives_its_place_back(
+    serve: Serve, caller: PendingRequestMap
+) -> None:
+    stubborn = Stubborn()
+    handler = await serve(*stubborn.operations, stub_operation("other.work", returns=1), concurrency=1)
+
+    def soon() -> int:
+        return int(time.time() * 1000) + 50
+
+    async with asyncio.timeout(10):
+        items, error = await collect(caller.subscribe("stubborn.stream", deadline=soon()))
+        assert items == [1]
+        assert error is not None
+        assert error.code is ErrorCode.TIMEOUT
+        assert (await caller.call("other.work")).data == 1
+        with pytest.raises(CallError) as caught:
+            await caller.call("stubborn.call", deadline=soon())
+        assert caught.value.code is ErrorCode.TIMEOUT
+        assert (await caller.call("other.work")).data == 1
+    assert handler.counters.strays + handler.registry.strays == 2
+    stubborn.let_go.set()
+    await until(lambda: stubborn.ended == 2)
+    await until(lambda: handler.registry.strays == 0)

@@ -107,9 +107,11 @@ class Codec:
             return value
         return None if value is NULL else self._decode_value(bytes(value))
 
-    def write_request(self, event: CallRequested, input: Any) -> bytes:
-        """A request with its input."""
+    def write_request(self, event: CallRequested) -> bytes:
+        """A request with its input, which is a value until then."""
         payload = event.payload
+        given: Any = payload.input
+        input = {} if given is None else given
         try:
             payload.input = self._mark(input)
             return self.encode(event)

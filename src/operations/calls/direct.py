@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from operations.calls import tracing
 from operations.calls.deadlines import now_ms, remaining_seconds
+from operations.calls.events import Requested
 from operations.calls.failures import timed_out, unavailable
-from operations.calls.guard import Guard, drive
 from operations.calls.workplace import Workplace
-from operations.context import Identity
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
+from operations.guard import Guard, drive
 from operations.spec import Operation
 
 
@@ -25,6 +24,7 @@ class DirectTarget:
         self._handler = handler
         self._guards: set[Guard] = set()
         self._streams: set[_StreamEnd] = set()
+        self._strays: set[asyncio.Task[Any]] = set()
         handler.endpoint.direct.append(self)
 
     @property
@@ -42,36 +42,28 @@ class DirectTarget:
         for stream in list(self._streams):
             stream.stop(reason)
 
-    async def execute(
-        self,
-        operation_id: str,
-        input: Any,
-        deadline: int | None,
-        identity: Identity | None,
-        parent: str | None,
-        metadata: Mapping[str, Any] | None,
-        timeout: float,
-    ) -> ResponseEnvelope[Any]:
+    async def execute(self, request: Requested, timeout: float) -> ResponseEnvelope[Any]:
         """One call, awaited in place and ended at its deadline."""
         handler = self._handler
-        endpoint = handler.endpoint
-        operation = handler.admit(operation_id, identity)
+        endpoint, operation_id, deadline = handler.endpoint, request.operation_id, request.deadline
+        operation = handler.admit(operation_id, request.identity)
         seconds = timeout if deadline is None else remaining_seconds(deadline)
         if seconds <= 0:
             endpoint.counters.expired += 1
             raise timed_out(operation_id, "no", "before the call began")
-        guard = Guard(asyncio.current_task(), endpoint.counters)  # type: ignore[arg-type]
+        guard = Guard(asyncio.current_task(), self._keep_stray)  # type: ignore[arg-type]
         bucket = endpoint.deadlines.add(guard, seconds)
         self._guards.add(guard)
         placed = False
         try:
             placed = handler.take_place() or await self._wait_for_place(operation_id)
-            if not handler.needs_context(operation) and not tracing.is_active():
-                envelope: ResponseEnvelope[Any] = await drive(handler.registry.execute(operation_id, input), guard)
+            registry = handler.registry
+            if not operation.wants_context and not registry.has_interceptors and not tracing.is_active():
+                envelope: ResponseEnvelope[Any] = await drive(registry.execute(operation_id, request.input), guard)
                 return envelope
-            return await self._execute(
-                operation, input, deadline or now_ms() + int(timeout * 1000), identity, parent, metadata, guard
-            )
+            if deadline is None:
+                request.deadline = now_ms() + int(timeout * 1000)
+            return await self._execute(operation, request, guard)
         except BaseException as error:
             if guard.expired or not isinstance(error, CallError):
                 raise self._translate(error, guard, operation_id, ran=placed) from error
@@ -84,51 +76,43 @@ class DirectTarget:
             if placed:
                 handler.leave()
 
-    async def _execute(
-        self,
-        operation: Operation[Any],
-        input: Any,
-        deadline: int,
-        identity: Identity | None,
-        parent: str | None,
-        metadata: Mapping[str, Any] | None,
-        guard: Guard,
-    ) -> ResponseEnvelope[Any]:
+    def _keep_stray(self, task: asyncio.Task[Any]) -> None:
+        self._handler.counters.strays += 1
+        self._strays.add(task)
+        task.add_done_callback(self._strays.discard)
+
+    async def _execute(self, operation: Operation[Any], request: Requested, guard: Guard) -> ResponseEnvelope[Any]:
         """The call of an operation that looks at its context."""
         handler = self._handler
-        request_id = handler.endpoint.new_id()
-        context = handler.context(operation, request_id, parent, identity, deadline, metadata)
-        with tracing.server_span(operation.id, metadata, request_id):
-            return await drive(handler.registry.execute(operation.id, input, context), guard)  # type: ignore[no-any-return]
+        request.request_id = handler.endpoint.new_id()
+        context = handler.context(operation, request, request.identity)
+        with tracing.server_span(operation.id, request.metadata, request.request_id):
+            return await drive(handler.registry.execute(operation.id, request.input, context), guard)  # type: ignore[no-any-return]
 
-    async def stream(
-        self,
-        operation_id: str,
-        input: Any,
-        deadline: int | None,
-        idle_timeout: float | None,
-        identity: Identity | None,
-        parent: str | None,
-        metadata: Mapping[str, Any] | None,
-    ) -> AsyncIterator[ResponseEnvelope[Any]]:
+    async def stream(self, request: Requested) -> AsyncIterator[ResponseEnvelope[Any]]:
         """One stream, pulled by its consumer: there is nothing in between that could fill up."""
+        operation_id = request.operation_id
+        idle_timeout = None if request.idle_timeout is None else request.idle_timeout / 1000
         handler = self._handler
-        operation = handler.admit(operation_id, identity)
-        end = _StreamEnd()
+        operation = handler.admit(operation_id, request.identity)
+        end = _StreamEnd(self._keep_stray)
         self._streams.add(end)
         placed = False
         try:
             placed = handler.take_place() or await self._wait_for_place(operation_id)
-            request_id = handler.endpoint.new_id()
-            context = handler.context(operation, request_id, parent, identity, deadline, metadata, kept=False)
-            stream = handler.registry.subscribe(operation_id, input, context)
-            async with contextlib.aclosing(stream):
+            request.request_id = handler.endpoint.new_id()
+            context = handler.context(operation, request, request.identity, kept=False)
+            stream = handler.registry.subscribe(operation_id, request.input, context)
+            try:
                 while True:
                     try:
                         envelope = await end.next(stream, idle_timeout, operation_id)
                     except StopAsyncIteration:
                         return
                     yield envelope
+            finally:
+                if not getattr(stream, "ag_running", False):  # one that still runs was left behind
+                    await stream.aclose()
         finally:
             self._streams.discard(end)
             if placed:
@@ -151,7 +135,7 @@ class DirectTarget:
 
     def _translate(self, error: BaseException, guard: Guard, operation_id: str, *, ran: bool) -> BaseException:
         """What the caller gets for what left the handler, or for how this call was ended from outside."""
-        if guard.expired and not (isinstance(error, asyncio.CancelledError) and not guard.settle()):
+        if guard.ended_by(error):
             if guard.reason:
                 return unavailable(operation_id, guard.reason, "unknown" if ran else "no")
             when = "during the call" if ran else "before the call began"
@@ -175,14 +159,15 @@ class _Entrant:
 class _StreamEnd:
     """Ends a stream from outside, whether its consumer is waiting or busy elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep_stray: Callable[[asyncio.Task[Any]], None]) -> None:
         self._reason = ""
-        self._task: asyncio.Task[Any] | None = None
+        self._guard: Guard | None = None
+        self._keep_stray = keep_stray
 
     def stop(self, reason: str) -> None:
         self._reason = reason
-        if self._task is not None:
-            self._task.cancel()
+        if self._guard is not None:
+            self._guard.stop(reason)
 
     async def next(
         self, stream: AsyncIterator[ResponseEnvelope[Any]], idle_timeout: float | None, operation_id: str
@@ -190,20 +175,27 @@ class _StreamEnd:
         """The next answer, or the error that ends the stream here."""
         if self._reason:
             raise unavailable(operation_id, self._reason, "unknown")
-        self._task = asyncio.current_task()
-        limit = asyncio.timeout(idle_timeout)
+        guard = self._guard = Guard(asyncio.current_task(), self._keep_stray)  # type: ignore[arg-type]
+        timer = None
+        if idle_timeout is not None:
+            timer = asyncio.get_running_loop().call_later(idle_timeout, guard.expire)
         try:
-            async with limit:
-                return await anext(stream)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            message = f"{operation_id}: the stream was silent for {idle_timeout:g} s"
-            details = {"idleTimeout": idle_timeout, "executed": "unknown"}
-            raise CallError(ErrorCode.TIMEOUT, message, details) from None
-        except asyncio.CancelledError:
-            if self._reason and self._task is not None and self._task.uncancel() == 0:
-                raise unavailable(operation_id, self._reason, "unknown") from None
+            envelope: ResponseEnvelope[Any] = await drive(anext(stream), guard)  # type: ignore[arg-type]
+        except BaseException as error:
+            if guard.ended_by(error):
+                raise self._explain(idle_timeout, operation_id) from None
             raise
         finally:
-            self._task = None
+            self._guard = None
+            guard.settle()
+            if timer is not None:
+                timer.cancel()
+        if guard.expired:
+            raise self._explain(idle_timeout, operation_id)
+        return envelope
+
+    def _explain(self, idle_timeout: float | None, operation_id: str) -> CallError:
+        if self._reason or idle_timeout is None:
+            return unavailable(operation_id, self._reason, "unknown")
+        message = f"{operation_id}: the stream was silent for {idle_timeout:g} s"
+        return CallError(ErrorCode.TIMEOUT, message, {"idleTimeout": idle_timeout, "executed": "unknown"})

@@ -29,11 +29,12 @@ class Requested(_Payload):
 
     operation_id: str
     input: msgspec.Raw = NULL
+    """The bytes that travel; a value before it was written, and where it was read with the event around it."""
     parent_request_id: str | None = None
     deadline: int | None = None
     idle_timeout: int | None = None
     identity: Identity | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Mapping[str, Any] | None = None
     sent_at: int | None = None
     attempt: int = 0
 

@@ -15,7 +15,7 @@ from operations.calls.counters import Counters
 from operations.calls.direct import DirectTarget
 from operations.calls.eager import Starter
 from operations.calls.endpoint import Endpoint, endpoint_of, namespaces_of
-from operations.calls.events import CallRequested
+from operations.calls.events import CallRequested, Requested
 from operations.calls.failures import unavailable
 from operations.calls.pending import PendingRequestMap
 from operations.calls.presence import Announcer
@@ -153,29 +153,17 @@ class CallHandler:
             require_access(operation.spec, identity)
         return operation
 
-    def needs_context(self, operation: Operation[Any]) -> bool:
-        """Whether anybody looks at the context of a call."""
-        return operation.wants_context or self.registry.has_interceptors
-
     def context(
-        self,
-        operation: Operation[Any],
-        request_id: str,
-        parent: str | None,
-        identity: Identity | None,
-        deadline: int | None,
-        metadata: Mapping[str, Any] | None,
-        *,
-        kept: bool = True,
+        self, operation: Operation[Any], request: Requested, identity: Identity | None, *, kept: bool = True
     ) -> OperationContext:
         """The context of a call from elsewhere: untrusted, its deadline kept here, its nested calls on the bus."""
         bare = OperationContext(
-            request_id=request_id,
-            parent_request_id=parent,
+            request_id=request.request_id,
+            parent_request_id=request.parent_request_id,
             identity=identity,
-            deadline=deadline,
+            deadline=request.deadline,
             deadline_kept=kept,
-            metadata=metadata or {},
+            metadata=request.metadata or {},
             trusted=False,
         )
         return msgspec.structs.replace(bare, env=self._env(bare)) if operation.wants_context else bare
@@ -187,26 +175,12 @@ class CallHandler:
         """A nested call: what this worker has it runs itself (a place more would be a deadlock); the rest is called."""
         if operation_id in self.registry:
             return self.registry.execute_nested(operation_id, input, self._complete(operation_id, context))
-        return self.pending.call(
-            operation_id,
-            input,
-            deadline=context.deadline,
-            identity=self._claimable(context),
-            parent_request_id=context.parent_request_id,
-            metadata=context.metadata,
-        )
+        return self.pending.call_for(context, operation_id, input)
 
     def _follow(self, operation_id: str, input: Any, context: OperationContext) -> AsyncIterator[ResponseEnvelope[Any]]:
         if operation_id in self.registry:
             return self.registry.subscribe_nested(operation_id, input, self._complete(operation_id, context))
-        return self.pending.subscribe(
-            operation_id,
-            input,
-            deadline=context.deadline,
-            identity=self._claimable(context),
-            parent_request_id=context.parent_request_id,
-            metadata=context.metadata,
-        )
+        return self.pending.subscribe_for(context, operation_id, input)
 
     def _complete(self, operation_id: str, context: OperationContext) -> OperationContext:
         """The context with an env that reaches the bus, where the operation looks at it."""
@@ -214,9 +188,6 @@ class CallHandler:
         if context.env is not NO_ENV or operation is None or not operation.wants_context:
             return context
         return msgspec.structs.replace(context, env=self._env(context))
-
-    def _claimable(self, context: OperationContext) -> Identity | None:
-        return context.identity if self.transport.capabilities.claims_identity else None
 
     def _requested(self, event: CallRequested, codec: Codec) -> None:
         request_id = event.id

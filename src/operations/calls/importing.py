@@ -31,7 +31,6 @@ class RemoteOperations:
         self._offers: dict[str, dict[str, Operation[Any]]] = {}
         self._imported: dict[str, Operation[Any]] = {}
         self._watchers: list[asyncio.Future[None]] = []
-        self._claims_identity = pubsub.capabilities.claims_identity
         self._directory = Directory(endpoint_of(pubsub), self._changed)
         self._directory.ask()
 
@@ -119,30 +118,12 @@ class RemoteOperations:
         retry = spec.type is OperationType.QUERY
 
         async def call(input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
-            return await self._pending.call(
-                spec.id,
-                input,
-                deadline=context.deadline,
-                identity=context.identity if self._claims_identity else None,
-                parent_request_id=context.parent_request_id or context.request_id,
-                metadata=context.metadata,
-                retry=retry,
-            )
+            return await self._pending.call_for(context, spec.id, input, retry=retry)
 
         return call
 
     def _follower(self, spec: OperationSpec) -> Callable[[Any, OperationContext], AsyncIterator[Any]]:
-        def follow(input: Any, context: OperationContext) -> AsyncIterator[Any]:
-            return self._pending.subscribe(
-                spec.id,
-                input,
-                deadline=context.deadline,
-                identity=context.identity if self._claims_identity else None,
-                parent_request_id=context.parent_request_id or context.request_id,
-                metadata=context.metadata,
-            )
-
-        return follow
+        return lambda input, context: self._pending.subscribe_for(context, spec.id, input)
 
 
 def from_call(

@@ -15,7 +15,6 @@ from operations.calls.counters import Counters
 from operations.calls.deadlines import DEFAULT_TIMEOUT, remaining_seconds
 from operations.calls.endpoint import Endpoint, control_address, endpoint_of, inbox_of, work_address, worker_address
 from operations.calls.events import (
-    NULL,
     VERSION,
     CallCompleted,
     CallRequested,
@@ -27,7 +26,7 @@ from operations.calls.events import (
 from operations.calls.failures import executed_of, timed_out, too_large, unavailable
 from operations.calls.presence import lifeline_of
 from operations.calls.streams import CallStream, StreamReader
-from operations.context import Identity
+from operations.context import Identity, OperationContext
 from operations.envelope import ResponseEnvelope, detect_envelope
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import Transport
@@ -78,39 +77,50 @@ class PendingRequestMap:
         `retry` sends the request again where its connection or worker was lost: right for queries, never for what
         changes something. `wait` waits for somebody to answer instead of failing at once when there is nobody.
         """
+        request = Requested("", operation_id, input, parent_request_id, deadline, None, identity, metadata)
         if tracing.is_active():
-            metadata = dict(metadata or {})
-            with tracing.client_span(operation_id, metadata):
-                return await self._start(
-                    operation_id, input, deadline, identity, parent_request_id, metadata, retry, wait
-                )
-        return await self._start(operation_id, input, deadline, identity, parent_request_id, metadata, retry, wait)
+            request.metadata = dict(metadata or {})
+            with tracing.client_span(operation_id, request.metadata):
+                return await self._start(request, retry, wait)
+        return await self._start(request, retry, wait)
 
-    def _start(
-        self,
-        operation_id: str,
-        input: Any,
-        deadline: int | None,
-        identity: Identity | None,
-        parent: str | None,
-        metadata: Mapping[str, Any] | None,
-        retry: bool,
-        wait: bool,
+    def call_for(
+        self, context: OperationContext, operation_id: str, input: Any, *, retry: bool = False
     ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        """Call on behalf of whatever runs in `context`: its deadline, its caller, its trace."""
+        return self.call(operation_id, input, **self._inherited(context), retry=retry)
+
+    def subscribe_for(
+        self, context: OperationContext, operation_id: str, input: Any
+    ) -> AsyncIterator[ResponseEnvelope[Any]]:
+        """Subscribe on behalf of whatever runs in `context`."""
+        return self.subscribe(operation_id, input, **self._inherited(context))
+
+    def _inherited(self, context: OperationContext) -> dict[str, Any]:
+        return {
+            "deadline": context.deadline,
+            "identity": context.identity if self._transport.capabilities.claims_identity else None,
+            "parent_request_id": context.parent_request_id or context.request_id or None,
+            "metadata": context.metadata,
+        }
+
+    def _start(self, request: Requested, retry: bool, wait: bool) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         """One call ready to be awaited: by reference where its worker is in this process, else as bytes."""
+        operation_id = request.operation_id
         if self._reach is not None:
             target = self._reach(work_address(operation_id))
             if target is not None:
-                return target.execute(operation_id, input, deadline, identity, parent, metadata, self._timeout)  # type: ignore[no-any-return]
+                return target.execute(request, self._timeout)  # type: ignore[no-any-return]
         now = time.time()
-        seconds = self._timeout if deadline is None else remaining_seconds(deadline)
-        if deadline is None:
-            deadline = int((now + seconds) * 1000)
-        event = self._request(operation_id, deadline, identity, parent, metadata, now)
-        message = self._write(event, input)
+        if request.deadline is None:
+            seconds = self._timeout
+            request.deadline = int((now + seconds) * 1000)
+        else:
+            seconds = remaining_seconds(request.deadline)
+        message = self._write(self._address(request, now))
         loop = asyncio.get_running_loop()
-        endpoint, codec = self._endpoint, self._codec
-        waiting = _PendingCall(event.id, operation_id, endpoint, message, codec, loop.create_future(), retry, wait)
+        endpoint, codec, future = self._endpoint, self._codec, loop.create_future()
+        waiting = _PendingCall(request.request_id, operation_id, endpoint, message, codec, future, retry, wait)
         if self._lifeline is not None:
             waiting.since = loop.time()
             self._lifeline.watch()
@@ -128,20 +138,18 @@ class PendingRequestMap:
         metadata: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[ResponseEnvelope[Any]]:
         """Follow an operation's stream; `idle_timeout` (seconds) ends it when nothing comes for so long."""
+        idle = None if idle_timeout is None else int(idle_timeout * 1000)
+        request = Requested("", operation_id, input, parent_request_id, deadline, idle, identity, metadata)
         if tracing.is_active():
-            metadata = dict(metadata or {})
-            tracing.inject(metadata)
+            request.metadata = dict(metadata or {})
+            tracing.inject(request.metadata)
         target = self._reach(work_address(operation_id)) if self._reach is not None else None
         if target is not None:
-            return target.stream(  # type: ignore[no-any-return]
-                operation_id, input, deadline, idle_timeout, identity, parent_request_id, metadata
-            )
-        event = self._request(operation_id, deadline, identity, parent_request_id, metadata, time.time())
+            return target.stream(request)  # type: ignore[no-any-return]
+        event = self._address(request, time.time())
         event.stream = True
-        if idle_timeout is not None:
-            event.payload.idle_timeout = int(idle_timeout * 1000)
         reader = StreamReader(self._endpoint, event.id, operation_id, self._codec)
-        message = self._write(event, input)
+        message = self._write(event)
         reader.start(idle_timeout=idle_timeout, deadline=deadline)
         if self._lifeline is not None:
             self._lifeline.watch()
@@ -182,34 +190,26 @@ class PendingRequestMap:
         elif isinstance(waiting, StreamReader):
             waiting.abort(reason)
 
-    def _request(
-        self,
-        operation_id: str,
-        deadline: int | None,
-        identity: Identity | None,
-        parent: str | None,
-        metadata: Mapping[str, Any] | None,
-        now: float,
-    ) -> CallRequested:
-        """A request without its input; an identity goes where whoever vouches for it on this transport looks."""
-        claimed = vouched = None
-        if identity is not None:
+    def _address(self, request: Requested, now: float) -> CallRequested:
+        """A request as an event; an identity goes where whoever vouches for it on this transport looks."""
+        vouched = None
+        if request.identity is not None:
             capabilities = self._transport.capabilities
             if not capabilities.claims_identity:
                 raise CallError(ErrorCode.VALIDATION_ERROR, _UNCLAIMABLE, {"executed": "no"})
             if capabilities.identity == "hub":
-                vouched = identity
-            else:
-                claimed = identity
-        request_id = self._endpoint.new_id()
-        told = dict(metadata) if metadata else None
-        payload = Requested(request_id, operation_id, NULL, parent, deadline, None, claimed, told, int(now * 1000))
-        return CallRequested(VERSION, request_id, operation_id, payload, vouched, False, parent)
+                vouched, request.identity = request.identity, None
+        request.request_id = request_id = self._endpoint.new_id()
+        request.sent_at = int(now * 1000)
+        request.metadata = dict(request.metadata) if request.metadata else None
+        return CallRequested(
+            VERSION, request_id, request.operation_id, request, vouched, False, request.parent_request_id
+        )
 
-    def _write(self, event: CallRequested, input: Any) -> bytes:
+    def _write(self, event: CallRequested) -> bytes:
         """A request as bytes, or the typed error that says why it cannot travel."""
         try:
-            message = self._codec.write_request(event, {} if input is None else input)
+            message = self._codec.write_request(event)
         except (TypeError, ValueError, RecursionError) as error:
             raise CallError(ErrorCode.VALIDATION_ERROR, f"the request cannot be written: {error}") from error
         limit = self._transport.capabilities.max_payload

@@ -31,6 +31,7 @@ from operations.calls.workplace import Workplace
 from operations.context import Identity, OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
+from operations.guard import GRACE_SECONDS
 from operations.spec import Operation
 
 
@@ -44,6 +45,7 @@ class RunningCall(msgspec.Struct, eq=False):
     _identity: Identity | None
     _began: bool = False
     _bucket: Bucket | None = None
+    _left: bool = False
     ended: bool = False
     task: asyncio.Task[None] | None = None
     since: float = 0.0
@@ -94,8 +96,7 @@ class RunningCall(msgspec.Struct, eq=False):
     def abort(self, reason: str) -> None:
         """The caller gave up; nobody waits for an answer."""
         self._close()
-        if self.task is not None:
-            self.task.cancel()
+        self._stop()
 
     def credit(self, items: int, size: int) -> None:
         """A call has one answer and needs no credit."""
@@ -108,8 +109,23 @@ class RunningCall(msgspec.Struct, eq=False):
     def end(self, error: CallError) -> None:
         """End it with an error, whatever the handler does."""
         self._fail(error)
+        self._stop()
+
+    def _stop(self) -> None:
         if self.task is not None:
             self.task.cancel()
+            asyncio.get_running_loop().call_later(GRACE_SECONDS, self._leave_behind)
+
+    def _leave_behind(self) -> None:
+        """A handler that ignores its cancellation is counted, and its place is somebody else's."""
+        if self.task is not None and not self.task.done():
+            self._handler.counters.strays += 1
+            self._leave()
+
+    def _leave(self) -> None:
+        if not self._left:
+            self._left = True
+            self._handler.leave()
 
     async def _run(self) -> None:
         """Work, and see to it that whatever comes of it the caller gets an answer and the place is free again."""
@@ -126,25 +142,17 @@ class RunningCall(msgspec.Struct, eq=False):
         except BaseException as error:  # noqa: BLE001  # whatever a handler raises, its caller gets an answer
             self._fail(_translate(error, self.operation_id))
         finally:
-            self._handler.leave()
+            self._leave()
 
     def _execute(self) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         event, registry = self._event, self._handler.registry
         input = self._codec.read(event.payload.input)
-        # A context is made where anybody looks at it.
-        seen = self._operation.wants_context or registry.has_interceptors
-        return registry.execute(event.to, input, self._make_context() if seen else None)
+        if not self._operation.wants_context and not registry.has_interceptors:
+            return registry.execute(event.to, input)  # nobody would look at the context
+        return registry.execute(event.to, input, self._make_context())
 
     def _make_context(self) -> OperationContext:
-        payload = self._event.payload
-        return self._handler.context(
-            self._operation,
-            self._event.id,
-            payload.parent_request_id,
-            self._identity,
-            payload.deadline,
-            payload.metadata,
-        )
+        return self._handler.context(self._operation, self._event.payload, self._identity)
 
     def _write(self, envelope: ResponseEnvelope[Any], sequence: int | None) -> bytes:
         """An answer as bytes; one that cannot travel is a typed error instead."""
@@ -207,7 +215,7 @@ class RunningStream(RunningCall):
         except BaseException as error:  # noqa: BLE001  # whatever a handler raises, its caller gets an answer
             self._fail(_translate(error, self.operation_id))
         finally:
-            self._handler.leave()
+            self._leave()
 
     async def _pump(self) -> None:
         """Send what the generator yields, as far as the credit goes, and then that it ended."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 from operations.calls.counters import Counters
 from operations.calls.eager import Starter
 from operations.calls.endpoint import Endpoint
+from operations.calls.events import Requested
 from operations.context import Identity, OperationContext
 from operations.errors import CallError
 from operations.pubsub import Transport
@@ -42,19 +42,8 @@ class Workplace(Protocol):
     def admit(self, operation_id: str, identity: Identity | None) -> Operation[Any]:
         """The operation, if it is here and this caller may call it."""
 
-    def needs_context(self, operation: Operation[Any]) -> bool:
-        """Whether anybody looks at the context of a call."""
-
     def context(
-        self,
-        operation: Operation[Any],
-        request_id: str,
-        parent: str | None,
-        identity: Identity | None,
-        deadline: int | None,
-        metadata: Mapping[str, Any] | None,
-        *,
-        kept: bool = True,
+        self, operation: Operation[Any], request: Requested, identity: Identity | None, *, kept: bool = True
     ) -> OperationContext:
         """The context of a call from elsewhere."""
 
