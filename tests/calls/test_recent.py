@@ -1,0 +1,23 @@
+"""What a process remembers is bounded, and costs the same however long it runs."""
+
+from __future__ import annotations
+
+from operations.calls.recent import Recent
+
+
+def test_the_latest_are_remembered_and_the_oldest_forgotten() -> None:
+    recent: Recent[int] = Recent(100)
+    for number in range(1_000):
+        recent[str(number)] = number
+        assert recent[str(number)] == number
+        assert len(recent) <= 200
+    assert all(str(number) in recent for number in range(900, 1_000))
+    assert "0" not in recent
+
+
+def test_a_newer_value_replaces_an_older_one() -> None:
+    recent: Recent[int] = Recent(2)
+    for value in range(5):
+        recent["a"] = value
+        assert recent["a"] == value
+        recent[f"b{value}"] = 0
