@@ -115,6 +115,14 @@ class OperationRegistry(OperationCatalogue):
             async for envelope in stream:
                 yield envelope
 
+    def execute_found(
+        self, operation: Operation[Any], input: Any = None, context: OperationContext | None = None
+    ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        """Execute an operation that was just got from this registry, without looking it up again."""
+        if self._interceptors:
+            return self._intercept(operation, input, context, streaming=False)
+        return self._run(operation, input, context)
+
     @property
     def has_interceptors(self) -> bool:
         """Whether anything stands around the calls; where nothing does, a call may need no context."""

@@ -59,7 +59,7 @@ class DirectTarget:
             placed = handler.take_place() or await self._wait_for_place(operation_id)
             registry = handler.registry
             if not operation.wants_context and not registry.has_interceptors and not tracing.is_active():
-                envelope: ResponseEnvelope[Any] = await drive(registry.execute(operation_id, request.input), guard)
+                envelope: ResponseEnvelope[Any] = await drive(registry.execute_found(operation, request.input), guard)
                 return envelope
             if deadline is None:
                 request.deadline = now_ms() + int(timeout * 1000)
@@ -87,7 +87,7 @@ class DirectTarget:
         request.request_id = handler.endpoint.new_id()
         context = handler.context(operation, request, request.identity)
         with tracing.server_span(operation.id, request.metadata, request.request_id):
-            return await drive(handler.registry.execute(operation.id, request.input, context), guard)  # type: ignore[no-any-return]
+            return await drive(handler.registry.execute_found(operation, request.input, context), guard)  # type: ignore[no-any-return]
 
     async def stream(self, request: Requested) -> AsyncIterator[ResponseEnvelope[Any]]:
         """One stream, pulled by its consumer: there is nothing in between that could fill up."""

@@ -96,7 +96,11 @@ class Starter:
         try:
             waiting = context.run(work.send, None)
         except StopIteration:
-            self._keep(task, shell, context)
+            if context is self._context and context == self._clean and not task.cancelling():
+                self._spare = task
+            else:
+                # The coroutine started another one, or left its mark on the context or the task.
+                task.cancel()
             return None
         finally:
             _leave(loop, task)
@@ -117,10 +121,3 @@ class Starter:
         self._clean = self._context.copy()
         self._shell = _Shell(loop.create_future())
         return loop.create_task(self._shell, context=self._context)
-
-    def _keep(self, task: asyncio.Task[None], shell: _Shell | None, context: contextvars.Context) -> None:
-        """The spare is as it was, unless the coroutine left its mark on the context, or on the task."""
-        if self._spare is None and context is self._context and context == self._clean and not task.cancelling():
-            self._spare, self._shell = task, shell
-        else:
-            task.cancel()

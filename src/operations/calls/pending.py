@@ -60,7 +60,7 @@ class PendingRequestMap:
         """How many requests of this end wait for an answer."""
         return len(self._endpoint.waiting)
 
-    async def call(
+    def call(
         self,
         operation_id: str,
         input: Any = None,
@@ -71,7 +71,7 @@ class PendingRequestMap:
         metadata: Mapping[str, Any] | None = None,
         retry: bool = False,
         wait: bool = False,
-    ) -> ResponseEnvelope[Any]:
+    ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         """Call an operation: its envelope, or a CallError no later than the deadline (epoch ms; else 30 s from now).
 
         `retry` sends the request again where its connection or worker was lost: right for queries, never for what
@@ -79,10 +79,13 @@ class PendingRequestMap:
         """
         request = Requested("", operation_id, input, parent_request_id, deadline, None, identity, metadata)
         if tracing.is_active():
-            request.metadata = dict(metadata or {})
-            with tracing.client_span(operation_id, request.metadata):
-                return await self._start(request, retry, wait)
-        return await self._start(request, retry, wait)
+            return self._call_traced(request, retry, wait)
+        return self._start(request, retry, wait)
+
+    async def _call_traced(self, request: Requested, retry: bool, wait: bool) -> ResponseEnvelope[Any]:
+        request.metadata = metadata = dict(request.metadata or {})
+        with tracing.client_span(request.operation_id, metadata):
+            return await self._start(request, retry, wait)
 
     def call_for(
         self, context: OperationContext, operation_id: str, input: Any, *, retry: bool = False
@@ -106,11 +109,14 @@ class PendingRequestMap:
 
     def _start(self, request: Requested, retry: bool, wait: bool) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         """One call ready to be awaited: by reference where its worker is in this process, else as bytes."""
-        operation_id = request.operation_id
         if self._reach is not None:
-            target = self._reach(work_address(operation_id))
+            target = self._reach(work_address(request.operation_id))
             if target is not None:
                 return target.execute(request, self._timeout)  # type: ignore[no-any-return]
+        return self._call(request, retry, wait)
+
+    async def _call(self, request: Requested, retry: bool, wait: bool) -> ResponseEnvelope[Any]:
+        """Send a request and wait for how it ends."""
         now = time.time()
         if request.deadline is None:
             seconds = self._timeout
@@ -118,13 +124,33 @@ class PendingRequestMap:
         else:
             seconds = remaining_seconds(request.deadline)
         message = self._write(self._address(request, now))
+        if seconds <= 0:
+            raise timed_out(request.operation_id, "no", "before the call began")
         loop = asyncio.get_running_loop()
-        endpoint, codec, future = self._endpoint, self._codec, loop.create_future()
-        waiting = _PendingCall(request.request_id, operation_id, endpoint, message, codec, future, retry, wait)
+        endpoint, request_id, future = self._endpoint, request.request_id, loop.create_future()
+        waiting = _PendingCall(request_id, request.operation_id, endpoint, message, self._codec, future, retry, wait)
+        endpoint.waiting[request_id] = waiting
         if self._lifeline is not None:
             waiting.since = loop.time()
             self._lifeline.watch()
-        return waiting.run(seconds, loop)
+        # Sent first: while it is on its way there is time to set the clock.
+        self._transport.send(work_address(request.operation_id), message, waiting.undelivered)
+        bucket = endpoint.deadlines.add(waiting, seconds, loop)
+        answered = False
+        try:
+            event, codec = await future
+            answered = True
+            return codec.read_envelope(event.payload.output)  # type: ignore[no-any-return]
+        except asyncio.CancelledError:
+            waiting.tell_worker("the caller was cancelled")
+            raise
+        except CallError as error:
+            answered = answered or executed_of(error) == "yes"
+            raise
+        finally:
+            bucket.discard(waiting)
+            endpoint.forget(request_id, answered=answered)
+            waiting.stop_resending()
 
     def subscribe(
         self,
@@ -238,32 +264,6 @@ class _PendingCall(msgspec.Struct, eq=False):
     worker: str | None = None
     since: float = 0.0
 
-    async def run(self, seconds: float, loop: asyncio.AbstractEventLoop) -> ResponseEnvelope[Any]:
-        """Send the request and wait for how it ends."""
-        endpoint, request_id = self._endpoint, self.request_id
-        if seconds <= 0:
-            raise timed_out(self.operation_id, "no", "before the call began")
-        endpoint.waiting[request_id] = self
-        # Sent first: while it is on its way there is time to set the clock.
-        endpoint.transport.send(work_address(self.operation_id), self._message, self._undelivered)
-        bucket = endpoint.deadlines.add(self, seconds, loop)
-        answered = False
-        try:
-            event, codec = await self._future
-            answered = True
-            return codec.read_envelope(event.payload.output)
-        except asyncio.CancelledError:
-            self._tell_worker("the caller was cancelled")
-            raise
-        except CallError as error:
-            answered = answered or executed_of(error) == "yes"
-            raise
-        finally:
-            bucket.discard(self)
-            endpoint.forget(request_id, answered=answered)
-            if self._timer is not None:
-                self._timer.cancel()
-
     def responded(self, event: CallResponded, codec: Codec, size: int) -> None:
         """The answer; a second one is dropped."""
         if self._future.done():
@@ -306,15 +306,16 @@ class _PendingCall(msgspec.Struct, eq=False):
 
     def expire(self) -> None:
         """The deadline passed."""
-        self._tell_worker("the deadline passed")
+        self.tell_worker("the deadline passed")
         self._fail(timed_out(self.operation_id, "unknown"))
 
     def give_up(self, error: CallError) -> None:
         """End it from this side."""
-        self._tell_worker(error.message)
+        self.tell_worker(error.message)
         self._fail(error)
 
-    def _undelivered(self, reason: str) -> None:
+    def undelivered(self, reason: str) -> None:
+        """Nobody got the request."""
         if self._future.done():
             return
         if self._may_resend("no"):
@@ -343,9 +344,15 @@ class _PendingCall(msgspec.Struct, eq=False):
             self.worker = None
             self.since = asyncio.get_running_loop().time()
             self._message = self._codec.renumber(self._message, self._attempts)
-        self._endpoint.transport.send(work_address(self.operation_id), self._message, self._undelivered)
+        self._endpoint.transport.send(work_address(self.operation_id), self._message, self.undelivered)
 
-    def _tell_worker(self, reason: str) -> None:
+    def stop_resending(self) -> None:
+        """It is over: it is not sent again."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def tell_worker(self, reason: str) -> None:
+        """Tell whoever runs it that nobody waits, unless it has ended."""
         if not self._future.done() or self._future.cancelled():
             address = worker_address(self.worker) if self.worker is not None else control_address(self.operation_id)
             self._endpoint.send_abort(self.request_id, address, self._codec, reason)

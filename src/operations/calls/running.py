@@ -145,11 +145,11 @@ class RunningCall(msgspec.Struct, eq=False):
             self._leave()
 
     def _execute(self) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        event, registry = self._event, self._handler.registry
-        input = self._codec.read(event.payload.input)
-        if not self._operation.wants_context and not registry.has_interceptors:
-            return registry.execute(event.to, input)  # nobody would look at the context
-        return registry.execute(event.to, input, self._make_context())
+        operation, registry = self._operation, self._handler.registry
+        input = self._codec.read(self._event.payload.input)
+        if not operation.wants_context and not registry.has_interceptors:
+            return registry.execute_found(operation, input)  # nobody would look at the context
+        return registry.execute_found(operation, input, self._make_context())
 
     def _make_context(self) -> OperationContext:
         return self._handler.context(self._operation, self._event.payload, self._identity)
