@@ -7,7 +7,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -138,13 +138,15 @@ class History:
         ends = [outcome for outcomes in self.outcomes.values() for outcome in outcomes]
         return Counter(str(end.code) for end in ends if isinstance(end, CallError))
 
-    def check_account(self, ledger: Ledger, unsent: int, counters: Iterable[Counters]) -> None:
+    def check_account(self, ledger: Ledger, unsent: int, counters: Sequence[Counters]) -> None:
         """Every answer that was made and did not become an outcome was lost with a connection, or is counted."""
         answered = sum(not isinstance(ends[0], CallError) for ends in self.outcomes.values())
         missing = sum(self.finished.values()) - answered
         counted = sum(each.late + each.duplicate + each.dropped + each.unsent for each in counters)
         assert ledger.lost >= 0, "more came out than was put in"
-        assert missing <= ledger.lost + unsent + counted, f"{missing} answers are missing, not all counted"
+        accounted = ledger.lost + unsent + counted
+        listed = [*map(repr, counters), [(c.sent, c.received, c.unsent) for c in ledger.connections]]
+        assert missing <= accounted, f"{missing} answers are missing, {accounted} are accounted for: {listed}"
 
     def check(self, *, timing: bool) -> None:
         """Hold the rules against what happened; when it happened only where the machine is ours to measure on."""

@@ -26,6 +26,7 @@ from operations.calls.events import (
     WorkerRegistered,
 )
 from operations.calls.failures import failed_event, too_large, unavailable
+from operations.calls.recent import Recent
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.spec import OperationSpec
@@ -33,6 +34,7 @@ from operations.spec import OperationSpec
 _log = logging.getLogger("operations")
 _ANSWERS = frozenset({"call.responded", "call.completed", "call.error", "call.accepted"})
 _MOST_ROUTES = 100_000
+_REMEMBERED = 10_000
 
 
 class Session:
@@ -91,6 +93,7 @@ class Router:
         self.sessions: dict[str, Session] = {}
         self.offers: dict[str, Offer] = {}
         self.namespaces: dict[str, int] = {}
+        self._lost: Recent[None] = Recent(_REMEMBERED)
         self.counters = Counters(lambda: sum(len(session.calls) for session in self.sessions.values()))
 
     def join(self, session: Session) -> None:
@@ -110,6 +113,7 @@ class Router:
         )
         for route in list(session.work.values()):
             error = unavailable(route.operation_id, f"the worker was lost: {reason}", "unknown")
+            self._lost[f"{session.peer}/{route.request_id}"] = None
             self._end_with(route, error)
         for route in list(session.calls.values()):
             self._end(route)
@@ -220,7 +224,7 @@ class Router:
         """Route an answer to whoever waits for it; after the last one nobody does."""
         route = session.work.get(request_id)
         if route is None:
-            self._note_unexpected(request_id)
+            self._note_unexpected(session, request_id)
             return
         caller = route.caller
         if caller.max_payload is not None and len(message) > caller.max_payload:
@@ -231,10 +235,13 @@ class Router:
             self._end(route)
         self._deliver(caller, message)
 
-    def _note_unexpected(self, request_id: str) -> None:
-        """Count an answer that its sender has no call for: somebody else's call, or one that is over."""
+    def _note_unexpected(self, session: Session, request_id: str) -> None:
+        """Count an answer that its sender has no call for: one that is over, or was, or somebody else's."""
         peer = request_id.rpartition("-")[0]
-        if any(other.peer == peer and request_id in other.calls for other in self.sessions.values()):
+        if f"{session.peer}/{request_id}" in self._lost:
+            # It had the call until its connection was lost, and the call may have gone to another since.
+            self.counters.late += 1
+        elif any(other.peer == peer and request_id in other.calls for other in self.sessions.values()):
             self.counters.foreign += 1
         else:
             self.counters.late += 1
