@@ -25,6 +25,7 @@ from operations.calls.spoke import Spoke
 from operations.testing import error_of, stub_operation
 from tests.contracts.operations_under_test import Sleeper
 from tests.http.certificates import Authority
+from tests.node_peers import npm_binary
 from tests.waiting import until
 
 TOKENS = StaticTokens(
@@ -333,6 +334,31 @@ async def test_hub_and_spokes_over_tls_and_a_hub_that_must_not_be_trusted(tmp_pa
         with pytest.raises(CallError, match=r"its certificate is not trusted .*; an authority of your own"):
             async with Spoke(hub.url, token="ada", tls=ssl.create_default_context(cafile=str(other.path))):
                 pass
+
+
+BROWSER = """
+const peer = crypto.randomUUID().replaceAll("-", "");
+const event = (type, id, to, payload) => JSON.stringify({ v: 1, type, id, to, payload });
+const socket = new WebSocket(process.argv[1], ["operations.v1", `bearer.${process.argv[2]}`]);
+socket.onopen = () => socket.send(event("hub.hello", "", "", { peer, generation: 1 }));
+socket.onmessage = ({ data }) => {
+  const { type, payload } = JSON.parse(data);
+  const id = `${peer}-1`;
+  if (type === "hub.welcome")
+    socket.send(event("call.requested", id, "shop.whoami", { requestId: id, operationId: "shop.whoami" }));
+  else console.log(JSON.stringify(payload.output ?? payload)), socket.close();
+};
+"""
+
+
+async def test_a_browser_calls_with_nothing_but_a_web_socket(field: Field) -> None:
+    await field.worker("shop", whoami)
+    await until(lambda: field.hub.operations == ["shop.whoami"])
+    process = await asyncio.create_subprocess_exec(
+        npm_binary("node"), "--eval", BROWSER, field.hub.url, "ada", stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert msgspec.json.decode(output)["data"] == "ada"
 
 
 KEY = "a key of at least thirty-two bytes!"
