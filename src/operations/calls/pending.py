@@ -133,11 +133,11 @@ class PendingRequestMap:
         if self._lifeline is not None:
             waiting.since = loop.time()
             self._lifeline.watch()
-        # Sent first: while it is on its way there is time to set the clock.
-        self._transport.send(work_address(request.operation_id), message, waiting.undelivered)
-        bucket = endpoint.deadlines.add(waiting, seconds, loop)
-        answered = False
+        answered, bucket = False, None
         try:
+            # Sent first: while it is on its way there is time to set the clock.
+            self._transport.send(work_address(request.operation_id), message, waiting.undelivered)
+            bucket = endpoint.deadlines.add(waiting, seconds, loop)
             event, codec = await future
             answered = True
             return codec.read_envelope(event.payload.output)  # type: ignore[no-any-return]
@@ -148,7 +148,8 @@ class PendingRequestMap:
             answered = answered or executed_of(error) == "yes"
             raise
         finally:
-            bucket.discard(waiting)
+            if bucket is not None:
+                bucket.discard(waiting)
             endpoint.forget(request_id, answered=answered)
             waiting.stop_resending()
 
