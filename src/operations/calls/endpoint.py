@@ -95,6 +95,7 @@ class Endpoint:
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.peer = transport.peer
+        self.request_address = operation_address if transport.capabilities.addresses_operations else work_address
         self.lifeline: object = None
         self.direct: list[InFlight] = []
         self.counters = Counters(lambda: len(self.running) + sum(target.in_flight for target in self.direct))
@@ -293,6 +294,19 @@ def namespaces_of(operation_ids: Iterable[str]) -> set[str]:
 def work_address(operation_id: str) -> str:
     """Where requests for an operation go: to one of the workers of its namespace."""
     return f"work.{operation_id.rpartition('.')[0]}"
+
+
+@functools.lru_cache(maxsize=4096)
+def operation_address(operation_id: str) -> str:
+    """The same on a transport that addresses each operation."""
+    namespace, _, name = operation_id.rpartition(".")
+    return f"work.{namespace}/{name}"
+
+
+@functools.lru_cache(maxsize=4096)
+def queue_address(operation_id: str) -> str:
+    """Where requests for a durable operation are stored."""
+    return f"queue.{operation_id.rpartition('.')[0]}"
 
 
 @functools.lru_cache(maxsize=4096)

@@ -32,6 +32,7 @@ class RemoteOperations:
         self._imported: dict[str, Operation[Any]] = {}
         self._watchers: list[asyncio.Future[None]] = []
         self._claims_identity = pubsub.capabilities.claims_identity
+        self._stores = pubsub.capabilities.durable
         self._directory = Directory(endpoint_of(pubsub), self._changed)
         self._directory.ask()
 
@@ -116,6 +117,7 @@ class RemoteOperations:
             self.registry.unregister(operation_id)
 
     def _caller(self, spec: OperationSpec) -> Callable[[Any, OperationContext], Coroutine[Any, Any, Any]]:
+        durable = spec.durable and self._stores
         retry = spec.type is OperationType.QUERY
 
         async def call(input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
@@ -127,6 +129,7 @@ class RemoteOperations:
                 parent_request_id=context.parent_request_id or context.request_id,
                 metadata=context.metadata,
                 retry=retry,
+                durable=durable,
             )
 
         return call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -10,7 +11,15 @@ from operations.calls import tracing
 from operations.calls.codec import CODECS, Codec, CodecName
 from operations.calls.counters import Counters
 from operations.calls.deadlines import DEFAULT_TIMEOUT, now_ms, remaining_seconds
-from operations.calls.endpoint import Endpoint, control_address, endpoint_of, inbox_of, work_address, worker_address
+from operations.calls.endpoint import (
+    Endpoint,
+    control_address,
+    endpoint_of,
+    inbox_of,
+    queue_address,
+    work_address,
+    worker_address,
+)
 from operations.calls.events import (
     VERSION,
     CallCompleted,
@@ -20,13 +29,13 @@ from operations.calls.events import (
     Requested,
     Responded,
 )
-from operations.calls.failures import executed_of, timed_out, too_large, unavailable
+from operations.calls.failures import Executed, executed_of, timed_out, too_large, unavailable, undelivered
 from operations.calls.presence import lifeline_of
 from operations.calls.streams import CallStream, StreamReader
 from operations.context import Identity
 from operations.envelope import ResponseEnvelope, detect_envelope
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import Transport
+from operations.pubsub import DurableTransport, Refused, Transport
 
 _RETRY_SECONDS = 0.05
 _LONGEST_RETRY = 1.0
@@ -68,19 +77,23 @@ class PendingRequestMap:
         metadata: Mapping[str, Any] | None = None,
         retry: bool = False,
         wait: bool = False,
+        durable: bool = False,
     ) -> ResponseEnvelope[Any]:
         """Call an operation: its envelope, or a CallError no later than the deadline (epoch ms; else 30 s from now).
 
         `retry` sends the request again where its connection or worker was lost: right for queries, never for what
         changes something. `wait` waits for somebody to answer instead of failing at once when there is nobody.
+        `durable` has the request stored: it is run at least once, whatever becomes of its worker or its caller.
         """
         if tracing.is_active():
             metadata = dict(metadata or {})
             with tracing.client_span(operation_id, metadata):
                 return await self._call(
-                    operation_id, input, deadline, identity, parent_request_id, metadata, retry, wait
+                    operation_id, input, deadline, identity, parent_request_id, metadata, retry, wait, durable
                 )
-        return await self._call(operation_id, input, deadline, identity, parent_request_id, metadata, retry, wait)
+        return await self._call(
+            operation_id, input, deadline, identity, parent_request_id, metadata, retry, wait, durable
+        )
 
     async def _call(
         self,
@@ -92,7 +105,10 @@ class PendingRequestMap:
         metadata: Mapping[str, Any] | None,
         retry: bool,
         wait: bool,
+        durable: bool,
     ) -> ResponseEnvelope[Any]:
+        if durable:
+            return await self._call_durably(operation_id, input, deadline, identity, parent, metadata)
         if self._reach is not None:
             target = self._reach(work_address(operation_id))
             if target is not None:
@@ -105,6 +121,23 @@ class PendingRequestMap:
             waiting.since = asyncio.get_running_loop().time()
             self._lifeline.watch()
         return await waiting.run(remaining_seconds(deadline))
+
+    async def _call_durably(
+        self,
+        operation_id: str,
+        input: Any,
+        deadline: int | None,
+        identity: Identity | None,
+        parent: str | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> ResponseEnvelope[Any]:
+        if not self._transport.capabilities.durable:
+            message = f"{operation_id}: this transport stores nothing; durable calls need NATS with JetStream, or Redis"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
+        # The deadline bounds how long the caller waits; what was stored is run all the same.
+        event = self._request(operation_id, input, None, identity, parent, metadata)
+        seconds = self._timeout if deadline is None else remaining_seconds(deadline)
+        return await _DurableCall(self._endpoint, event, self._codec).run(seconds)
 
     def subscribe(
         self,
@@ -136,9 +169,9 @@ class PendingRequestMap:
         if self._lifeline is not None:
             self._lifeline.watch()
         self._transport.send(
-            work_address(operation_id),
+            self._endpoint.request_address(operation_id),
             message,
-            lambda reason: reader.failed(unavailable(operation_id, reason, "no")),
+            lambda reason: reader.failed(undelivered(operation_id, reason)),
         )
         return CallStream(reader)
 
@@ -335,10 +368,10 @@ class _PendingCall:
     def _undelivered(self, reason: str) -> None:
         if self._future.done():
             return
-        if self._may_resend("no"):
+        if not isinstance(reason, Refused) and self._may_resend("no"):
             self._resend_later()
         else:
-            self._fail(unavailable(self._event.to, reason, "no"))
+            self._fail(undelivered(self._event.to, reason))
 
     def _may_resend(self, executed: str) -> bool:
         """Whether to send it again: what was not run if asked to wait, what may have run if it is safe to repeat.
@@ -362,7 +395,8 @@ class _PendingCall:
             self.since = asyncio.get_running_loop().time()
             self._event.payload.attempt = self._attempts
             self._message = self._codec.encode(self._event)
-        self._endpoint.transport.send(work_address(self._event.to), self._message, self._undelivered)
+        endpoint = self._endpoint
+        endpoint.transport.send(endpoint.request_address(self._event.to), self._message, self._undelivered)
 
     def _tell_worker(self, reason: str) -> None:
         if not self._future.done() or self._future.cancelled():
@@ -381,3 +415,40 @@ class _PendingCall:
                 # An earlier attempt may have run, whatever became of the last one.
                 error = CallError(error.code, error.message, {**error.details, "executed": "unknown"})
             self._future.set_exception(error)
+
+
+class _DurableCall(_PendingCall):
+    """A call whose request is stored: once it is, only its answer or its deadline ends it."""
+
+    __slots__ = ("_stored",)
+
+    def __init__(self, endpoint: Endpoint, event: CallRequested, codec: Codec) -> None:
+        super().__init__(endpoint, event, codec, retry=False, wait=False)
+        self._stored = False
+        self.since = math.inf  # no worker need have it yet, and silence is nobody's death
+
+    def lost(self, reason: str) -> None:
+        """The transport was lost: what was stored is run, and what was not may be sent again, as it has one id."""
+        self._risked = True
+
+    def regained(self) -> None:
+        """The transport is back."""
+        if not self._stored:
+            self._send()
+
+    def expire(self) -> None:
+        """The caller waits no longer."""
+        executed: Executed = "unknown" if self._stored or self._risked else "no"
+        self._fail(timed_out(self._event.to, executed, stored=self._stored))
+
+    def _send(self) -> None:
+        if not self._future.done():
+            transport: DurableTransport = self._endpoint.transport  # type: ignore[assignment]
+            address, key = queue_address(self._event.to), self._event.id
+            transport.store(address, self._message, key=key, stored=self._note_stored, undelivered=self._undelivered)
+
+    def _note_stored(self) -> None:
+        self._stored = True
+
+    def _tell_worker(self, reason: str) -> None:
+        """A caller that leaves does not undo what was stored."""
