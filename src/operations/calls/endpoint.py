@@ -26,15 +26,30 @@ from operations.calls.events import (
     CallResponded,
     Event,
     Header,
+    WorkerAlive,
+    WorkerAnnounced,
+    WorkerAsked,
+    WorkerGone,
 )
 from operations.calls.failures import failed_event
 from operations.errors import CallError
-from operations.pubsub import Stop, Transport
+from operations.pubsub import Receive, Stop, Transport
 
 _log = logging.getLogger("operations")
 WORKERS = "workers"
 """The address at which workers announce themselves."""
+ASKS = "asks"
+"""The address at which workers are asked what they offer."""
 _MOST_REMEMBERED = 10_000
+_EXPECTED: dict[str, tuple[type[Event], ...]] = {
+    "inbox": (CallResponded, CallCompleted, CallFailed, CallAccepted, CallAborted, WorkerAnnounced),
+    "work": (CallRequested,),
+    "control": (CallAborted, CallCredit),
+    "peer": (CallAborted, CallCredit),
+    WORKERS: (WorkerAlive, WorkerAnnounced, WorkerGone),
+    ASKS: (WorkerAsked,),
+}
+"""What is sent to which addresses: a bus that keeps peers from sending to some need not read what they send."""
 
 
 class Waiting(Protocol):
@@ -109,6 +124,7 @@ class Endpoint:
         self._issued = 0
         self._unanswered: dict[str, None] = {}
         self._stops: dict[str, tuple[Stop, int]] = {}
+        self._is_pipe = transport.capabilities.identity == "hub"
         self.hear(f"inbox.{self.peer}")
         self._unwatch = transport.watch(self._up, self._down)
 
@@ -121,18 +137,27 @@ class Endpoint:
         """Receive what is sent to an address; the same one heard twice is delivered once."""
         stop, users = self._stops.get(address, (None, 0))
         if stop is None:
-            stop = self.transport.listen(address, self.receive, group=group)
+            receive = self.receive if self._is_pipe else self._receiver(address)
+            stop = self.transport.listen(address, receive, group=group)
         self._stops[address] = stop, users + 1
-        return lambda: self._unhear(address)
+        heard = [address]
+        return lambda: self._unhear(heard)
 
-    def _unhear(self, address: str) -> None:
-        stop, users = self._stops.pop(address, (None, 0))
-        if stop is not None and users > 1:
-            self._stops[address] = stop, users - 1
-        elif stop is not None:
-            stop()
+    def _unhear(self, heard: list[str]) -> None:
+        """Stop hearing an address, once however often it is asked for."""
+        while heard:
+            address = heard.pop()
+            stop, users = self._stops.pop(address)
+            if users > 1:
+                self._stops[address] = stop, users - 1
+            else:
+                stop()
 
-    def receive(self, message: bytes) -> None:
+    def _receiver(self, address: str) -> Receive:
+        expected = frozenset(_EXPECTED[address.partition(".")[0]])
+        return functools.partial(self.receive, expected=expected)
+
+    def receive(self, message: bytes, expected: frozenset[type[Event]] | None = None) -> None:
         """Hand a message to whom it is for; whatever is in it, this never raises."""
         try:
             codec = codec_of(message)
@@ -140,6 +165,9 @@ class Endpoint:
                 event = codec.decode(message)
             except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
                 self._note_unreadable(codec, message)
+                return
+            if expected is not None and type(event) not in expected:
+                self.counters.foreign += 1
                 return
             self._dispatch(event, codec, len(message))
         except Exception:  # noqa: BLE001  # one message must not stop the reader
@@ -316,8 +344,8 @@ def control_address(operation_id: str) -> str:
 
 
 def worker_address(worker_id: str) -> str:
-    """Where control of a call goes once its worker is known: `<peer>.<number>` is at its peer's inbox."""
-    return f"inbox.{worker_id.partition('.')[0]}"
+    """Where control of a call goes once its worker is known: to the peer that `<peer>.<number>` is at."""
+    return f"peer.{worker_id.partition('.')[0]}"
 
 
 def read_error(event: CallFailed, codec: Codec) -> CallError:

@@ -75,6 +75,7 @@ class CallHandler:
         self._stops: dict[str, list[Stop]] = {}
         self._intake = Intake(self.endpoint, self._taken)
         self._queues: dict[str, Stop] = {}
+        self._stop_control = self.endpoint.hear(f"peer.{self.endpoint.peer}")
         self._direct = DirectTarget(self)
         self._announcer = Announcer(self, pool=pool)
         self.refresh()
@@ -161,6 +162,7 @@ class CallHandler:
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
         self.starter.close()
+        self._stop_control()
         if self._sweep is not None:
             self._sweep.cancel()
 

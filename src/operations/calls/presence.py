@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from operations.calls.codec import JSON
-from operations.calls.endpoint import WORKERS, Endpoint
+from operations.calls.endpoint import ASKS, WORKERS, Endpoint
 from operations.calls.events import (
     VERSION,
     Announced,
@@ -43,7 +43,7 @@ class Announcer:
         self._leaving: asyncio.Future[None] | None = None
         self._pulse: asyncio.TimerHandle | None = None
         self.rejected: Mapping[str, str] = {}
-        self._stop_hearing = self._endpoint.hear(WORKERS)
+        self._stop_hearing = self._endpoint.hear(ASKS)
         self._endpoint.notices.append(self._notice)
         self._unwatch = handler.transport.watch(self.announce, lambda reason: None)
         self._is_hub = handler.transport.capabilities.identity == "hub"
@@ -170,8 +170,8 @@ class Directory:
 
     def ask(self) -> None:
         """Ask every worker what it offers."""
-        event = WorkerAsked(VERSION, "", WORKERS, Asked(self._endpoint.peer))
-        self._endpoint.transport.send(WORKERS, JSON.encode(event))
+        event = WorkerAsked(VERSION, "", ASKS, Asked(self._endpoint.peer))
+        self._endpoint.transport.send(ASKS, JSON.encode(event))
 
     def close(self) -> None:
         """Follow nothing any more."""
