@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -35,6 +36,7 @@ Identify = Callable[[CallRequested], Identity | None]
 
 _MOST_REMEMBERED = 65_536
 _ACCEPT_SECONDS = 0.1
+_FLUSHED_WITHIN = 5.0
 CONCURRENCY = 1_024
 QUEUE = 100_000
 
@@ -144,6 +146,11 @@ class CallHandler:
             for stop in self._stops[namespace]:
                 stop()
         self._stop_queues()
+        flush = getattr(self.transport, "flush", None)
+        if flush is not None:
+            # What the bus sent before it knew that this worker leaves is still to be answered.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(flush(), _FLUSHED_WITHIN)
         if self.in_flight:
             self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait((self._idle,), timeout=grace)
