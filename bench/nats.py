@@ -1,7 +1,8 @@
 """Calls over NATS: against the raw client protocol, nats-py's request and FastStream; and how the cost grows.
 
-`python -m bench.nats` measures at concurrency 1, 64 and 1,024 through one nats-server, each contender's worker in a process
-of its own; then one worker against two with a CPU-bound handler, and the cost of a call with more workers and operations.
+`python -m bench.nats` measures at concurrency 1, 64 and 1,024 through one nats-server, each contender's worker in a
+process of its own; then one worker against two with a CPU-bound handler, and the cost of a call with more workers and
+operations.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
+from tests.nats_server import nats_server
+
 from bench.calls import CONCURRENCIES, ROUNDS, TEXT, Figures, echo, measure, run
 from bench.measure import save
 from operations import OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
 from operations.pubsub import nats
-from tests.nats_server import nats_server
 
 SUBJECT = "raw.echo"
 BODY = json.dumps({"text": TEXT, "pad": "x" * 20}).encode()

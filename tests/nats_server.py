@@ -47,7 +47,8 @@ class NatsServer:
         self.folder = Path(tempfile.mkdtemp(prefix="nats-"))
         self.port = port
         self.process: subprocess.Popen[bytes] | None = None
-        store = f'jetstream {{ store_dir: "{self.folder}/store" }}\n' if jetstream else ""
+        # Written through at once, so that what was stored is there after a kill.
+        store = f'jetstream {{ store_dir: "{self.folder}/store", sync_interval: always }}\n' if jetstream else ""
         self._config = (
             f'{store}max_payload: {max_payload}\nports_file_dir: "{self.folder}"\n'
             f'log_file: "{self.folder}/log"\n{config}\n'

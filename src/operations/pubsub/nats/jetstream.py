@@ -1,18 +1,19 @@
-"""Durable messages in JetStream: one work queue for all namespaces, one shared consumer each, and one for the dead."""
+"""Durable messages in JetStream: a queue for each namespace, one for what somebody died over, one for the dead."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
-from operations.pubsub import Refused, Stop, Take, Undelivered
+from operations.pubsub import Delivery, Refused, Stop, Take, Undelivered
 from operations.pubsub.nats.receipts import Receipts
 from operations.pubsub.nats.subjects import Subjects
-from operations.pubsub.nats.wire import Message, publish
+from operations.pubsub.nats.wire import Full, Message, publish
 
 _log = logging.getLogger("operations")
 DUPLICATES_SECONDS = 120
@@ -21,15 +22,18 @@ DEAD_SECONDS = 30 * 86_400
 _ASK_SECONDS = 10.0
 _ANSWER_SECONDS = 5.0
 _MOST_ASKED = 256
+_TROUBLE_SECONDS = 0.25
+_EXPIRED = (404, 408)
 _SECOND = 1_000_000_000
 
 
 class Link(Protocol):
     """The connection, as far as queues need it."""
 
-    @property
-    def receipts(self) -> Receipts:
-        """The replies that this end waits for."""
+    receipts: Receipts
+
+    def subscribe(self, subject: bytes, *, full: Full) -> Stop:
+        """Subscribe to a subject, over any number of connections."""
 
     def publish(self, data: bytes) -> bool:
         """Send what is already in the client protocol; False where there is no connection."""
@@ -59,6 +63,7 @@ class Queues:
         self.ack_wait = ack_wait
         self._replicas = replicas
         self._takers: list[Taker] = []
+        self.numbers = itertools.count(1)
         self.stream = subjects.prefix.replace(".", "_")
         self._made: asyncio.Task[str | None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -102,17 +107,37 @@ class Queues:
             self._publish(subject, message, headers, answered, undelivered)
 
     def take(self, address: str, take: Take, limit: int) -> Stop:
-        """Be given what is stored at an address."""
-        taker = Taker(self, address, take, limit)
-        self._takers.append(taker)
-        taker.begin()
+        """Be given what is stored at an address; what somebody may have died over, alone."""
+        namespace = address.partition(".")[2]
+
+        def sort(message: bytes, delivery: Delivery) -> None:
+            if delivery.number > 1 and isinstance(delivery, StoredDelivery):
+                self._suspect(namespace, message, delivery)
+            else:
+                take(message, delivery)
+
+        takers = [
+            Taker(self, "queue", namespace, sort, limit),
+            Taker(self, "suspect", namespace, take, 1),
+        ]
+        self._takers += takers
+        for taker in takers:
+            taker.begin()
 
         def stop() -> None:
-            if taker in self._takers:
-                self._takers.remove(taker)
-                taker.stop()
+            for taker in takers:
+                if taker in self._takers:
+                    self._takers.remove(taker)
+                    taker.stop()
 
         return stop
+
+    def _suspect(self, namespace: str, message: bytes, delivery: StoredDelivery) -> None:
+        """Move a message to the suspects, which are run one at a time: who held several died over one of them."""
+        subject = self.subjects.target(f"suspect.{namespace}")
+        headers = b"Nats-Msg-Id: %b-%d\r\n" % (self.stream.encode(), delivery.sequence)
+        if subject is not None:
+            self._publish_or_warn(subject, message, headers, delivery.done)
 
     def regained(self) -> None:
         """The connection is back: ask for work again."""
@@ -132,20 +157,26 @@ class Queues:
         for task in self._tasks:
             task.cancel()
 
-    def bury(self, address: str, message: bytes, reason: str, buried: Callable[[], None]) -> None:
+    def bury(self, namespace: str, message: bytes, reason: str, buried: Callable[[], None]) -> None:
         """Keep a message among the dead, with the reason; `buried` is called once it is there."""
         headers = b"Operations-Reason: %b\r\n" % " ".join(reason.split()).encode("ascii", "replace")[:500]
+        subject = self.subjects.target(f"dead.{namespace}")
+        if subject is not None:
+            self._publish_or_warn(subject, message, headers, buried)
+
+    def _publish_or_warn(self, subject: bytes, message: bytes, headers: bytes, done: Callable[[], None]) -> None:
+        """Store a message elsewhere; where that fails it stays where it was, and is delivered again."""
 
         def answered(answer: Answer) -> None:
             if answer.error is None:
-                buried()
+                done()
             else:
-                _log.warning("a message could not be set aside: %s", answer.error.description)
+                nobody(answer.error.description)
 
         def nobody(problem: str) -> None:
-            _log.warning("a message could not be set aside: %s", problem)
+            _log.warning("a message could not be moved to %s: %s", subject.decode(), problem)
 
-        self._publish(self.subjects.dead(address), message, headers, answered, nobody)
+        self._publish(subject, message, headers, answered, nobody)
 
     async def make_streams(self) -> str | None:
         """Make the two streams where they are missing; what went wrong, or None."""
@@ -158,15 +189,16 @@ class Queues:
         prefix = self.subjects.prefix
         work = {"retention": "workqueue", "duplicate_window": DUPLICATES_SECONDS * _SECOND, **common}
         dead = {"retention": "limits", "max_age": DEAD_SECONDS * _SECOND, **common}
-        return await self._make_stream(self.stream, f"{prefix}.queue.>", work) or await self._make_stream(
-            f"{self.stream}_dead", f"{prefix}.dead.>", dead
+        subjects = [f"{prefix}.queue.>", f"{prefix}.suspect.>"]
+        return await self._make_stream(self.stream, subjects, work) or await self._make_stream(
+            f"{self.stream}_dead", [f"{prefix}.dead.>"], dead
         )
 
-    async def _make_stream(self, name: str, subject: str, options: dict[str, Any]) -> str | None:
+    async def _make_stream(self, name: str, subjects: list[str], options: dict[str, Any]) -> str | None:
         answer = await self.ask(f"STREAM.INFO.{name}", {})
         if answer.error is None:
             return None
-        answer = await self.ask(f"STREAM.CREATE.{name}", {"name": name, "subjects": [subject], **options})
+        answer = await self.ask(f"STREAM.CREATE.{name}", {"name": name, "subjects": subjects, **options})
         return None if answer.error is None else answer.error.description
 
     async def ask(self, what: str, options: dict[str, Any]) -> Answer:
@@ -221,16 +253,22 @@ class Queues:
 class Taker:
     """Asks for as many stored messages as it may hold, and keeps those it holds from being given to others."""
 
-    def __init__(self, queues: Queues, address: str, take: Take, limit: int) -> None:
+    def __init__(
+        self, queues: Queues, kind: Literal["queue", "suspect"], namespace: str, take: Take, limit: int
+    ) -> None:
         self.queues = queues
-        self.address = address
+        self.namespace = namespace
+        self.alone = kind == "suspect"
+        """Whether only one message is held by all takers together."""
+        self._filter = queues.subjects.filter(f"{kind}.{namespace}").decode()
         self._take = take
         self._limit = limit
-        self._namespace = address.partition(".")[2]
-        self._consumer = f"workers_{self._namespace.replace('.', '=')}"
+        self._consumer = f"{kind}_{namespace.replace('.', '=')}"
+        self._inbox = b"%b.%b.%d" % (queues.link.receipts.inbox, kind.encode(), next(queues.numbers))
+        self._question = 0
         self._held: set[StoredDelivery] = set()
         self._asked = 0
-        self._stop_asking: Stop | None = None
+        self._unsubscribe = queues.link.subscribe(self._inbox + b".*", full=self._came)
         self._overdue: asyncio.TimerHandle | None = None
         self._renewal: asyncio.TimerHandle | None = None
         self._beginning: asyncio.Task[Any] | None = None
@@ -248,7 +286,7 @@ class Taker:
             if problem is None:
                 self._ask()
                 return
-            _log.warning("durable work of %s cannot be taken yet: %s", self._namespace, problem)
+            _log.warning("durable work of %s cannot be taken yet: %s", self.namespace, problem)
             await asyncio.sleep(delay)
             delay = min(5.0, delay * 2)
 
@@ -258,8 +296,8 @@ class Taker:
             "ack_policy": "explicit",
             "ack_wait": int(self.queues.ack_wait * _SECOND),
             "max_deliver": -1,
-            "max_ack_pending": -1,
-            "filter_subject": self.queues.subjects.filter(self.address).decode(),
+            "max_ack_pending": 1 if self.alone else -1,
+            "filter_subject": self._filter,
         }
         stream = self.queues.stream
         what = f"CONSUMER.DURABLE.CREATE.{stream}.{self._consumer}"
@@ -272,6 +310,7 @@ class Taker:
         if self._beginning is not None:
             self._beginning.cancel()
         self._end_asking()
+        self._unsubscribe()
 
     def lost(self) -> None:
         """The connection is gone."""
@@ -289,15 +328,12 @@ class Taker:
             return
         self._end_asking()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.queues.stream}.{self._consumer}".encode()
-        options = {"batch": room, "expires": int(_ASK_SECONDS * _SECOND)}
-        receipts = self.queues.link.receipts
-        reply, self._stop_asking = receipts.request(subject, self._came, lambda reason: self._end_asking())
-        self._asked = room
-        if self.queues.link.publish(publish(subject, msgspec.json.encode(options), reply)):
+        options = msgspec.json.encode({"batch": room, "expires": int(_ASK_SECONDS * _SECOND)})
+        self._question += 1
+        if self.queues.link.publish(publish(subject, options, b"%b.%d" % (self._inbox, self._question))):
+            self._asked = room
             loop = asyncio.get_running_loop()
             self._overdue = loop.call_later(_ASK_SECONDS + _ANSWER_SECONDS, self._ask_again)
-        else:
-            self._end_asking()
 
     def _ask_again(self) -> None:
         self._asked = 0
@@ -305,9 +341,6 @@ class Taker:
 
     def _end_asking(self) -> None:
         self._asked = 0
-        if self._stop_asking is not None:
-            self._stop_asking()
-            self._stop_asking = None
         if self._overdue is not None:
             self._overdue.cancel()
             self._overdue = None
@@ -315,8 +348,7 @@ class Taker:
     def _came(self, message: Message) -> None:
         """A stored message, or word that no more will come."""
         if message.status is not None:
-            if message.status != 100:
-                self._ask_again()
+            self._told(message)
             return
         if message.reply is None or not message.reply.startswith(b"$JS.ACK."):
             return
@@ -328,6 +360,16 @@ class Taker:
         self._take(message.data, delivery)
         if self._asked <= 0:
             self._ask_again()
+
+    def _told(self, message: Message) -> None:
+        """A question has had its last answer: ask again, after seeing to the consumer where that was the trouble."""
+        if message.subject.rpartition(b".")[2] != b"%d" % self._question or self._stopped:
+            return
+        self._end_asking()
+        if message.status in _EXPIRED:
+            self._ask()
+        else:
+            self._overdue = asyncio.get_running_loop().call_later(_TROUBLE_SECONDS, self.begin)
 
     def _renew(self) -> None:
         """Tell JetStream that what is held is being worked on."""
@@ -341,12 +383,14 @@ class Taker:
 class StoredDelivery:
     """One message of a queue in the hands of this end."""
 
-    __slots__ = ("_message", "_taker", "number")
+    __slots__ = ("_message", "_taker", "number", "sequence")
 
     def __init__(self, taker: Taker, message: Message) -> None:
         self._taker = taker
         self._message = message
-        self.number = _deliveries(message.reply or b"")
+        deliveries, self.sequence = _read_acknowledgement(message.reply or b"")
+        # A suspect was delivered once before it became one.
+        self.number = deliveries + taker.alone
 
     def done(self) -> None:
         """It was dealt with, and is forgotten."""
@@ -358,7 +402,7 @@ class StoredDelivery:
 
     def bury(self, reason: str) -> None:
         """Set it aside, and only then forget it."""
-        self._taker.queues.bury(self._taker.address, self._message.data, reason, lambda: self._settle(b"+TERM"))
+        self._taker.queues.bury(self._taker.namespace, self._message.data, reason, lambda: self._settle(b"+TERM"))
 
     def acknowledge(self, word: bytes) -> None:
         """Say something about it to JetStream."""
@@ -369,8 +413,9 @@ class StoredDelivery:
         self._taker.settled(self)
 
 
-def _deliveries(ack: bytes) -> int:
-    """How often a message was delivered, from the subject of its acknowledgement, which has two forms."""
-    words = ack.split(b".")
-    position = 4 if len(words) < 11 else 6
-    return int(words[position]) if len(words) > position and words[position].isdigit() else 1
+def _read_acknowledgement(subject: bytes) -> tuple[int, int]:
+    """How often a message was delivered, and its number in the stream: from one of the two forms of the subject."""
+    words = subject.split(b".")
+    start = 4 if len(words) < 11 else 6
+    numbers = [int(word) if word.isdigit() else 1 for word in words[start : start + 2]]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else (1, 0)

@@ -20,7 +20,8 @@ class Receipts:
     """The messages of one end that nobody may get, and the requests whose replies it waits for."""
 
     def __init__(self, inbox: bytes) -> None:
-        self._inbox = inbox
+        self.inbox = inbox
+        """The subject under which this end's replies come."""
         self._issued = 0
         self._written = 0
         self._current: dict[int, Sent] = {}
@@ -38,7 +39,7 @@ class Receipts:
         """The reply subject for a message whose sender wants to hear that nobody got it."""
         self._issued = number = self._issued + 1
         self._current[number] = (subject, undelivered)
-        return b"%b.%d" % (self._inbox, number)
+        return b"%b.%d" % (self.inbox, number)
 
     def request(self, subject: bytes, reply: Reply, undelivered: Undelivered) -> tuple[bytes, Callable[[], None]]:
         """The reply subject for a request of any number of replies, and how to stop waiting for them."""
@@ -48,7 +49,7 @@ class Receipts:
         def stop() -> None:
             self._replies.pop(number, None)
 
-        return b"%b.%d" % (self._inbox, number), stop
+        return b"%b.%d" % (self.inbox, number), stop
 
     def written(self) -> None:
         """What was sent so far is about to be written."""

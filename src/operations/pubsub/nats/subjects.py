@@ -3,10 +3,10 @@
 | address | subject |
 |---|---|
 | `work.<namespace>/<operation>` | `calls.v1.work.<caller>.<namespace>.<operation>` |
-| `queue.<namespace>` | `calls.v1.queue.<caller>.<namespace>` |
+| `queue.<namespace>`, `suspect.<namespace>` | `calls.v1.queue.<caller>.<namespace>`, … |
 | `inbox.<name>-<random>` | `calls.v1.inbox.<name>.<random>` |
 | `peer.<name>-<random>` | `calls.v1.peer.<name>.<random>` |
-| `control.<namespace>`, `workers`, `asks` | the same behind `calls.v1.` |
+| `control.<namespace>`, `dead.<namespace>`, `workers`, `asks` | the same behind `calls.v1.` |
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Subjects:
             subject = f"{self.prefix}.{kind}.{name}.{random}"
         elif kind == "work":
             subject = f"{self.prefix}.work.{self.name}.{rest.replace('/', '.', 1)}"
-        elif kind == "queue":
-            subject = f"{self.prefix}.queue.{self.name}.{rest}"
+        elif kind in ("queue", "suspect"):
+            subject = f"{self.prefix}.{kind}.{self.name}.{rest}"
         else:
             subject = f"{self.prefix}.{address}"
         if len(subject) > _LONGEST or _TOKENS.fullmatch(subject) is None:
@@ -51,13 +51,9 @@ class Subjects:
         kind, _, rest = address.partition(".")
         if kind == "work":
             return f"{self.prefix}.work.*.{rest}.*".encode()
-        if kind == "queue":
-            return f"{self.prefix}.queue.*.{rest}".encode()
+        if kind in ("queue", "suspect"):
+            return f"{self.prefix}.{kind}.*.{rest}".encode()
         subject = self.target(address)
         if subject is None:
             raise ValueError(f"{address!r} cannot be a NATS subject")
         return subject
-
-    def dead(self, address: str) -> bytes:
-        """Where what was stored at a queue's address is set aside."""
-        return f"{self.prefix}.dead.{address.partition('.')[2]}".encode()

@@ -93,8 +93,9 @@ class NatsTransport:
         self._subscriptions: dict[bytes, Subscription] = {}
         self._sids = itertools.count(1)
         inbox = self._subjects.filter(f"inbox.{self.peer}")
-        self._receipts = Receipts(inbox)
-        self._subscribe(inbox + b".*", full=self._replied)
+        self.receipts = Receipts(inbox)
+        """The replies that this end waits for."""
+        self.subscribe(inbox + b".*", full=self._replied)
         self._kept: list[tuple[bytes, bytes]] = []
         self._kept_bytes = 0
         self._watchers: list[tuple[Callable[[], None], Callable[[str], None]]] = []
@@ -139,12 +140,12 @@ class NatsTransport:
         elif undelivered is None:
             connection.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
         else:
-            reply = self._receipts.expect(subject, undelivered)
+            reply = self.receipts.expect(subject, undelivered)
             connection.send(b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(message), message))
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive what is sent to `address`; the listeners of one group, on all machines, share it."""
-        return self._subscribe(self._subjects.filter(address), group or "", receive)
+        return self.subscribe(self._subjects.filter(address), group or "", receive)
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
         """Be told when the server is back, and when it is lost."""
@@ -198,11 +199,6 @@ class NatsTransport:
         self._connection.send(data)
         return True
 
-    @property
-    def receipts(self) -> Receipts:
-        """The replies that this end waits for."""
-        return self._receipts
-
     def _resolve(self, address: str) -> bytes | None:
         if len(self._addresses) >= _MOST_ADDRESSES:
             self._addresses.clear()
@@ -231,9 +227,10 @@ class NatsTransport:
             return f"there is no connection to the NATS server: {self._why_down}"
         return Refused(f"a message of {len(message):,} bytes is over the server's largest")
 
-    def _subscribe(
+    def subscribe(
         self, subject: bytes, group: str = "", receive: Receive | None = None, full: Full | None = None
     ) -> Stop:
+        """Subscribe to a subject, for messages plain or with all that came with them; it outlives the connection."""
         subscription = Subscription(b"%d" % next(self._sids), subject, group.encode(), receive, full)
         self._subscriptions[subscription.sid] = subscription
         if self._connection is not None:
@@ -258,9 +255,9 @@ class NatsTransport:
         """Something came to the reply subject of one message: nobody got it, or JetStream answers."""
         token = message.subject.rpartition(b".")[2]
         if message.status == _NO_RESPONDERS:
-            self._receipts.nobody(token, message)
+            self.receipts.nobody(token, message)
         else:
-            self._receipts.answered(token, message)
+            self.receipts.answered(token, message)
 
     async def _stay_connected(self) -> None:
         attempt = 0
@@ -322,9 +319,9 @@ class NatsTransport:
     def _ask_for_receipts(self) -> None:
         """End a write with a PING where somebody wants to hear that nobody got a message: its PONG means they did."""
         connection = self._connection
-        self._receipts.written()
-        if connection is not None and self._receipts.is_waiting and not connection.unanswered:
-            connection.ping(self._receipts.seal())
+        self.receipts.written()
+        if connection is not None and self.receipts.is_waiting and not connection.unanswered:
+            connection.ping(self.receipts.seal())
 
     def _beat(self) -> None:
         connection = self._connection
@@ -355,7 +352,7 @@ class NatsTransport:
     def complained(self, text: str) -> None:
         """The server refused a message or a subscription: whoever sent the message is told."""
         subject = text.partition('"')[2].partition('"')[0].encode()
-        if not self._receipts.refused(subject, Refused(f"the NATS server refused it: {text}")):
+        if not self.receipts.refused(subject, Refused(f"the NATS server refused it: {text}")):
             _log.warning("the NATS server refused something: %s", text)
 
     def closed(self, connection: Connection, reason: str) -> None:
@@ -366,7 +363,7 @@ class NatsTransport:
         self._why_down = reason
         if self._pulse is not None:
             self._pulse.cancel()
-        self._receipts.lost(f"there is no connection to the NATS server: {reason}")
+        self.receipts.lost(f"there is no connection to the NATS server: {reason}")
         self._queues.lost()
         for _, down in list(self._watchers):
             down(reason)
