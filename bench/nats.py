@@ -104,7 +104,7 @@ async def work_raw(port: int) -> None:
     protocol = await open_raw(
         port,
         f"SUB {SUBJECT} workers 1\r\n".encode(),
-        lambda reply, data: protocol.send(b"PUB %b %d\r\n%b\r\n" % (reply, len(data), data)),
+        lambda reply, data: protocol.send(b"PUB %b %d\r\n%b\r\n" % (reply or b"", len(data), data)),
     )
     await until_told()
 
@@ -120,7 +120,8 @@ async def call_raw(port: int, concurrency: int) -> Figures:
         key = b"%08x" % next(numbers)
         future = futures[key] = loop.create_future()
         protocol.send(b"PUB %b raw.inbox %d\r\n%b%b\r\n" % (SUBJECT.encode(), len(BODY) + 8, key, BODY))
-        return await future
+        answer: bytes = await future
+        return answer
 
     return await measure(call, concurrency)
 
@@ -167,7 +168,7 @@ async def work_faststream(port: int) -> None:
 
     broker = NatsBroker(f"nats://127.0.0.1:{port}", logger=None)
 
-    @broker.subscriber(SUBJECT, queue="workers")
+    @broker.subscriber(SUBJECT, queue="workers")  # type: ignore[untyped-decorator]
     async def answer(body: dict[str, str]) -> str:
         return body["text"]
 

@@ -41,6 +41,7 @@ WORKERS = "workers"
 ASKS = "asks"
 """The address at which workers are asked what they offer."""
 _MOST_REMEMBERED = 10_000
+_LONGEST_MESSAGE = 10_000
 _EXPECTED: dict[str, tuple[type[Event], ...]] = {
     "inbox": (CallResponded, CallCompleted, CallFailed, CallAccepted, CallAborted, WorkerAnnounced),
     "work": (CallRequested,),
@@ -276,8 +277,13 @@ class Endpoint:
                 del self._unanswered[next(iter(self._unanswered))]
 
     def send_error(self, request_id: str, error: CallError, codec: Codec) -> None:
-        """Tell the caller that its call ended in an error; details that cannot travel are left out."""
-        self.transport.send(inbox_of(request_id), codec.encode(failed_event(request_id, error, codec)))
+        """Tell the caller that its call ended in an error; what cannot travel of it is left out."""
+        message = codec.encode(failed_event(request_id, error, codec))
+        limit = self.transport.capabilities.max_payload
+        if limit is not None and len(message) > limit:
+            short = CallError(error.code, error.message[:_LONGEST_MESSAGE])
+            message = codec.encode(failed_event(request_id, short, codec))
+        self.transport.send(inbox_of(request_id), message)
 
     def send_abort(self, request_id: str, address: str, codec: Codec, reason: str = "") -> None:
         """Tell the other side that this one gave up."""

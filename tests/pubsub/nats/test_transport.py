@@ -128,14 +128,18 @@ async def test_a_lost_connection_comes_back_with_its_listeners(ends: Ends) -> No
     def down(reason: str) -> None:
         seen.append(reason)
         end.send("work.x/y", b"m", told.append)
-        end.send("control.x", b"lost")
+        end.send("workers", b"lost")
+        end.send("control.x", b"kept")
 
     stop = end.watch(lambda: seen.append("up"), down)
     end.cut("cut by a test")
     await until(lambda: len(seen) == 2)
+    await until(lambda: bool(got))
     assert seen == ["cut by a test", "up"]
     assert told == ["there is no connection to the NATS server: cut by a test"]
     assert (end.reconnects, end.dropped) == (1, 1)
+    assert got == [b"kept"]
+    got.clear()
     other.send("control.x", b"m")
     await until(lambda: got == [b"m"])
     stop()

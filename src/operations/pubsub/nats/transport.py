@@ -29,6 +29,7 @@ _LOST_AFTER = 3
 _MOST_ADDRESSES = 8_192
 _MOST_KEPT = 4 << 20
 _NO_RESPONDERS = 503
+_HARMLESS = ("inbox.", "peer.", "control.")
 
 
 class Subscription:
@@ -49,7 +50,7 @@ class NatsTransport:
 
     Entering waits for the first connection; one that the server refuses is raised, one that is only not there yet is
     waited for. A connection that is lost comes back by itself, at any server of the cluster; what is sent meanwhile is
-    told to be undelivered, but for answers, which nobody runs twice.
+    told to be undelivered, but for answers and aborts, which nobody runs twice.
     """
 
     def __init__(
@@ -208,8 +209,8 @@ class NatsTransport:
     def _not_sent(self, address: str, subject: bytes | None, message: bytes, undelivered: Undelivered | None) -> None:
         if undelivered is not None:
             undelivered(self._explain(address, subject, message))
-        elif self._connection is None and subject is not None and address.startswith("inbox."):
-            # An answer that comes late is dropped by its caller; one that never comes is waited for.
+        elif self._connection is None and subject is not None and address.startswith(_HARMLESS):
+            # An answer or an abort that comes late is dropped by who gets it; one that never comes is waited for.
             if self._kept_bytes + len(message) <= _MOST_KEPT:
                 self._kept.append((subject, message))
                 self._kept_bytes += len(message)
