@@ -342,7 +342,7 @@ async def test_a_slow_consumer_ends_its_calls_in_an_error() -> None:
             assert errors
             assert {(error.code, error.details["executed"]) for error in errors} == {(ErrorCode.UNAVAILABLE, "unknown")}
             await until(lambda: caller.is_up)
-            assert len((await pending.call("any.make", {"size": 3}, wait=True)).data) == 3
+            assert len((await pending.call("any.make", {"size": 3}, wait=True, retry=True)).data) == 3
             await handler.close()
 
 
