@@ -155,10 +155,9 @@ class Endpoint:
                 stop()
 
     def _receiver(self, address: str) -> Receive:
-        expected = frozenset(_EXPECTED[address.partition(".")[0]])
-        return functools.partial(self.receive, expected=expected)
+        return functools.partial(self.receive, expected=_EXPECTED[address.partition(".")[0]])
 
-    def receive(self, message: bytes, expected: frozenset[type[Event]] | None = None) -> None:
+    def receive(self, message: bytes, expected: tuple[type[Event], ...] | None = None) -> None:
         """Hand a message to whom it is for; whatever is in it, this never raises."""
         try:
             codec = codec_of(message)
@@ -167,7 +166,7 @@ class Endpoint:
             except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
                 self._note_unreadable(codec, message)
                 return
-            if expected is not None and type(event) not in expected:
+            if expected is not None and not isinstance(event, expected):
                 self.counters.foreign += 1
                 return
             self._dispatch(event, codec, len(message))
