@@ -98,7 +98,9 @@ class Stage:
                 pass
         return process
 
-    def load(self, caller: NatsTransport, calls: int, *, seconds: float = 0.05) -> list[asyncio.Task[Any]]:
+    def load(
+        self, caller: NatsTransport, calls: int, *, seconds: float = 0.05, items: int = 2_000
+    ) -> list[asyncio.Task[Any]]:
         pending, history = PendingRequestMap(caller), self.history
         tasks = [
             asyncio.create_task(
@@ -108,7 +110,7 @@ class Stage:
             )
             for number in range(calls)
         ]
-        return [*tasks, asyncio.create_task(history.follow(pending, "work.count", 2_000))]
+        return [*tasks, asyncio.create_task(history.follow(pending, "work.count", items))]
 
     def ends_of(self, kind: str) -> list[Any]:
         return [ends[0] for key, ends in self.history.outcomes.items() if kind in key]
@@ -405,7 +407,7 @@ async def test_one_byte_slices_change_nothing(stage: Stage) -> None:
     await stage.worker()
     proxy.slices = 1
     caller = await stage.end(proxy=proxy, heartbeat=5.0, timeout=20.0)
-    await asyncio.gather(*stage.load(caller, 10, seconds=0))
+    await asyncio.gather(*stage.load(caller, 10, seconds=0, items=200))
     assert stage.history.errors() == {}
     assert all(end is None for end in stage.history.stream_ends.values())
 
