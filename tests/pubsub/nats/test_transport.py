@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from operations import OperationRegistry
+from operations.calls import CallHandler, from_call
 from operations.pubsub import Refused
 from operations.pubsub.nats import NatsTransport, connect
+from operations.testing import stub_operation
 from tests.nats_server import nats_server, shared_server
 from tests.waiting import until
 
@@ -116,6 +119,22 @@ async def test_a_message_over_the_largest_is_refused_and_the_connection_lives(en
     assert "over the server's largest" in told[0]
     await end.flush()
     assert (end.is_up, end.reconnects) == (True, 0)
+
+
+async def test_more_operations_than_fit_in_a_message_are_announced_in_parts() -> None:
+    operations = [stub_operation(f"many.op{number}", returns=number) for number in range(3_000)]
+    with nats_server(max_payload=64 << 10) as server:
+        async with connect(server.url) as worker, connect(server.url) as caller:
+            async with from_call(caller) as remote, asyncio.timeout(20):
+                handler = CallHandler(OperationRegistry(operations), worker)
+                await remote.until(lambda: len(remote.ids) == 3_000)
+                assert (await remote.registry.execute("many.op2999")).data == 2999
+                handler.registry.unregister("many.op0")
+                handler.refresh()
+                await remote.until(lambda: len(remote.ids) == 2_999)
+                await handler.close()
+                await remote.until(lambda: not remote.ids)
+            assert (worker.dropped, worker.reconnects) == (0, 0)
 
 
 async def test_a_lost_connection_comes_back_with_its_listeners(ends: Ends) -> None:
