@@ -16,6 +16,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.nats_server import shared_server
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.M | re.S)
@@ -57,7 +59,9 @@ def run(code: str, module: ModuleType, place: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_snippets_of_a_page_do_what_it_says(page: Path) -> None:
+def test_the_snippets_of_a_page_do_what_it_says(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "NATS_URL" in page.read_text():
+        monkeypatch.setenv("NATS_URL", shared_server().url)
     logging.getLogger("operations").setLevel(logging.ERROR)
     try:
         with page_module() as module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
@@ -10,8 +11,9 @@ from operations import Identity
 from operations.calls.authentication import Principal, StaticTokens
 from operations.calls.hub import Hub
 from operations.calls.spoke import Spoke
-from operations.pubsub import Transport
+from operations.pubsub import Transport, nats
 from operations.pubsub.memory import MemoryTransport
+from tests.nats_server import shared_server
 
 CALLER = Identity("ada", scopes=("read",))
 """Who makes the calls, on every bus: by its token where there are tokens, by its own word where it is trusted."""
@@ -48,6 +50,19 @@ class WebSocketBusUnderTest:
         return await self._stack.enter_async_context(Spoke(self.hub.url, token=name))
 
 
+class NatsBusUnderTest:
+    identity: Identity | None = CALLER
+
+    def __init__(self, stack: contextlib.AsyncExitStack) -> None:
+        self._stack = stack
+        self._prefix = f"t{next(_numbers)}"
+
+    async def end(self, name: str = "caller") -> Transport:
+        transport = nats.connect(shared_server().url, name=name, prefix=self._prefix, trusted=True)
+        return await self._stack.enter_async_context(transport)
+
+
+_numbers = itertools.count(1)
 TOKENS = StaticTokens(
     {
         "caller": Principal(CALLER),
@@ -73,8 +88,15 @@ async def websocket() -> AsyncIterator[Bus]:
         yield WebSocketBusUnderTest(hub, stack)
 
 
+@contextlib.asynccontextmanager
+async def nats_bus() -> AsyncIterator[Bus]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield NatsBusUnderTest(stack)
+
+
 BUSES: dict[str, Callable[[], contextlib.AbstractAsyncContextManager[Bus]]] = {
     "memory": memory,
     "memory of bytes": memory_of_bytes,
     "websocket": websocket,
+    "nats": nats_bus,
 }

@@ -281,7 +281,8 @@ async def test_workers_of_a_namespace_share_the_load(serve: Serve, caller: Pendi
     for _ in range(50):
         await caller.call("slow.sleep")
     assert one.runs + two.runs == 50
-    assert min(one.runs, two.runs) >= 20
+    # A bus may give them out in turn or at random: at random, fewer than eight is one time in a million.
+    assert min(one.runs, two.runs) >= 8
 
 
 async def test_remote_operations_look_like_local_ones(bus: Bus, serve: Serve) -> None:

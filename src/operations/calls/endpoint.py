@@ -24,16 +24,32 @@ from operations.calls.events import (
     CallResponded,
     Event,
     Header,
+    WorkerAlive,
+    WorkerAnnounced,
+    WorkerAsked,
+    WorkerGone,
 )
 from operations.calls.failures import failed_event
 from operations.calls.recent import Recent
 from operations.errors import CallError
-from operations.pubsub import Stop, Transport
+from operations.pubsub import Receive, Stop, Transport
 
 _log = logging.getLogger("operations")
 WORKERS = "workers"
 """The address at which workers announce themselves."""
+ASKS = "asks"
+"""The address at which workers are asked what they offer."""
 _REMEMBERED = 10_000
+_LONGEST_MESSAGE = 10_000
+_EXPECTED: dict[str, tuple[type[Event], ...]] = {
+    "inbox": (CallResponded, CallCompleted, CallFailed, CallAccepted, CallAborted, WorkerAnnounced),
+    "work": (CallRequested,),
+    "control": (CallAborted, CallCredit),
+    "peer": (CallAborted, CallCredit),
+    WORKERS: (WorkerAlive, WorkerAnnounced, WorkerGone),
+    ASKS: (WorkerAsked,),
+}
+"""What is sent to which addresses: a bus that keeps peers from sending to some need not read what they send."""
 
 
 class Waiting(Protocol):
@@ -94,6 +110,7 @@ class Endpoint:
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.peer = transport.peer
+        self.request_address = operation_address if transport.capabilities.addresses_operations else work_address
         self.lifeline: object = None
         self.direct: list[InFlight] = []
         self.counters = Counters(lambda: len(self.running) + sum(target.in_flight for target in self.direct))
@@ -107,6 +124,7 @@ class Endpoint:
         self._issued = 0
         self._unanswered: Recent[None] = Recent(_REMEMBERED)
         self._stops: dict[str, tuple[Stop, int]] = {}
+        self._is_pipe = transport.capabilities.identity == "hub"
         self.hear(f"inbox.{self.peer}")
         listen_for_requests = getattr(transport, "listen_for_requests", None)
         if listen_for_requests is not None:
@@ -124,18 +142,26 @@ class Endpoint:
         """Receive what is sent to an address; the same one heard twice is delivered once."""
         stop, users = self._stops.get(address, (None, 0))
         if stop is None:
-            stop = self.transport.listen(address, self.receive, group=group)
+            receive = self.receive if self._is_pipe else self._receiver(address)
+            stop = self.transport.listen(address, receive, group=group)
         self._stops[address] = stop, users + 1
-        return lambda: self._unhear(address)
+        heard = [address]
+        return lambda: self._unhear(heard)
 
-    def _unhear(self, address: str) -> None:
-        stop, users = self._stops.pop(address, (None, 0))
-        if stop is not None and users > 1:
-            self._stops[address] = stop, users - 1
-        elif stop is not None:
-            stop()
+    def _unhear(self, heard: list[str]) -> None:
+        """Stop hearing an address, once however often it is asked for."""
+        while heard:
+            address = heard.pop()
+            stop, users = self._stops.pop(address)
+            if users > 1:
+                self._stops[address] = stop, users - 1
+            else:
+                stop()
 
-    def receive(self, message: bytes) -> None:
+    def _receiver(self, address: str) -> Receive:
+        return functools.partial(self.receive, expected=_EXPECTED[address.partition(".")[0]])
+
+    def receive(self, message: bytes, expected: tuple[type[Event], ...] | None = None) -> None:
         """Hand a message to whom it is for; whatever is in it, this never raises."""
         try:
             codec = codec_of(message)
@@ -144,7 +170,9 @@ class Endpoint:
             except UNREADABLE:
                 self._note_unreadable(codec, message)
                 return
-            if isinstance(event, CallResponded) and (waiting := self.waiting.get(event.id)) is not None:
+            if expected is not None and not isinstance(event, expected):
+                self.counters.foreign += 1
+            elif isinstance(event, CallResponded) and (waiting := self.waiting.get(event.id)) is not None:
                 waiting.responded(event, codec, len(message))
             else:
                 self._dispatch(event, codec)
@@ -265,8 +293,13 @@ class Endpoint:
         self.transport.send(inbox_of(request_id), message)
 
     def send_error(self, request_id: str, error: CallError, codec: Codec) -> None:
-        """Tell the caller that its call ended in an error; details that cannot travel are left out."""
-        self.transport.send(inbox_of(request_id), codec.encode(failed_event(request_id, error, codec)))
+        """Tell the caller that its call ended in an error; what cannot travel of it is left out."""
+        message = codec.encode(failed_event(request_id, error, codec))
+        limit = self.transport.capabilities.max_payload
+        if limit is not None and len(message) > limit:
+            short = CallError(error.code, error.message[:_LONGEST_MESSAGE])
+            message = codec.encode(failed_event(request_id, short, codec))
+        self.transport.send(inbox_of(request_id), message)
 
     def send_abort(self, request_id: str, address: str, codec: Codec, reason: str = "") -> None:
         """Tell the other side that this one gave up."""
@@ -314,14 +347,27 @@ def work_address(operation_id: str) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
+def operation_address(operation_id: str) -> str:
+    """The same on a transport that addresses each operation."""
+    namespace, _, name = operation_id.rpartition(".")
+    return f"work.{namespace}/{name}"
+
+
+@functools.lru_cache(maxsize=4096)
+def queue_address(operation_id: str) -> str:
+    """Where requests for a durable operation are stored."""
+    return f"queue.{operation_id.rpartition('.')[0]}"
+
+
+@functools.lru_cache(maxsize=4096)
 def control_address(operation_id: str) -> str:
     """Where control of a call goes while its worker is not known: to all workers of its namespace."""
     return f"control.{operation_id.rpartition('.')[0]}"
 
 
 def worker_address(worker_id: str) -> str:
-    """Where control of a call goes once its worker is known: `<peer>.<number>` is at its peer's inbox."""
-    return f"inbox.{worker_id.partition('.')[0]}"
+    """Where control of a call goes once its worker is known: to the peer that `<peer>.<number>` is at."""
+    return f"peer.{worker_id.partition('.')[0]}"
 
 
 def read_error(event: CallFailed, codec: Codec) -> CallError:

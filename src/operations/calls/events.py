@@ -87,6 +87,9 @@ class Announced(msgspec.Struct, rename="camel", omit_defaults=True):
     generation: int
     operations: list[dict[str, Any]]
     pool: bool = False
+    part: int = 0
+    parts: int = 1
+    """More than one where they do not fit in one message of the transport."""
 
 
 class Registered(msgspec.Struct, rename="camel"):

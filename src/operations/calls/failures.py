@@ -7,6 +7,7 @@ from typing import Any, Literal
 from operations.calls.codec import Codec
 from operations.calls.events import NULL, VERSION, CallFailed, Failed
 from operations.errors import CallError, ErrorCode
+from operations.pubsub import Refused
 
 Executed = Literal["no", "unknown", "yes"]
 
@@ -15,6 +16,14 @@ def unavailable(operation_id: str, reason: str, executed: Executed) -> CallError
     """Nobody to answer, or the way to whoever answers was lost."""
     details = {"operationId": operation_id, "executed": executed}
     return CallError(ErrorCode.UNAVAILABLE, f"{operation_id}: {reason}", details)
+
+
+def undelivered(operation_id: str, reason: str) -> CallError:
+    """Nobody got the request: there is nobody, or this peer may not send there."""
+    if isinstance(reason, Refused):
+        details = {"operationId": operation_id, "executed": "no"}
+        return CallError(ErrorCode.ACCESS_DENIED, f"{operation_id}: {reason}", details)
+    return unavailable(operation_id, reason, "no")
 
 
 def timed_out(operation_id: str, executed: Executed, when: str = "during the call", **more: Any) -> CallError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from operations.access import require_access
 from operations.calls.codec import Codec
 from operations.calls.counters import Counters
 from operations.calls.direct import DirectTarget
+from operations.calls.durable import Intake, RunningDurable
 from operations.calls.eager import Starter
 from operations.calls.endpoint import Endpoint, endpoint_of, namespaces_of
 from operations.calls.events import CallRequested, Requested
@@ -26,7 +28,7 @@ from operations.context import NO_ENV, Env, Identity, OperationContext
 from operations.env import build_env
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError
-from operations.pubsub import Stop, Transport
+from operations.pubsub import Delivery, DurableTransport, Stop, Transport
 from operations.registry import OperationRegistry
 from operations.spec import Operation, OperationType
 
@@ -35,6 +37,7 @@ Identify = Callable[[CallRequested], Identity | None]
 
 _REMEMBERED = 65_536
 _ACCEPT_SECONDS = 0.1
+_FLUSHED_WITHIN = 5.0
 CONCURRENCY = 1_024
 QUEUE = 100_000
 
@@ -63,6 +66,7 @@ class CallHandler:
         self.worker_id = f"{self.endpoint.peer}.{self.endpoint.new_worker()}"
         self.starter = Starter()
         self._identify = identify
+        self._concurrency = concurrency
         self._free = concurrency
         self._most_waiting = queue
         self._entrants: deque[Entrant] = deque()
@@ -72,6 +76,9 @@ class CallHandler:
         self._seen: Recent[int] = Recent(_REMEMBERED)
         self._idle: asyncio.Future[None] | None = None
         self._stops: dict[str, list[Stop]] = {}
+        self._intake = Intake(self.endpoint, self._taken)
+        self._queues: dict[str, Stop] = {}
+        self._stop_control = self.endpoint.hear(f"peer.{self.endpoint.peer}")
         self._direct = DirectTarget(self)
         self._announcer = Announcer(self, pool=pool)
         self.refresh()
@@ -98,7 +105,18 @@ class CallHandler:
             self._stops[namespace] = self._open(namespace)
         for namespace in self._stops.keys() - wanted:
             self._shut(namespace)
+        if self.transport.capabilities.durable:
+            self._refresh_queues()
         self._announcer.announce()
+
+    def _refresh_queues(self) -> None:
+        """Take stored requests for the namespaces that have durable operations."""
+        transport: DurableTransport = self.transport  # type: ignore[assignment]
+        wanted = namespaces_of(spec.id for spec in self.registry.list() if spec.durable)
+        for namespace in wanted - self._queues.keys():
+            self._queues[namespace] = transport.take(f"queue.{namespace}", self._intake.take, limit=self._concurrency)
+        for namespace in self._queues.keys() - wanted:
+            self._queues.pop(namespace)()
 
     def _open(self, namespace: str) -> list[Stop]:
         endpoint = self.endpoint
@@ -117,12 +135,23 @@ class CallHandler:
             stop()
         self.endpoint.namespaces[namespace].remove(self._requested)
 
+    def _stop_queues(self) -> None:
+        for stop in self._queues.values():
+            stop()
+        self._queues.clear()
+
     async def drain(self, *, grace: float = 30.0) -> None:
         """Leave gracefully: no new requests, wait for what runs, and after `grace` seconds end it."""
         await self._announcer.leave()
         for namespace in list(self._stops):
             for stop in self._stops[namespace]:
                 stop()
+        self._stop_queues()
+        flush = getattr(self.transport, "flush", None)
+        if flush is not None:
+            # What the bus sent before it knew that this worker leaves is still to be answered.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(flush(), _FLUSHED_WITHIN)
         if self.in_flight:
             self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait((self._idle,), timeout=grace)
@@ -133,6 +162,7 @@ class CallHandler:
         self._announcer.close()
         for namespace in list(self._stops):
             self._shut(namespace)
+        self._stop_queues()
         for running in list(self._running.values()):
             running.end(unavailable(running.operation_id, "the worker is shutting down", "unknown"))
         self._direct.stop()
@@ -140,6 +170,7 @@ class CallHandler:
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
         self.starter.close()
+        self._stop_control()
         if self._sweep is not None:
             self._sweep.cancel()
 
@@ -208,6 +239,23 @@ class CallHandler:
         if running.is_too_late():
             return
         self._seen[request_id] = event.payload.attempt
+        self._place(running, request_id)
+
+    def _taken(self, event: CallRequested, codec: Codec, delivery: Delivery) -> None:
+        """Run a stored request; one that may not be run is answered and forgotten like any other."""
+        try:
+            identity = self._authenticate(event)
+            operation = self.admit(event.to, identity)
+        except CallError as error:
+            self.endpoint.send_error(event.id, error, codec)
+            delivery.done()
+            return
+        running = RunningDurable(self, event, codec, operation, identity, delivery=delivery, intake=self._intake)
+        self._intake.hold(event.id, running)
+        self._place(running, event.id)
+
+    def _place(self, running: RunningCall, request_id: str) -> None:
+        """Run a request now, or when there is a place."""
         if self._free > 0:
             # Most handlers never wait: those have answered here, and nothing was written down about them.
             self._free -= 1

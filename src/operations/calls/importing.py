@@ -31,6 +31,7 @@ class RemoteOperations:
         self._offers: dict[str, dict[str, Operation[Any]]] = {}
         self._imported: dict[str, Operation[Any]] = {}
         self._watchers: list[asyncio.Future[None]] = []
+        self._stores = pubsub.capabilities.durable
         self._directory = Directory(endpoint_of(pubsub), self._changed)
         self._directory.ask()
 
@@ -115,10 +116,11 @@ class RemoteOperations:
             self.registry.unregister(operation_id)
 
     def _caller(self, spec: OperationSpec) -> Callable[[Any, OperationContext], Coroutine[Any, Any, Any]]:
+        durable = spec.durable and self._stores
         retry = spec.type is OperationType.QUERY
 
         async def call(input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
-            return await self._pending.call_for(context, spec.id, input, retry=retry)
+            return await self._pending.call_for(context, spec.id, input, retry=retry, durable=durable)
 
         return call
 

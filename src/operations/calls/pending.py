@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
@@ -13,7 +14,15 @@ from operations.calls import tracing
 from operations.calls.codec import CODECS, Codec, CodecName
 from operations.calls.counters import Counters
 from operations.calls.deadlines import DEFAULT_TIMEOUT, remaining_seconds
-from operations.calls.endpoint import Endpoint, control_address, endpoint_of, inbox_of, work_address, worker_address
+from operations.calls.endpoint import (
+    Endpoint,
+    control_address,
+    endpoint_of,
+    inbox_of,
+    queue_address,
+    work_address,
+    worker_address,
+)
 from operations.calls.events import (
     VERSION,
     CallCompleted,
@@ -23,13 +32,13 @@ from operations.calls.events import (
     Requested,
     Responded,
 )
-from operations.calls.failures import executed_of, timed_out, too_large, unavailable
+from operations.calls.failures import Executed, executed_of, timed_out, too_large, unavailable, undelivered
 from operations.calls.presence import lifeline_of
 from operations.calls.streams import CallStream, StreamReader
 from operations.context import Identity, OperationContext
 from operations.envelope import ResponseEnvelope, detect_envelope
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import Transport
+from operations.pubsub import DurableTransport, Refused, Transport
 
 _RETRY_SECONDS = 0.05
 _LONGEST_RETRY = 1.0
@@ -71,27 +80,29 @@ class PendingRequestMap:
         metadata: Mapping[str, Any] | None = None,
         retry: bool = False,
         wait: bool = False,
+        durable: bool = False,
     ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         """Call an operation: its envelope, or a CallError no later than the deadline (epoch ms; else 30 s from now).
 
         `retry` sends the request again where its connection or worker was lost: right for queries, never for what
         changes something. `wait` waits for somebody to answer instead of failing at once when there is nobody.
+        `durable` has the request stored: it is run at least once, whatever becomes of its worker or its caller.
         """
         request = Requested("", operation_id, input, parent_request_id, deadline, None, identity, metadata)
         if tracing.is_active():
-            return self._call_traced(request, retry, wait)
-        return self._start(request, retry, wait)
+            return self._call_traced(request, retry, wait, durable)
+        return self._start(request, retry, wait, durable)
 
-    async def _call_traced(self, request: Requested, retry: bool, wait: bool) -> ResponseEnvelope[Any]:
+    async def _call_traced(self, request: Requested, retry: bool, wait: bool, durable: bool) -> ResponseEnvelope[Any]:
         request.metadata = metadata = dict(request.metadata or {})
         with tracing.client_span(request.operation_id, metadata):
-            return await self._start(request, retry, wait)
+            return await self._start(request, retry, wait, durable)
 
     def call_for(
-        self, context: OperationContext, operation_id: str, input: Any, *, retry: bool = False
+        self, context: OperationContext, operation_id: str, input: Any, *, retry: bool = False, durable: bool = False
     ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         """Call on behalf of whatever runs in `context`: its deadline, its caller, its trace."""
-        return self.call(operation_id, input, **self._inherited(context), retry=retry)
+        return self.call(operation_id, input, **self._inherited(context), retry=retry, durable=durable)
 
     def subscribe_for(
         self, context: OperationContext, operation_id: str, input: Any
@@ -107,15 +118,17 @@ class PendingRequestMap:
             "metadata": context.metadata,
         }
 
-    def _start(self, request: Requested, retry: bool, wait: bool) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+    def _start(
+        self, request: Requested, retry: bool, wait: bool, durable: bool
+    ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         """One call ready to be awaited: by reference where its worker is in this process, else as bytes."""
-        if self._reach is not None:
+        if self._reach is not None and not durable:
             target = self._reach(work_address(request.operation_id))
             if target is not None:
                 return target.execute(request, self._timeout)  # type: ignore[no-any-return]
-        return self._call(request, retry, wait)
+        return self._call(request, retry, wait, durable)
 
-    async def _call(self, request: Requested, retry: bool, wait: bool) -> ResponseEnvelope[Any]:
+    async def _call(self, request: Requested, retry: bool, wait: bool, durable: bool) -> ResponseEnvelope[Any]:
         """Send a request and wait for how it ends."""
         now = time.time()
         if request.deadline is None:
@@ -123,20 +136,24 @@ class PendingRequestMap:
             request.deadline = int((now + seconds) * 1000)
         else:
             seconds = remaining_seconds(request.deadline)
+        if durable:
+            self._require_store(request.operation_id)
+            request.deadline = None  # it bounds how long the caller waits; what was stored is run all the same
         message = self._write(self._address(request, now))
         if seconds <= 0:
             raise timed_out(request.operation_id, "no", "before the call began")
         loop = asyncio.get_running_loop()
         endpoint, request_id, future = self._endpoint, request.request_id, loop.create_future()
-        waiting = _PendingCall(request_id, request.operation_id, endpoint, message, self._codec, future, retry, wait)
+        kind = _DurableCall if durable else _PendingCall
+        waiting = kind(request_id, request.operation_id, endpoint, message, self._codec, future, retry, wait)
         endpoint.waiting[request_id] = waiting
-        if self._lifeline is not None:
+        if self._lifeline is not None and not durable:
             waiting.since = loop.time()
             self._lifeline.watch()
         answered, bucket = False, None
         try:
             # Sent first: while it is on its way there is time to set the clock.
-            self._transport.send(work_address(request.operation_id), message, waiting.undelivered)
+            waiting.send()
             bucket = endpoint.deadlines.add(waiting, seconds, loop)
             event, codec = await future
             answered = True
@@ -152,6 +169,11 @@ class PendingRequestMap:
                 bucket.discard(waiting)
             endpoint.forget(request_id, answered=answered)
             waiting.stop_resending()
+
+    def _require_store(self, operation_id: str) -> None:
+        if not self._transport.capabilities.durable:
+            message = f"{operation_id}: this transport stores nothing; durable calls need NATS with JetStream, or Redis"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
 
     def subscribe(
         self,
@@ -181,9 +203,9 @@ class PendingRequestMap:
         if self._lifeline is not None:
             self._lifeline.watch()
         self._transport.send(
-            work_address(operation_id),
+            self._endpoint.request_address(operation_id),
             message,
-            lambda reason: reader.failed(unavailable(operation_id, reason, "no")),
+            lambda reason: reader.failed(undelivered(operation_id, reason)),
         )
         return CallStream(reader)
 
@@ -303,7 +325,7 @@ class _PendingCall(msgspec.Struct, eq=False):
         if self._timer is not None:
             self._timer.cancel()
         self._attempts += 1
-        self._send()
+        self.send()
 
     def expire(self) -> None:
         """The deadline passed."""
@@ -319,10 +341,10 @@ class _PendingCall(msgspec.Struct, eq=False):
         """Nobody got the request."""
         if self._future.done():
             return
-        if self._may_resend("no"):
+        if not isinstance(reason, Refused) and self._may_resend("no"):
             self._resend_later()
         else:
-            self._fail(unavailable(self.operation_id, reason, "no"))
+            self._fail(undelivered(self.operation_id, reason))
 
     def _may_resend(self, executed: str) -> bool:
         """Whether to send it again: what was not run if asked to wait, what may have run if it is safe to repeat.
@@ -336,16 +358,18 @@ class _PendingCall(msgspec.Struct, eq=False):
     def _resend_later(self) -> None:
         delay = min(_LONGEST_RETRY, _RETRY_SECONDS * 2**self._attempts)
         self._attempts += 1
-        self._timer = asyncio.get_running_loop().call_later(delay, self._send)
+        self._timer = asyncio.get_running_loop().call_later(delay, self.send)
 
-    def _send(self) -> None:
+    def send(self) -> None:
+        """Send the request, or send it again."""
         if self._future.done():
             return
         if self._attempts:
             self.worker = None
             self.since = asyncio.get_running_loop().time()
             self._message = self._codec.renumber(self._message, self._attempts)
-        self._endpoint.transport.send(work_address(self.operation_id), self._message, self.undelivered)
+        endpoint = self._endpoint
+        endpoint.transport.send(endpoint.request_address(self.operation_id), self._message, self.undelivered)
 
     def stop_resending(self) -> None:
         """It is over: it is not sent again."""
@@ -370,3 +394,38 @@ class _PendingCall(msgspec.Struct, eq=False):
                 # An earlier attempt may have run, whatever became of the last one.
                 error = CallError(error.code, error.message, {**error.details, "executed": "unknown"})
             self._future.set_exception(error)
+
+
+class _DurableCall(_PendingCall):
+    """A call whose request is stored: once it is, only its answer or its deadline ends it."""
+
+    _stored: bool = False
+    since: float = math.inf
+    """No worker need have it yet, and silence is nobody's death."""
+
+    def lost(self, reason: str) -> None:
+        """The transport was lost: what was stored is run, and what was not may be sent again, as it has one id."""
+        self._risked = True
+
+    def regained(self) -> None:
+        """The transport is back."""
+        if not self._stored:
+            self.send()
+
+    def expire(self) -> None:
+        """The caller waits no longer."""
+        executed: Executed = "unknown" if self._stored or self._risked else "no"
+        self._fail(timed_out(self.operation_id, executed, stored=self._stored))
+
+    def send(self) -> None:
+        """Have the request stored."""
+        if not self._future.done():
+            transport: DurableTransport = self._endpoint.transport  # type: ignore[assignment]
+            address, key = queue_address(self.operation_id), self.request_id
+            transport.store(address, self._message, key=key, stored=self._note_stored, undelivered=self.undelivered)
+
+    def _note_stored(self) -> None:
+        self._stored = True
+
+    def tell_worker(self, reason: str) -> None:
+        """A caller that leaves does not undo what was stored."""

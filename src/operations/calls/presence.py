@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from operations.calls.codec import JSON
-from operations.calls.endpoint import WORKERS, Endpoint
+from operations.calls.endpoint import ASKS, WORKERS, Endpoint
 from operations.calls.events import (
     VERSION,
     Announced,
@@ -24,11 +24,13 @@ from operations.calls.events import (
 )
 from operations.calls.failures import unavailable
 from operations.calls.workplace import Workplace
+from operations.wire import encode_json
 
 HEARTBEAT_SECONDS = 2.0
 LOST_AFTER = 3
 """How many heartbeats may be missing before a worker counts as lost."""
 _ACKNOWLEDGED_WITHIN = 2.0
+_AROUND = 1_024
 
 
 class Announcer:
@@ -43,7 +45,7 @@ class Announcer:
         self._leaving: asyncio.Future[None] | None = None
         self._pulse: asyncio.TimerHandle | None = None
         self.rejected: Mapping[str, str] = {}
-        self._stop_hearing = self._endpoint.hear(WORKERS)
+        self._stop_hearing = self._endpoint.hear(ASKS)
         self._endpoint.notices.append(self._notice)
         self._unwatch = handler.transport.watch(self.announce, lambda reason: None)
         self._is_hub = handler.transport.capabilities.identity == "hub"
@@ -90,8 +92,11 @@ class Announcer:
 
     def _tell(self, address: str) -> None:
         operations = [describe(self._handler, spec.id) for spec in self._handler.registry.list()]
-        payload = Announced(self._handler.worker_id, self._generation, operations, self._pool)
-        self._send(WorkerAnnounced(VERSION, "", address, payload), address)
+        limit = None if self._is_hub else self._endpoint.transport.capabilities.max_payload
+        parts = split(operations, limit)
+        for number, part in enumerate(parts):
+            payload = Announced(self._handler.worker_id, self._generation, part, self._pool, number, len(parts))
+            self._send(WorkerAnnounced(VERSION, "", address, payload), address)
 
     def _beat(self) -> None:
         self._say_alive()
@@ -111,6 +116,22 @@ def describe(handler: Workplace, operation_id: str) -> dict[str, Any]:
         return {}
     ways = {"executes": operation.handler is not None, "streams": operation.stream is not None}
     return operation.spec.to_dict() | ways
+
+
+def split(operations: list[dict[str, Any]], limit: int | None) -> list[list[dict[str, Any]]]:
+    """Operations in as few parts as fit in messages of so many bytes, with room for what is around them."""
+    if limit is None:
+        return [operations]
+    parts: list[list[dict[str, Any]]] = [[]]
+    room = most = limit - _AROUND
+    for operation in operations:
+        size = len(encode_json(operation)) + 1
+        if size > room and parts[-1]:
+            parts.append([])
+            room = most
+        parts[-1].append(operation)
+        room -= size
+    return parts
 
 
 class Lifeline:
@@ -161,6 +182,7 @@ class Directory:
         self._changed = changed
         self._seen: dict[str, float] = {}
         self._known: dict[str, Announced] = {}
+        self._parts: dict[str, list[Announced]] = {}
         self._stop_hearing = endpoint.hear(WORKERS)
         self._unwatch = endpoint.transport.watch(self.ask, self._lost)
         self._timer: asyncio.TimerHandle | None = None
@@ -170,8 +192,8 @@ class Directory:
 
     def ask(self) -> None:
         """Ask every worker what it offers."""
-        event = WorkerAsked(VERSION, "", WORKERS, Asked(self._endpoint.peer))
-        self._endpoint.transport.send(WORKERS, JSON.encode(event))
+        event = WorkerAsked(VERSION, "", ASKS, Asked(self._endpoint.peer))
+        self._endpoint.transport.send(ASKS, JSON.encode(event))
 
     def close(self) -> None:
         """Follow nothing any more."""
@@ -183,7 +205,9 @@ class Directory:
 
     def _notice(self, event: Event) -> None:
         if isinstance(event, WorkerAnnounced):
-            self._announced(event.payload)
+            announced = self._join(event.payload)
+            if announced is not None:
+                self._announced(announced)
         elif isinstance(event, WorkerAlive):
             self._seen[event.payload.worker_id] = asyncio.get_running_loop().time()
             known = self._known.get(event.payload.worker_id)
@@ -191,6 +215,22 @@ class Directory:
                 self.ask()
         elif isinstance(event, WorkerGone):
             self._remove(event.payload.worker_id)
+
+    def _join(self, announced: Announced) -> Announced | None:
+        """The whole announcement, once its last part is here; parts of one generation come in order."""
+        if announced.parts <= 1:
+            return announced
+        parts = self._parts.pop(announced.worker_id, [])
+        if announced.part != len(parts) or any(part.generation != announced.generation for part in parts):
+            parts = []
+        if announced.part == len(parts):
+            parts.append(announced)
+            if len(parts) < announced.parts:
+                self._parts[announced.worker_id] = parts
+                return None
+            operations = [operation for part in parts for operation in part.operations]
+            return msgspec.structs.replace(announced, operations=operations, part=0, parts=1)
+        return None
 
     def _announced(self, announced: Announced) -> None:
         known = self._known.get(announced.worker_id)
@@ -204,6 +244,7 @@ class Directory:
 
     def _remove(self, worker_id: str) -> None:
         self._seen.pop(worker_id, None)
+        self._parts.pop(worker_id, None)
         if self._known.pop(worker_id, None) is not None:
             self._changed(worker_id, None)
 

@@ -25,7 +25,7 @@ from operations.calls.events import (
     Completed,
     Responded,
 )
-from operations.calls.failures import aborted, timed_out, too_large
+from operations.calls.failures import aborted, timed_out, too_large, unavailable
 from operations.calls.streams import LEASE_SECONDS, CreditGate
 from operations.calls.workplace import Workplace
 from operations.context import Identity, OperationContext
@@ -206,7 +206,8 @@ class RunningStream(RunningCall):
             self._heard = False
             self._handler.endpoint.deadlines.add(self._lease, LEASE_SECONDS)
         else:
-            self.abort("the caller gave no sign of life")
+            # Should the caller live after all, it is told.
+            self.end(unavailable(self.operation_id, "the caller gave the worker no sign of life", "unknown"))
 
     async def _run(self) -> None:
         try:

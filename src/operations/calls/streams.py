@@ -66,6 +66,7 @@ class StreamReader:
     def __init__(self, endpoint: Endpoint, request_id: str, operation_id: str, codec: Codec) -> None:
         self.request_id = request_id
         self.since = 0.0
+        self._time = asyncio.get_running_loop().time
         self._endpoint = endpoint
         self.operation_id = operation_id
         self._codec = codec
@@ -83,7 +84,7 @@ class StreamReader:
 
     def start(self, *, idle_timeout: float | None, deadline: int | None) -> None:
         """Watch the clock where the caller asked for it, and renew the worker's lease."""
-        self.since = asyncio.get_running_loop().time()
+        self.since = self._time()
         self._endpoint.waiting[self.request_id] = self
         if idle_timeout is not None:
             self._idle = idle_timeout
@@ -128,6 +129,7 @@ class StreamReader:
             self._break(sequence)
             return
         self._expected += 1
+        self.since = self._time()
         self._items.append((event, codec, size))
         self._awaken()
 
@@ -153,7 +155,9 @@ class StreamReader:
 
     def lost(self, reason: str) -> None:
         """The transport was lost, and with it whatever was on its way."""
-        self._finish(unavailable(self.operation_id, f"the stream was lost: {reason}", "unknown"))
+        if not self._over:
+            self._tell_worker("the connection was lost")
+            self._finish(unavailable(self.operation_id, f"the stream was lost: {reason}", "unknown"))
 
     def regained(self) -> None:
         """A stream does not come back by itself."""

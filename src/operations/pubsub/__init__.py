@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
-from typing import Literal, Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -11,6 +13,12 @@ Receive = Callable[[bytes], None]
 """What a listener does with a message; called synchronously, on the loop, and it never raises."""
 Undelivered = Callable[[str], None]
 """Told, with the reason, that nobody got a message: at once or later, where the transport comes to know."""
+
+
+class Refused(str):
+    """A reason that waiting will not change: the server does not let this peer send there."""
+
+
 Stop = Callable[[], None]
 """Ends a listener or a watch; calling it again does nothing."""
 
@@ -34,6 +42,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     the hub's that authenticated it, or nobody's but a signature's."""
     claims_identity: bool = False
     """Whether a caller at this end may say on whose behalf it calls."""
+    addresses_operations: bool = False
+    """Whether a request goes to `work.<namespace>/<operation>` instead of `work.<namespace>`, where workers listen."""
+    durable: bool = False
+    """Whether this is a DurableTransport."""
 
 
 class Transport(Protocol):
@@ -62,6 +74,66 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Write what is buffered and leave the bus."""
+
+
+class Delivery(Protocol):
+    """A stored message in the hands of one peer: while that peer lives and holds it, nobody else gets it."""
+
+    @property
+    def number(self) -> int:
+        """How many times it was delivered, this one included; more than once where somebody died over it."""
+
+    def done(self) -> None:
+        """It was dealt with, and is forgotten."""
+
+    def release(self) -> None:
+        """Give it to somebody else."""
+
+    def bury(self, reason: str) -> None:
+        """Set it aside for somebody to look at; it is not delivered again."""
+
+
+Take = Callable[[bytes, Delivery], None]
+"""What a taker does with a stored message; as with Receive, and it must end with `done`, `release` or `bury`."""
+
+
+class DurableTransport(Transport, Protocol):
+    """A transport that can also store messages until somebody has dealt with them: at least once, in no order."""
+
+    def store(
+        self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
+    ) -> None:
+        """Keep a message until it is dealt with, and say so; another one of the same key is the same message."""
+
+    def take(self, address: str, take: Take, *, limit: int) -> Stop:
+        """Be given what is stored at an address, at most `limit` messages at a time, shared with all other takers."""
+
+
+_OPENERS = {
+    "memory": "operations.pubsub.memory:connect",
+    "nats": "operations.pubsub.nats:connect",
+    "redis": "operations.pubsub.redis:connect",
+    "rediss": "operations.pubsub.redis:connect",
+    "tls": "operations.pubsub.nats:connect",
+    # The only transport with a server of our own, which is a part of the call protocol.
+    "ws": "operations.calls.spoke:Spoke",
+    "wss": "operations.calls.spoke:Spoke",
+}
+
+
+def connect(url: str, **options: Any) -> AbstractAsyncContextManager[Any]:
+    """Open the transport that a URL names: `async with connect("nats://127.0.0.1:4222") as transport:`.
+
+    Its library is imported only now; one that is missing names the extra to install. The options are those of the
+    transport: `operations.pubsub.memory|redis|nats.connect`, `operations.calls.spoke.Spoke`.
+    """
+    scheme = url.partition(":")[0].lower()
+    opener = _OPENERS.get(scheme)
+    if opener is None:
+        raise ValueError(f"{scheme!r} is not a transport's scheme; known are {', '.join(sorted(_OPENERS))}")
+    module, _, name = opener.partition(":")
+    opened: AbstractAsyncContextManager[Any] = getattr(importlib.import_module(module), name)(url, **options)
+    return opened
 
 
 def require_extra(module: str, extra: str) -> ImportError:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
@@ -53,6 +55,9 @@ class MemoryBus:
                     receive(message)
             elif undelivered is not None:
                 undelivered(f"nobody listens at {address}")
+
+
+_named: weakref.WeakValueDictionary[str, MemoryBus] = weakref.WeakValueDictionary()
 
 
 class MemoryTransport:
@@ -136,3 +141,15 @@ class MemoryTransport:
 
         self._stops.add(stop_once)
         return stop_once
+
+
+@contextlib.asynccontextmanager
+async def connect(url: str = "memory:", **options: Any) -> AsyncIterator[MemoryTransport]:
+    """An end of the bus that `memory:<name>` names in this process; `memory:` alone is always a new bus."""
+    name = url.partition(":")[2].strip("/")
+    bus = _named.setdefault(name, MemoryBus()) if name else MemoryBus()
+    transport = MemoryTransport(bus=bus, **options)
+    try:
+        yield transport
+    finally:
+        await transport.close()

@@ -1,0 +1,94 @@
+"""Durable calls at the worker: stored requests, run at least once, forgotten only after their result was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from operations.calls.codec import Codec, codec_of
+from operations.calls.endpoint import Endpoint
+from operations.calls.events import CallRequested
+from operations.calls.recent import Recent
+from operations.calls.running import RunningCall
+from operations.errors import CallError, ErrorCode
+from operations.pubsub import Delivery
+
+MOST_DELIVERIES = 3
+"""How many workers may die over a request before it is set aside."""
+_REMEMBERED = 65_536
+
+Start = Callable[[CallRequested, Codec, Delivery], None]
+
+
+class Intake:
+    """What one CallHandler does with stored requests before it runs them: reads them, and knows those it had."""
+
+    def __init__(self, endpoint: Endpoint, start: Start) -> None:
+        self._endpoint = endpoint
+        self._start = start
+        self._held: dict[str, RunningDurable] = {}
+        self._finished: Recent[None] = Recent(_REMEMBERED)
+
+    def take(self, message: bytes, delivery: Delivery) -> None:
+        """Run a stored request, unless it was run here, cannot be read, or was too much for too many workers."""
+        codec = codec_of(message)
+        try:
+            event = codec.decode(message)
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
+            event = None
+        if not isinstance(event, CallRequested) or event.stream or event.payload.request_id != event.id:
+            self._endpoint.counters.malformed += 1
+            delivery.bury("it is not a request")
+        elif event.id in self._held:
+            # It came again because it was held for too long: the later delivery is the one to settle.
+            self._endpoint.counters.duplicate += 1
+            self._held[event.id].delivery = delivery
+        elif event.id in self._finished:
+            self._endpoint.counters.duplicate += 1
+            delivery.done()
+        elif delivery.number > MOST_DELIVERIES:
+            self._give_up(event, codec, delivery)
+        else:
+            self._start(event, codec, delivery)
+
+    def hold(self, request_id: str, running: RunningDurable) -> None:
+        """A request is being run."""
+        self._held[request_id] = running
+
+    def forget(self, request_id: str, *, finished: bool) -> bool:
+        """A request is over, or was given to somebody else; whether it was held until now."""
+        held = self._held.pop(request_id, None) is not None
+        if held and finished:
+            self._finished[request_id] = None
+        return held
+
+    def _give_up(self, event: CallRequested, codec: Codec, delivery: Delivery) -> None:
+        message = f"{event.to}: set aside after {MOST_DELIVERIES} deliveries, none of which was answered"
+        details = {"reason": "DEAD_LETTERED", "deliveries": MOST_DELIVERIES, "executed": "unknown"}
+        self._endpoint.send_error(event.id, CallError(ErrorCode.EXECUTION_ERROR, message, details), codec)
+        delivery.bury(message)
+
+
+class RunningDurable(RunningCall, kw_only=True):
+    """A stored request that runs: it is settled after its answer was sent, and given on where this worker leaves."""
+
+    delivery: Delivery
+    intake: Intake
+
+    def abort(self, reason: str) -> None:
+        """A caller that leaves does not undo what was stored."""
+
+    def end(self, error: CallError) -> None:
+        """This worker leaves: another one runs it, and answers."""
+        if not self.ended:
+            self._close()
+            self.intake.forget(self._event.id, finished=False)
+            self.delivery.release()
+            self._stop()
+
+    async def _run(self) -> None:
+        # Whatever came of it was sent by now, an answer or an error.
+        await super()._run()
+        if self.intake.forget(self._event.id, finished=True):
+            self.delivery.done()

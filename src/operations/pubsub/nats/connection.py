@@ -1,0 +1,230 @@
+"""One connection to a NATS server: handshake, one write per turn of the loop, liveness, errors as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from operations.errors import CallError, ErrorCode
+from operations.pubsub.nats.servers import Server, Settings
+from operations.pubsub.nats.wire import PING, PONG, Reader, ServerInfo
+
+_MOST_UNSENT = 64 << 20
+_DENIALS = ("authorization violation", "authentication", "user authentication", "nkey", "account")
+
+
+class Owner(Protocol):
+    """Whoever uses a connection."""
+
+    def told(self, info: ServerInfo) -> None:
+        """The server described itself anew: its cluster changed."""
+
+    def complained(self, text: str) -> None:
+        """The server refused something, and the connection stands."""
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """The connection is gone."""
+
+
+class Connection(asyncio.Protocol):
+    """A connection that has been accepted by its server; `open_connection` makes them."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.info = ServerInfo()
+        self.reason = ""
+        self.reader = Reader(self)
+        self.heard = 0.0
+        """When the server last said anything, by the loop's clock."""
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._transport: Any = None
+        self._outbox: list[bytes] = []
+        self._reading = False
+        self._scheduled = False
+        self._pongs: deque[Callable[[], None]] = deque()
+        self._informed: asyncio.Future[ServerInfo] = self._loop.create_future()
+        self._refused: CallError | None = None
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._before_write: Callable[[], None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can be sent."""
+        return self._transport is not None and not self._gone.done()
+
+    @property
+    def unanswered(self) -> int:
+        """How many PINGs the server has not answered."""
+        return len(self._pongs)
+
+    def before_write(self, call: Callable[[], None]) -> None:
+        """Have `call` add to each write what belongs at its end."""
+        self._before_write = call
+
+    def send(self, data: bytes) -> None:
+        """Send together with whatever else this turn of the loop sends, or what is being read brings about."""
+        self._outbox.append(data)
+        if not self._scheduled and not self._reading:
+            self._scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def ping(self, pong: Callable[[], None]) -> None:
+        """Ask whether the server has processed what was sent so far; `pong` is called when it says so."""
+        self._pongs.append(pong)
+        self.send(PING)
+
+    def flush(self) -> None:
+        """Write what was sent."""
+        self._scheduled = False
+        if not self._outbox or not self.is_open:
+            return
+        if self._before_write is not None:
+            self._before_write()
+        outbox, self._outbox = self._outbox, []
+        self._transport.write(outbox[0] if len(outbox) == 1 else b"".join(outbox))
+        if self._transport.get_write_buffer_size() > _MOST_UNSENT:
+            self.abort("the server reads too slowly")
+
+    def abort(self, reason: str) -> None:
+        """Cut the connection at once."""
+        if self.is_open:
+            self.reason = self.reason or reason
+            self._transport.abort()
+
+    async def close(self) -> None:
+        """Write what is buffered, close, and wait until it is."""
+        if not self.is_open:
+            return
+        self.flush()
+        self.reason = self.reason or "closed"
+        self._transport.close()
+        await asyncio.wait((self._gone,), timeout=1.0)
+        self.abort("closed")
+
+    async def wait_closed(self) -> None:
+        """Return once the connection is gone."""
+        await asyncio.shield(self._gone)
+
+    async def handshake(self, settings: Settings, name: str, server_name: str | None) -> None:
+        """Upgrade to TLS where it is asked for, say who this is, and wait until the server has accepted it."""
+        info = await self._informed
+        if not settings.tls_first and (settings.tls is not None or info.tls_required):
+            await self._upgrade(settings.tls or ssl.create_default_context(), server_name)
+        fields = {
+            "verbose": False,
+            "pedantic": False,
+            "headers": True,
+            "no_responders": True,
+            "protocol": 1,
+            "echo": True,
+            "lang": "python",
+            "version": "1",
+            "name": name,
+            "tls_required": settings.tls is not None,
+            **settings.credentials.answer(info.nonce),
+        }
+        self.send(b"CONNECT %b\r\n" % msgspec.json.encode(fields))
+        await self.processed()
+        if not info.headers:
+            raise CallError(ErrorCode.UNAVAILABLE, f"NATS {info.version} has no headers: 2.2 or later is needed")
+
+    async def processed(self) -> None:
+        """Return once the server has processed what was sent so far; raises where the connection is lost before."""
+        answered = self._loop.create_future()
+        self.ping(lambda: None if answered.done() else answered.set_result(None))
+        await asyncio.wait((answered, self._gone), return_when=asyncio.FIRST_COMPLETED)
+        if not answered.done():
+            answered.cancel()
+            raise self._refused or CallError(ErrorCode.UNAVAILABLE, f"the server hung up: {self.reason}")
+
+    async def _upgrade(self, context: ssl.SSLContext, server_name: str | None) -> None:
+        self._transport = await self._loop.start_tls(
+            self._transport, self, context, server_side=False, server_hostname=server_name
+        )
+
+    def connection_made(self, transport: Any) -> None:
+        """Called by the loop."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop: read, then write at once what that brought about."""
+        self._reading = True
+        self.heard = self._loop.time()
+        try:
+            self.reader.feed(data)
+        except (ValueError, IndexError, msgspec.DecodeError) as error:
+            self.abort(f"the server speaks no NATS: {error}")
+        finally:
+            self._reading = False
+        if self._outbox and not self._scheduled:
+            self.flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Called by the loop."""
+        if self._gone.done():
+            return
+        self.reason = self.reason or (str(error) if error is not None else "") or "the connection was lost"
+        self._gone.set_result(None)
+        if not self._informed.done():
+            self._informed.set_exception(CallError(ErrorCode.UNAVAILABLE, f"the server hung up: {self.reason}"))
+            self._informed.exception()  # nobody may be waiting any more
+        self._owner.closed(self, self.reason)
+
+    def on_info(self, info: ServerInfo) -> None:
+        """The first one opens the handshake, later ones tell of changes."""
+        self.info = info
+        if not self._informed.done():
+            self._informed.set_result(info)
+        self._owner.told(info)
+
+    def on_ping(self) -> None:
+        """The server wants to know whether this end lives."""
+        self.send(PONG)
+
+    def on_pong(self) -> None:
+        """The server has processed what was sent before the oldest PING."""
+        if self._pongs:
+            self._pongs.popleft()()
+
+    def on_error(self, text: str) -> None:
+        """Some complaints end the connection, some are about one message or subscription."""
+        lower = text.lower()
+        if lower.startswith(("permissions violation", "invalid subject")):
+            self._owner.complained(text)
+            return
+        self.reason = text
+        if lower.startswith(_DENIALS):
+            self._refused = CallError(ErrorCode.ACCESS_DENIED, f"the NATS server refused the connection: {text}")
+
+
+async def open_connection(
+    owner: Owner, server: Server, settings: Settings, *, name: str, host: str, timeout: float
+) -> Connection:
+    """Connect to a server; a refusal is `ACCESS_DENIED`, anything else that fails `UNAVAILABLE`."""
+    where = f"nats://{server.host}:{server.port}"
+    connection = Connection(owner)
+    first: dict[str, Any] = {}
+    if settings.tls_first:
+        first = {"ssl": settings.tls or ssl.create_default_context(), "server_hostname": host}
+    try:
+        async with asyncio.timeout(timeout):
+            await asyncio.get_running_loop().create_connection(lambda: connection, server.host, server.port, **first)
+            await connection.handshake(settings, name, host)
+    except CallError:
+        connection.abort("the handshake failed")
+        raise
+    except (OSError, TimeoutError, ssl.SSLError) as error:
+        connection.abort("the handshake failed")
+        reason = str(error) or f"no answer within {timeout:g} s"
+        raise CallError(ErrorCode.UNAVAILABLE, f"no connection to {where}: {reason}", {"executed": "no"}) from error
+    except BaseException:
+        with contextlib.suppress(Exception):
+            connection.abort("cancelled")
+        raise
+    return connection

@@ -1,0 +1,103 @@
+"""Who this end is to a NATS server: a password, a token, an nkey, or a credentials file; keys need `cryptography`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from operations.pubsub import require_extra
+
+_USER = 20 << 3
+_SEED = 18 << 3
+_BLOCK = re.compile(r"-+BEGIN ([A-Z ]+?)-+\s*([A-Za-z0-9+/=._-]+)\s*-+END", re.S)
+
+
+class Credentials(msgspec.Struct, frozen=True, kw_only=True):
+    """What is sent with CONNECT; a secret is never in the text of it."""
+
+    user: str | None = None
+    password: str | None = None
+    token: str | None = None
+    jwt: str | None = None
+    seed: str | None = None
+
+    def __repr__(self) -> str:
+        return "<NATS credentials>"
+
+    def answer(self, nonce: str) -> dict[str, Any]:
+        """The fields of CONNECT, with the server's nonce signed where there is a key."""
+        fields: dict[str, Any] = {
+            "user": self.user,
+            "pass": self.password,
+            "auth_token": self.token,
+            "jwt": self.jwt,
+        }
+        if self.seed is not None and nonce:
+            key = NKey(self.seed)
+            fields["sig"] = key.sign(nonce.encode())
+            if self.jwt is None:
+                fields["nkey"] = key.public
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+class NKey:
+    """A NATS user's Ed25519 key, made from its seed."""
+
+    def __init__(self, seed: str) -> None:
+        try:
+            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        except ImportError:
+            raise require_extra("cryptography", "nats") from None
+        self._key = Ed25519PrivateKey.from_private_bytes(_read_seed(seed))
+
+    @property
+    def public(self) -> str:
+        """The public key as NATS writes it: `U…`."""
+        return _write_key(bytes([_USER]) + self._key.public_key().public_bytes_raw())
+
+    def sign(self, data: bytes) -> str:
+        """A signature, in base64 without padding."""
+        return base64.urlsafe_b64encode(self._key.sign(data)).decode().rstrip("=")
+
+
+def read_credentials(path: str | Path) -> Credentials:
+    """The token and seed of a `.creds` file."""
+    blocks = dict(_BLOCK.findall(Path(path).read_text()))
+    try:
+        return Credentials(jwt=blocks["NATS USER JWT"], seed=blocks["USER NKEY SEED"])
+    except KeyError as missing:
+        raise ValueError(f"{path} is not a NATS credentials file: it has no {missing.args[0]} block") from None
+
+
+def read_seed(value: str | Path) -> str:
+    """A seed as it is, or the seed that a file holds."""
+    text = str(value)
+    return text if re.fullmatch(r"SU[A-Z2-7]{56}", text) else Path(text).read_text().strip()
+
+
+def encode_seed(raw: bytes) -> str:
+    """A user's 32 secret bytes as the seed that NATS writes: `SU…`."""
+    return _write_key(bytes([_SEED | (_USER >> 5), (_USER & 31) << 3]) + raw)
+
+
+def _read_seed(seed: str) -> bytes:
+    try:
+        raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
+    except (binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != 36 or raw[0] & 0xF8 != _SEED or _checksum(raw[:-2]) != raw[-2:]:
+        raise ValueError("not an nkey seed: it begins with SU, has 58 characters, and a checksum that this one fails")
+    return raw[2:-2]
+
+
+def _write_key(raw: bytes) -> str:
+    return base64.b32encode(raw + _checksum(raw)).decode().rstrip("=")
+
+
+def _checksum(data: bytes) -> bytes:
+    return binascii.crc_hqx(data, 0).to_bytes(2, "little")

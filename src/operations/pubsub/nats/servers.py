@@ -1,0 +1,110 @@
+"""The servers of a NATS cluster: those that were named, and those that they tell of."""
+
+from __future__ import annotations
+
+import random
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from operations.pubsub.nats.credentials import Credentials, read_credentials, read_seed
+
+PORT = 4222
+
+
+class Server(msgspec.Struct, frozen=True):
+    """Where one server is."""
+
+    host: str
+    port: int
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach a cluster, and as whom."""
+
+    servers: tuple[Server, ...]
+    credentials: Credentials
+    tls: ssl.SSLContext | None
+    tls_first: bool
+    user: str | None
+    """The name in the URL or the options, where there is one."""
+
+
+class ServerPool:
+    """The servers to try, one after the other."""
+
+    def __init__(self, servers: Iterable[Server]) -> None:
+        self._named = list(servers)
+        self._told: list[Server] = []
+        self._next: list[Server] = []
+
+    def learn(self, urls: Iterable[str]) -> None:
+        """Take note of the servers that the cluster has now."""
+        told = [_read_server(url if "://" in url else f"nats://{url}") for url in urls]
+        self._told = [server for server in told if server not in self._named]
+
+    @property
+    def size(self) -> int:
+        """How many servers are known."""
+        return len(self._named) + len(self._told)
+
+    def next(self) -> Server:
+        """The next one to try: all of them in random order before any of them again."""
+        if not self._next:
+            self._next = [*self._named, *self._told]
+            random.shuffle(self._next)
+        return self._next.pop()
+
+    @property
+    def host(self) -> str:
+        """The name that certificates are checked against for servers that are known by their number only."""
+        return self._named[0].host
+
+
+def read_settings(
+    url: str,
+    *,
+    servers: Iterable[str] = (),
+    user: str | None = None,
+    password: str | None = None,
+    token: str | None = None,
+    credentials: str | Path | None = None,
+    nkey_seed: str | Path | None = None,
+    tls: ssl.SSLContext | None = None,
+    tls_first: bool = False,
+) -> Settings:
+    """Read `nats://user:password@host:port,nats://…`; a user without a password is a token, as NATS has it."""
+    urls = [part for part in (*url.split(","), *servers) if part]
+    if not urls:
+        raise ValueError("no NATS server is named: nats://127.0.0.1:4222, say")
+    parts = urlsplit(urls[0] if "://" in urls[0] else f"nats://{urls[0]}")
+    if parts.username and user is None and token is None:
+        if parts.password is None:
+            token = unquote(parts.username)
+        else:
+            user, password = unquote(parts.username), unquote(parts.password)
+    if credentials is not None:
+        who = read_credentials(credentials)
+    elif nkey_seed is not None:
+        who = Credentials(seed=read_seed(nkey_seed))
+    else:
+        who = Credentials(user=user, password=password, token=token)
+    if tls is None and parts.scheme == "tls":
+        tls = ssl.create_default_context()
+    return Settings(
+        servers=tuple(_read_server(each) for each in urls),
+        credentials=who,
+        tls=tls,
+        tls_first=tls_first,
+        user=user,
+    )
+
+
+def _read_server(url: str) -> Server:
+    parts = urlsplit(url if "://" in url else f"nats://{url}")
+    if parts.scheme not in ("nats", "tls") or not parts.hostname:
+        raise ValueError(f"{url!r} is not the URL of a NATS server: nats://host:port or tls://host:port")
+    return Server(parts.hostname, parts.port or PORT)

@@ -1,0 +1,372 @@
+"""NatsTransport: one end of a bus whose middle is a NATS server or cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import logging
+import os
+import random
+from collections.abc import Callable
+from types import TracebackType
+
+import msgspec
+
+from operations.errors import CallError, ErrorCode
+from operations.pubsub import Capabilities, Receive, Refused, Stop, Take, Undelivered
+from operations.pubsub.nats.connection import Connection, open_connection
+from operations.pubsub.nats.jetstream import Queues
+from operations.pubsub.nats.receipts import Receipts
+from operations.pubsub.nats.servers import ServerPool, Settings
+from operations.pubsub.nats.subjects import Subjects
+from operations.pubsub.nats.wire import Full, Message, ServerInfo, subscribe, unsubscribe
+
+_log = logging.getLogger("operations")
+HEARTBEAT_SECONDS = 2.0
+_LOST_AFTER = 3
+_MOST_ADDRESSES = 8_192
+_MOST_KEPT = 4 << 20
+_NO_RESPONDERS = 503
+_HARMLESS = ("inbox.", "peer.", "control.")
+
+
+class Subscription:
+    """One subscription, made again at each connection."""
+
+    __slots__ = ("full", "group", "receive", "sid", "subject")
+
+    def __init__(self, sid: bytes, subject: bytes, group: bytes, receive: Receive | None, full: Full | None) -> None:
+        self.sid = sid
+        self.subject = subject
+        self.group = group
+        self.receive = receive
+        self.full = full
+
+
+class NatsTransport:
+    """One end of a NATS bus: `async with connect("nats://…") as transport:`.
+
+    Entering waits for the first connection; one that the server refuses is raised, one that is only not there yet is
+    waited for. A connection that is lost comes back by itself, at any server of the cluster; what is sent meanwhile is
+    told to be undelivered, but for answers and aborts, which nobody runs twice.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        name: str | None = None,
+        prefix: str = "calls.v1",
+        trusted: bool = False,
+        heartbeat: float = HEARTBEAT_SECONDS,
+        timeout: float = 5.0,
+        shortest_delay: float = 0.05,
+        longest_delay: float = 2.0,
+        ack_wait: float = 10.0,
+        replicas: int = 1,
+    ) -> None:
+        self._subjects = Subjects(prefix, name or settings.user or "anyone")
+        self.peer = f"{self._subjects.name}-{os.urandom(16).hex()}"
+        self.capabilities = Capabilities(
+            knows_no_responders=True,
+            tracks_peers=False,
+            groups=True,
+            ordered=True,
+            identity="caller" if trusted else "none",
+            claims_identity=trusted,
+            addresses_operations=True,
+        )
+        self.reconnects = -1
+        self.failures = 0
+        """How many tries to connect failed."""
+        self.dropped = 0
+        """How many messages could not be sent and were nobody's to hear of."""
+        self._settings = settings
+        self._pool = ServerPool(settings.servers)
+        self._heartbeat = heartbeat
+        self._timeout = timeout
+        self._delays = shortest_delay, longest_delay
+        self._connection: Connection | None = None
+        self._why_down = "not connected yet"
+        self._addresses: dict[str, bytes | None] = {}
+        self._subscriptions: dict[bytes, Subscription] = {}
+        self._sids = itertools.count(1)
+        inbox = self._subjects.filter(f"inbox.{self.peer}")
+        self.receipts = Receipts(inbox)
+        """The replies that this end waits for."""
+        self.subscribe(inbox + b".*", full=self._replied)
+        self._kept: list[tuple[bytes, bytes]] = []
+        self._kept_bytes = 0
+        self._watchers: list[tuple[Callable[[], None], Callable[[str], None]]] = []
+        self._queues = Queues(self, self._subjects, ack_wait=ack_wait, replicas=replicas)
+        self._closing = asyncio.Event()
+        self._first: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._pulse: asyncio.TimerHandle | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the server can be reached now."""
+        return self._connection is not None
+
+    async def __aenter__(self) -> NatsTransport:
+        self._first = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._stay_connected())
+        try:
+            await asyncio.wait((self._first, self._task), return_when=asyncio.FIRST_COMPLETED)
+            if self._task.done():
+                self._task.result()
+            await self._first
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
+        """Publish to whoever listens at `address`; where somebody wants to know that nobody does, the server tells."""
+        try:
+            subject = self._addresses[address]
+        except KeyError:
+            subject = self._resolve(address)
+        connection = self._connection
+        if connection is None or subject is None or len(message) > connection.info.max_payload:
+            self._not_sent(address, subject, message, undelivered)
+        elif undelivered is None:
+            connection.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
+        else:
+            reply = self.receipts.expect(subject, undelivered)
+            connection.send(b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(message), message))
+
+    def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
+        """Receive what is sent to `address`; the listeners of one group, on all machines, share it."""
+        return self.subscribe(self._subjects.filter(address), group or "", receive)
+
+    def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
+        """Be told when the server is back, and when it is lost."""
+        pair = (up, down)
+        self._watchers.append(pair)
+
+        def stop() -> None:
+            if pair in self._watchers:
+                self._watchers.remove(pair)
+
+        return stop
+
+    def store(
+        self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
+    ) -> None:
+        """Keep a message in JetStream until it is dealt with."""
+        self._queues.store(address, message, key, stored, undelivered)
+
+    def take(self, address: str, take: Take, *, limit: int) -> Stop:
+        """Be given what JetStream keeps at an address, at most `limit` messages at a time."""
+        return self._queues.take(address, take, limit)
+
+    async def flush(self) -> None:
+        """Return once the server has processed what was sent so far, and what it sent before has been received."""
+        if self._connection is not None:
+            with contextlib.suppress(CallError):
+                await self._connection.processed()
+
+    async def close(self) -> None:
+        """Write what is buffered, leave the server, and do not come back."""
+        self._closing.set()
+        self._queues.close()
+        if self._pulse is not None:
+            self._pulse.cancel()
+        if self._connection is not None:
+            await self._connection.close()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+            self._task = None
+
+    def cut(self, reason: str = "cut on purpose") -> None:
+        """Drop the connection as a fault would; it comes back by itself."""
+        if self._connection is not None:
+            self._connection.abort(reason)
+
+    def publish(self, data: bytes) -> bool:
+        """Send what is already in the client protocol; False where there is no connection."""
+        if self._connection is None:
+            return False
+        self._connection.send(data)
+        return True
+
+    def _resolve(self, address: str) -> bytes | None:
+        if len(self._addresses) >= _MOST_ADDRESSES:
+            self._addresses.clear()
+        subject = self._addresses[address] = self._subjects.target(address)
+        return subject
+
+    def _not_sent(self, address: str, subject: bytes | None, message: bytes, undelivered: Undelivered | None) -> None:
+        if undelivered is not None:
+            undelivered(self._explain(address, subject, message))
+        elif self._connection is None and subject is not None and address.startswith(_HARMLESS):
+            # An answer or an abort that comes late is dropped by who gets it; one that never comes is waited for.
+            if self._kept_bytes + len(message) <= _MOST_KEPT:
+                self._kept.append((subject, message))
+                self._kept_bytes += len(message)
+            else:
+                self.dropped += 1
+        else:
+            self.dropped += 1
+            if self._connection is not None:
+                _log.warning("a message was not sent: %s", self._explain(address, subject, message))
+
+    def _explain(self, address: str, subject: bytes | None, message: bytes) -> str:
+        if subject is None:
+            return Refused(f"{address!r} cannot be a NATS subject")
+        if self._connection is None:
+            return f"there is no connection to the NATS server: {self._why_down}"
+        return Refused(f"a message of {len(message):,} bytes is over the server's largest")
+
+    def subscribe(
+        self, subject: bytes, group: str = "", receive: Receive | None = None, full: Full | None = None
+    ) -> Stop:
+        """Subscribe to a subject, for messages plain or with all that came with them; it outlives the connection."""
+        subscription = Subscription(b"%d" % next(self._sids), subject, group.encode(), receive, full)
+        self._subscriptions[subscription.sid] = subscription
+        if self._connection is not None:
+            self._attach(self._connection, subscription)
+        return lambda: self._unsubscribe(subscription)
+
+    def _attach(self, connection: Connection, subscription: Subscription) -> None:
+        if subscription.receive is not None:
+            connection.reader.plain[subscription.sid] = subscription.receive
+        elif subscription.full is not None:
+            connection.reader.full[subscription.sid] = subscription.full
+        connection.send(subscribe(subscription.subject, subscription.sid, subscription.group))
+
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        if self._subscriptions.pop(subscription.sid, None) is None or self._connection is None:
+            return
+        self._connection.send(unsubscribe(subscription.sid))
+        # What the server sent before it knew still belongs to the subscription.
+        self._connection.ping(functools.partial(self._connection.reader.forget, subscription.sid))
+
+    def _replied(self, message: Message) -> None:
+        """Something came to the reply subject of one message: nobody got it, or JetStream answers."""
+        token = message.subject.rpartition(b".")[2]
+        if message.status == _NO_RESPONDERS:
+            self.receipts.nobody(token, message)
+        else:
+            self.receipts.answered(token, message)
+
+    async def _stay_connected(self) -> None:
+        attempt = 0
+        while not self._closing.is_set():
+            try:
+                connection = await self._dial()
+            except CallError as error:
+                if error.code is ErrorCode.ACCESS_DENIED and self._first is not None and not self._first.done():
+                    raise
+                self.failures += 1
+                attempt += 1
+                self._why_down = error.message
+                if attempt % self._pool.size == 0:
+                    await self._pause(attempt // self._pool.size - 1, error)
+                continue
+            attempt = 0
+            if self._first is not None and not self._first.done():
+                self._first.set_result(None)
+            await connection.wait_closed()
+
+    async def _dial(self) -> Connection:
+        server = self._pool.next()
+        connection = await open_connection(
+            self, server, self._settings, name=self.peer, host=self._pool.host, timeout=self._timeout
+        )
+        for subscription in self._subscriptions.values():
+            self._attach(connection, subscription)
+        try:
+            async with asyncio.timeout(self._timeout):
+                await connection.processed()
+        except TimeoutError:
+            connection.abort("it did not answer")
+            raise CallError(ErrorCode.UNAVAILABLE, "the NATS server did not answer") from None
+        except asyncio.CancelledError:
+            connection.abort("cancelled")
+            raise
+        info = connection.info
+        self.capabilities = msgspec.structs.replace(
+            self.capabilities, max_payload=info.max_payload, durable=info.jetstream
+        )
+        self._up(connection)
+        return connection
+
+    def _up(self, connection: Connection) -> None:
+        for subscription in self._subscriptions.values():
+            if subscription.sid not in connection.reader.plain and subscription.sid not in connection.reader.full:
+                self._attach(connection, subscription)
+        self._connection = connection
+        self.reconnects += 1
+        connection.before_write(self._ask_for_receipts)
+        kept, self._kept, self._kept_bytes = self._kept, [], 0
+        for subject, message in kept:
+            connection.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
+        self._pulse = asyncio.get_running_loop().call_later(self._heartbeat, self._beat)
+        self._queues.regained()
+        for up, _ in list(self._watchers):
+            up()
+
+    def _ask_for_receipts(self) -> None:
+        """End a write with a PING where somebody wants to hear that nobody got a message: its PONG means they did."""
+        connection = self._connection
+        self.receipts.written()
+        if connection is not None and self.receipts.is_waiting and not connection.unanswered:
+            connection.ping(self.receipts.seal())
+
+    def _beat(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        loop = asyncio.get_running_loop()
+        silent = loop.time() - connection.heard
+        if silent > self._heartbeat * _LOST_AFTER:
+            connection.abort("the NATS server gives no sign of life")
+            return
+        if silent >= self._heartbeat * 0.9 or connection.unanswered:
+            connection.ping(lambda: None)
+        self._pulse = loop.call_later(self._heartbeat, self._beat)
+
+    async def _pause(self, attempt: int, error: CallError) -> None:
+        """Wait before the next round over the servers: longer each time, and never the same for all clients."""
+        shortest, longest = self._delays
+        delay = random.uniform(0.5, 1.0) * min(longest, shortest * 2 ** min(attempt, 16))
+        _log.info("no connection to NATS (%s); next try in %.2f s", error.message, delay)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._closing.wait()
+
+    def told(self, info: ServerInfo) -> None:
+        """The server tells of its cluster."""
+        self._pool.learn(info.connect_urls)
+
+    def complained(self, text: str) -> None:
+        """The server refused a message or a subscription: whoever sent the message is told."""
+        subject = text.partition('"')[2].partition('"')[0].encode()
+        if not self.receipts.refused(subject, Refused(f"the NATS server refused it: {text}")):
+            _log.warning("the NATS server refused something: %s", text)
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """The connection is gone."""
+        if self._connection is not connection:
+            return
+        self._connection = None
+        self._why_down = reason
+        if self._pulse is not None:
+            self._pulse.cancel()
+        self.receipts.lost(f"there is no connection to the NATS server: {reason}")
+        self._queues.lost()
+        for _, down in list(self._watchers):
+            down(reason)
+        if not self._closing.is_set():
+            _log.info("the connection to NATS was lost: %s", reason)

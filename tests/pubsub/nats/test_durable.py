@@ -1,0 +1,288 @@
+"""Durable calls in JetStream: at least once, once where nothing fails, set aside after three deaths."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from operations import CallError, ErrorCode, OperationContext, OperationRegistry, operation
+from operations.calls import CallHandler, PendingRequestMap, from_call
+from operations.pubsub.memory import MemoryTransport
+from operations.pubsub.nats import NatsTransport, connect
+from operations.testing import error_of
+from tests.nats_server import NatsServer, nats_server, shared_server
+from tests.waiting import until
+
+_numbers = itertools.count(1)
+WORKER = """
+import asyncio, os, sys
+from operations import OperationRegistry, operation
+from operations.calls import serve_registry
+from operations.pubsub.nats import connect
+
+@operation(id="work.die", durable=True)
+async def die(poison: bool) -> str:
+    if poison:
+        os._exit(9)
+    return "alive"
+
+async def main():
+    async with connect(sys.argv[1], prefix=sys.argv[2], ack_wait=0.5) as transport:
+        await serve_registry(OperationRegistry([die]), transport)
+
+asyncio.run(main())
+"""
+
+
+class Mail:
+    """A durable operation that says what it did, and waits where it is told to."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.go = asyncio.Event()
+        self.go.set()
+
+        @operation(id="mail.send", durable=True)
+        async def send(to: str, context: OperationContext) -> str:
+            self.sent.append(to)
+            await self.go.wait()
+            if to == "nobody":
+                raise CallError("NO_SUCH_PERSON", "nobody is called so")
+            return f"sent to {to}"
+
+        self.operation = send
+
+
+class Post:
+    def __init__(self, stack: contextlib.AsyncExitStack, server: NatsServer) -> None:
+        self.stack = stack
+        self.server = server
+        self.prefix = f"post{next(_numbers)}"
+
+    async def end(self) -> NatsTransport:
+        transport = connect(self.server.url, prefix=self.prefix, ack_wait=0.4, shortest_delay=0.02, trusted=True)
+        return await self.stack.enter_async_context(transport)
+
+    async def worker(self, mail: Mail, **options: Any) -> CallHandler:
+        handler = CallHandler(OperationRegistry([mail.operation]), await self.end(), **options)
+        self.stack.push_async_callback(handler.close)
+        return handler
+
+    async def dead(self) -> list[dict[str, Any]]:
+        """What was set aside."""
+        end = await self.end()
+        found = []
+        for sequence in range(1, 10):
+            answer: list[bytes] = []
+            subject = f"$JS.API.STREAM.MSG.GET.{self.prefix}_dead".encode()
+            reply, _ = end.receipts.request(subject, lambda message: answer.append(message.data), lambda reason: None)  # noqa: B023
+            body = b'{"seq": %d}' % sequence
+            end.publish(b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(body), body))
+            await until(lambda: bool(answer))  # noqa: B023
+            document = msgspec.json.decode(answer[0])
+            if "error" in document:
+                break
+            found.append(document["message"])
+        return found
+
+
+@pytest.fixture
+async def post() -> AsyncIterator[Post]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield Post(stack, shared_server())
+
+
+async def test_a_durable_call_has_a_result_like_any_other(post: Post) -> None:
+    mail = Mail()
+    await post.worker(mail)
+    pending = PendingRequestMap(await post.end())
+    assert (await pending.call("mail.send", {"to": "ada"}, durable=True)).data == "sent to ada"
+    error = await error_of(pending.call("mail.send", {"to": "nobody"}, durable=True))
+    assert error.code == "NO_SUCH_PERSON"
+    assert (await error_of(pending.call("mail.send", {"to": 1}, durable=True))).code is ErrorCode.VALIDATION_ERROR
+    assert mail.sent == ["ada", "nobody"]
+
+
+async def test_remote_operations_that_are_durable_are_stored(post: Post) -> None:
+    mail = Mail()
+    handler = await post.worker(mail)
+    async with from_call(await post.end()) as remote, asyncio.timeout(10):
+        await remote.ready("mail.send")
+        assert remote.registry.get_spec("mail.send").durable  # type: ignore[union-attr]
+        assert (await remote.registry.execute("mail.send", {"to": "ada"})).data == "sent to ada"
+    assert handler._intake._finished
+
+
+async def test_work_waits_for_a_worker_and_outlives_its_caller(post: Post) -> None:
+    mail = Mail()
+    caller = await post.end()
+    error = await error_of(PendingRequestMap(caller, timeout=0.2).call("mail.send", {"to": "ada"}, durable=True))
+    assert (error.code, error.details["executed"], error.details["stored"]) == (ErrorCode.TIMEOUT, "unknown", True)
+    task = asyncio.create_task(PendingRequestMap(caller).call("mail.send", {"to": "bob"}, durable=True))
+    await until(lambda: bool(PendingRequestMap(caller).in_flight))
+    await caller.flush()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await caller.close()
+    await post.worker(mail)
+    await until(lambda: sorted(mail.sent) == ["ada", "bob"])
+
+
+async def test_one_request_is_stored_once(post: Post) -> None:
+    mail = Mail()
+    end = await post.end()
+    stored: list[bool] = []
+    await post.worker(mail)
+    event = {
+        "v": 1,
+        "type": "call.requested",
+        "id": f"{end.peer}-1",
+        "to": "mail.send",
+        "payload": {"requestId": f"{end.peer}-1", "operationId": "mail.send", "input": {"to": "ada"}},
+    }
+    for _ in range(3):
+        end.store(
+            "queue.mail",
+            msgspec.json.encode(event),
+            key=event["id"],  # type: ignore[arg-type]
+            stored=lambda: stored.append(True),
+            undelivered=lambda reason: stored.append(False),
+        )
+    await until(lambda: len(stored) == 3 and bool(mail.sent))
+    assert (stored, mail.sent) == ([True] * 3, ["ada"])
+
+
+async def test_a_worker_that_vanishes_leaves_its_work_to_another(post: Post) -> None:
+    first, second = Mail(), Mail()
+    first.go.clear()
+    handler = await post.worker(first)
+    pending = PendingRequestMap(await post.end())
+    call = asyncio.create_task(pending.call("mail.send", {"to": "ada"}, durable=True))
+    await until(lambda: first.sent == ["ada"])
+    await handler.transport.close()
+    await post.worker(second)
+    assert (await call).data == "sent to ada"
+    assert second.sent == ["ada"]
+
+
+async def test_a_worker_that_closes_gives_its_work_to_another_at_once(post: Post) -> None:
+    first, second = Mail(), Mail()
+    first.go.clear()
+    handler = await post.worker(first)
+    pending = PendingRequestMap(await post.end())
+    call = asyncio.create_task(pending.call("mail.send", {"to": "ada"}, durable=True))
+    await until(lambda: first.sent == ["ada"])
+    await post.worker(second)
+    await handler.close()
+    assert (await call).data == "sent to ada"
+
+
+async def test_work_that_takes_long_is_not_given_to_anybody_else(post: Post) -> None:
+    mail = Mail()
+    mail.go.clear()
+    handler = await post.worker(mail)
+    await post.worker(mail)
+    pending = PendingRequestMap(await post.end())
+    call = asyncio.create_task(pending.call("mail.send", {"to": "ada"}, durable=True))
+    await until(lambda: mail.sent == ["ada"])
+    await asyncio.sleep(1.0)  # two and a half times as long as an acknowledgement may take
+    mail.go.set()
+    assert (await call).data == "sent to ada"
+    assert mail.sent == ["ada"]
+    assert handler.counters.duplicate == 0
+
+
+async def test_no_more_is_taken_than_may_run(post: Post) -> None:
+    mail = Mail()
+    mail.go.clear()
+    handler = await post.worker(mail, concurrency=2)
+    pending = PendingRequestMap(await post.end())
+    calls = [asyncio.create_task(pending.call("mail.send", {"to": str(n)}, durable=True)) for n in range(7)]
+    await until(lambda: len(mail.sent) == 2)
+    other = Mail()
+    await post.worker(other)
+    await until(lambda: len(other.sent) == 5)
+    assert handler.in_flight == 2
+    mail.go.set()
+    await asyncio.gather(*calls)
+
+
+async def test_poison_is_set_aside_after_three_deaths_and_the_others_go_on(post: Post) -> None:
+    """Fault 37: a request that kills whoever runs it."""
+    pending = PendingRequestMap(await post.end())
+    workers: list[asyncio.subprocess.Process] = []
+    ended = asyncio.Event()
+    deaths = 0
+
+    async def keep_one_alive() -> None:
+        nonlocal deaths
+        while not ended.is_set():
+            worker = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, post.server.url, post.prefix)
+            workers.append(worker)
+            deaths += (await worker.wait()) == 9
+
+    keeper = asyncio.create_task(keep_one_alive())
+    poison = asyncio.create_task(error_of(pending.call("work.die", {"poison": True}, durable=True)))
+    healthy = asyncio.create_task(pending.call("work.die", {"poison": False}, durable=True))
+    async with asyncio.timeout(60):
+        error = await poison
+        assert (await healthy).data == "alive"
+    ended.set()
+    workers[-1].terminate()
+    await keeper
+    assert (error.code, error.details["reason"]) == (ErrorCode.EXECUTION_ERROR, "DEAD_LETTERED")
+    assert deaths == 3
+    (dead,) = await post.dead()
+    assert dead["subject"] == f"{post.prefix}.dead.work"
+
+
+async def test_what_is_no_request_is_set_aside(post: Post) -> None:
+    mail = Mail()
+    handler = await post.worker(mail)
+    end = await post.end()
+    stored = asyncio.Event()
+    end.store("queue.mail", b"rubbish", key="k", stored=stored.set, undelivered=lambda reason: None)
+    await until(lambda: handler.counters.malformed == 1)
+    await until(stored.is_set)
+    async with asyncio.timeout(10):
+        while not await post.dead():  # noqa: ASYNC110  # another process's store has no event
+            await asyncio.sleep(0.02)
+
+
+async def test_stored_work_outlives_the_server() -> None:
+    with nats_server() as server:
+        async with contextlib.AsyncExitStack() as stack:
+            post = Post(stack, server)
+            mail = Mail()
+            caller = await post.end()
+            call = asyncio.create_task(PendingRequestMap(caller).call("mail.send", {"to": "ada"}, durable=True))
+            await until(lambda: any(w._stored for w in _waiting(caller)))
+            server.kill()
+            await until(lambda: not caller.is_up)
+            server.start()
+            await until(lambda: caller.is_up)
+            await post.worker(mail)
+            async with asyncio.timeout(20):
+                assert (await call).data == "sent to ada"
+
+
+def _waiting(transport: NatsTransport) -> list[Any]:
+    from operations.calls.endpoint import endpoint_of
+
+    return list(endpoint_of(transport).waiting.values())
+
+
+async def test_without_jetstream_or_on_a_bus_that_stores_nothing_it_is_refused() -> None:
+    with nats_server(jetstream=False) as server:
+        async with connect(server.url) as transport:
+            for each in (transport, MemoryTransport()):
+                error = await error_of(PendingRequestMap(each).call("mail.send", {"to": "ada"}, durable=True))
+                assert (error.code, error.details["executed"]) == (ErrorCode.VALIDATION_ERROR, "no")
+                assert "stores nothing" in error.message

@@ -1,0 +1,67 @@
+"""Addresses and subjects: every end has its own, and nothing that a peer says becomes a command."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operations.pubsub.nats.subjects import Subjects
+
+SUBJECTS = Subjects("calls.v1", "ada")
+
+
+@pytest.mark.parametrize(
+    ("address", "subject"),
+    [
+        ("work.math/add", b"calls.v1.work.ada.math.add"),
+        ("work.a.b/list/all", b"calls.v1.work.ada.a.b.list/all"),
+        ("queue.a.b", b"calls.v1.queue.ada.a.b"),
+        ("inbox.bob-00ff", b"calls.v1.inbox.bob.00ff"),
+        ("inbox.bob-by-night-00ff", b"calls.v1.inbox.bob-by-night.00ff"),
+        ("peer.bob-00ff", b"calls.v1.peer.bob.00ff"),
+        ("control.math", b"calls.v1.control.math"),
+        ("workers", b"calls.v1.workers"),
+    ],
+)
+def test_where_messages_go(address: str, subject: bytes) -> None:
+    assert SUBJECTS.target(address) == subject
+
+
+def test_what_workers_subscribe_to_is_the_work_of_every_caller_and_of_no_other_namespace() -> None:
+    assert SUBJECTS.filter("work.math") == b"calls.v1.work.*.math.*"
+    assert SUBJECTS.filter("queue.math") == b"calls.v1.queue.*.math"
+    assert SUBJECTS.filter("suspect.math") == b"calls.v1.suspect.*.math"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "work.a b/c",
+        "work.a/*",
+        "inbox.a-b\r\nPUB x 0",
+        "inbox.>-1",
+        "inbox.-1",
+        "inbox.a",
+        "control.",
+        "work.ü/x",
+        "x" * 2_000,
+    ],
+)
+def test_what_no_subject_can_be_made_of_has_none(address: str) -> None:
+    assert SUBJECTS.target(address) is None
+
+
+@given(st.text())
+def test_a_subject_is_one_word_without_wildcards(text: str) -> None:
+    for kind in ("inbox", "peer", "work", "queue", "control"):
+        subject = SUBJECTS.target(f"{kind}.{text}")
+        assert subject is None or not set(subject) & set(b" \t\r\n*>\0")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "name"), [("calls.>", "ada"), ("", "ada"), ("calls", "a.b"), ("calls", ""), ("calls", "*")]
+)
+def test_a_prefix_or_name_that_is_none_is_refused(prefix: str, name: str) -> None:
+    with pytest.raises(ValueError, match="NATS subject"):
+        Subjects(prefix, name)
