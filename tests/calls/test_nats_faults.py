@@ -230,10 +230,10 @@ async def test_a_worker_is_killed_and_its_queries_go_to_another(stage: Stage) ->
 async def test_a_frozen_worker_loses_its_calls_and_its_late_answers_are_counted(stage: Stage) -> None:
     """Fault 8."""
     first = await stage.process("first")
-    pending = PendingRequestMap(await stage.end())
-    call = asyncio.create_task(error_of(pending.call("work.sleep", {"seconds": 0.3})))
-    await until(lambda: pending.in_flight == 1)
-    await asyncio.sleep(0.2)
+    end = await stage.end()
+    pending = PendingRequestMap(end)
+    call = asyncio.create_task(error_of(pending.call("work.sleep", {"seconds": 2.0})))
+    await until(lambda: any(waiting.worker for waiting in endpoint_of(end).waiting.values()))
     first.send_signal(signal.SIGSTOP)
     unsent = asyncio.create_task(error_of(pending.call("work.sleep", {"seconds": 0})))
     retried = asyncio.create_task(pending.call("work.sleep", {"seconds": 0}, retry=True))
