@@ -206,8 +206,10 @@ async def test_a_connection_breaks_under_load(stage: Stage, fault: str, whose: s
     if whose == "caller":
         assert {(end.code, end.details["executed"]) for end in mutations} == {(ErrorCode.UNAVAILABLE, "unknown")}
     else:
-        # Nobody told the callers, and the answers were sent when the worker was back.
-        assert not any(isinstance(end, CallError) for end in mutations)
+        # Nobody told the callers: the answers were sent when the worker was back, but for those on the wire at the cut.
+        lost = [end for end in mutations if isinstance(end, CallError)]
+        assert {(end.code, end.details["executed"]) for end in lost} <= {(ErrorCode.UNAVAILABLE, "unknown")}
+        assert len(lost) < len(mutations)
 
 
 async def test_a_worker_is_killed_and_its_queries_go_to_another(stage: Stage) -> None:
