@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import os
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
@@ -13,7 +15,9 @@ from operations.calls.hub import Hub
 from operations.calls.spoke import Spoke
 from operations.pubsub import Transport, nats
 from operations.pubsub.memory import MemoryTransport
-from tests.nats_server import shared_server
+from operations.pubsub.redis import RedisTransport
+from tests import nats_server
+from tests.redis_servers import shared_cluster, shared_server
 
 CALLER = Identity("ada", scopes=("read",))
 """Who makes the calls, on every bus: by its token where there are tokens, by its own word where it is trusted."""
@@ -58,11 +62,25 @@ class NatsBusUnderTest:
         self._prefix = f"t{next(_numbers)}"
 
     async def end(self, name: str = "caller") -> Transport:
-        transport = nats.connect(shared_server().url, name=name, prefix=self._prefix, trusted=True)
+        transport = nats.connect(nats_server.shared_server().url, name=name, prefix=self._prefix, trusted=True)
         return await self._stack.enter_async_context(transport)
 
 
 _numbers = itertools.count(1)
+
+
+class RedisBusUnderTest:
+    identity: Identity | None = CALLER
+
+    def __init__(self, url: str, stack: contextlib.AsyncExitStack) -> None:
+        self._url = url
+        self._stack = stack
+        self._prefix = os.urandom(8).hex()
+
+    async def end(self, name: str = "caller") -> Transport:
+        return await self._stack.enter_async_context(RedisTransport(self._url, prefix=self._prefix, trusted=True))
+
+
 TOKENS = StaticTokens(
     {
         "caller": Principal(CALLER),
@@ -94,9 +112,19 @@ async def nats_bus() -> AsyncIterator[Bus]:
         yield NatsBusUnderTest(stack)
 
 
+@contextlib.asynccontextmanager
+async def redis(engine: str, *, cluster: bool = False) -> AsyncIterator[Bus]:
+    server = shared_cluster(engine) if cluster else shared_server(engine)
+    async with contextlib.AsyncExitStack() as stack:
+        yield RedisBusUnderTest(server.url, stack)
+
+
 BUSES: dict[str, Callable[[], contextlib.AbstractAsyncContextManager[Bus]]] = {
     "memory": memory,
     "memory of bytes": memory_of_bytes,
     "websocket": websocket,
     "nats": nats_bus,
+    "redis": functools.partial(redis, "redis"),
+    "valkey": functools.partial(redis, "valkey"),
+    "redis cluster": functools.partial(redis, "redis", cluster=True),
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from operations import CallError, ErrorCode
-from operations.pubsub import websocket
+from operations.pubsub.framing import split
 from operations.pubsub.websocket import Connection, connect, serve
 from tests.http.certificates import Authority
 from tests.node_peers import npm_binary
@@ -205,7 +205,7 @@ async def test_a_connection_over_tls_and_a_certificate_of_another_authority(tmp_
 
 @pytest.mark.parametrize("batch", [b"\0", b"\0\0\0\0\x05ab", b"\0\0\0", b"\0\0\0\0\x01a\xff"])
 def test_a_batch_that_is_cut_short_gives_what_is_whole(batch: bytes) -> None:
-    assert all(message in (b"a", b"\0") for message in websocket._split(batch))
+    assert all(message in (b"a", b"\0") for message in split(batch))
 
 
 def test_a_missing_library_names_the_extra() -> None:

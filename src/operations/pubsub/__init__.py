@@ -113,8 +113,13 @@ _OPENERS = {
     "memory": "operations.pubsub.memory:connect",
     "nats": "operations.pubsub.nats:connect",
     "redis": "operations.pubsub.redis:connect",
+    "redis+cluster": "operations.pubsub.redis:connect",
+    "redis+sentinel": "operations.pubsub.redis:connect",
     "rediss": "operations.pubsub.redis:connect",
+    "rediss+cluster": "operations.pubsub.redis:connect",
+    "rediss+sentinel": "operations.pubsub.redis:connect",
     "tls": "operations.pubsub.nats:connect",
+    "unix": "operations.pubsub.redis:connect",
     # The only transport with a server of our own, which is a part of the call protocol.
     "ws": "operations.calls.spoke:Spoke",
     "wss": "operations.calls.spoke:Spoke",

@@ -1,7 +1,6 @@
 """WebSocket connections of bytes, over picows: one write per turn of the loop, liveness by pings, limits enforced.
 
-What several messages of one turn go to a peer that agreed to it, they go as one frame: a zero byte, then each message
-behind its length. A frame of one message is just that message.
+What several messages of one turn go to a peer that agreed to it, they go as one frame (see `framing`).
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-import struct
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import require_extra
+from operations.pubsub.framing import join, split
 
 try:
     import picows
@@ -33,9 +32,6 @@ _MOST_UNSENT = 64 << 20
 _BATCH_BYTES = 128 << 10
 _BATCH_MESSAGES = 64
 """How many messages wait for each other: with more, the peer would be idle until the last one is made."""
-_LENGTH = struct.Struct(">I")
-_pack_length = _LENGTH.pack
-_unpack_length = _LENGTH.unpack_from
 _HEADROOM = 1024
 
 
@@ -122,19 +118,15 @@ class Connection(picows.WSListener):
             self.abort("the peer reads too slowly")
 
     def _write_batches(self, messages: list[bytes]) -> None:
-        parts: list[bytes] = [b"\0"]
+        batch: list[bytes] = []
         size = 0
         for message in messages:
-            if size and size + len(message) > _BATCH_BYTES:
-                self._write(b"".join(parts))
-                parts, size = [b"\0"], 0
-            if len(message) > _BATCH_BYTES:
-                self._write(message)
-            else:
-                parts += (_pack_length(len(message)), message)
-                size += len(message)
-        if size:
-            self._write(b"".join(parts))
+            if batch and size + len(message) > _BATCH_BYTES:
+                self._write(join(batch))
+                batch, size = [], 0
+            batch.append(message)
+            size += len(message)
+        self._write(join(batch))
 
     def _write(self, frame: bytes) -> None:
         kind = picows.WSMsgType.TEXT if frame[:1] == b"{" else picows.WSMsgType.BINARY
@@ -192,7 +184,7 @@ class Connection(picows.WSListener):
         received = self._callbacks.received
         _intake.busy = True
         try:
-            messages = _split(data) if data[:1] == b"\0" else [data]
+            messages = split(data)
             self.received += len(messages)
             for message in messages:
                 received(self, message)
@@ -231,21 +223,6 @@ class _Intake:
 
 
 _intake = _Intake()
-
-
-def _split(batch: bytes) -> list[bytes]:
-    """The messages of one frame; what is cut short at its end is left out."""
-    messages = []
-    position, end = 1, len(batch)
-    while position + 4 <= end:
-        (size,) = _unpack_length(batch, position)
-        position += 4
-        if position + size > end:
-            messages.append(b"\0")
-            break
-        messages.append(batch[position : position + size])
-        position += size
-    return messages
 
 
 def _settings(heartbeat: float, max_payload: int) -> dict[str, Any]:

@@ -1,0 +1,7 @@
+"""The Redis transport, on a thin connection of its own over hiredis: `connect("redis://127.0.0.1:6379")`."""
+
+from operations.pubsub.redis.transport import RedisTransport
+
+connect = RedisTransport
+
+__all__ = ["RedisTransport", "connect"]

@@ -1,0 +1,228 @@
+"""One connection to one Redis server: commands go out together, replies come back in order, pushes in between."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from operations.errors import CallError, ErrorCode
+from operations.pubsub import require_extra
+from operations.pubsub.redis.address import Node, RedisAddress
+
+try:
+    import hiredis
+except ImportError:  # pragma: no cover  # the message is tested in a process of its own
+    raise require_extra("hiredis", "redis") from None
+
+Reply = Any
+Then = Callable[[Reply], None]
+"""What to do with the reply of a command; an error of the server is a reply too."""
+ReplyError = hiredis.ReplyError
+
+
+def pack(*command: bytes) -> bytes:
+    """A command as it is written."""
+    return hiredis.pack_command(command)  # type: ignore[arg-type, no-any-return]
+
+
+_NOTHING = object()
+_MOST_UNSENT = 64 << 20
+_CONNECT_SECONDS = 5.0
+SILENT_BEATS = 3
+"""How many heartbeats a server may be silent before it counts as lost."""
+
+
+class Owner(Protocol):
+    """Whoever uses a connection."""
+
+    def begin_reading(self) -> None:
+        """Replies are about to be handed out: what they make somebody send can wait for the last of them."""
+
+    def end_reading(self) -> None:
+        """They were handed out."""
+
+    def pushed(self, channel: bytes, message: bytes) -> None:
+        """A message came on a channel."""
+
+    def lost(self, connection: Connection, reason: str) -> None:
+        """The connection is gone, and not because it was closed from here."""
+
+
+class Connection(asyncio.Protocol):
+    """A pipeline of commands, each with what to do with its reply."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.server: dict[str, Any] = {}
+        """What the server said of itself: version, role, the id of this connection."""
+        self._owner = owner
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._transport: Any = None
+        self._waiting: deque[tuple[Then | None, bytes | None]] = deque()
+        self._outbox: list[bytes] = []
+        self._silent = 0
+        self._reason = ""
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether commands can be sent."""
+        return self._transport is not None and not self._gone.done()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every command was answered."""
+        return not self._waiting
+
+    def put(self, command: bytes, then: Then | None = None, *, again: bool = False) -> None:
+        """Add a command to the next write; one to be sent `again` is kept until it is answered."""
+        self._outbox.append(command)
+        self._waiting.append((then, command if again else None))
+
+    def flush(self) -> None:
+        """Write what was put."""
+        if not self._outbox:
+            return
+        outbox, self._outbox = self._outbox, []
+        if self.is_open:
+            self._transport.write(b"".join(outbox))
+            if self._transport.get_write_buffer_size() > _MOST_UNSENT:
+                self.abort("the server reads too slowly")
+
+    def run(self, command: bytes, then: Then | None = None) -> None:
+        """Send one command now."""
+        self.put(command, then)
+        self.flush()
+
+    async def ask(self, *command: str | bytes | int) -> Reply:
+        """Send one command and wait for its reply; an error of the server is raised."""
+        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.run(pack(*map(_bytes, command)), lambda reply: None if answered.done() else answered.set_result(reply))
+        await asyncio.wait((answered, self._gone), timeout=_CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if not answered.done():
+            raise ConnectionError(self._reason or "the server does not answer")
+        reply = answered.result()
+        if isinstance(reply, ReplyError):
+            raise reply
+        return reply
+
+    def beat(self) -> None:
+        """Ask a silent server whether it is there, and give up one that stays silent."""
+        self._silent += 1
+        if self._silent > SILENT_BEATS:
+            self.abort("the server gives no sign of life")
+        elif self.is_idle:
+            self.run(b"*1\r\n$4\r\nPING\r\n")
+
+    def take_unanswered(self) -> list[bytes]:
+        """The commands to be sent again, if nobody answered them."""
+        commands = [command for _, command in self._waiting if command is not None]
+        self._waiting.clear()
+        return commands
+
+    def abort(self, reason: str) -> None:
+        """Cut the connection at once; its owner is told."""
+        if self.is_open:
+            self._reason = self._reason or reason
+            self._transport.abort()
+
+    async def close(self, *, within: float = 1.0) -> None:
+        """Wait until every command was answered, then close; the owner is not told."""
+        if not self.is_open:
+            return
+        self._reason = "closed"
+        if within > 0 and not self.is_idle:
+            answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.run(b"*1\r\n$4\r\nPING\r\n", lambda _: None if answered.done() else answered.set_result(None))
+            await asyncio.wait((answered, self._gone), timeout=within, return_when=asyncio.FIRST_COMPLETED)
+        self._transport.abort()
+        await asyncio.wait((self._gone,), timeout=1.0)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio."""
+        self._silent = 0
+        reader, waiting = self._reader, self._waiting
+        self._owner.begin_reading()
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not _NOTHING:
+                if type(reply) is hiredis.PushNotification:
+                    if reply[0] == b"message":
+                        self._owner.pushed(reply[1], reply[2])
+                        continue
+                    if reply[0] not in (b"subscribe", b"unsubscribe"):
+                        continue
+                if not waiting:
+                    # Only what comes before the server has read a command, such as "too many clients".
+                    self.abort(str(reply))
+                    return
+                then, _ = waiting.popleft()
+                if then is not None:
+                    then(reply)
+        except hiredis.ProtocolError as error:
+            self.abort(f"the server does not speak RESP3: {error}")
+        finally:
+            self._owner.end_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by asyncio."""
+        if not self._gone.done():
+            self._gone.set_result(None)
+        if self._reason != "closed":
+            self._reason = self._reason or (f"{exc}" if exc is not None else "the server closed the connection")
+            self._owner.lost(self, self._reason)
+
+
+async def dial(
+    node: Node, owner: Owner, address: RedisAddress, *, tls: ssl.SSLContext | None, name: str, sentinel: bool = False
+) -> Connection:
+    """Connect and say who we are; a refusal is `ACCESS_DENIED`, a server that is not there an OSError."""
+    loop = asyncio.get_running_loop()
+    connection = Connection(owner)
+    async with asyncio.timeout(_CONNECT_SECONDS):
+        if node.port:
+            await loop.create_connection(
+                lambda: connection, node.host, node.port, ssl=tls, server_hostname=node.host if tls else None
+            )
+        else:
+            await loop.create_unix_connection(lambda: connection, node.host)
+    try:
+        await _greet(connection, address, name, sentinel=sentinel)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            await connection.close(within=0)
+        raise
+    return connection
+
+
+async def _greet(connection: Connection, address: RedisAddress, name: str, *, sentinel: bool) -> None:
+    username = address.sentinel_username if sentinel else address.username
+    password = address.sentinel_password if sentinel else address.password
+    login = ("AUTH", username or "default", password) if password is not None else ()
+    try:
+        reply = await connection.ask("HELLO", "3", *login, "SETNAME", name)
+    except ReplyError as error:
+        text = str(error)
+        if text.startswith(("WRONGPASS", "NOAUTH", "NOPERM")):
+            raise CallError(ErrorCode.ACCESS_DENIED, f"Redis refused the connection: {text}") from None
+        if text.startswith(("ERR unknown command", "NOPROTO")):
+            raise CallError(ErrorCode.UNAVAILABLE, f"Redis 6.2 or later is needed: {text}") from None
+        raise ConnectionError(text) from None
+    connection.server = {key.decode(): _text(value) for key, value in dict(reply).items()}
+    if address.database and not sentinel:
+        await connection.ask("SELECT", address.database)
+
+
+def _bytes(value: str | bytes | int) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _text(value: Any) -> Any:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,163 @@
+"""Life: one time of being connected, from finding the servers to losing any of them. The next one begins afresh."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Sequence
+from typing import Protocol
+
+from operations.pubsub.redis.address import Node, RedisAddress
+from operations.pubsub.redis.connection import Connection, ReplyError, Then, dial
+from operations.pubsub.redis.scripts import Script
+from operations.pubsub.redis.topology import Surveyor, Topology, check_role
+
+_FATAL = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED")
+
+
+class Listener(Protocol):
+    """Whoever lives by it."""
+
+    def begin_reading(self) -> None:
+        """Messages are about to be handed out."""
+
+    def end_reading(self) -> None:
+        """They were handed out."""
+
+    def pushed(self, channel: bytes, message: bytes) -> None:
+        """A message came on a channel."""
+
+
+class Life:
+    """The connections of one peer: the main one, which also listens, one for each other master, and those that block.
+
+    The loss of any of them ends them all: what was on its way may be lost, and whoever waits for it is told.
+    """
+
+    def __init__(
+        self, listener: Listener, address: RedisAddress, surveyor: Surveyor, tls: ssl.SSLContext | None, name: str
+    ) -> None:
+        self.reason = ""
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.topology = Topology(address.nodes)
+        self._listener = listener
+        self._address = address
+        self._surveyor = surveyor
+        self._tls = tls
+        self._name = name
+        self._masters: dict[Node, Connection] = {}
+        self._blocking: dict[Connection, Node] = {}
+
+    @property
+    def main(self) -> Connection:
+        """The connection that publishes and listens."""
+        return self._masters[self.topology.masters[0]]
+
+    @property
+    def is_on(self) -> bool:
+        """Whether no server was lost yet."""
+        return not self.ended.done()
+
+    @property
+    def server_version(self) -> int:
+        """The major version of the server."""
+        version = str(self.main.server.get("version", "6")).partition(".")[0]
+        return int(version) if version.isdigit() else 6
+
+    async def begin(self) -> None:
+        """Find the servers and connect to them all."""
+        self.topology = await self._surveyor.survey()
+        for node in self.topology.masters:
+            self._masters[node] = await self._dial(node)
+            check_role(self._masters[node], node)
+
+    async def open_blocking(self, key: bytes) -> Connection:
+        """One more connection, to the server that has a key: for commands that wait there."""
+        node = self.topology.node(key)
+        connection = await self._dial(node)
+        if not self.is_on:
+            await connection.close(within=0)
+            raise ConnectionError(self.reason)
+        self._blocking[connection] = node
+        return connection
+
+    async def close_blocking(self, connection: Connection) -> None:
+        """One of these is no longer needed."""
+        self._blocking.pop(connection, None)
+        await connection.close(within=0)
+
+    def beside(self, blocking: Connection) -> Connection:
+        """The connection that does not block, to the same server."""
+        return self._masters[self._blocking[blocking]]
+
+    async def _dial(self, node: Node) -> Connection:
+        return await dial(node, self, self._address, tls=self._tls, name=self._name)
+
+    def at(self, key: bytes) -> Connection:
+        """The connection to the server that has a key."""
+        return self._masters[self.topology.node(key)]
+
+    def put(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], then: Then) -> None:
+        """Run a script where its keys are; a slot that moved is followed, a server that lost its part ends the life."""
+
+        def check(reply: object) -> None:
+            if isinstance(reply, ReplyError):
+                text = str(reply)
+                if text.startswith("MOVED") and self._follow(text):
+                    script.put(self.at(keys[0]), keys, arguments, check)
+                    self.at(keys[0]).flush()
+                    return
+                if text.startswith((*_FATAL, "MOVED", "ASK")):
+                    then(reply)
+                    self.end(text)
+                    return
+            then(reply)
+
+        script.put(self.at(keys[0]), keys, arguments, check)
+
+    def _follow(self, text: str) -> bool:
+        _, slot, place = text.split(" ")[:3]
+        host, _, port = place.rpartition(":")
+        return self.topology.move(int(slot), Node(host or self.topology.masters[0].host, int(port)))
+
+    def flush(self) -> None:
+        """Write what was put, everywhere."""
+        for connection in self._masters.values():
+            connection.flush()
+
+    def beat(self) -> None:
+        """See whether every server is there."""
+        for connection in [*self._masters.values(), *self._blocking]:
+            connection.beat()
+
+    def begin_reading(self) -> None:
+        """A connection hands out replies."""
+        self._listener.begin_reading()
+
+    def end_reading(self) -> None:
+        """It handed them out."""
+        self._listener.end_reading()
+
+    def pushed(self, channel: bytes, message: bytes) -> None:
+        """A message came on a channel."""
+        self._listener.pushed(channel, message)
+
+    def lost(self, connection: Connection, reason: str) -> None:
+        """One connection is gone, and so are the others."""
+        self.end(reason)
+
+    def end(self, reason: str) -> None:
+        """It is over."""
+        if not self.ended.done():
+            self.reason = reason
+            self.ended.set_result(None)
+
+    async def close(self, *, within: float) -> list[bytes]:
+        """Close every connection; what is to be published again in the next life."""
+        self.end("closed")
+        unanswered = self.main.take_unanswered() if self._masters and within == 0 else []
+        for connection in [*self._blocking, *self._masters.values()]:
+            with contextlib.suppress(Exception):
+                await connection.close(within=within)
+        return unanswered

@@ -1,0 +1,145 @@
+"""Taker: takes requests out of the queues of a worker's namespaces, on a connection that may wait there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from operations.pubsub.redis.connection import Connection, Reply, ReplyError, pack
+from operations.pubsub.redis.life import Life
+
+_MOST_AT_ONCE = 64
+_BATCH_SECONDS = 0.002
+_FLUSH_SECONDS = 0.001
+
+Taken = Callable[[bytes, bytes], None]
+"""Given the key of a queue and a request that was in it."""
+
+
+class Taker:
+    """One blocking question after the other: what is there in these queues?
+
+    It takes as much at once as is worked off in two milliseconds, so that a worker with slow handlers leaves the rest
+    to others, and one with fast handlers need not ask for each request.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        life: Life,
+        *,
+        taken: Taken,
+        flush: Callable[[], None],
+        seconds: float,
+    ) -> None:
+        self.keys: list[bytes] = []
+        self._connection = connection
+        self._life = life
+        self._taken = taken
+        self._flush = flush
+        self._wait = f"{seconds:g}".encode()
+        self._takes_many = life.server_version >= 7
+        self._pace = 0.0
+        self._asked = False
+        self._stopped: asyncio.Future[None] | None = None
+
+    def add(self, key: bytes) -> None:
+        """Take from one more queue."""
+        self.wake()
+        self.keys.append(key)
+        self.ask()
+
+    def wake(self) -> None:
+        """Have the server answer a question that waits: there is another one to ask."""
+        if self._asked:
+            wake(self._life, self._connection)
+
+    def ask(self) -> None:
+        """Ask, unless that was done."""
+        if self._asked or not self.keys or self._stopped is not None:
+            return
+        self._asked = True
+        if self._takes_many:
+            count = b"%d" % self._worth_taking()
+            command = pack(b"BLMPOP", self._wait, b"%d" % len(self.keys), *self.keys, b"LEFT", b"COUNT", count)
+            self._connection.run(command, self._got_many)
+        else:
+            self._connection.run(pack(b"BLPOP", *self.keys, self._wait), self._got_one)
+
+    async def stop(self) -> None:
+        """Ask no more, and return once the last answer came."""
+        self._stopped = asyncio.get_running_loop().create_future()
+        for _ in range(40):
+            if not self._asked or not self._connection.is_open:
+                return
+            self.wake()
+            # The server may come to read this before the question it is about.
+            await asyncio.wait((self._stopped,), timeout=0.05)
+
+    def _worth_taking(self) -> int:
+        return max(1, min(_MOST_AT_ONCE, int(_BATCH_SECONDS / self._pace))) if self._pace else _MOST_AT_ONCE
+
+    def _got_many(self, reply: Reply) -> None:
+        if self._is_unusable(reply):
+            return
+        if reply is not None:
+            self._deliver(reply[0], reply[1])
+        self._next(None if reply is None else reply[0])
+
+    def _got_one(self, reply: Reply) -> None:
+        if self._is_unusable(reply):
+            return
+        if reply is None:
+            self._next()
+            return
+        key, request = reply
+        self._deliver(key, (request,))
+        more = self._worth_taking() - 1
+        if more == 0 or self._stopped is not None:
+            self._next(key)
+        else:
+            self._connection.run(pack(b"LPOP", key, b"%d" % more), lambda rest: self._got_rest(key, rest))
+
+    def _got_rest(self, key: bytes, reply: Reply) -> None:
+        if self._is_unusable(reply):
+            return
+        if reply is not None:
+            self._deliver(key, reply)
+        self._next(key)
+
+    def _next(self, served: bytes | None = None) -> None:
+        if served is not None and len(self.keys) > 1 and served in self.keys:
+            # The first queue that has anything is served: each has its turn to be the first.
+            self.keys.remove(served)
+            self.keys.append(served)
+        self._asked = False
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.set_result(None)
+        self.ask()
+
+    def _deliver(self, key: bytes, requests: Sequence[bytes]) -> None:
+        begun = flushed = time.perf_counter()
+        for request in requests:
+            self._taken(key, request)
+            now = time.perf_counter()
+            if now - flushed > _FLUSH_SECONDS:
+                # The answer of a handler that took its time does not wait for those of the next ones.
+                self._flush()
+                flushed = now
+        taken = (time.perf_counter() - begun) / len(requests)
+        self._pace += (taken - self._pace) / 4 if self._pace else taken
+
+    def _is_unusable(self, reply: Any) -> bool:
+        if isinstance(reply, ReplyError):
+            self._asked = False
+            self._life.end(str(reply))
+            return True
+        return False
+
+
+def wake(life: Life, connection: Connection) -> None:
+    """Have the server answer a question that waits on a connection, with what there is."""
+    if connection.is_open and life.is_on:
+        life.beside(connection).run(pack(b"CLIENT", b"UNBLOCK", b"%d" % connection.server["id"]))

@@ -1,0 +1,142 @@
+"""Which server has what: one server, the master that sentinels name, or the masters of a cluster by slot."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from typing import Any
+
+from operations.pubsub.redis.address import Node, RedisAddress
+from operations.pubsub.redis.connection import Connection, ReplyError, dial
+
+SLOTS = 16_384
+
+
+class Topology:
+    """The masters, and for a cluster which of them has which slot."""
+
+    def __init__(self, masters: Iterable[Node], slots: list[Node] | None = None) -> None:
+        self.masters = list(dict.fromkeys(masters))
+        self._slots = slots
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether keys are spread over several servers."""
+        return self._slots is not None
+
+    def slot(self, key: bytes) -> int:
+        """The slot of a key; 0 where there are none."""
+        return slot_of(key) if self._slots is not None else 0
+
+    def node(self, key: bytes) -> Node:
+        """The server that has a key."""
+        return self.masters[0] if self._slots is None else self._slots[slot_of(key)]
+
+    def move(self, slot: int, node: Node) -> bool:
+        """A slot moved; whether to a server that is known."""
+        if self._slots is None or node not in self.masters:
+            return False
+        self._slots[slot] = node
+        return True
+
+
+class Surveyor:
+    """Finds the servers anew each time they are connected to, for they may have changed their parts."""
+
+    def __init__(self, address: RedisAddress, tls: ssl.SSLContext | None, name: str) -> None:
+        self._address = address
+        self._tls = tls
+        self._name = name
+        self._known: list[Node] = list(address.nodes)
+
+    async def survey(self) -> Topology:
+        """Where the masters are now."""
+        if self._address.arrangement == "single":
+            return Topology(self._address.nodes)
+        find = self._find_master if self._address.arrangement == "sentinel" else self._find_slots
+        problems = []
+        for node in list(self._known):
+            try:
+                return await find(node)
+            except (OSError, ReplyError, EOFError) as error:
+                problems.append(f"{node}: {str(error) or type(error).__name__}")
+                # The next try begins with one that may answer.
+                self._known.append(self._known.pop(self._known.index(node)))
+        raise ConnectionError("; ".join(problems))
+
+    async def _find_master(self, node: Node) -> Topology:
+        reply = await self._ask(node, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._address.service)
+        if not reply:
+            raise ConnectionError(f"no sentinel knows the service {self._address.service!r}")
+        return Topology([Node(reply[0].decode(), int(reply[1]))])
+
+    async def _find_slots(self, node: Node) -> Topology:
+        ranges = await self._ask(node, "CLUSTER", "SLOTS")
+        slots: list[Node | None] = [None] * SLOTS
+        known = list(self._address.nodes)
+        for first, last, master, *replicas in ranges:
+            owner = _node(master, node)
+            slots[first : last + 1] = [owner] * (last + 1 - first)
+            known += [owner, *(_node(replica, node) for replica in replicas)]
+        if None in slots:
+            raise ConnectionError(f"the cluster has no server for {slots.count(None):,} of its slots")
+        self._known = list(dict.fromkeys(known))
+        return Topology([each for each in slots if each is not None], [each for each in slots if each is not None])
+
+    async def _ask(self, node: Node, *command: str) -> Any:
+        sentinel = self._address.arrangement == "sentinel"
+        connection = await dial(node, _Idle(), self._address, tls=self._tls, name=self._name, sentinel=sentinel)
+        try:
+            return await connection.ask(*command)
+        finally:
+            await connection.close(within=0)
+
+
+def check_role(connection: Connection, node: Node) -> None:
+    """Refuse a server that only copies another: what is written must be written to the master."""
+    if connection.server.get("role", "master") != "master":
+        raise ConnectionError(f"{node} is a replica")
+
+
+def _node(parts: Any, asked: Node) -> Node:
+    """A server as the cluster describes it; an empty host is the one that was asked."""
+    host = parts[0].decode() if parts[0] else ""
+    return Node(host if host not in ("", "?") else asked.host, int(parts[1]))
+
+
+class _Idle:
+    """The owner of a connection that is asked one question."""
+
+    def begin_reading(self) -> None: ...
+
+    def end_reading(self) -> None: ...
+
+    def pushed(self, channel: bytes, message: bytes) -> None: ...
+
+    def lost(self, connection: Connection, reason: str) -> None: ...
+
+
+def _make_table() -> list[int]:
+    table = []
+    for byte in range(256):
+        crc = byte << 8
+        for _ in range(8):
+            crc = (crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1
+        table.append(crc & 0xFFFF)
+    return table
+
+
+_CRC = _make_table()
+
+
+def slot_of(key: bytes) -> int:
+    """The slot of a key in a cluster: of what is in its first braces, where there is anything."""
+    start = key.find(b"{")
+    if start >= 0:
+        end = key.find(b"}", start + 1)
+        if end > start + 1:
+            key = key[start + 1 : end]
+    crc = 0
+    for byte in key:
+        crc = ((crc << 8) & 0xFFFF) ^ _CRC[(crc >> 8) ^ byte]
+    return crc % SLOTS
