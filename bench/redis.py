@@ -83,7 +83,7 @@ class Raw(asyncio.Protocol):
     def __init__(self, receive: Callable[[Raw, bytes], None]) -> None:
         import hiredis
 
-        self._pack = hiredis.pack_command
+        self._pack: Any = hiredis.pack_command
         self._reader = hiredis.Reader(notEnoughData=self)
         self._push = hiredis.PushNotification
         self._receive = receive
@@ -95,7 +95,7 @@ class Raw(asyncio.Protocol):
     def command(self, *parts: Any) -> None:
         if not self._outbox:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._outbox.append(self._pack(parts))  # type: ignore[arg-type]
+        self._outbox.append(self._pack(parts))
 
     def _flush(self) -> None:
         outbox, self._outbox = self._outbox, []
@@ -137,7 +137,8 @@ async def call_raw(url: str, concurrency: int) -> Figures:
         key = struct.pack(">Q", next(numbers))
         future = futures[key] = loop.create_future()
         raw.command("PUBLISH", "raw-in", key + body)
-        return await future
+        answer: bytes = await future
+        return answer
 
     return await measure(call, concurrency)
 
@@ -149,10 +150,10 @@ async def serve_faststream(url: str) -> None:
 
     broker = RedisBroker(url)
 
-    @broker.subscriber(list="faststream-echo")
     async def answer(text: str) -> str:
         return text
 
+    broker.subscriber(list="faststream-echo")(answer)
     app = FastStream(broker)
     task = asyncio.create_task(app.run(log_level=50))
     await asyncio.sleep(1.0)

@@ -79,6 +79,7 @@ class JWTTokens:
     """Signed tokens: `sub` is the identity, `scope` or `scopes` its scopes, `namespaces` where it may register.
 
     `speaksForCallers` lets a worker make nested calls as its callers.
+    `key` is the key of the algorithm (a secret, a public key, its PEM), or a JWKS as a dict, whose key the token names.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class JWTTokens:
         except ImportError:
             raise require_extra("PyJWT", "ws") from None
         self._jwt = jwt
+        self._keys = jwt.PyJWKSet.from_dict(dict(key)) if isinstance(key, Mapping) and "keys" in key else None
         self._key = key
         self._options: dict[str, Any] = {"algorithms": list(algorithms), "leeway": leeway}
         if issuer is not None:
@@ -107,7 +109,9 @@ class JWTTokens:
         if not token:
             raise _denied("no token")
         try:
-            claims = self._jwt.decode(token, self._key, options={"require": ["sub", "exp"]}, **self._options)
+            claims = self._jwt.decode(
+                token, self._find_key(token), options={"require": ["sub", "exp"]}, **self._options
+            )
         except self._jwt.PyJWTError as error:
             raise _denied(f"an invalid token ({error})") from None
         scopes = claims.get("scopes", claims.get("scope", ()))
@@ -119,6 +123,16 @@ class JWTTokens:
         )
         speaks = claims.get("speaksForCallers") is True
         return Principal(identity, _texts(claims.get("namespaces")), float(claims["exp"]), speaks)
+
+    def _find_key(self, token: str) -> Any:
+        """The one key, or of several the one that the token's header names."""
+        if self._keys is None:
+            return self._key
+        name = self._jwt.get_unverified_header(token).get("kid")
+        for key in self._keys.keys:
+            if key.key_id == name:
+                return key
+        raise self._jwt.InvalidTokenError(f"no key has the id {name!r}")
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -287,11 +287,12 @@ class CallHandler:
         source = self.transport.capabilities.identity
         if source == "caller":
             return claimed
-        if claimed is not None:
-            self.counters.forged += 1
+        identity = event.identity if source == "hub" else None
         if self._identify is not None:
-            return self._identify(event)
-        return event.identity if source == "hub" else None
+            identity = self._identify(event)
+        if claimed is not None and claimed != identity:
+            self.counters.forged += 1
+        return identity
 
     def _accept(self) -> None:
         """Tell the callers of what has run for a while which worker has it."""

@@ -13,6 +13,7 @@ from operations.pubsub.redis.life import Life
 _MOST_AT_ONCE = 64
 _BATCH_SECONDS = 0.002
 _FLUSH_SECONDS = 0.001
+_WORTH_ASKING_AHEAD = 16
 
 Taken = Callable[[bytes, bytes], None]
 """Given the key of a queue and a request that was in it."""
@@ -43,6 +44,7 @@ class Taker:
         self._takes_many = life.server_version >= 7
         self._pace = 0.0
         self._asked = False
+        self._rest = False
         self._stopped: asyncio.Future[None] | None = None
 
     def add(self, key: bytes) -> None:
@@ -72,7 +74,7 @@ class Taker:
         """Ask no more, and return once the last answer came."""
         self._stopped = asyncio.get_running_loop().create_future()
         for _ in range(40):
-            if not self._asked or not self._connection.is_open:
+            if not (self._asked or self._rest) or not self._connection.is_open:
                 return
             self.wake()
             # The server may come to read this before the question it is about.
@@ -82,42 +84,52 @@ class Taker:
         return max(1, min(_MOST_AT_ONCE, int(_BATCH_SECONDS / self._pace))) if self._pace else _MOST_AT_ONCE
 
     def _got_many(self, reply: Reply) -> None:
+        self._asked = False
         if self._is_unusable(reply):
             return
         if reply is not None:
-            self._deliver(reply[0], reply[1])
-        self._next(None if reply is None else reply[0])
+            key, requests = reply
+            self._ask_ahead(key)
+            self._deliver(key, requests)
+        self._go_on()
 
     def _got_one(self, reply: Reply) -> None:
+        self._asked = False
         if self._is_unusable(reply):
             return
-        if reply is None:
-            self._next()
-            return
-        key, request = reply
-        self._deliver(key, (request,))
-        more = self._worth_taking() - 1
-        if more == 0 or self._stopped is not None:
-            self._next(key)
-        else:
-            self._connection.run(pack(b"LPOP", key, b"%d" % more), lambda rest: self._got_rest(key, rest))
+        if reply is not None:
+            key, request = reply
+            more = self._worth_taking() - 1
+            if more and self._stopped is None:
+                self._rest = True
+                self._connection.put(pack(b"LPOP", key, b"%d" % more), lambda rest: self._got_rest(key, rest))
+            self._ask_ahead(key)
+            self._connection.flush()
+            self._deliver(key, (request,))
+        self._go_on()
 
     def _got_rest(self, key: bytes, reply: Reply) -> None:
+        self._rest = False
         if self._is_unusable(reply):
             return
         if reply is not None:
             self._deliver(key, reply)
-        self._next(key)
+        self._go_on()
 
-    def _next(self, served: bytes | None = None) -> None:
-        if served is not None and len(self.keys) > 1 and served in self.keys:
+    def _ask_ahead(self, served: bytes) -> None:
+        """Ask before what came is worked off, if that takes no time worth mentioning."""
+        if len(self.keys) > 1 and served in self.keys:
             # The first queue that has anything is served: each has its turn to be the first.
             self.keys.remove(served)
             self.keys.append(served)
-        self._asked = False
-        if self._stopped is not None and not self._stopped.done():
+        if self._worth_taking() >= _WORTH_ASKING_AHEAD:
+            self.ask()
+
+    def _go_on(self) -> None:
+        if not self._rest:
+            self.ask()
+        if self._stopped is not None and not self._asked and not self._rest and not self._stopped.done():
             self._stopped.set_result(None)
-        self.ask()
 
     def _deliver(self, key: bytes, requests: Sequence[bytes]) -> None:
         begun = flushed = time.perf_counter()
@@ -133,7 +145,6 @@ class Taker:
 
     def _is_unusable(self, reply: Any) -> bool:
         if isinstance(reply, ReplyError):
-            self._asked = False
             self._life.end(str(reply))
             return True
         return False

@@ -34,6 +34,7 @@ MAX_PAYLOAD = 16 << 20
 _BATCH_BYTES = 128 << 10
 _BATCH_MESSAGES = 64
 _MOST_PUSHED = 256
+_MOST_HELD = 32
 _MOST_KEPT = 16 << 20
 _KEPT_SECONDS = 30.0
 _CAPABILITIES = Capabilities(
@@ -86,6 +87,7 @@ class RedisTransport:
         self._surveyor = Surveyor(self.address, self._tls, self.peer)
         self._outbox: dict[str, _Sent] = {}
         self._reading = False
+        self._scheduled = False
         self._unsettled = 0
         self._listeners: dict[bytes, list[Receive]] = {}
         self._refusal: Refused | None = None
@@ -128,11 +130,15 @@ class RedisTransport:
             return
         waiting = self._outbox.get(address)
         if waiting is None:
-            if not self._outbox and not self._reading:
-                asyncio.get_running_loop().call_soon(self.flush)
+            if not self._scheduled and not self._reading:
+                self._scheduled = True
+                asyncio.get_running_loop().call_soon(self._flush_turn)
             self._outbox[address] = [(message, undelivered)]
         else:
             waiting.append((message, undelivered))
+            if len(waiting) >= _MOST_HELD:
+                # Whoever gets these can begin while the rest of the turn is still being made.
+                self.flush()
 
     def store(
         self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
@@ -143,6 +149,10 @@ class RedisTransport:
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
         """Be given what is stored at an address, at most `limit` messages at a time, shared with all other takers."""
         return self._stored.take(address, take, limit)
+
+    def _flush_turn(self) -> None:
+        self._scheduled = False
+        self.flush()
 
     def flush(self) -> None:
         """Write what was sent."""

@@ -1,0 +1,350 @@
+"""Signed identities: who is believed on a bus that many can write to, and everything that must not be."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import jwt
+import msgspec
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from operations import AccessControl, CallError, ErrorCode, Identity, OperationContext, OperationRegistry, operation
+from operations.calls import CallHandler, PendingRequestMap
+from operations.calls.authentication import JWTTokens
+from operations.calls.codec import JSON
+from operations.calls.events import CallRequested
+from operations.calls.signing import Session, SignedTransport, SigningSecret
+from operations.pubsub import Capabilities, Transport, Undelivered
+from operations.pubsub.memory import MemoryTransport
+from operations.pubsub.redis import RedisTransport
+from operations.testing import error_of
+from tests.redis_servers import shared_server
+
+KEY = "k" * 32
+SECRET = SigningSecret(b"s" * 32)
+TOKENS = JWTTokens(KEY, algorithms=["HS256"], audience="shop")
+UNTRUSTED = Capabilities(knows_no_responders=True, tracks_peers=True, groups=True, ordered=True, identity="none")
+
+
+def token(key: Any = KEY, algorithm: str = "HS256", headers: dict[str, Any] | None = None, **claims: Any) -> str:
+    default = {"sub": "ada", "scope": "read", "aud": "shop", "exp": time.time() + 600}
+    return jwt.encode(default | claims, key, algorithm, headers)
+
+
+@operation(id="who.am_i", type="query")
+async def who_am_i(context: OperationContext) -> str | None:
+    return context.identity.id if context.identity is not None else None
+
+
+@operation(id="secret.read", type="query", access_control=AccessControl(required_scopes=("read",)))
+async def read_secret(number: int = 0) -> int:
+    return 42 + number
+
+
+@operation(id="chain.ask", type="query")
+async def ask(context: OperationContext) -> Any:
+    return (await context.env["who"]["am_i"]()).data
+
+
+Wire = Callable[[], Awaitable[Transport]]
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def wire(request: pytest.FixtureRequest) -> AsyncIterator[Wire]:
+    """Ends of one bus that believes nobody."""
+    ends: list[RedisTransport] = []
+    first = MemoryTransport(direct=False, capabilities=UNTRUSTED)
+    prefix = os.urandom(8).hex()
+
+    async def end() -> Transport:
+        if request.param == "memory":
+            return first.join()
+        ends.append(await RedisTransport(shared_server("redis").url, prefix=prefix).__aenter__())
+        return ends[-1]
+
+    yield end
+    for transport in ends:
+        await transport.close()
+
+
+class Yard:
+    """A worker that checks signatures, and callers of all kinds."""
+
+    def __init__(self, wire: Wire, worker: SignedTransport, handler: CallHandler) -> None:
+        self.wire = wire
+        self.worker = worker
+        self.handler = handler
+
+    async def call(self, operation_id: str, session: Session | None = None, **options: Any) -> Any:
+        transport = await self.wire()
+        if session is not None:
+            transport = SignedTransport(transport, session=session)
+        pending = PendingRequestMap(transport)
+        return (await pending.call(operation_id, options.pop("input", None), wait=True, **options)).data
+
+
+@pytest.fixture
+async def yard(wire: Wire) -> AsyncIterator[Yard]:
+    async with serving(wire, TOKENS) as yard:
+        yield yard
+
+
+class serving:
+    def __init__(self, wire: Wire, tokens: Any, *, required: bool = False) -> None:
+        self._wire, self._tokens, self._required = wire, tokens, required
+
+    async def __aenter__(self) -> Yard:
+        signed = SignedTransport(await self._wire(), secret=SECRET, tokens=self._tokens, required=self._required)
+        registry = OperationRegistry([who_am_i, read_secret])
+        self._handler = CallHandler(registry, signed, identify=signed.identify)
+        return Yard(self._wire, signed, self._handler)
+
+    async def __aexit__(self, *problem: object) -> None:
+        await self._handler.close()
+
+
+async def test_the_identity_of_a_signed_call_is_its_tokens(yard: Yard) -> None:
+    session = SECRET.session(token())
+    assert await yard.call("who.am_i", session) == "ada"
+    assert await yard.call("secret.read", session) == 42
+    assert await yard.call("secret.read", session, input={"number": 1}) == 43
+    assert yard.worker.refusals == {}
+
+
+async def test_without_a_signature_nobody_is_anybody(yard: Yard) -> None:
+    assert await yard.call("who.am_i") is None
+    error = await error_of(yard.call("secret.read"))
+    assert (error.code, error.details["missingScopes"]) == (ErrorCode.ACCESS_DENIED, ["read"])
+
+
+async def test_signatures_can_be_required(wire: Wire) -> None:
+    async with serving(wire, TOKENS, required=True) as yard:
+        error = await error_of(yard.call("who.am_i"))
+        assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "UNSIGNED")
+        assert yard.worker.refusals == {"unsigned": 1}
+
+
+async def test_an_identity_in_a_payload_is_not_believed(wire: Wire, yard: Yard) -> None:
+    liar = await wire()
+    capabilities = msgspec.structs.replace(liar.capabilities, claims_identity=True)
+    liar.capabilities = capabilities  # type: ignore[misc]
+    pending = PendingRequestMap(liar)
+    claimed = Identity("root", scopes=("read",))
+    assert (await pending.call("who.am_i", identity=claimed, wait=True)).data is None
+    assert (await error_of(pending.call("secret.read", identity=claimed))).code is ErrorCode.ACCESS_DENIED
+    assert yard.handler.counters.forged == 2
+
+
+@pytest.mark.parametrize(
+    ("claims", "says"),
+    [
+        ({"exp": 1}, "expired"),
+        ({"aud": "elsewhere"}, "Audience doesn't match"),
+        ({"nbf": time.time() + 300}, "not yet valid"),
+    ],
+)
+async def test_a_token_that_is_not_valid_is_refused(yard: Yard, claims: dict[str, Any], says: str) -> None:
+    error = await error_of(yard.call("who.am_i", SECRET.session(token(**claims))))
+    assert (error.code, error.details) == (ErrorCode.ACCESS_DENIED, {"reason": "INVALID", "executed": "no"})
+    assert says in error.message
+    assert yard.worker.refusals == {"invalid": 1}
+
+
+async def test_a_token_of_another_issuer_is_refused(yard: Yard) -> None:
+    error = await error_of(yard.call("who.am_i", SECRET.session(token("another key" * 4))))
+    assert error.details["reason"] == "INVALID"
+
+
+async def test_a_token_that_expires_during_its_use_is_refused_from_then_on(wire: Wire) -> None:
+    async with serving(wire, JWTTokens(KEY, algorithms=["HS256"], audience="shop", leeway=0)) as yard:
+        session = SECRET.session(token(exp=time.time() + 1.2))
+        assert await yard.call("who.am_i", session) == "ada"
+        await asyncio.sleep(1.3)
+        error = await error_of(yard.call("who.am_i", session))
+    assert error.details["reason"] == "EXPIRED"
+    assert yard.worker.refusals == {"expired": 1}
+
+
+async def test_a_stolen_token_without_its_key_is_worth_nothing(yard: Yard) -> None:
+    error = await error_of(yard.call("who.am_i", Session(token(), os.urandom(32))))
+    assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "FORGED")
+    stolen = Session(token(sub="root"), SECRET.session(token()).key)
+    assert (await error_of(yard.call("who.am_i", stolen))).details["reason"] == "FORGED"
+    assert yard.worker.refusals == {"forged": 2}
+
+
+class Tampering:
+    """A bus on which somebody changes requests on their way, or sends them once more."""
+
+    def __init__(self, transport: Transport, change: Callable[[CallRequested], None]) -> None:
+        self._transport = transport
+        self._change = change
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
+        if address.startswith("work."):
+            start = message.index(b'{"type":')
+            head, event = message[:start], JSON.decode(message[start:])
+            assert isinstance(event, CallRequested)
+            self._change(event)
+            message = head + JSON.encode(event)
+        self._transport.send(address, message, undelivered)
+
+
+def swap_input(event: CallRequested) -> None:
+    event.payload.input = msgspec.Raw(b'{"number":1000}')
+
+
+def swap_operation(event: CallRequested) -> None:
+    event.to = event.payload.operation_id = "secret.read"
+
+
+def move_deadline(event: CallRequested) -> None:
+    event.payload.deadline = int((time.time() + 300) * 1000)
+
+
+def renumber(event: CallRequested) -> None:
+    event.payload.attempt = 5
+
+
+@pytest.mark.parametrize("change", [swap_input, swap_operation, move_deadline, renumber])
+async def test_a_request_that_was_changed_on_its_way_is_refused(
+    wire: Wire, yard: Yard, change: Callable[[CallRequested], None]
+) -> None:
+    tampering: Any = Tampering(await wire(), change)
+    pending = PendingRequestMap(SignedTransport(tampering, session=SECRET.session(token())))
+    called = "who.am_i" if change is swap_operation else "secret.read"
+    error = await error_of(pending.call(called, wait=True))
+    assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "FORGED")
+
+
+async def test_a_request_that_is_sent_once_more_does_not_run_once_more(wire: Wire) -> None:
+    runs = []
+
+    @operation(id="money.move")
+    async def move(amount: int) -> int:
+        runs.append(amount)
+        return amount
+
+    async with serving(wire, TOKENS) as yard:
+        yard.handler.registry.register(move)
+        yard.handler.refresh()
+        eavesdropper = await wire()
+        heard: list[bytes] = []
+
+        class Recording(Tampering):
+            def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
+                if address.startswith("work."):
+                    heard.append(message)
+                self._transport.send(address, message, undelivered)
+
+        recording: Any = Recording(await wire(), lambda event: None)
+        pending = PendingRequestMap(SignedTransport(recording, session=SECRET.session(token())))
+        assert (await pending.call("money.move", {"amount": 5}, wait=True)).data == 5
+        # Even a worker that has forgotten the request, as one does after many others, remembers what was signed.
+        yard.handler._seen.clear()
+        eavesdropper.send("work.money", heard[-1])
+        assert (await pending.call("money.move", {"amount": 6})).data == 6
+        assert runs == [5, 6]
+        assert yard.worker.refusals == {"replayed": 1}
+
+
+async def test_what_cannot_be_remembered_for_so_long_is_refused(yard: Yard) -> None:
+    session = SECRET.session(token())
+    assert await yard.call("who.am_i", session, deadline=int((time.time() + 60) * 1000)) == "ada"
+    error = await error_of(yard.call("who.am_i", session, deadline=int((time.time() + 7_200) * 1000)))
+    assert error.details["reason"] == "REPLAYED"
+
+
+async def test_workers_speak_for_their_callers_in_nested_calls(wire: Wire, yard: Yard) -> None:
+    signed = SignedTransport(await wire(), secret=SECRET, tokens=TOKENS)
+    handler = CallHandler(OperationRegistry([ask]), signed, identify=signed.identify)
+    assert await yard.call("chain.ask", SECRET.session(token())) == "ada"
+    assert await yard.call("chain.ask") is None
+    assert yard.handler.counters.forged == 0
+    await handler.close()
+
+
+async def test_a_secret_of_somebody_else_does_not_make_a_worker(wire: Wire, yard: Yard) -> None:
+    stranger = SignedTransport(await wire(), secret=SigningSecret(os.urandom(32)))
+    pending = PendingRequestMap(stranger)
+    error = await error_of(pending.call("who.am_i", identity=Identity("root"), wait=True))
+    assert error.details["reason"] == "FORGED"
+
+
+def pem(key: Any) -> bytes:
+    return bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+
+
+ED = Ed25519PrivateKey.generate()
+RSA = rsa.generate_private_key(65_537, 2048)
+
+
+def jwks(kid: str) -> dict[str, Any]:
+    from jwt.algorithms import OKPAlgorithm
+
+    return {"keys": [{**OKPAlgorithm.to_jwk(ED.public_key(), as_dict=True), "kid": kid, "alg": "EdDSA", "use": "sig"}]}
+
+
+@pytest.mark.parametrize(
+    ("key", "algorithm", "accepted"),
+    [(ED, "EdDSA", lambda: pem(ED)), (RSA, "RS256", lambda: pem(RSA)), (ED, "EdDSA", lambda: jwks("one"))],
+    ids=["EdDSA", "RS256", "JWKS"],
+)
+async def test_tokens_may_be_signed_with_keys_that_workers_do_not_have(
+    wire: Wire, key: Any, algorithm: str, accepted: Callable[[], Any]
+) -> None:
+    tokens = JWTTokens(accepted(), algorithms=[algorithm], audience="shop")
+    async with serving(wire, tokens) as yard:
+        session = SECRET.session(token(key, algorithm, {"kid": "one"}))
+        assert await yard.call("secret.read", session) == 42
+        if algorithm == "EdDSA":
+            other = SECRET.session(token(Ed25519PrivateKey.generate(), algorithm, {"kid": "two"}))
+            assert (await error_of(yard.call("who.am_i", other))).details["reason"] == "INVALID"
+
+
+@pytest.mark.parametrize("message", [b"\x01", b"\x01\x01\xff\xff" + b"x" * 40, b"\x01\x01\x00\x02\xff\xff" + b"x" * 40])
+async def test_nonsense_is_counted_and_the_next_call_works(wire: Wire, yard: Yard, message: bytes) -> None:
+    session = SECRET.session(token())
+    assert await yard.call("who.am_i", session) == "ada"
+    (await wire()).send("work.who", message)
+    assert await yard.call("who.am_i", session) == "ada"
+    assert sum(yard.worker.refusals.values()) == 1
+
+
+async def test_a_session_may_be_renewed(wire: Wire, yard: Yard) -> None:
+    sessions = (SECRET.session(token(sub=name)) for name in ("one", "two"))
+    pending = PendingRequestMap(SignedTransport(await wire(), session=lambda: next(sessions)))
+    assert (await pending.call("who.am_i", wait=True)).data == "one"
+    assert (await pending.call("who.am_i")).data == "two"
+
+
+def test_a_secret_that_is_too_short_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 32 random ones"):
+        SigningSecret(b"short")
+    with pytest.raises(ValueError, match="a caller signs with a session"):
+        SignedTransport(MemoryTransport())
+
+
+def test_a_session_does_not_show_its_key() -> None:
+    assert "key" not in repr(SECRET.session(token()))
+
+
+async def test_a_signed_memory_bus_is_not_gone_past() -> None:
+    bus = MemoryTransport()
+    signed = SignedTransport(bus, secret=SECRET, tokens=TOKENS)
+    handler = CallHandler(OperationRegistry([read_secret]), signed, identify=signed.identify)
+    with pytest.raises(CallError):
+        await PendingRequestMap(bus.join()).call("secret.read", identity=Identity("root", scopes=("read",)))
+    await handler.close()
