@@ -302,7 +302,8 @@ def test_a_group_takes_from_work_and_nothing_else() -> None:
 
 CALLER_RULES = (
     "on >word resetchannels &{prefix}:inbox.ada-* &{prefix}:workers &{prefix}:asks &{prefix}:control.* "
-    "&{prefix}:peer.* ~{prefix}:* -@all +hello +ping +eval +evalsha +time +zcount +rpush +pexpire +publish +subscribe +unsubscribe"
+    "&{prefix}:peer.* ~{prefix}:* -@all +hello +ping +eval +evalsha +time +zcount +rpush +pexpire "
+    "+publish +subscribe +unsubscribe"
 )
 
 

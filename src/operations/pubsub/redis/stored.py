@@ -85,11 +85,13 @@ class StoredTaker:
         self._asked = False
         self._stopped = False
         self._cursor = b"0-0"
+        self._claiming = False
+        self._suspect: bytes | None = None
 
     def begin(self, life: Life) -> None:
         """The servers were connected to: join the group, and read on a connection that may wait."""
         self._life = life
-        self._asked = False
+        self._asked = self._claiming = False
         life.put(JOIN, (self._space.stored,), (_SILENT_MILLISECONDS,), lambda reply: None)
         life.flush()
         self._bus.spawn(self._open(life))
@@ -117,21 +119,34 @@ class StoredTaker:
         consumer = self._bus.peer.encode()
         if self._held:
             life.at(stream).run(pack(b"XCLAIM", stream, GROUP, consumer, b"0", *self._held, b"JUSTID"))
-        room = min(_MOST_AT_ONCE, self._limit - len(self._held))
-        if room > 0 and not self._stopped:
-            idle = b"%d" % int(self._bus.heartbeat * SILENT_BEATS * 1000)
-            life.put(CLAIM, (stream,), (consumer, idle, self._cursor, b"%d" % room), self._claimed)
-            life.flush()
+        self._claim(life)
+
+    def _claim(self, life: Life) -> None:
+        """Take over what another worker held: one at a time, for it may be what that worker died of.
+
+        Whatever else had been claimed with it would count as tried once more, and in the end be set aside as well.
+        """
+        if self._claiming or self._suspect is not None or self._stopped or len(self._held) >= self._limit:
+            return
+        self._claiming = True
+        idle = b"%d" % int(self._bus.heartbeat * SILENT_BEATS * 1000)
+        life.put(CLAIM, (self._space.stored,), (self._bus.peer.encode(), idle, self._cursor, b"1"), self._claimed)
+        life.flush()
 
     def settle(self, delivery: StoredDelivery, becomes: bytes, note: bytes = b"") -> None:
         """Be done with a request; without a connection the server is not told, and it is delivered again."""
         if self._held.pop(delivery.entry, None) is None:
             return
+        was_suspect = delivery.entry == self._suspect
+        if was_suspect:
+            self._suspect = None
         life = self._bus.life
         if life is not None:
             arguments = (delivery.entry, becomes, delivery.message, note)
             life.put(SETTLE, (self._space.stored, self._space.dead), arguments, lambda reply: None)
             life.flush()
+            if was_suspect:
+                self._claim(life)
         self._ask()
 
     def _ask(self) -> None:
@@ -166,10 +181,12 @@ class StoredTaker:
         life.flush()
 
     def _claimed(self, reply: Reply) -> None:
+        self._claiming = False
         if isinstance(reply, ReplyError):
             return
         self._cursor, entries = reply
         for entry, fields, number in entries:
+            self._suspect = entry
             self._deliver(entry, fields, int(number))
 
     def _deliver(self, entry: bytes, fields: Any, number: int) -> None:
