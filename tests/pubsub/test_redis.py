@@ -262,6 +262,25 @@ async def test_a_worker_that_stops_leaves_the_rest_to_others(server: Server, pre
         assert server.command("ZCARD", f"{prefix}:{{some}}:workers") == 1
 
 
+async def test_a_burst_is_shared_by_all_who_wait(server: Server, prefix: str) -> None:
+    one: list[bytes] = []
+    two: list[bytes] = []
+    options: dict[str, Any] = {"prefix": prefix, "heartbeat": 0.05}
+    async with (
+        RedisTransport(server.url, **options) as caller,
+        RedisTransport(server.url, **options) as first,
+        RedisTransport(server.url, **options) as second,
+    ):
+        first.listen("work.some", one.append, group="w")
+        second.listen("work.some", two.append, group="w")
+        await until(lambda: server.command("ZCARD", f"{prefix}:{{some}}:workers") == 2)
+        await asyncio.sleep(0.2)  # until each has heard that it is not alone
+        for number in range(100):
+            caller.send("work.some", b"%d" % number, pytest.fail)
+        await until(lambda: len(one) + len(two) == 100)
+    assert min(len(one), len(two)) >= 20
+
+
 async def test_many_queues_have_their_turn(server: Server, prefix: str) -> None:
     taken: list[bytes] = []
     async with RedisTransport(server.url, prefix=prefix) as worker, RedisTransport(server.url, prefix=prefix) as caller:

@@ -41,6 +41,7 @@ class Queues:
         self._left: dict[str, Receive] = {}
         self._addresses: dict[bytes, str] = {}
         self._takers: dict[int, Taker] = {}
+        self._shared: set[bytes] = set()
 
     def add(self, address: str, receive: Receive, joined: Then) -> None:
         """Take from one more queue."""
@@ -72,7 +73,7 @@ class Queues:
     def beat(self, life: Life) -> None:
         """Say that this worker lives."""
         for address in self._receivers:
-            self._register(life, address, _ignore)
+            self._register(life, address, lambda reply: None)
 
     def join(self, life: Life, address: str, joined: Then) -> None:
         """Register for a queue and begin to take from it."""
@@ -106,7 +107,17 @@ class Queues:
         space = self._bus.names.space(address)
         believed = b"%d" % int(self._bus.heartbeat * SILENT_BEATS * 1000)
         arguments = (self._bus.peer.encode(), believed, QUEUE_MILLISECONDS)
-        life.put(REGISTER, (space.workers, space.queue), arguments, then)
+
+        def registered(reply: Reply) -> None:
+            if isinstance(reply, int) and reply > 1:
+                self._shared.add(space.queue)
+            else:
+                self._shared.discard(space.queue)
+            for taker in self._takers.values():
+                taker.is_alone = self._shared.isdisjoint(taker.keys)
+            then(reply)
+
+        life.put(REGISTER, (space.workers, space.queue), arguments, registered)
         life.flush()
 
     async def _take_from(self, life: Life, address: str) -> None:
@@ -127,6 +138,7 @@ class Queues:
                 )
         taker = self._takers[slot]
         if address in self._receivers and queue not in taker.keys:
+            taker.is_alone = taker.is_alone and queue not in self._shared
             taker.add(queue)
 
     def _taken(self, key: bytes, request: bytes) -> None:
@@ -151,7 +163,3 @@ class Queues:
 
         life.put(RETURN, (space.workers, space.queue), (request,), returned)
         life.flush()
-
-
-def _ignore(reply: Reply) -> None:
-    """A heartbeat that fails is followed by another, or by the loss of the connection."""

@@ -49,9 +49,10 @@ REGISTER = Script(
     _NOW
     + "redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])\n"
     + "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. now)\n"
-    + "redis.call('PEXPIRE', KEYS[1], ARGV[3])\nredis.call('PEXPIRE', KEYS[2], ARGV[3])\nreturn 1"
+    + "redis.call('PEXPIRE', KEYS[1], ARGV[3])\nredis.call('PEXPIRE', KEYS[2], ARGV[3])\n"
+    + "return redis.call('ZCARD', KEYS[1])"
 )
-"""A worker lives: keys workers, queue; arguments its name, how long that is believed, how long the queue may lie."""
+"""A worker lives, one of how many: keys workers, queue; arguments its name, and how long it and the queue may be."""
 
 STORE = Script(
     "if redis.call('SET', KEYS[2], '1', 'NX', 'PX', ARGV[2]) then\n"

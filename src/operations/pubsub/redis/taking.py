@@ -11,6 +11,7 @@ from operations.pubsub.redis.connection import Connection, Reply, ReplyError, pa
 from operations.pubsub.redis.life import Life
 
 _MOST_AT_ONCE = 64
+_MOST_AMONG_OTHERS = 8
 _BATCH_SECONDS = 0.002
 _FLUSH_SECONDS = 0.001
 _WORTH_ASKING_AHEAD = 16
@@ -22,8 +23,9 @@ Taken = Callable[[bytes, bytes], None]
 class Taker:
     """One blocking question after the other: what is there in these queues?
 
-    It takes as much at once as is worked off in two milliseconds, so that a worker with slow handlers leaves the rest
-    to others, and one with fast handlers need not ask for each request.
+    It begins with one request at a time and takes twice as many whenever there were as many as it asked for: a burst is
+    shared by all who wait, and a worker under load need not ask for each request. Nor does it take more than it works
+    off in two milliseconds, so that one with handlers that compute leaves the rest to others.
     """
 
     def __init__(
@@ -36,6 +38,8 @@ class Taker:
         seconds: float,
     ) -> None:
         self.keys: list[bytes] = []
+        self.is_alone = True
+        """Whether no other worker takes from these queues."""
         self._connection = connection
         self._life = life
         self._taken = taken
@@ -43,6 +47,7 @@ class Taker:
         self._wait = f"{seconds:g}".encode()
         self._takes_many = life.server_version >= 7
         self._pace = 0.0
+        self._count = 1
         self._asked = False
         self._rest = False
         self._stopped: asyncio.Future[None] | None = None
@@ -64,8 +69,8 @@ class Taker:
             return
         self._asked = True
         if self._takes_many:
-            count = b"%d" % self._worth_taking()
-            command = pack(b"BLMPOP", self._wait, b"%d" % len(self.keys), *self.keys, b"LEFT", b"COUNT", count)
+            source = (b"%d" % len(self.keys), *self.keys, b"LEFT")
+            command = pack(b"BLMPOP", self._wait, *source, b"COUNT", b"%d" % self._count)
             self._connection.run(command, self._got_many)
         else:
             self._connection.run(pack(b"BLPOP", *self.keys, self._wait), self._got_one)
@@ -80,15 +85,21 @@ class Taker:
             # The server may come to read this before the question it is about.
             await asyncio.wait((self._stopped,), timeout=0.05)
 
-    def _worth_taking(self) -> int:
-        return max(1, min(_MOST_AT_ONCE, int(_BATCH_SECONDS / self._pace))) if self._pace else _MOST_AT_ONCE
+    def _adapt(self, taken: int) -> None:
+        most = _MOST_AT_ONCE if self.is_alone else _MOST_AMONG_OTHERS
+        if self._pace:
+            most = max(1, min(most, int(_BATCH_SECONDS / self._pace)))
+        self._count = min(most, self._count * 2 if taken >= self._count else taken + 1)
 
     def _got_many(self, reply: Reply) -> None:
         self._asked = False
         if self._is_unusable(reply):
             return
-        if reply is not None:
+        if reply is None:
+            self._count = 1
+        else:
             key, requests = reply
+            self._adapt(len(requests))
             self._ask_ahead(key)
             self._deliver(key, requests)
         self._go_on()
@@ -97,12 +108,14 @@ class Taker:
         self._asked = False
         if self._is_unusable(reply):
             return
-        if reply is not None:
+        if reply is None:
+            self._count = 1
+        else:
             key, request = reply
-            more = self._worth_taking() - 1
-            if more and self._stopped is None:
+            if self._stopped is None:
                 self._rest = True
-                self._connection.put(pack(b"LPOP", key, b"%d" % more), lambda rest: self._got_rest(key, rest))
+                command = pack(b"LPOP", key, b"%d" % self._count)
+                self._connection.put(command, lambda rest: self._got_rest(key, rest))
             self._ask_ahead(key)
             self._connection.flush()
             self._deliver(key, (request,))
@@ -112,8 +125,10 @@ class Taker:
         self._rest = False
         if self._is_unusable(reply):
             return
-        if reply is not None:
-            self._deliver(key, reply)
+        requests = reply or ()
+        self._adapt(len(requests))
+        if requests:
+            self._deliver(key, requests)
         self._go_on()
 
     def _ask_ahead(self, served: bytes) -> None:
@@ -122,7 +137,7 @@ class Taker:
             # The first queue that has anything is served: each has its turn to be the first.
             self.keys.remove(served)
             self.keys.append(served)
-        if self._worth_taking() >= _WORTH_ASKING_AHEAD:
+        if self._count >= _WORTH_ASKING_AHEAD:
             self.ask()
 
     def _go_on(self) -> None:

@@ -1,0 +1,434 @@
+"""Faults over Redis, each with the history checker: the server, its connections and its workers fail in every way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import resource
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from operations import CallError, ErrorCode, OperationRegistry, operation
+from operations.calls import CallHandler, PendingRequestMap, presence
+from operations.pubsub.redis import RedisTransport
+from operations.testing import error_of
+from tests.calls.history import SCALE, History
+from tests.calls.proxy import Proxy
+from tests.redis_servers import Server
+from tests.waiting import until
+
+QUICK: dict[str, Any] = {"heartbeat": 0.2, "shortest_delay": 0.01, "longest_delay": 0.05}
+WORKER = """
+import asyncio, sys
+from operations import OperationRegistry, operation
+from operations.calls import presence, serve_registry
+from operations.pubsub.redis import RedisTransport
+
+presence.HEARTBEAT_SECONDS = 0.2
+
+@operation(id="work.sleep", type="query")
+async def sleep(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return sys.argv[2]
+
+async def main():
+    async with RedisTransport(sys.argv[1], heartbeat=0.2) as transport:
+        await serve_registry(OperationRegistry([sleep]), transport)
+
+asyncio.run(main())
+"""
+
+
+class Stage:
+    """A server, workers and callers, in between proxies where asked for."""
+
+    def __init__(self, server: Server, stack: contextlib.AsyncExitStack) -> None:
+        self.server = server
+        self.history = History()
+        self.stack = stack
+        self.handlers: list[CallHandler] = []
+        self.processes: list[asyncio.subprocess.Process] = []
+
+    async def proxy(self) -> Proxy:
+        return await self.stack.enter_async_context(Proxy(self.server.port))
+
+    async def end(self, proxy: Proxy | None = None, **options: Any) -> RedisTransport:
+        port = proxy.port if proxy is not None else self.server.port
+        transport = RedisTransport(f"redis://127.0.0.1:{port}", **QUICK | options)
+        return await self.stack.enter_async_context(transport)
+
+    async def worker(self, proxy: Proxy | None = None, **options: Any) -> CallHandler:
+        known = self.workers
+        handler = CallHandler(OperationRegistry(self.history.operations()), await self.end(proxy), **options)
+        self.handlers.append(handler)
+        await until(lambda: self.workers > known)
+        return handler
+
+    async def process(self, name: str) -> asyncio.subprocess.Process:
+        known = self.workers
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, self.server.url, name)
+        self.processes.append(process)
+        await until(lambda: self.workers > known)
+        return process
+
+    @property
+    def workers(self) -> int:
+        """How many workers the server would count as alive."""
+        now = int(time.time() * 1000)
+        count: int | None = self.server.command("ZCOUNT", "operations:{work}:workers", now, "+inf")
+        return count or 0
+
+
+@pytest.fixture(params=["redis", "valkey"])
+async def stage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(presence, "HEARTBEAT_SECONDS", 0.2)
+    server = Server(request.param)
+    await asyncio.to_thread(server.start)
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            stage = Stage(server, stack)
+            yield stage
+            for handler in stage.handlers:
+                await handler.close()
+                assert handler.counters.in_flight == 0
+            for process in stage.processes:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGCONT)
+                    process.kill()
+                await process.wait()
+        stage.history.check(timing=os.environ.get("OPERATIONS_FAULT_SCALE") is not None)
+    finally:
+        server.remove()
+
+
+def load(stage: Stage, caller: RedisTransport, count: int, *, seconds: float = 0.3, **options: Any) -> list[Any]:
+    """Queries that may be sent again, mutations that may not, in equal parts."""
+    pending = PendingRequestMap(caller)
+    return [
+        asyncio.create_task(
+            stage.history.call(
+                pending,
+                "work.query" if number % 2 else "work.mutate",
+                seconds=seconds,
+                timeout=10 * SCALE,
+                **({"retry": True} if number % 2 else {}),
+                **options,
+            )
+        )
+        for number in range(count)
+    ]
+
+
+def split(stage: Stage) -> tuple[list[Any], list[Any]]:
+    queries = [ends[0] for key, ends in stage.history.outcomes.items() if "query" in key]
+    mutations = [ends[0] for key, ends in stage.history.outcomes.items() if "mutate" in key]
+    return queries, mutations
+
+
+async def test_the_server_dies_under_200_calls_and_returns(stage: Stage) -> None:
+    """1 and 2: mutations fail as lost, queries are sent again, streams end in an error, everybody comes back."""
+    await stage.worker()
+    caller = await stage.end()
+    following = asyncio.create_task(stage.history.follow(PendingRequestMap(caller), "work.count", 10**6))
+    tasks = load(stage, caller, 200)
+    await until(lambda: len(stage.history.runs) == 200)
+    stage.server.kill()
+    await following
+    await until(lambda: not caller.is_up)
+    await asyncio.to_thread(stage.server.start)
+    await asyncio.gather(*tasks)
+    queries, mutations = split(stage)
+    assert not any(isinstance(end, CallError) for end in queries)
+    assert {(end.code, end.details["executed"]) for end in mutations} == {(ErrorCode.UNAVAILABLE, "unknown")}
+    assert all(isinstance(end, CallError) for end in stage.history.stream_ends.values())
+
+
+async def test_a_frozen_server_is_noticed_and_nothing_runs_twice(stage: Stage) -> None:
+    """3."""
+    await stage.worker()
+    caller = await stage.end()
+    assert not isinstance(await stage.history.call(PendingRequestMap(caller), "work.query"), CallError)
+    stage.server.signal(signal.SIGSTOP)
+    tasks = load(stage, caller, 20, seconds=0)
+    await until(lambda: not caller.is_up)
+    stage.server.signal(signal.SIGCONT)
+    await asyncio.gather(*tasks)
+    queries, mutations = split(stage)
+    assert not any(isinstance(end, CallError) for end in queries)
+    assert {end.details["executed"] for end in mutations if isinstance(end, CallError)} == {"unknown"}
+
+
+async def test_what_is_sent_while_the_server_is_down_is_not_sent(stage: Stage) -> None:
+    """6: at once, and never run later."""
+    await stage.worker()
+    caller = await stage.end()
+    stage.server.kill()
+    await until(lambda: not caller.is_up)
+    error = await stage.history.call(PendingRequestMap(caller), "work.mutate")
+    assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
+    waiting = asyncio.create_task(
+        stage.history.call(PendingRequestMap(caller), "work.mutate", timeout=10 * SCALE, wait=True)
+    )
+    await asyncio.to_thread(stage.server.start)
+    assert not isinstance(await waiting, CallError)
+    assert len(stage.history.runs) == 1
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_worker_dies_or_freezes_and_queries_go_to_the_other(stage: Stage, fault: signal.Signals) -> None:
+    """7 and 8: noticed within three heartbeats; the late answers of one that was only frozen are counted."""
+    first = await stage.process("first")
+    await stage.process("second")
+    caller = await stage.end()
+    pending = PendingRequestMap(caller)
+    calls = []
+    for number in range(40):
+        calls.append(asyncio.create_task(pending.call("work.sleep", {"seconds": 1.0}, retry=number // 2 % 2 == 0)))
+        await asyncio.sleep(0.005)
+    await until(lambda: all(waiting.worker is not None for waiting in pending._endpoint.waiting.values()))
+    first.send_signal(fault)
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    repeatable = [outcome for number, outcome in enumerate(outcomes) if number // 2 % 2 == 0]
+    assert [outcome for outcome in repeatable if isinstance(outcome, BaseException)] == []
+    lost = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    assert lost
+    assert {(error.code, error.details["executed"]) for error in lost} == {(ErrorCode.UNAVAILABLE, "unknown")}  # type: ignore[attr-defined]
+    await until(lambda: stage.workers == 1)
+    if fault is signal.SIGSTOP:
+        first.send_signal(signal.SIGCONT)
+        await until(lambda: pending.counters.late > 0)
+        await until(lambda: stage.workers == 2)
+
+
+async def test_nobody_answers_and_then_somebody_does(stage: Stage) -> None:
+    """9 and 10."""
+    caller = await stage.end()
+    pending = PendingRequestMap(caller)
+    error = await stage.history.call(pending, "work.query")
+    assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
+    waiting = asyncio.create_task(stage.history.call(pending, "work.query", timeout=10 * SCALE, wait=True))
+    await asyncio.sleep(0.2)
+    await stage.worker()
+    assert not isinstance(await waiting, CallError)
+
+
+async def test_a_killed_worker_stops_counting_after_three_heartbeats(stage: Stage) -> None:
+    process = await stage.process("only")
+    caller = await stage.end()
+    process.kill()
+    await until(lambda: stage.workers == 0)
+    error = await error_of(PendingRequestMap(caller).call("work.sleep", {"seconds": 0}))
+    assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
+
+
+@pytest.mark.parametrize("size", [1 << 20, 4 << 20])
+async def test_sizes_up_to_the_limit_travel_and_above_it_are_typed_errors(stage: Stage, size: int) -> None:
+    """17 and 40: a request or a reply over the largest payload, and the connection lives."""
+
+    @operation(id="big.make")
+    async def make(size: int, text: str = "") -> str:
+        return "x" * size
+
+    transport = await stage.end(max_payload=2 << 20)
+    handler = CallHandler(OperationRegistry([make]), transport)
+    stage.handlers.append(handler)
+    caller = await stage.end(max_payload=2 << 20)
+    pending = PendingRequestMap(caller)
+    if size < 2 << 20:
+        assert len((await pending.call("big.make", {"size": size}, wait=True)).data) == size
+        assert (await pending.call("big.make", {"size": 0, "text": "x" * size})).data == ""
+    else:
+        error = await error_of(pending.call("big.make", {"size": size}, wait=True))
+        assert (error.details["reason"], error.details["executed"]) == ("PAYLOAD_TOO_LARGE", "yes")
+        error = await error_of(pending.call("big.make", {"size": 0, "text": "x" * size}))
+        assert (error.details["reason"], error.details["executed"]) == ("PAYLOAD_TOO_LARGE", "no")
+    assert (await pending.call("big.make", {"size": 1})).data == "x"
+    assert (caller.reconnects, transport.reconnects) == (0, 0)
+
+
+async def test_a_caller_cut_off_for_reading_too_slowly_gets_errors_not_silence(stage: Stage) -> None:
+    """20: the server's output-buffer limit."""
+    stage.server.command("CONFIG", "SET", "client-output-buffer-limit", "pubsub 1mb 1mb 1")
+
+    @operation(id="big.make")
+    async def make(size: int) -> str:
+        return "x" * size
+
+    stage.handlers.append(CallHandler(OperationRegistry([make]), await stage.end()))
+    proxy = await stage.proxy()
+    caller = await stage.end(proxy, heartbeat=5.0)
+    pending = PendingRequestMap(caller)
+    assert (await pending.call("big.make", {"size": 1}, wait=True)).data == "x"
+    proxy.swallow()
+    calls = [asyncio.create_task(error_of(pending.call("big.make", {"size": 100_000}))) for _ in range(200)]
+    await asyncio.sleep(0.3)
+    proxy.passing.set()
+    errors = await asyncio.gather(*calls, return_exceptions=True)
+    lost = [error for error in errors if isinstance(error, CallError)]
+    assert lost
+    assert {(error.code, error.details["executed"]) for error in lost} == {(ErrorCode.UNAVAILABLE, "unknown")}
+    await until(lambda: caller.reconnects >= 1)
+    assert (await pending.call("big.make", {"size": 1}, retry=True)).data == "x"
+
+
+async def test_sigterm_under_load_fails_no_call(stage: Stage) -> None:
+    """27."""
+    first = await stage.process("first")
+    await stage.process("second")
+    caller = await stage.end()
+    pending = PendingRequestMap(caller)
+    answers: list[str] = []
+    stop = asyncio.Event()
+
+    async def work() -> None:
+        while not stop.is_set():
+            answers.append((await pending.call("work.sleep", {"seconds": 0.005})).data)
+
+    tasks = [asyncio.create_task(work()) for _ in range(40)]
+    await until(lambda: len(answers) > 200)
+    first.send_signal(signal.SIGTERM)
+    async with asyncio.timeout(20):
+        assert await first.wait() == 0
+    seen = len(answers)
+    await until(lambda: len(answers) > seen + 200)
+    stop.set()
+    await asyncio.gather(*tasks)
+    assert set(answers) == {"first", "second"}
+    assert set(answers[-20:]) == {"second"}
+
+
+@pytest.mark.parametrize("who", ["caller", "worker"])
+@pytest.mark.parametrize("fault", ["cut", "reset", "swallow"])
+async def test_one_peer_is_cut_off_and_comes_back(stage: Stage, fault: str, who: str) -> None:
+    """A worker's answers that were on their way are sent once more; a caller's calls are lost, and it is told so."""
+    proxy = await stage.proxy()
+    handler = await stage.worker(proxy if who == "worker" else None)
+    caller = await stage.end(proxy if who == "caller" else None)
+    tasks = load(stage, caller, 100, seconds=0.3)
+    await until(lambda: len(stage.history.runs) == 100)
+    getattr(proxy, fault)()
+    peer: Any = caller if who == "caller" else handler.transport
+    await until(lambda: peer.reconnects > 0 or not peer.is_up)
+    proxy.passing.set()
+    await asyncio.gather(*tasks)
+    queries, mutations = split(stage)
+    assert not any(isinstance(end, CallError) for end in queries)
+    if who == "caller":
+        assert all(isinstance(end, CallError) for end in mutations)
+    elif fault != "swallow":
+        assert not any(isinstance(end, CallError) for end in mutations)
+
+
+async def test_one_byte_slices_change_nothing(stage: Stage) -> None:
+    """30."""
+    proxy = await stage.proxy()
+    proxy.slices = 1
+    await stage.worker()
+    caller = await stage.end(proxy, heartbeat=5.0)
+    await asyncio.gather(*load(stage, caller, 10, seconds=0))
+    assert stage.history.errors() == {}
+
+
+@pytest.mark.parametrize("offset", [0, 20, 60, 150, 300, 450, 700, 1_000, 1_500])
+async def test_a_cut_at_any_byte_leaves_no_partial_event(stage: Stage, offset: int) -> None:
+    """29."""
+    handler = await stage.worker()
+    proxy = await stage.proxy()
+    proxy.limit = offset
+    caller = RedisTransport(f"redis://127.0.0.1:{proxy.port}", **QUICK)
+    opening = asyncio.create_task(caller.__aenter__())
+    await asyncio.wait((opening,), timeout=0.3)
+    if opening.done():
+        pending = PendingRequestMap(caller)
+        await asyncio.gather(*(stage.history.call(pending, "work.mutate", timeout=1.0) for _ in range(4)))
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    await caller.close()
+    assert handler.counters.malformed == 0
+
+
+async def test_the_deadline_holds_over_a_slow_network(stage: Stage) -> None:
+    """42, and 24: what expires in the queue never runs."""
+    proxy = await stage.proxy()
+    handler = await stage.worker()
+    caller = await stage.end(proxy, heartbeat=5.0)
+    pending = PendingRequestMap(caller)
+    assert not isinstance(await stage.history.call(pending, "work.query"), CallError)
+    proxy.delay = 0.3
+    outcome = await stage.history.call(pending, "work.query", timeout=0.2)
+    assert outcome.code is ErrorCode.TIMEOUT
+    await until(lambda: handler.counters.expired == 1)
+    assert len(stage.history.runs) == 1
+    proxy.delay = 0.0
+
+
+async def test_nonsense_in_the_queue_and_the_inbox_is_counted(stage: Stage) -> None:
+    """15 and 16."""
+    handler = await stage.worker()
+    caller = await stage.end()
+    pending = PendingRequestMap(caller)
+    for nonsense in ("", "{", '{"a":1}', "[" * 10_000, "\0\0\0\0", '{"v":1,"type":"call.requested"}'):
+        stage.server.command("RPUSH", "operations:{work}:queue", nonsense)
+        stage.server.command("PUBLISH", f"operations:inbox.{caller.peer}", nonsense)
+    assert not isinstance(await stage.history.call(pending, "work.query"), CallError)
+    assert handler.counters.malformed + handler.counters.dropped >= 5
+    assert pending.counters.malformed + pending.counters.dropped >= 4
+
+
+async def test_without_file_descriptors_it_backs_off_and_recovers(stage: Stage) -> None:
+    """43."""
+    await stage.worker()
+    caller = await stage.end()
+    pending = PendingRequestMap(caller)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        caller.cut()
+        await until(lambda: not caller.is_up and caller.failures >= 2)
+        error = await stage.history.call(pending, "work.mutate")
+        assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    await until(lambda: caller.is_up)
+    assert not isinstance(await stage.history.call(pending, "work.query"), CallError)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+async def test_random_faults_for_a_minute(stage: Stage) -> None:
+    """A random schedule from a printed seed: kills, freezes, cuts, resets and black holes, with load all the while."""
+    seed = int(os.environ.get("OPERATIONS_FAULT_SEED", str(random.randrange(2**32))))
+    print(f"OPERATIONS_FAULT_SEED={seed}")  # noqa: T201
+    chance = random.Random(seed)
+    proxies = [await stage.proxy() for _ in range(3)]
+    await stage.worker(proxies[0])
+    await stage.worker(proxies[1])
+    caller = await stage.end(proxies[2])
+    end = time.monotonic() + float(os.environ.get("OPERATIONS_FAULT_SECONDS", "60"))
+    while time.monotonic() < end:
+        tasks = load(stage, caller, 50, seconds=chance.random() / 10)
+        await asyncio.sleep(chance.random() / 5)
+        fault = chance.choice(["cut", "reset", "swallow", "kill", "freeze", "nothing"])
+        if fault == "kill":
+            stage.server.kill()
+            await asyncio.sleep(chance.random())
+            await asyncio.to_thread(stage.server.start)
+        elif fault == "freeze":
+            stage.server.signal(signal.SIGSTOP)
+            await asyncio.sleep(chance.random() * 2)
+            stage.server.signal(signal.SIGCONT)
+        elif fault != "nothing":
+            getattr(chance.choice(proxies), fault)()
+            await asyncio.sleep(chance.random())
+        for each in proxies:
+            each.passing.set()
+        await asyncio.gather(*tasks)
+    await until(lambda: caller.is_up and stage.workers == 2)
+    assert not isinstance(await stage.history.call(PendingRequestMap(caller), "work.query", timeout=10.0), CallError)
