@@ -16,10 +16,12 @@ from types import ModuleType
 
 import pytest
 
-from tests.nats_server import shared_server
+from tests import nats_server, redis_servers
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+REDIS = "redis://127.0.0.1:6379"
+"""What pages call their server; the tests have one on another port."""
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.M | re.S)
 
 
@@ -49,6 +51,8 @@ def page_module() -> Iterator[ModuleType]:
 
 def run(code: str, module: ModuleType, place: str) -> str:
     """Run a snippet, which may await at its top level, and return what it printed."""
+    if REDIS in code:
+        code = code.replace(REDIS, redis_servers.shared_server("redis").url)
     compiled = compile(code, place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -61,7 +65,7 @@ def run(code: str, module: ModuleType, place: str) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_snippets_of_a_page_do_what_it_says(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "NATS_URL" in page.read_text():
-        monkeypatch.setenv("NATS_URL", shared_server().url)
+        monkeypatch.setenv("NATS_URL", nats_server.shared_server().url)
     logging.getLogger("operations").setLevel(logging.ERROR)
     try:
         with page_module() as module:

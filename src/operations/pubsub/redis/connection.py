@@ -30,6 +30,7 @@ def pack(*command: bytes) -> bytes:
 
 
 _NOTHING = object()
+_REFUSALS = ("NOPERM", "WRONGPASS", "NOAUTH", "ACL failure", "can't run this command", "can't access")
 _MOST_UNSENT = 64 << 20
 _CONNECT_SECONDS = 5.0
 SILENT_BEATS = 3
@@ -210,7 +211,7 @@ async def _greet(connection: Connection, address: RedisAddress, name: str, *, se
         reply = await connection.ask("HELLO", "3", *login, "SETNAME", name)
     except ReplyError as error:
         text = str(error)
-        if text.startswith(("WRONGPASS", "NOAUTH", "NOPERM")):
+        if is_refusal(error):
             raise CallError(ErrorCode.ACCESS_DENIED, f"Redis refused the connection: {text}") from None
         if text.startswith(("ERR unknown command", "NOPROTO")):
             raise CallError(ErrorCode.UNAVAILABLE, f"Redis 6.2 or later is needed: {text}") from None
@@ -218,6 +219,12 @@ async def _greet(connection: Connection, address: RedisAddress, name: str, *, se
     connection.server = {key.decode(): _text(value) for key, value in dict(reply).items()}
     if address.database and not sentinel:
         await connection.ask("SELECT", address.database)
+
+
+def is_refusal(reply: Reply) -> bool:
+    """Whether the server does not let this user do something; within a script 6.2 says so in other words."""
+    text = str(reply)
+    return isinstance(reply, ReplyError) and any(mark in text for mark in _REFUSALS)
 
 
 def _bytes(value: str | bytes | int) -> bytes:

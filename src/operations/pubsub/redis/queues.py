@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from operations.pubsub.redis.names import Names
 from operations.pubsub.redis.scripts import REGISTER, RETURN
 from operations.pubsub.redis.taking import Taker
 
+_log = logging.getLogger("operations")
 QUEUE_MILLISECONDS = b"60000"
 """How long requests lie in a queue of which no worker lives."""
 
@@ -42,6 +44,7 @@ class Queues:
         self._addresses: dict[bytes, str] = {}
         self._takers: dict[int, Taker] = {}
         self._shared: set[bytes] = set()
+        self._is_refused = False
 
     def add(self, address: str, receive: Receive, joined: Then) -> None:
         """Take from one more queue."""
@@ -68,11 +71,12 @@ class Queues:
 
     def end(self) -> None:
         """They were lost."""
+        self._is_refused = False
         self._takers.clear()
 
     def beat(self, life: Life) -> None:
         """Say that this worker lives."""
-        for address in self._receivers:
+        for address in self._receivers if not self._is_refused else ():
             self._register(life, address, lambda reply: None)
 
     def join(self, life: Life, address: str, joined: Then) -> None:
@@ -97,11 +101,16 @@ class Queues:
             return
         # What was sent before goes out before.
         self._bus.flush()
-        life.at(space.workers).run(pack(b"ZREM", space.workers, self._bus.peer.encode()))
+        self._deregister(address)
         taker = self._takers.get(life.topology.slot(space.queue))
         if taker is not None and space.queue in taker.keys:
             taker.keys.remove(space.queue)
             taker.wake()
+
+    def _deregister(self, address: str) -> None:
+        life, workers = self._bus.life, self._bus.names.space(address).workers
+        if life is not None:
+            life.at(workers).run(pack(b"ZREM", workers, self._bus.peer.encode()))
 
     def _register(self, life: Life, address: str, then: Then) -> None:
         space = self._bus.names.space(address)
@@ -134,12 +143,24 @@ class Queues:
                 return
             if slot not in self._takers:
                 self._takers[slot] = Taker(
-                    connection, life, taken=self._taken, flush=self._bus.flush, seconds=self._bus.heartbeat
+                    connection,
+                    life,
+                    taken=self._taken,
+                    flush=self._bus.flush,
+                    refused=self._note_refusal,
+                    seconds=self._bus.heartbeat,
                 )
         taker = self._takers[slot]
         if address in self._receivers and queue not in taker.keys:
             taker.is_alone = taker.is_alone and queue not in self._shared
             taker.add(queue)
+
+    def _note_refusal(self, reason: str) -> None:
+        """The server does not let this peer take: nobody is to wait for it."""
+        _log.error("this peer may not take requests, so it serves none: %s", reason)
+        self._is_refused = True
+        for address in self._receivers:
+            self._deregister(address)
 
     def _taken(self, key: bytes, request: bytes) -> None:
         address = self._addresses[key]

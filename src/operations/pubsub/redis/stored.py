@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from operations.errors import CallError
 from operations.pubsub import Refused, Stop, Take, Undelivered
-from operations.pubsub.redis.connection import SILENT_BEATS, Connection, Reply, ReplyError, pack
+from operations.pubsub.redis.connection import SILENT_BEATS, Connection, Reply, ReplyError, is_refusal, pack
 from operations.pubsub.redis.life import Life
 from operations.pubsub.redis.names import Space
 from operations.pubsub.redis.queues import Bus
 from operations.pubsub.redis.scripts import CLAIM, GROUP, JOIN, SETTLE, STORE
 from operations.pubsub.redis.taking import wake
 
+_log = logging.getLogger("operations")
 _KNOWN_MILLISECONDS = b"600000"
 """How long a request is known as stored, so that it is not stored again."""
 _SILENT_MILLISECONDS = b"3600000"
@@ -165,16 +167,20 @@ class StoredTaker:
     def _read(self, life: Life, reply: Reply) -> None:
         self._asked = False
         if isinstance(reply, ReplyError):
-            self._recover(life, str(reply))
+            self._recover(life, reply)
             return
         for _, entries in reply.items() if isinstance(reply, dict) else reply or ():
             for entry, fields in entries:
                 self._deliver(entry, fields, 1)
         self._ask()
 
-    def _recover(self, life: Life, problem: str) -> None:
-        if not problem.startswith("NOGROUP"):
-            life.end(problem)
+    def _recover(self, life: Life, problem: ReplyError) -> None:
+        if is_refusal(problem):
+            _log.error("this peer may not take stored requests: %s", problem)
+            return
+        text = str(problem)
+        if not text.startswith("NOGROUP"):
+            life.end(text)
             return
         # Somebody deleted the stream: it is made again.
         life.put(JOIN, (self._space.stored,), (_SILENT_MILLISECONDS,), lambda reply: self._ask())
@@ -227,7 +233,6 @@ class StoredDelivery:
 
 def explain(reply: Reply) -> str:
     """Why the server did not take something."""
-    text = str(reply)
-    if text.startswith(("NOPERM", "WRONGPASS", "NOAUTH")):
-        return Refused(f"Redis refused the request: {text}")
-    return f"Redis did not take the request: {text}"
+    if is_refusal(reply):
+        return Refused(f"Redis refused the request: {reply}")
+    return f"Redis did not take the request: {reply}"

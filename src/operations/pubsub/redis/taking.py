@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from operations.pubsub.redis.connection import Connection, Reply, ReplyError, pack
+from operations.pubsub.redis.connection import Connection, Reply, ReplyError, is_refusal, pack
 from operations.pubsub.redis.life import Life
 
 _MOST_AT_ONCE = 64
@@ -35,6 +35,7 @@ class Taker:
         *,
         taken: Taken,
         flush: Callable[[], None],
+        refused: Callable[[str], None],
         seconds: float,
     ) -> None:
         self.keys: list[bytes] = []
@@ -44,6 +45,7 @@ class Taker:
         self._life = life
         self._taken = taken
         self._flush = flush
+        self._refused = refused
         self._wait = f"{seconds:g}".encode()
         self._takes_many = life.server_version >= 7
         self._pace = 0.0
@@ -159,10 +161,11 @@ class Taker:
         self._pace += (taken - self._pace) / 4 if self._pace else taken
 
     def _is_unusable(self, reply: Any) -> bool:
-        if isinstance(reply, ReplyError):
+        if is_refusal(reply):
+            self._refused(str(reply))
+        elif isinstance(reply, ReplyError):
             self._life.end(str(reply))
-            return True
-        return False
+        return isinstance(reply, ReplyError)
 
 
 def wake(life: Life, connection: Connection) -> None:

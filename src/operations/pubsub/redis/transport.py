@@ -307,12 +307,18 @@ class RedisTransport:
             except asyncio.CancelledError:
                 await life.close(within=0)
                 raise
-            attempt = 0
+            begun = asyncio.get_running_loop().time()
             self._begin(life)
             await life.ended
             if self.life is not life:
                 return  # it was closed, not lost
             await self._end(life)
+            if asyncio.get_running_loop().time() - begun > self._delays[1]:
+                attempt = 0
+            else:
+                # A server that takes connections and drops them is not to be asked without a pause.
+                await self._pause(attempt, ConnectionError(life.reason))
+                attempt += 1
 
     def _begin(self, life: Life) -> None:
         loop = asyncio.get_running_loop()
