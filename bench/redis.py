@@ -25,6 +25,8 @@ from operations.calls import CallHandler, PendingRequestMap
 from operations.pubsub.redis import RedisTransport
 
 CONCURRENCIES = (1, 64, 1024)
+PEERS = (1, 64)
+"""A connection for each call is what the peers take: a thousand are more than they or the server are set up for."""
 ROUNDS = 3
 COMPUTE_SECONDS = 0.004
 
@@ -145,28 +147,24 @@ async def call_raw(url: str, concurrency: int) -> Figures:
 
 async def serve_faststream(url: str) -> None:
     """FastStream over Redis: a subscriber of a list that returns its answer."""
-    from faststream import FastStream
     from faststream.redis import RedisBroker
 
-    broker = RedisBroker(url)
+    broker = RedisBroker(url, logger=None, max_connections=4096)
 
     async def answer(text: str) -> str:
         return text
 
     broker.subscriber(list="faststream-echo")(answer)
-    app = FastStream(broker)
-    task = asyncio.create_task(app.run(log_level=50))
-    await asyncio.sleep(1.0)
+    await broker.start()
     await until_told()
-    app.exit()
-    await task
+    await broker.stop()
 
 
 async def call_faststream(url: str, concurrency: int) -> Figures:
     """FastStream's own request and reply."""
     from faststream.redis import RedisBroker
 
-    async with RedisBroker(url) as broker:
+    async with RedisBroker(url, logger=None, max_connections=4096) as broker:
         return await measure(lambda: broker.request(TEXT, list="faststream-echo", timeout=30.0), concurrency)
 
 
@@ -272,7 +270,7 @@ def measure_all(url: str) -> dict[str, dict[int, Figures]]:
         for name in names:
             print(f"round {number + 1}: {name}", flush=True)
             with worker(name, url):
-                for concurrency in CONCURRENCIES:
+                for concurrency in PEERS if name in ("FastStream", "taskiq") else CONCURRENCIES:
                     figures = call_from(name, url, concurrency)
                     results.setdefault(name, {}).setdefault(concurrency, []).append(figures)
     return {
@@ -319,11 +317,11 @@ def report(url: str) -> None:
     results = measure_all(url)
     print(f"\n{'':<16}" + "".join(f"{f'c{concurrency}':>12}" for concurrency in CONCURRENCIES))
     for name, figures in results.items():
-        print(f"{name:<16}" + "".join(f"{figures[concurrency]['rate']:>12,.0f}" for concurrency in CONCURRENCIES))
+        print(f"{name:<16}" + "".join(f"{each['rate']:>12,.0f}" for each in figures.values()))
     verdicts = {
         text: {
-            concurrency: results["operations"][concurrency]["rate"] / results[name][concurrency]["rate"]
-            for concurrency in CONCURRENCIES
+            concurrency: results["operations"][concurrency]["rate"] / figures["rate"]
+            for concurrency, figures in results[name].items()
         }
         for text, name in WANTED
         if name in results

@@ -169,6 +169,8 @@ class StoredTaker:
         if isinstance(reply, ReplyError):
             self._recover(life, reply)
             return
+        if self._stopped and self._connection is not None:
+            self._bus.spawn(life.close_blocking(self._connection))
         for _, entries in reply.items() if isinstance(reply, dict) else reply or ():
             for entry, fields in entries:
                 self._deliver(entry, fields, 1)
