@@ -5,16 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ["bench.call", "bench.schema", "bench.openapi", "bench.sse", "bench.mcp", "bench.calls", "bench.nats", "bench.redis"]
-    "bench.call",
-    "bench.schema",
-    "bench.openapi",
-    "bench.sse",
-    "bench.mcp",
-    "bench.calls",
-    "bench.redis",
-    "bench.nats",
-]
+BENCHMARKS = ["bench.call", "bench.schema", "bench.openapi", "bench.sse", "bench.mcp", "bench.calls", "bench.nats"]
 
 
 def main() -> int:
