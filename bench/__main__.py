@@ -5,7 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ["bench.call", "bench.schema", "bench.openapi", "bench.sse", "bench.mcp", "bench.calls", "bench.nats"]
+BENCHMARKS = [
+    "bench.call",
+    "bench.schema",
+    "bench.openapi",
+    "bench.sse",
+    "bench.mcp",
+    "bench.calls",
+    "bench.redis",
+    "bench.nats",
+]
 
 
 def main() -> int:

@@ -126,6 +126,11 @@ class Life:
         for connection in self._masters.values():
             connection.flush()
 
+    async def catch_up(self) -> None:
+        """Return once every server has answered what it was sent so far."""
+        for connection in list(self._masters.values()):
+            await connection.ask("PING")
+
     def beat(self) -> None:
         """See whether every server is there."""
         for connection in [*self._masters.values(), *self._blocking]:

@@ -27,7 +27,7 @@ class Bus(Protocol):
     peer: str
     heartbeat: float
 
-    def flush(self) -> None:
+    def write(self) -> None:
         """Write what was sent."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -100,7 +100,7 @@ class Queues:
         if life is None:
             return
         # What was sent before goes out before.
-        self._bus.flush()
+        self._bus.write()
         self._deregister(address)
         taker = self._takers.get(life.topology.slot(space.queue))
         if taker is not None and space.queue in taker.keys:
@@ -146,7 +146,7 @@ class Queues:
                     connection,
                     life,
                     taken=self._taken,
-                    flush=self._bus.flush,
+                    flush=self._bus.write,
                     refused=self._note_refusal,
                     seconds=self._bus.heartbeat,
                 )

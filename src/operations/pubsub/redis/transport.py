@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -132,13 +133,13 @@ class RedisTransport:
         if waiting is None:
             if not self._scheduled and not self._reading:
                 self._scheduled = True
-                asyncio.get_running_loop().call_soon(self._flush_turn)
+                asyncio.get_running_loop().call_soon(self._write_turn)
             self._outbox[address] = [(message, undelivered)]
         else:
             waiting.append((message, undelivered))
             if len(waiting) >= _MOST_HELD:
                 # Whoever gets these can begin while the rest of the turn is still being made.
-                self.flush()
+                self.write()
 
     def store(
         self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
@@ -150,11 +151,18 @@ class RedisTransport:
         """Be given what is stored at an address, at most `limit` messages at a time, shared with all other takers."""
         return self._stored.take(address, take, limit)
 
-    def _flush_turn(self) -> None:
+    def _write_turn(self) -> None:
         self._scheduled = False
-        self.flush()
+        self.write()
 
-    def flush(self) -> None:
+    async def flush(self) -> None:
+        """Return once the servers have read what was sent, and know what is no longer listened to."""
+        self.write()
+        if self.life is not None:
+            with contextlib.suppress(OSError, ReplyError):
+                await self.life.catch_up()
+
+    def write(self) -> None:
         """Write what was sent."""
         life = self.life
         if life is None or not self._outbox:
@@ -255,7 +263,7 @@ class RedisTransport:
         if life is self.life:
             self._unsettled -= 1
             if not self._unsettled and not self._reading:
-                self.flush()
+                self.write()
 
     def begin_reading(self) -> None:
         """Messages are about to be handed out; what they make somebody send goes out together."""
@@ -265,7 +273,7 @@ class RedisTransport:
         """They were handed out."""
         self._reading = False
         if self._outbox:
-            self.flush()
+            self.write()
 
     def pushed(self, channel: bytes, message: bytes) -> None:
         """A message, or several in one, came on a channel."""
@@ -382,7 +390,7 @@ class RedisTransport:
         life = self.life
         if life is not None:
             self._unsettled = 0
-            self.flush()
+            self.write()
             self.life = None
             self._stop_pulse()
             await life.close(within=1.0)
