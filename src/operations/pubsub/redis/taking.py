@@ -15,6 +15,7 @@ _MOST_AMONG_OTHERS = 8
 _BATCH_SECONDS = 0.002
 _FLUSH_SECONDS = 0.001
 _WORTH_ASKING_AHEAD = 16
+_AT_ONCE_SECONDS = 0.0005
 
 Taken = Callable[[bytes, bytes], None]
 """Given the key of a queue and a request that was in it."""
@@ -51,6 +52,7 @@ class Taker:
         self._pace = 0.0
         self._count = 1
         self._asked = False
+        self._asked_at = 0.0
         self._rest = False
         self._stopped: asyncio.Future[None] | None = None
 
@@ -70,6 +72,7 @@ class Taker:
         if self._asked or not self.keys or self._stopped is not None:
             return
         self._asked = True
+        self._asked_at = time.perf_counter()
         if self._takes_many:
             source = (b"%d" % len(self.keys), *self.keys, b"LEFT")
             command = pack(b"BLMPOP", self._wait, *source, b"COUNT", b"%d" % self._count)
@@ -114,10 +117,12 @@ class Taker:
             self._count = 1
         else:
             key, request = reply
-            if self._stopped is None:
+            # An answer that did not wait for its request: there may be more of them.
+            at_once = time.perf_counter() - self._asked_at < _AT_ONCE_SECONDS
+            more = max(self._count - 1, int(at_once))
+            if more and self._stopped is None:
                 self._rest = True
-                command = pack(b"LPOP", key, b"%d" % self._count)
-                self._connection.put(command, lambda rest: self._got_rest(key, rest))
+                self._connection.put(pack(b"LPOP", key, b"%d" % more), lambda rest: self._got_rest(key, rest))
             self._ask_ahead(key)
             self._connection.flush()
             self._deliver(key, (request,))
@@ -128,7 +133,7 @@ class Taker:
         if self._is_unusable(reply):
             return
         requests = reply or ()
-        self._adapt(len(requests))
+        self._adapt(len(requests) + 1)
         if requests:
             self._deliver(key, requests)
         self._go_on()
