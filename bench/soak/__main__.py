@@ -1,0 +1,212 @@
+"""`make soak`: fifteen minutes at half the most, on each transport; says what grew, keeps the samples, draws them.
+
+OPERATIONS_SOAK_SECONDS shortens it, OPERATIONS_SOAK_TRANSPORTS picks transports (`redis,nats,websocket`), and
+OPERATIONS_SOAK_RATES gives the calls per second of each (`redis=9000,…`) where the most was measured before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from tests.nats_server import NatsServer, free_ports
+from tests.redis_servers import Server
+
+from bench.measure import save
+from bench.soak.processes import look_at
+from bench.soak.timeline import Sample, draw, find_growth
+
+SECONDS = float(os.environ.get("OPERATIONS_SOAK_SECONDS", "900"))
+TRANSPORTS = os.environ.get("OPERATIONS_SOAK_TRANSPORTS", "redis,nats,websocket").split(",")
+RATES = dict(pair.split("=") for pair in os.environ.get("OPERATIONS_SOAK_RATES", "").split(",") if pair)
+WHOLE = 900.0
+"""What is shorter is not what the guide shows."""
+EVERY = max(0.5, min(5.0, SECONDS / 60))
+PICTURE = Path(__file__).parent.parent.parent / "docs" / "guide" / "soak.svg"
+Look = Callable[[], dict[str, float]]
+
+
+class Child:
+    """A process of the soak, and what it said."""
+
+    def __init__(self, *arguments: object) -> None:
+        command = [sys.executable, "-m", "bench.soak.processes", *map(str, arguments)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.told: dict[str, Any] = {}
+        self.samples: list[Sample] = []
+        self._news = threading.Condition()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said = json.loads(line)
+            with self._news:
+                if "sample" in said:
+                    self.samples.append({"at": time.monotonic(), **said["sample"]})
+                else:
+                    self.told |= said
+                self._news.notify_all()
+
+    def wait_for(self, word: str, seconds: float = 30.0) -> Any:
+        """What it said under a word."""
+        with self._news:
+            if not self._news.wait_for(lambda: word in self.told, seconds):
+                raise RuntimeError(f"a process of the soak did not say {word!r}")
+            return self.told[word]
+
+    def end(self) -> None:
+        """Stop it, if it has not stopped by itself."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._process.wait(20)
+        self._thread.join(5)
+
+
+@contextlib.contextmanager
+def child(*arguments: object) -> Iterator[Child]:
+    """A process for the length of a block."""
+    process = Child(*arguments)
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+@contextlib.contextmanager
+def redis() -> Iterator[tuple[str, Look]]:
+    """A Redis server, and what it holds."""
+    server = Server("valkey").start()
+    pid = int(server.command("INFO", "server").decode().partition("process_id:")[2].split()[0])
+
+    def look() -> dict[str, float]:
+        seen = look_at(pid)  # before there is a connection to ask with
+        keyspace = server.command("INFO", "keyspace").decode()
+        keys, expiring = (int(keyspace.partition(word)[2].partition(",")[0] or 0) for word in ("keys=", "expires="))
+        # What expires by itself is bounded: the keys of stored requests are known for ten minutes.
+        return {**seen, "entries": keys - expiring + server.command("XLEN", "operations:{soak}:stored")}
+
+    try:
+        yield server.url, look
+    finally:
+        server.remove()
+
+
+@contextlib.contextmanager
+def nats() -> Iterator[tuple[str, Look]]:
+    """A NATS server, and what it holds."""
+    (port,) = free_ports(1)
+    server = NatsServer(f'http: "127.0.0.1:{port}"').start()
+
+    def look() -> dict[str, float]:
+        assert server.process is not None
+        with urlopen(f"http://127.0.0.1:{port}/varz") as varz, urlopen(f"http://127.0.0.1:{port}/jsz") as jsz:
+            entries = json.load(varz)["subscriptions"] + json.load(jsz)["messages"]
+        return {**look_at(server.process.pid), "entries": entries}
+
+    try:
+        yield server.url, look
+    finally:
+        server.remove()
+
+
+@contextlib.contextmanager
+def websocket() -> Iterator[tuple[str, Look | None]]:
+    """A hub, which tells by itself what it holds."""
+    with child("hub", "", SECONDS + 60, EVERY) as hub:
+        yield hub.wait_for("ready"), lambda: {key: value for key, value in hub.samples[-1].items() if key != "at"}
+
+
+MIDDLES: dict[str, Callable[[], contextlib.AbstractContextManager[tuple[str, Any]]]] = {
+    "redis": redis,
+    "nats": nats,
+    "websocket": websocket,
+}
+
+
+def soak(name: str) -> dict[str, Any]:
+    """One transport: the most it can do, then half of that for the whole time."""
+    with MIDDLES[name]() as (url, look), child("worker", url, SECONDS + 45, EVERY) as worker:
+        worker.wait_for("ready")
+        if name in RATES:
+            rate = float(RATES[name])
+        else:
+            with child("most", url) as most:
+                rate = most.wait_for("most", 60) / 2
+        print(f"{name}: {rate:,.0f} calls a second for {SECONDS:,.0f} s", flush=True)
+        middle: list[Sample] = []
+        with child("caller", url, rate, SECONDS, EVERY) as caller:
+            caller.wait_for("ready")
+            end = time.monotonic() + SECONDS
+            while time.monotonic() < end:
+                time.sleep(EVERY)
+                middle.append({"at": time.monotonic(), **look()})
+            tally = caller.wait_for("tally", 90)
+    answered = tally.get("answered", 0)
+    processes = {"caller": caller.samples, "worker": worker.samples, "middle": middle}
+    begun = caller.samples[0]["at"]
+    for samples in processes.values():
+        samples[:] = [{**each, "at": each["at"] - begun} for each in samples if begun <= each["at"] <= end]
+    return {
+        "rate": rate,
+        "seconds": SECONDS,
+        "kept": answered / (rate * SECONDS),
+        "calls per core": {
+            process: answered
+            / SECONDS
+            * (samples[-1]["at"] - samples[0]["at"])
+            / (samples[-1]["cpu"] - samples[0]["cpu"])
+            for process, samples in processes.items()
+        },
+        "tally": tally,
+        "counters": caller.told["counters"],
+        "left": caller.told["left"],
+        "processes": processes,
+    }
+
+
+def report(name: str, result: dict[str, Any]) -> list[str]:
+    """Print what one transport did, and return what is wrong with it."""
+    tally = result["tally"]
+    wrong = [f"{name}: {problem}" for problem in find_growth(result["processes"])]
+    failed = {what: number for what, number in tally.items() if what.startswith("failed")}
+    if failed:
+        wrong.append(f"{name}: {failed}")
+    if result["left"]:
+        wrong.append(f"{name}: {result['left']} calls are left")
+    print(f"{name}: {result['kept']:.2f} of the rate was kept; {tally}; {result['counters']}", flush=True)
+    shown = ", ".join(f"{rate:,.0f} {process}" for process, rate in result["calls per core"].items())
+    print(f"  calls per second of one core: {shown}", flush=True)
+    for process, samples in result["processes"].items():
+        last = samples[-1]
+        held = ", ".join(f"{key} {last[key]:,.0f}" for key in last if key not in ("at", "cpu"))
+        print(f"  {process} at the end: {held}", flush=True)
+    return wrong
+
+
+def main() -> int:
+    """Soak each transport, print, keep, draw."""
+    results: dict[str, Any] = {}
+    wrong: list[str] = []
+    for name in TRANSPORTS:
+        results[name] = soak(name)
+        wrong += report(name, results[name])
+        save("soak", results)
+        if SECONDS >= WHOLE:
+            PICTURE.write_text(draw(results))
+    print("\n".join(wrong) or "nothing grew and nothing failed")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

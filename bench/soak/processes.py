@@ -1,0 +1,208 @@
+"""The processes of a soak: a caller, a worker, and a hub where there is no broker; each tells what it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from bench.calls import TEXT, echo, measure
+from operations import CallError, Identity, OperationRegistry, operation
+from operations.calls import CallHandler, PendingRequestMap
+from operations.calls.authentication import Principal, StaticTokens
+from operations.calls.endpoint import endpoint_of
+from operations.calls.hub import Hub
+from operations.pubsub import Transport, connect
+
+CONCURRENCY = 64
+TICK_SECONDS = 0.01
+MOST_BEHIND_SECONDS = 0.25
+PAGE = os.sysconf("SC_PAGE_SIZE")
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@operation(id="soak.wait", type="query")
+async def wait(seconds: float) -> str:
+    """Something that takes its time."""
+    await asyncio.sleep(seconds)
+    return "done"
+
+
+@operation(id="soak.count")
+async def count(to: int) -> AsyncIterator[int]:
+    """A stream."""
+    for number in range(to):
+        yield number
+
+
+@operation(id="soak.keep", durable=True)
+async def keep(text: str) -> str:
+    """Something that is stored before it is run."""
+    return text
+
+
+def tell(**values: Any) -> None:
+    """One line for whoever started this process."""
+    print(json.dumps(values), flush=True)
+
+
+def look_at(pid: int) -> dict[str, float]:
+    """What the system knows of a process: its CPU time so far, its memory and its sockets."""
+    folder = Path("/proc") / str(pid)
+    memory = int((folder / "statm").read_text().split()[1]) * PAGE
+    fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    cpu = (int(fields[11]) + int(fields[12])) / TICKS
+    sockets = 0
+    for descriptor in (folder / "fd").iterdir():
+        with contextlib.suppress(OSError):
+            sockets += os.readlink(descriptor).startswith("socket:")
+    return {"cpu": cpu, "memory": memory, "sockets": sockets}
+
+
+async def keep_telling(seconds: float, every: float, *transports: Transport) -> None:
+    """Say now and then what this process holds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        await asyncio.sleep(every)
+        endpoints = [endpoint_of(transport) for transport in transports]
+        tell(
+            sample={
+                **look_at(os.getpid()),
+                "tasks": len(asyncio.all_tasks()),
+                "entries": sum(len(endpoint.waiting) + len(endpoint.running) for endpoint in endpoints),
+                "objects": len(gc.get_objects()),
+            }
+        )
+
+
+def open_transport(url: str, token: str) -> contextlib.AbstractAsyncContextManager[Any]:
+    """The transport of a URL; only a hub wants to know who this is."""
+    return connect(url, token=token) if url.startswith("ws") else connect(url)
+
+
+async def run_hub(seconds: float, every: float) -> None:
+    """The middle of a soak over WebSockets."""
+    tokens = StaticTokens({"caller": Principal(Identity("caller")), "worker": Principal(Identity("worker"), ("*",))})
+    async with Hub(tokens) as hub:
+        tell(ready=hub.url)
+        await keep_telling(seconds, every, hub.transport())
+
+
+async def run_worker(url: str, seconds: float, every: float) -> None:
+    """Everything that is called."""
+    async with open_transport(url, "worker") as transport:
+        handler = CallHandler(OperationRegistry([echo, wait, count, keep]), transport, concurrency=4096)
+        tell(ready=handler.worker_id)
+        await keep_telling(seconds, every, transport)
+        await handler.drain(grace=5)
+
+
+async def measure_most(url: str) -> None:
+    """The most calls per second that one caller gets out of one worker."""
+    async with open_transport(url, "caller") as transport:
+        pending = PendingRequestMap(transport)
+        await pending.call("bench.echo", {"text": ""}, wait=True)
+        rates = [
+            (await measure(lambda: pending.call("bench.echo", {"text": TEXT}), CONCURRENCY, 1.0))["rate"]
+            for _ in range(5)
+        ]
+        tell(most=max(rates))
+
+
+async def run_caller(url: str, rate: float, seconds: float, every: float) -> None:
+    """Calls at a given rate, and beside them everything that may leave something behind."""
+    tally: Counter[str] = Counter()
+    async with open_transport(url, "caller") as transport:
+        pending = PendingRequestMap(transport)
+        await pending.call("bench.echo", {"text": ""}, wait=True)
+        tell(ready=url)
+        telling = asyncio.create_task(keep_telling(seconds, every, transport))
+        async with asyncio.timeout(seconds + 60):
+            await asyncio.gather(
+                keep_calling(pending, rate, seconds, tally),
+                keep_misbehaving(pending, seconds, tally, durable=transport.capabilities.durable),
+            )
+            await telling
+        tell(tally=tally, counters=pending.counters.to_dict(), left=pending.in_flight)
+
+
+async def keep_calling(pending: PendingRequestMap, rate: float, seconds: float, tally: Counter[str]) -> None:
+    """So many calls per second, whether or not those before have ended; a machine that is too slow skips some."""
+    running: set[asyncio.Task[None]] = set()
+    begun = time.monotonic()
+    due = 0.0
+    most = rate * MOST_BEHIND_SECONDS
+    while (elapsed := time.monotonic() - begun) < seconds:
+        behind = elapsed * rate - due
+        if behind > most or len(running) > most:
+            tally["skipped"] += int(behind)
+            due += behind
+            behind = 0.0
+        for _ in range(int(behind)):
+            task = asyncio.create_task(one_call(pending, tally))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        due += int(behind)
+        await asyncio.sleep(TICK_SECONDS)
+    await asyncio.gather(*running)
+
+
+async def one_call(
+    pending: PendingRequestMap, tally: Counter[str], operation_id: str = "bench.echo", *, durable: bool = False
+) -> None:
+    """A call that should succeed."""
+    try:
+        await pending.call(operation_id, {"text": TEXT}, durable=durable)
+        tally["stored" if durable else "answered"] += 1
+    except CallError as error:
+        tally[f"failed {operation_id} {error.code}"] += 1
+
+
+async def keep_misbehaving(pending: PendingRequestMap, seconds: float, tally: Counter[str], *, durable: bool) -> None:
+    """Ten times a second: a stream, one that is left, a call that ends late, one that is cancelled, one to nobody."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            async for _ in pending.subscribe("soak.count", {"to": 500}):
+                tally["items"] += 1
+            async for _ in pending.subscribe("soak.count", {"to": 100_000}):
+                tally["streams left"] += 1
+                break
+        except CallError as error:
+            tally[f"failed soak.count {error.code}"] += 1
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await pending.call("soak.wait", {"seconds": 60})
+        tally["calls left"] += 1
+        for operation_id, deadline in (("soak.wait", 20), ("nobody.there", 1000)):
+            try:
+                await pending.call(operation_id, {"seconds": 60}, deadline=int(time.time() * 1000) + deadline)
+            except CallError as error:
+                tally[f"{operation_id} {error.code}"] += 1
+        if durable:
+            await one_call(pending, tally, "soak.keep", durable=True)
+        await asyncio.sleep(0.05)
+
+
+def main(role: str, url: str, *numbers: str) -> Any:
+    """The coroutine of a role."""
+    values = [float(number) for number in numbers]
+    if role == "hub":
+        return run_hub(*values)
+    if role == "worker":
+        return run_worker(url, *values)
+    return measure_most(url) if role == "most" else run_caller(url, *values)
+
+
+if __name__ == "__main__":
+    from bench.calls import run
+
+    run(main(*sys.argv[1:]))
