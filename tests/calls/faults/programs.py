@@ -1,0 +1,135 @@
+"""The processes that faults are done to: a hub, a worker that keeps a journal of its runs, and a caller of a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from operations import CallError, Identity, Operation, OperationRegistry, operation
+from operations.calls import PendingRequestMap, presence, serve_registry
+from operations.calls.authentication import Principal, StaticTokens
+from operations.calls.hub import Hub
+from operations.pubsub import connect
+from tests.calls.history import History
+
+TOKENS = StaticTokens({"caller": Principal(Identity("ada")), "worker": Principal(Identity("worker"), ("*",))})
+CONCURRENCY = 4_096
+
+
+def open_end(url: str, heartbeat: float, who: str = "caller") -> AbstractAsyncContextManager[Any]:
+    """An end of a bus that notices faults soon and comes back soon."""
+    # What is said once in seconds by default would make each fault take as long to notice.
+    presence.HEARTBEAT_SECONDS = heartbeat
+    options: dict[str, Any] = {"heartbeat": heartbeat, "shortest_delay": 0.02, "longest_delay": 0.2}
+    return connect(url, **options, **({"token": who} if url.startswith("ws") else {"trusted": True}))
+
+
+def journaled(journal: str, name: str) -> list[Operation[Any]]:
+    """Operations that write down each run before it begins, where a kill does not undo it."""
+    file = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    async def run(key: str, seconds: float) -> str:
+        os.write(file, f"{key}\n".encode())
+        await asyncio.sleep(seconds)
+        return key
+
+    @operation(id="work.query", type="query")
+    async def query(key: str, seconds: float = 0) -> str:
+        return await run(key, seconds)
+
+    @operation(id="work.mutate")
+    async def mutate(key: str, seconds: float = 0) -> str:
+        return await run(key, seconds)
+
+    @operation(id="work.count")
+    async def count(to: int) -> AsyncIterator[int]:
+        for number in range(to):
+            yield number
+            if number % 50 == 0:
+                await asyncio.sleep(0.001)
+
+    @operation(id="kept.store", durable=True)
+    async def store(key: str, seconds: float = 0) -> str:
+        return await run(key, seconds)
+
+    return [query, mutate, count, store, named(name)]
+
+
+def named(name: str) -> Operation[Any]:
+    """What one worker alone answers, so that one can wait for it."""
+
+    @operation(id=f"{name}.name", type="query")
+    async def tell_name() -> str:
+        return name
+
+    return tell_name
+
+
+async def work(url: str, heartbeat: str, journal: str, name: str) -> None:
+    """A worker, until SIGTERM."""
+    async with open_end(url, float(heartbeat), "worker") as end:
+        registry = OperationRegistry(journaled(journal, name))
+        await serve_registry(registry, end, pool=True, concurrency=CONCURRENCY)
+
+
+async def serve_hub(port: str, heartbeat: str, host: str = "127.0.0.1") -> None:
+    """A hub on a port that it keeps when it is started again."""
+    async with Hub(TOKENS, host=host, port=int(port), heartbeat=float(heartbeat)):
+        await asyncio.Event().wait()
+
+
+async def call(url: str, heartbeat: str, timeout: str) -> None:
+    """A caller that calls and calls until SIGTERM, and says how each call ended, one line each."""
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    history = History()
+    async with open_end(url, float(heartbeat)) as end:
+        pending = PendingRequestMap(end)
+
+        async def keep_calling(operation_id: str, **options: Any) -> None:
+            while not stopped.is_set():
+                outcome = await history.call(pending, operation_id, timeout=float(timeout), **options)
+                key, _ = history.outcomes.popitem()
+                error = outcome if isinstance(outcome, CallError) else None
+                told = {
+                    "key": key,
+                    "code": error and str(error.code),
+                    "executed": error and error.details["executed"],
+                    "late": [late for late in history.late if late[0] == key],
+                }
+                sys.stdout.write(json.dumps(told) + "\n")
+                sys.stdout.flush()
+                await asyncio.sleep(0.01)
+
+        await asyncio.gather(
+            *(keep_calling("work.query", retry=True) for _ in range(4)),
+            *(keep_calling("work.mutate") for _ in range(4)),
+        )
+
+
+async def follow(url: str, heartbeat: str) -> None:
+    """A caller that follows a stream without an end, and says when it began."""
+    async with open_end(url, float(heartbeat)) as end:
+        async for envelope in PendingRequestMap(end).subscribe("clock.ticks"):
+            sys.stdout.write(f"{envelope.data}\n")
+            sys.stdout.flush()
+
+
+PROGRAMS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
+    "worker": work,
+    "hub": serve_hub,
+    "follower": follow,
+    "caller": call,
+}
+
+if __name__ == "__main__":
+    logging.getLogger("operations").setLevel(logging.ERROR)
+    program, *arguments = sys.argv[1:]
+    asyncio.run(PROGRAMS[program](*arguments))
