@@ -129,6 +129,7 @@ async def test_the_workers_connection_breaks_under_load(stage: Stage, fault: str
     assert not isinstance(outcome, CallError)
 
 
+@pytest.mark.fault(7, on="websocket")
 async def test_one_of_two_workers_dies_and_the_other_takes_the_queries(stage: Stage) -> None:
     proxy = await stage.proxy()
     await stage.worker("one", proxy)
@@ -143,6 +144,7 @@ async def test_one_of_two_workers_dies_and_the_other_takes_the_queries(stage: St
     assert not any(isinstance(end, CallError) for end in queries)
 
 
+@pytest.mark.fault(8, on="websocket")
 async def test_a_worker_that_vanishes_without_a_word_is_noticed(stage: Stage) -> None:
     proxy = await stage.proxy()
     await stage.worker("one", proxy)
@@ -158,6 +160,7 @@ async def test_a_worker_that_vanishes_without_a_word_is_noticed(stage: Stage) ->
     await until(lambda: "work.query" in stage.hub.operations)
 
 
+@pytest.mark.fault(42, on="websocket")
 async def test_the_deadline_holds_over_a_slow_network(stage: Stage) -> None:
     proxy = await stage.proxy()
     await stage.worker("one", proxy)
@@ -169,6 +172,7 @@ async def test_the_deadline_holds_over_a_slow_network(stage: Stage) -> None:
     proxy.delay = 0.0
 
 
+@pytest.mark.fault(30, on="websocket")
 async def test_one_byte_slices_change_nothing(stage: Stage) -> None:
     proxy = await stage.proxy()
     await stage.worker("one")
@@ -193,6 +197,7 @@ async def exchange(stage: Stage, way: int | None, offset: int) -> Proxy:
     return proxy
 
 
+@pytest.mark.fault(29, on="websocket")
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("way", [0, 1], ids=["outward", "inward"])
@@ -211,6 +216,7 @@ async def test_a_cut_at_every_byte_leaves_no_partial_event(stage: Stage, way: in
     assert len(stage.history.outcomes) == 2 * (whole + 2)
 
 
+@pytest.mark.fault(6, 28, on="websocket")
 async def test_the_hub_restarts_and_everybody_comes_back(stage: Stage) -> None:
     await stage.worker("one")
     caller = await stage.spoke("caller")
@@ -225,6 +231,7 @@ async def test_the_hub_restarts_and_everybody_comes_back(stage: Stage) -> None:
     assert not isinstance(await waiting, CallError)
 
 
+@pytest.mark.fault(32, on="websocket")
 async def test_a_spoke_that_returns_before_its_old_socket_is_noticed_keeps_its_registration(stage: Stage) -> None:
     proxy = await stage.proxy()
     handler = await stage.worker("one", proxy)
@@ -243,6 +250,7 @@ async def test_a_spoke_that_returns_before_its_old_socket_is_noticed_keeps_its_r
     assert not isinstance(await stage.history.call(PendingRequestMap(caller), "work.query"), CallError)
 
 
+@pytest.mark.fault(27, on="websocket")
 async def test_a_worker_drains_under_load_without_a_failed_call(stage: Stage) -> None:
     first = await stage.worker("one")
     await stage.worker("two")
@@ -266,6 +274,7 @@ async def test_a_worker_drains_under_load_without_a_failed_call(stage: Stage) ->
     assert stage.history.errors() == {}
 
 
+@pytest.mark.fault(23, on="websocket")
 async def test_a_caller_that_vanishes_has_its_stream_closed(stage: Stage) -> None:
     closed = asyncio.Event()
 
@@ -292,6 +301,7 @@ async def test_a_caller_that_vanishes_has_its_stream_closed(stage: Stage) -> Non
     await handler.close()
 
 
+@pytest.mark.fault(19, on="websocket")
 async def test_a_worker_whose_loop_is_blocked_is_not_given_up_too_early(stage: Stage) -> None:
     await stage.worker("one")
     caller = await stage.spoke("caller")
@@ -301,6 +311,7 @@ async def test_a_worker_whose_loop_is_blocked_is_not_given_up_too_early(stage: S
     assert not isinstance(await outcome, CallError)
 
 
+@pytest.mark.fault(43, on="websocket")
 async def test_a_process_without_file_descriptors_backs_off_and_recovers(stage: Stage) -> None:
     await stage.worker("one")
     caller = await stage.spoke("caller")
@@ -319,6 +330,7 @@ async def test_a_process_without_file_descriptors_backs_off_and_recovers(stage: 
     assert not isinstance(await stage.history.call(pending, "work.query"), CallError)
 
 
+@pytest.mark.fault(31, on="websocket")
 @pytest.mark.parametrize(
     "count", [pytest.param(50, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.faults)]
 )

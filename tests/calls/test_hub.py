@@ -68,6 +68,7 @@ async def test_a_connection_without_a_valid_token_is_refused_before_it_stands(fi
     assert field.hub.connected == []
 
 
+@pytest.mark.fault(34, on="websocket")
 async def test_a_spoke_cannot_register_outside_its_namespace(field: Field) -> None:
     handler = await field.worker(
         "shop", stub_operation("shop.price"), stub_operation("bank.pay"), stub_operation("shops.x")
@@ -79,6 +80,7 @@ async def test_a_spoke_cannot_register_outside_its_namespace(field: Field) -> No
     assert field.hub.counters.rejected == 2
 
 
+@pytest.mark.fault(33, on="websocket")
 async def test_a_second_spoke_is_refused_an_id_and_gets_it_when_the_first_leaves(field: Field) -> None:
     first = await field.worker("shop", stub_operation("shop.price", returns=1))
     await until(lambda: field.hub.operations == ["shop.price"])
@@ -122,6 +124,7 @@ async def whoami(context: OperationContext) -> Any:
     return context.identity.id if context.identity is not None else None
 
 
+@pytest.mark.fault(34, on="websocket")
 async def test_an_identity_is_never_believed_from_a_spoke(field: Field) -> None:
     handler = await field.worker("shop", whoami)
     await until(lambda: field.hub.operations == ["shop.whoami"])
@@ -285,6 +288,7 @@ async def test_a_spoke_loses_its_operations_at_once_and_gets_them_back(field: Fi
         assert spoke.reconnects == 1
 
 
+@pytest.mark.fault(17, 40, on="websocket")
 async def test_payloads_over_the_limits_are_typed_errors_and_the_connection_lives() -> None:
     async with (
         Hub(TOKENS, max_payload=10_000) as hub,
@@ -401,6 +405,7 @@ def test_other_signed_tokens_are_refused(bad: str | None) -> None:
     assert caught.value.code is ErrorCode.ACCESS_DENIED
 
 
+@pytest.mark.fault(35, on="websocket")
 async def test_a_token_that_expires_ends_the_connection_and_a_new_one_is_asked_for() -> None:
     made = 0
 

@@ -141,6 +141,7 @@ async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
     await until(lambda: len(asyncio.all_tasks()) <= baseline)
 
 
+@pytest.mark.fault(4, on="nats")
 @pytest.mark.parametrize("calls", [200, pytest.param(1_000, marks=pytest.mark.faults)])
 async def test_the_server_is_killed_with_calls_in_flight_and_comes_back(stage: Stage, calls: int) -> None:
     """Faults 2 and 4."""
@@ -158,6 +159,7 @@ async def test_the_server_is_killed_with_calls_in_flight_and_comes_back(stage: S
     await until(lambda: all(end.is_up for end in stage.ends))
 
 
+@pytest.mark.fault(5, on="nats")
 async def test_a_frozen_server_is_noticed_and_nothing_runs_twice(stage: Stage) -> None:
     """Fault 5."""
     await stage.worker()
@@ -174,6 +176,7 @@ async def test_a_frozen_server_is_noticed_and_nothing_runs_twice(stage: Stage) -
     assert not isinstance(await stage.history.call(pending, "work.query", wait=True), CallError)
 
 
+@pytest.mark.fault(6, on="nats")
 async def test_what_is_sent_while_the_server_is_down_is_not_sent_and_never_runs(stage: Stage) -> None:
     """Fault 6."""
     await stage.worker()
@@ -212,6 +215,7 @@ async def test_a_connection_breaks_under_load(stage: Stage, fault: str, whose: s
         assert len(lost) < len(mutations)
 
 
+@pytest.mark.fault(7, on="nats")
 async def test_a_worker_is_killed_and_its_queries_go_to_another(stage: Stage) -> None:
     """Fault 7."""
     first = await stage.process("first")
@@ -229,6 +233,7 @@ async def test_a_worker_is_killed_and_its_queries_go_to_another(stage: Stage) ->
     assert {(error.code, error.details["executed"]) for error in lost} == {(ErrorCode.UNAVAILABLE, "unknown")}
 
 
+@pytest.mark.fault(8, on="nats")
 async def test_a_frozen_worker_loses_its_calls_and_its_late_answers_are_counted(stage: Stage) -> None:
     """Fault 8."""
     first = await stage.process("first")
@@ -247,6 +252,7 @@ async def test_a_frozen_worker_loses_its_calls_and_its_late_answers_are_counted(
     await until(lambda: pending.counters.late >= 2)
 
 
+@pytest.mark.fault(9, 10, on="nats")
 async def test_nobody_to_answer_fails_at_once_and_who_waits_is_served(stage: Stage) -> None:
     """Faults 9 and 10."""
     pending = PendingRequestMap(await stage.end())
@@ -261,6 +267,7 @@ async def test_nobody_to_answer_fails_at_once_and_who_waits_is_served(stage: Sta
     assert not isinstance(await waiting, CallError)
 
 
+@pytest.mark.fault(11, 12, 13, 14, 15, 16, on="nats")
 async def test_lies_on_the_bus_are_counted_and_believed_by_nobody(stage: Stage) -> None:
     """Faults 14 to 16: anybody without permissions in the way may publish anything."""
     handler = await stage.worker()
@@ -291,6 +298,7 @@ async def test_lies_on_the_bus_are_counted_and_believed_by_nobody(stage: Stage) 
     assert handler.counters.malformed + handler.counters.dropped >= 5
 
 
+@pytest.mark.fault(17, 40, on="nats")
 async def test_payloads_around_the_servers_largest(request: pytest.FixtureRequest) -> None:
     """Faults 17 and 40: they travel, or are a typed error to the right caller, and the connection lives."""
 
@@ -323,6 +331,7 @@ async def test_payloads_around_the_servers_largest(request: pytest.FixtureReques
             await handler.close()
 
 
+@pytest.mark.fault(21, on="nats")
 async def test_a_slow_consumer_ends_its_calls_in_an_error() -> None:
     """Fault 21: the server hangs up on whoever does not read, and says so."""
 
@@ -350,6 +359,7 @@ async def test_a_slow_consumer_ends_its_calls_in_an_error() -> None:
             await handler.close()
 
 
+@pytest.mark.fault(27, on="nats")
 async def test_sigterm_under_load_fails_no_call_while_another_worker_lives(stage: Stage) -> None:
     """Fault 27."""
     first = await stage.process("first")
@@ -375,6 +385,7 @@ async def test_sigterm_under_load_fails_no_call_while_another_worker_lives(stage
     assert set(answers[-30:]) == {"second"}
 
 
+@pytest.mark.fault(23, on="nats")
 async def test_a_caller_that_vanishes_ends_its_stream_at_the_worker(stage: Stage) -> None:
     """Fault 23."""
     closed = asyncio.Event()
@@ -403,6 +414,7 @@ async def test_a_caller_that_vanishes_ends_its_stream_at_the_worker(stage: Stage
     assert (await error_of(drain(stream))).code is ErrorCode.UNAVAILABLE
 
 
+@pytest.mark.fault(30, on="nats")
 async def test_one_byte_slices_change_nothing(stage: Stage) -> None:
     """Fault 30."""
     proxy = await stage.proxy()
@@ -414,6 +426,7 @@ async def test_one_byte_slices_change_nothing(stage: Stage) -> None:
     assert all(end is None for end in stage.history.stream_ends.values())
 
 
+@pytest.mark.fault(29, on="nats")
 @pytest.mark.parametrize("offset", [*range(0, 700, 111), *range(700, 2_000, 307)])
 async def test_a_cut_at_any_byte_leaves_no_partial_event(stage: Stage, offset: int) -> None:
     """Fault 29."""
@@ -432,6 +445,7 @@ async def test_a_cut_at_any_byte_leaves_no_partial_event(stage: Stage, offset: i
     assert handler.counters.malformed == 0
 
 
+@pytest.mark.fault(43, on="nats")
 async def test_a_process_without_file_descriptors_backs_off_and_recovers(stage: Stage) -> None:
     """Fault 43."""
     await stage.worker()
@@ -450,6 +464,7 @@ async def test_a_process_without_file_descriptors_backs_off_and_recovers(stage: 
     assert not isinstance(await stage.history.call(pending, "work.query"), CallError)
 
 
+@pytest.mark.fault(42, on="nats")
 async def test_the_deadline_holds_over_a_slow_network(stage: Stage) -> None:
     """Fault 42."""
     proxy = await stage.proxy()

@@ -132,6 +132,7 @@ def split(stage: Stage) -> tuple[list[Any], list[Any]]:
     return queries, mutations
 
 
+@pytest.mark.fault(1, 2, on="redis")
 async def test_the_server_dies_under_200_calls_and_returns(stage: Stage) -> None:
     """1 and 2: mutations fail as lost, queries are sent again, streams end in an error, everybody comes back."""
     await stage.worker()
@@ -150,6 +151,7 @@ async def test_the_server_dies_under_200_calls_and_returns(stage: Stage) -> None
     assert all(isinstance(end, CallError) for end in stage.history.stream_ends.values())
 
 
+@pytest.mark.fault(3, on="redis")
 async def test_a_frozen_server_is_noticed_and_nothing_runs_twice(stage: Stage) -> None:
     """3."""
     await stage.worker()
@@ -165,6 +167,7 @@ async def test_a_frozen_server_is_noticed_and_nothing_runs_twice(stage: Stage) -
     assert {end.details["executed"] for end in mutations if isinstance(end, CallError)} == {"unknown"}
 
 
+@pytest.mark.fault(6, on="redis")
 async def test_what_is_sent_while_the_server_is_down_is_not_sent(stage: Stage) -> None:
     """6: at once, and never run later."""
     await stage.worker()
@@ -181,6 +184,7 @@ async def test_what_is_sent_while_the_server_is_down_is_not_sent(stage: Stage) -
     assert len(stage.history.runs) == 1
 
 
+@pytest.mark.fault(7, 8, on="redis")
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_worker_dies_or_freezes_and_queries_go_to_the_other(stage: Stage, fault: signal.Signals) -> None:
     """7 and 8: noticed within three heartbeats; the late answers of one that was only frozen are counted."""
@@ -207,6 +211,7 @@ async def test_a_worker_dies_or_freezes_and_queries_go_to_the_other(stage: Stage
         await until(lambda: stage.workers == 2)
 
 
+@pytest.mark.fault(9, 10, on="redis")
 async def test_nobody_answers_and_then_somebody_does(stage: Stage) -> None:
     """9 and 10."""
     caller = await stage.end()
@@ -219,6 +224,7 @@ async def test_nobody_answers_and_then_somebody_does(stage: Stage) -> None:
     assert not isinstance(await waiting, CallError)
 
 
+@pytest.mark.fault(9, on="redis")
 async def test_a_killed_worker_stops_counting_after_three_heartbeats(stage: Stage) -> None:
     process = await stage.process("only")
     caller = await stage.end()
@@ -228,6 +234,7 @@ async def test_a_killed_worker_stops_counting_after_three_heartbeats(stage: Stag
     assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
 
 
+@pytest.mark.fault(17, 40, on="redis")
 @pytest.mark.parametrize("size", [1 << 20, 4 << 20])
 async def test_sizes_up_to_the_limit_travel_and_above_it_are_typed_errors(stage: Stage, size: int) -> None:
     """17 and 40: a request or a reply over the largest payload, and the connection lives."""
@@ -253,6 +260,7 @@ async def test_sizes_up_to_the_limit_travel_and_above_it_are_typed_errors(stage:
     assert (caller.reconnects, transport.reconnects) == (0, 0)
 
 
+@pytest.mark.fault(20, on="redis")
 async def test_a_caller_cut_off_for_reading_too_slowly_gets_errors_not_silence(stage: Stage) -> None:
     """20: the server's output-buffer limit."""
     stage.server.command("CONFIG", "SET", "client-output-buffer-limit", "pubsub 1mb 1mb 1")
@@ -278,6 +286,7 @@ async def test_a_caller_cut_off_for_reading_too_slowly_gets_errors_not_silence(s
     assert (await pending.call("big.make", {"size": 1}, retry=True)).data == "x"
 
 
+@pytest.mark.fault(27, on="redis")
 async def test_sigterm_under_load_fails_no_call(stage: Stage) -> None:
     """27."""
     first = await stage.process("first")
@@ -326,6 +335,7 @@ async def test_one_peer_is_cut_off_and_comes_back(stage: Stage, fault: str, who:
         assert not any(isinstance(end, CallError) for end in mutations)
 
 
+@pytest.mark.fault(30, on="redis")
 async def test_one_byte_slices_change_nothing(stage: Stage) -> None:
     """30."""
     proxy = await stage.proxy()
@@ -336,6 +346,7 @@ async def test_one_byte_slices_change_nothing(stage: Stage) -> None:
     assert stage.history.errors() == {}
 
 
+@pytest.mark.fault(29, on="redis")
 @pytest.mark.parametrize("offset", [0, 20, 60, 150, 300, 450, 700, 1_000, 1_500])
 async def test_a_cut_at_any_byte_leaves_no_partial_event(stage: Stage, offset: int) -> None:
     """29."""
@@ -354,6 +365,7 @@ async def test_a_cut_at_any_byte_leaves_no_partial_event(stage: Stage, offset: i
     assert handler.counters.malformed == 0
 
 
+@pytest.mark.fault(24, 42, on="redis")
 async def test_the_deadline_holds_over_a_slow_network(stage: Stage) -> None:
     """42, and 24: what expires in the queue never runs."""
     proxy = await stage.proxy()
@@ -369,6 +381,7 @@ async def test_the_deadline_holds_over_a_slow_network(stage: Stage) -> None:
     proxy.delay = 0.0
 
 
+@pytest.mark.fault(15, 16, on="redis")
 async def test_nonsense_in_the_queue_and_the_inbox_is_counted(stage: Stage) -> None:
     """15 and 16."""
     handler = await stage.worker()
@@ -382,6 +395,7 @@ async def test_nonsense_in_the_queue_and_the_inbox_is_counted(stage: Stage) -> N
     assert pending.counters.malformed + pending.counters.dropped >= 4
 
 
+@pytest.mark.fault(43, on="redis")
 async def test_without_file_descriptors_it_backs_off_and_recovers(stage: Stage) -> None:
     """43."""
     await stage.worker()

@@ -82,6 +82,7 @@ async def test_envelopes_of_other_sources_keep_their_meta(serve: Serve, caller: 
     assert await caller.call("src.mcp") == mcp
 
 
+@pytest.mark.fault(17)
 @pytest.mark.parametrize("size", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 8 << 20])
 async def test_large_payloads_travel_both_ways(serve: Serve, caller: PendingRequestMap, size: int) -> None:
     await serve(echo)
@@ -107,6 +108,7 @@ class Odd(BaseException):
     pass
 
 
+@pytest.mark.fault(38)
 @pytest.mark.parametrize("raised", [Odd("odd"), SystemExit(3), asyncio.CancelledError()], ids=repr)
 async def test_a_base_exception_has_a_defined_outcome_and_the_worker_lives(
     serve: Serve, caller: PendingRequestMap, raised: BaseException
@@ -129,6 +131,7 @@ async def test_an_unknown_operation_of_a_known_namespace_is_not_found(serve: Ser
     assert (await error_of(caller.call("math.ad"))).code is ErrorCode.OPERATION_NOT_FOUND
 
 
+@pytest.mark.fault(9)
 async def test_nobody_to_answer_fails_at_once(serve: Serve, caller: PendingRequestMap) -> None:
     async with asyncio.timeout(5):
         error = await error_of(caller.call("nobody.here"))
@@ -136,6 +139,7 @@ async def test_nobody_to_answer_fails_at_once(serve: Serve, caller: PendingReque
     assert error.details["executed"] == "no"
 
 
+@pytest.mark.fault(10)
 async def test_a_caller_may_wait_for_a_worker(bus: Bus, serve: Serve, caller: PendingRequestMap) -> None:
     waiting = asyncio.create_task(caller.call("math.add", {"a": 1, "b": 2}, wait=True))
     await until(lambda: caller.in_flight == 1 or waiting.done())
@@ -211,6 +215,7 @@ async def test_a_deadline_that_has_passed_never_runs_the_handler(serve: Serve, c
     assert sleeper.runs == 0
 
 
+@pytest.mark.fault(24)
 async def test_a_deadline_that_passes_in_the_queue_never_runs_the_handler(
     serve: Serve, caller: PendingRequestMap
 ) -> None:
@@ -225,6 +230,7 @@ async def test_a_deadline_that_passes_in_the_queue_never_runs_the_handler(
     assert second.runs == 0
 
 
+@pytest.mark.fault(22)
 async def test_cancelling_the_caller_cancels_the_handler(serve: Serve, caller: PendingRequestMap) -> None:
     sleeper = Sleeper()
     await serve(sleeper.operation)
@@ -255,6 +261,7 @@ async def test_calls_nest_three_deep_through_the_bus(bus: Bus, serve: Serve, cal
     assert (await caller.call("one.step", identity=bus.identity)).data == ["one", ["two", CALLER.id]]
 
 
+@pytest.mark.fault(22, 25)
 async def test_cancellation_and_deadlines_reach_the_innermost_call(serve: Serve, caller: PendingRequestMap) -> None:
     sleeper = Sleeper("three.step")
     for step in (sleeper.operation, nested("two", "three"), nested("one", "two")):
@@ -341,6 +348,7 @@ async def test_too_many_requests_are_refused_as_not_run(serve: Serve, caller: Pe
     assert sleeper.runs == 5
 
 
+@pytest.mark.fault(36)
 @pytest.mark.slow
 async def test_ten_thousand_calls_at_once(serve: Serve, caller: PendingRequestMap) -> None:
     @operation(id="slow.little", type="query")

@@ -61,6 +61,7 @@ async def test_nobody_to_stream_fails_at_once(serve: Serve, caller: PendingReque
     assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
 
 
+@pytest.mark.fault(39)
 async def test_breaking_out_closes_the_generator(serve: Serve, caller: PendingRequestMap) -> None:
     ticker = Ticker()
     await serve(ticker.operation)
@@ -122,6 +123,7 @@ async def test_a_stream_ends_at_its_deadline(serve: Serve, caller: PendingReques
         await ticker.closed.wait()
 
 
+@pytest.mark.fault(18)
 async def test_a_slow_consumer_holds_the_producer_back(serve: Serve, caller: PendingRequestMap) -> None:
     ticker = Ticker()
     await serve(ticker.operation, add)
@@ -178,6 +180,7 @@ async def test_many_streams_and_calls_at_once(serve: Serve, caller: PendingReque
     assert all(outcome == (list(range(300)), None) for outcome in outcomes[:30])
 
 
+@pytest.mark.fault(18)
 @pytest.mark.slow
 async def test_a_hundred_thousand_events_with_a_slow_consumer_in_bounded_memory(
     serve: Serve, caller: PendingRequestMap

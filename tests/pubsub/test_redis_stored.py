@@ -193,6 +193,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.fault(37, on="redis")
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["redis", "valkey"])
 async def test_a_request_that_kills_its_workers_is_set_aside_after_three_and_its_caller_told(engine: str) -> None:

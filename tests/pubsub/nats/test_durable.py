@@ -214,6 +214,7 @@ async def test_no_more_is_taken_than_may_run(post: Post) -> None:
     await asyncio.gather(*calls)
 
 
+@pytest.mark.fault(37, on="nats")
 async def test_poison_is_set_aside_after_three_deaths_and_the_others_go_on(post: Post) -> None:
     """Fault 37: a request that kills whoever runs it."""
     pending = PendingRequestMap(await post.end())
