@@ -1,7 +1,8 @@
-"""One program, in one process or in four: `python shop.py`, and `python shop.py --split`.
+"""One program, in one process or in four: `python shop.py`, `python shop.py --split`, `python shop.py --bus URL`.
 
 The shop's three namespaces are served by three workers. In one process they share a bus in memory; split, each is a
-spoke in a process of its own, and a hub is between them. The program that uses them does not know which.
+spoke in a process of its own, and a hub is between them; on a bus, each is a process on any machine that reaches the
+Redis or NATS server (`redis://127.0.0.1`, `nats://127.0.0.1`). The program that uses them does not know which.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import AsyncIterator
 
 from operations import AccessControl, CallError, Identity, Operation, OperationContext, OperationRegistry, operation
 from operations.calls import PendingRequestMap, from_call, serve_registry
-from operations.pubsub import Transport
+from operations.pubsub import Transport, connect
 from operations.pubsub.memory import MemoryTransport
 
 STOCK = {"tea": 12, "honey": 3}
@@ -104,36 +105,48 @@ async def run_split() -> None:
         {f"{name}-token": Principal(Identity(name), [name], speaks_for_callers=True) for name in WORKERS}
     )
     async with Hub(tokens) as hub:
-        transport = hub.transport()
-        spokes = [
-            await asyncio.create_subprocess_exec(sys.executable, __file__, "--spoke", name, hub.url) for name in WORKERS
-        ]
-        try:
-            async with from_call(transport) as remote:
-                await remote.ready(*IDS)
-            await program(transport)
-        finally:
-            for spoke in spokes:
-                spoke.send_signal(signal.SIGTERM)
-            await asyncio.gather(*(spoke.wait() for spoke in spokes))
+        await run_with_workers(hub.transport(), hub.url)
 
 
-async def run_spoke(name: str, url: str) -> None:
-    """One worker, until it is told to stop."""
-    from operations.calls.spoke import Spoke
+async def run_on_bus(url: str) -> None:
+    """The program here, each worker in a process of its own, and a server between them that only we reach."""
+    async with connect(url, trusted=True) as transport:
+        await run_with_workers(transport, url)
 
-    async with Spoke(url, token=f"{name}-token") as spoke:
-        await serve_registry(OperationRegistry(WORKERS[name]), spoke)
+
+async def run_with_workers(transport: Transport, url: str) -> None:
+    """Start the workers, run the program, and have them finish."""
+    workers = [
+        await asyncio.create_subprocess_exec(sys.executable, __file__, "--worker", name, url) for name in WORKERS
+    ]
+    try:
+        async with from_call(transport) as remote:
+            await remote.ready(*IDS)
+        await program(transport)
+    finally:
+        for worker in workers:
+            worker.send_signal(signal.SIGTERM)
+        await asyncio.gather(*(worker.wait() for worker in workers))
+
+
+async def run_worker(name: str, url: str) -> None:
+    """One worker, until it is told to stop: a hub wants a token, a server of ours trusts its callers."""
+    opened = connect(url, token=f"{name}-token") if url.startswith("ws") else connect(url, trusted=True)
+    async with opened as transport:
+        await serve_registry(OperationRegistry(WORKERS[name]), transport)
 
 
 def main() -> None:
     """Choose how to run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--split", action="store_true", help="a hub and three spokes, in four processes")
-    parser.add_argument("--spoke", nargs=2, metavar=("NAME", "URL"), help="what --split starts")
+    parser.add_argument("--bus", metavar="URL", help="three workers and the program at a Redis or NATS server")
+    parser.add_argument("--worker", nargs=2, metavar=("NAME", "URL"), help="what --split and --bus start")
     options = parser.parse_args()
-    if options.spoke:
-        asyncio.run(run_spoke(*options.spoke))
+    if options.worker:
+        asyncio.run(run_worker(*options.worker))
+    elif options.bus:
+        asyncio.run(run_on_bus(options.bus))
     else:
         asyncio.run(run_split() if options.split else run_in_one_process())
 

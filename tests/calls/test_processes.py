@@ -16,6 +16,7 @@ from operations import CallError, ErrorCode, Identity
 from operations.calls import PendingRequestMap, from_call
 from operations.calls.authentication import Principal, StaticTokens
 from operations.calls.hub import Hub
+from tests import nats_server, redis_servers
 from tests.waiting import until
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "hub_and_spokes" / "shop.py"
@@ -38,7 +39,7 @@ asyncio.run(main())
 """
 
 
-def test_the_same_program_runs_in_one_process_and_in_four() -> None:
+def test_the_same_program_runs_in_one_process_and_in_four_over_a_hub_redis_and_nats() -> None:
     def output(*arguments: str) -> str:
         done = subprocess.run(
             [sys.executable, EXAMPLE, *arguments], capture_output=True, text=True, check=True, timeout=60
@@ -50,6 +51,8 @@ def test_the_same_program_runs_in_one_process_and_in_four() -> None:
     assert "order: {'total': 9.0, 'left': 10}" in together
     assert "bob: ACCESS_DENIED: 'bob' may not call stock.take: missing scope buy" in together
     assert output("--split") == together
+    for server in (redis_servers.shared_server("redis"), nats_server.shared_server()):
+        assert output("--bus", server.url) == together
 
 
 class Yard:
@@ -82,6 +85,7 @@ async def yard() -> AsyncIterator[Yard]:
             await process.wait()
 
 
+@pytest.mark.fault(27, on="websocket")
 async def test_sigterm_under_load_fails_no_call_while_another_worker_lives(yard: Yard) -> None:
     first = await yard.start("first")
     await yard.start("second")
@@ -105,6 +109,7 @@ async def test_sigterm_under_load_fails_no_call_while_another_worker_lives(yard:
     assert set(answers[-20:]) == {"second"}
 
 
+@pytest.mark.fault(7, on="websocket")
 async def test_a_killed_worker_loses_its_calls_and_queries_go_to_the_other(yard: Yard) -> None:
     first = await yard.start("first")
     await yard.start("second")
@@ -121,6 +126,7 @@ async def test_a_killed_worker_loses_its_calls_and_queries_go_to_the_other(yard:
     assert yard.workers == 1
 
 
+@pytest.mark.fault(8, on="websocket")
 @pytest.mark.slow
 async def test_a_frozen_worker_is_lost_after_three_heartbeats_and_returns(yard: Yard) -> None:
     first = await yard.start("first")
