@@ -9,7 +9,7 @@ PEERS := tests/node/node_modules/.ready
 BENCH := .venv-bench
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help run test quick lint types contracts bench build conformance faults lock clean
+.PHONY: help run test quick lint types contracts bench build conformance faults soak lock clean
 
 help:  ## what there is to type
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -58,8 +58,12 @@ $(BENCH)/.ready: bench/requirements.lock pyproject.toml
 conformance: $(READY) $(PEERS)  ## the MCP conformance suite's client scenarios
 	$(PYTEST) -q -s -m conformance tests/sources/mcp/test_conformance.py
 
-faults: $(READY)  ## the long fault schedules of the call protocol
-	$(PYTEST) -q -s -m faults tests/calls
+faults: $(READY)  ## every fault scenario of the call protocol, and ten minutes of random faults on each transport
+	$(BIN)/python -m tests.calls.faults
+	$(PYTEST) -q -s -m "fault or faults" tests/calls tests/contracts tests/pubsub
+
+soak: $(READY)  ## fifteen minutes at half the most, on each transport: does anything grow?
+	$(BIN)/python -m bench.soak
 
 bench: $(BENCH)/.ready  ## side-by-side benchmarks, printed as ratios
 	$(BENCH)/bin/python -m bench

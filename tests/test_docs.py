@@ -10,7 +10,7 @@ import io
 import logging
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -20,7 +20,11 @@ from tests import nats_server, redis_servers
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-REDIS = "redis://127.0.0.1:6379"
+SERVERS: dict[str, Callable[[], str]] = {
+    "redis://127.0.0.1:6379": lambda: redis_servers.shared_server("redis").url,
+    "nats://127.0.0.1:4222": lambda: nats_server.shared_server().url,
+}
+"""The addresses that pages show, and the servers that their snippets run with."""
 """What pages call their server; the tests have one on another port."""
 FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.M | re.S)
 
@@ -51,8 +55,9 @@ def page_module() -> Iterator[ModuleType]:
 
 def run(code: str, module: ModuleType, place: str) -> str:
     """Run a snippet, which may await at its top level, and return what it printed."""
-    if REDIS in code:
-        code = code.replace(REDIS, redis_servers.shared_server("redis").url)
+    for shown, real in SERVERS.items():
+        if shown in code:
+            code = code.replace(shown, real())
     compiled = compile(code, place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

@@ -352,7 +352,7 @@ async def test_a_cut_at_any_byte_leaves_no_partial_event(stage: Stage, offset: i
     """29."""
     handler = await stage.worker()
     proxy = await stage.proxy()
-    proxy.limit = offset
+    proxy.limits = (offset, None)
     caller = RedisTransport(f"redis://127.0.0.1:{proxy.port}", **QUICK)
     opening = asyncio.create_task(caller.__aenter__())
     await asyncio.wait((opening,), timeout=0.3)
