@@ -20,6 +20,7 @@ from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.authentication import JWTTokens
 from operations.calls.codec import JSON
 from operations.calls.events import CallRequested
+from operations.calls.recent import Recent
 from operations.calls.signing import Session, SignedTransport, SigningSecret
 from operations.pubsub import Capabilities, Transport, Undelivered, nats
 from operations.pubsub.memory import MemoryTransport
