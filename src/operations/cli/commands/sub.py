@@ -1,0 +1,76 @@
+"""`ops sub`: a stream, one line for each event in a pipe, a live view on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import Any
+
+from operations.cli.arguments import Command, Given, Option, seconds, whole_number
+from operations.cli.commands import SUMMARIES
+from operations.cli.commands.call import CALL_ARGUMENTS, deadline_of, exit_code_for
+from operations.cli.failures import OK, CommandError
+from operations.cli.inputs import NOTES, read_input, read_stdin
+from operations.cli.output import RESULT_OPTIONS, Output, duration
+from operations.cli.session import REMOTE_OPTIONS, open_session
+from operations.cli.status import spinning
+from operations.cli.terminal import paint
+from operations.context import OperationContext
+
+
+def run(given: Given) -> Any:
+    """Follow."""
+    return _follow(given, read_stdin(given.input))
+
+
+async def _follow(given: Given, stdin: bytes) -> int:
+    output = Output(given)
+    code = OK
+    async with open_session(given, given.operation) as session:
+        operation = session.find(given.operation)
+        if operation.stream is None:
+            raise CommandError(f"{operation.id} answers once, it is no stream", f"ops call {operation.id} calls it")
+        value = read_input(given.input, operation.spec.input_schema.document, stdin)
+        context = OperationContext(deadline=deadline_of(given))
+        started, count = time.perf_counter(), 0
+        async with (
+            spinning(f"{operation.id} · waiting for events · Ctrl-C ends", quiet=given.quiet) as line,
+            contextlib.aclosing(session.registry.subscribe(operation.id, value, context)) as stream,
+        ):
+            async for envelope in stream:
+                count += 1
+                code = max(code, exit_code_for(envelope))
+                line.clear()
+                if output.pretty:
+                    sys.stdout.write(paint("dim", f"{_clock()} #{count} "))
+                await output.write(output.text_of(envelope, compact=True))
+                line.text = f"{operation.id} · {count} events · Ctrl-C ends"
+                if count == given.limit:
+                    break
+        output.note(f"{count} event{'' if count == 1 else 's'} · {duration(time.perf_counter() - started)}")
+    return code
+
+
+def _clock() -> str:
+    return time.strftime("%H:%M:%S")
+
+
+COMMAND = Command(
+    name="sub",
+    summary=SUMMARIES["sub"],
+    run=run,
+    arguments=CALL_ARGUMENTS,
+    options=(
+        *RESULT_OPTIONS,
+        Option("--limit", "end after so many events", "-l", value="NUMBER", convert=whole_number),
+        Option("--timeout", "end after so many seconds", "-t", value="SECONDS", convert=seconds),
+        *REMOTE_OPTIONS,
+    ),
+    notes=NOTES,
+    examples=(
+        ("ops sub shop.watch item=tea", "until it ends, or Ctrl-C"),
+        ("ops sub shop.watch item=tea --limit 3 > events.ndjson", "three events, one JSON line each"),
+        ("ops sub prices.ticks --envelope | jq .meta.event", "with the type and id of each event"),
+    ),
+)

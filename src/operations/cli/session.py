@@ -1,0 +1,196 @@
+"""The registry a command works with: the configuration's sources, or what a bus offers, and no more than it needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from operations.catalogue import unknown_operation
+from operations.cli.arguments import Given
+from operations.cli.failures import TRANSPORT, CommandError, warn
+from operations.cli.status import StatusLine, spinning
+from operations.cli.transports import TRANSPORT_OPTIONS, open_transport, transport_at
+from operations.config import (
+    Catalogue,
+    Config,
+    SourceReport,
+    Workspace,
+    find_config,
+    load_catalogue,
+    load_config,
+    open_workspace,
+    store_catalogue,
+)
+from operations.errors import CallError, ErrorCode
+from operations.registry import OperationRegistry
+from operations.spec import Operation
+
+REMOTE_OPTIONS = TRANSPORT_OPTIONS
+_REMOTE_WITHIN = 5.0
+NO_CONFIG = "there is no operations.toml here or in a folder above"
+
+
+class Session:
+    """A registry with what is known of where its operations come from."""
+
+    def __init__(self, registry: OperationRegistry, config: Config | None, reports: list[SourceReport]) -> None:
+        self.registry = registry
+        self.config = config
+        self.reports = reports
+
+    def find(self, operation_id: str) -> Operation[Any]:
+        """The operation; an unknown one is an error that names the nearest, and any source that could not be opened."""
+        operation = self.registry.get_operation(operation_id)
+        if operation is not None:
+            return operation
+        failed = [report for report in self.reports if report.state == "failed"]
+        if failed and not len(self.registry):
+            report = failed[0]
+            message = f"the source {report.name} could not be opened: {report.problem}"
+            raise CallError(ErrorCode.UNAVAILABLE, message, {"hint": report.hint or "ops doctor checks every source"})
+        raise self._not_found(operation_id)
+
+    def require_dry_run(self, operation: Operation[Any]) -> None:
+        """Raise for an operation whose source cannot say what it would send."""
+        from operations.sources.openapi.config import HTTPCallOptions  # noqa: F401  # the extra is named where missing
+
+        namespaces = [
+            source.settings.namespace or source.name
+            for source in (self.config.sources.values() if self.config is not None else ())
+            if source.kind == "openapi"
+        ]
+        if not any(operation.id.startswith(f"{namespace}.") for namespace in namespaces):
+            raise CommandError(
+                f"{operation.id} has no dry run", "only operations of an API document say what they would send"
+            )
+
+    def _not_found(self, operation_id: str) -> CallError:
+        error = self.registry.not_found(operation_id)
+        catalogue = None if self.config is None else load_catalogue(self.config.path)
+        if catalogue is None or error.details["nearest"]:
+            return error
+        return unknown_operation(operation_id, [entry.id for entry in catalogue.entries])
+
+
+@asynccontextmanager
+async def open_session(given: Given, wanted: str | None = None) -> AsyncIterator[Session]:
+    """Open what a command needs: the source of the operation it wants where that is known, else all of them."""
+    config = find_configuration(given, required=given.url is None)
+    async with AsyncExitStack() as stack:
+        line = await stack.enter_async_context(spinning("opening", quiet=given.quiet))
+        registry, reports = OperationRegistry(), list[SourceReport]()
+        if config is not None and given.url is None:
+            workspace = await _open(stack, config, wanted, line)
+            registry, reports = workspace.registry, workspace.reports
+            report_failures(given, reports)
+        if given.url is not None:
+            line.text = f"connecting to {transport_at(given.url, config).url}"
+            await _import_remote(stack, given, config, registry, wanted)
+        line.clear()
+        line.is_on = False
+        yield Session(registry, config, reports)
+
+
+async def refresh_catalogue(config: Config, only: Collection[str] | None, line: StatusLine) -> Workspace:
+    """Open sources once, to know what they offer; the cache is written, and they are closed again."""
+    async with open_workspace(config, only=only, on_progress=_progress(line, config, only)) as workspace:
+        store_catalogue(workspace)
+        return workspace
+
+
+def find_configuration(given: Given, *, required: bool = True) -> Config | None:
+    """The configuration that is named, or the nearest one."""
+    path = config_path(given)
+    if path is None:
+        if required:
+            raise CommandError(NO_CONFIG, "ops init makes one; --config names another")
+        return None
+    return load_config(path)
+
+
+def require_configuration(given: Given) -> Config:
+    """The configuration; there must be one."""
+    config = find_configuration(given)
+    assert config is not None
+    return config
+
+
+def config_path(given: Given) -> Path | None:
+    """The configuration file that is named, or the nearest one."""
+    if given.config is None:
+        return find_config()
+    path = Path(given.config).expanduser()
+    if path.is_dir():
+        return find_config(path)
+    if not path.is_file():
+        raise CommandError(f"{path} is not there", "ops init makes an operations.toml")
+    return path.absolute()
+
+
+def report_failures(given: Given, reports: Collection[SourceReport]) -> None:
+    """Say which sources could not be opened; what they offer is not there, the rest is."""
+    for report in reports:
+        if report.state == "failed" and not given.quiet:
+            hint = f" ({report.hint})" if report.hint else ""
+            warn(f"the source {report.name} could not be opened: {report.problem}{hint}")
+
+
+async def _open(stack: AsyncExitStack, config: Config, wanted: str | None, line: StatusLine) -> Workspace:
+    only = _sources_of(wanted, load_catalogue(config.path)) if wanted is not None else None
+    inner = await stack.enter_async_context(AsyncExitStack())
+    progress = _progress(line, config, only)
+    workspace = await inner.enter_async_context(open_workspace(config, only=only, on_progress=progress))
+    if only is not None and wanted not in workspace.registry and not _failed(workspace, only):
+        # It is not where it was: look everywhere.
+        await inner.aclose()
+        progress = _progress(line, config, None)
+        workspace = await inner.enter_async_context(open_workspace(config, on_progress=progress))
+    store_catalogue(workspace)
+    return workspace
+
+
+def _failed(workspace: Workspace, only: Collection[str]) -> bool:
+    return any(report.state == "failed" and report.name in only for report in workspace.reports)
+
+
+def _sources_of(wanted: str, catalogue: Catalogue | None) -> list[str] | None:
+    source = catalogue.source_of(wanted) if catalogue is not None else None
+    return None if source is None else [source]
+
+
+def _progress(line: StatusLine, config: Config, only: Collection[str] | None) -> Any:
+    waiting = [name for name, source in config.sources.items() if not source.settings.disabled]
+    waiting = [name for name in waiting if only is None or name in only]
+    line.text = f"opening {', '.join(waiting)}"
+
+    def note(report: SourceReport) -> None:
+        if report.name in waiting:
+            waiting.remove(report.name)
+        line.text = f"opening {', '.join(waiting)}"
+
+    return note
+
+
+async def _import_remote(
+    stack: AsyncExitStack, given: Given, config: Config | None, registry: OperationRegistry, wanted: str | None
+) -> None:
+    from operations.calls import from_call
+
+    settings = transport_at(given.url, config)
+    try:
+        async with asyncio.timeout(_REMOTE_WITHIN):
+            transport = await stack.enter_async_context(open_transport(settings, given))
+    except TimeoutError:
+        message = f"{settings.url} did not answer within {_REMOTE_WITHIN:g} seconds"
+        raise CommandError(message, "is the hub or the server running there?", exit_code=TRANSPORT) from None
+    remote = await stack.enter_async_context(from_call(transport, registry))
+    try:
+        async with asyncio.timeout(_REMOTE_WITHIN):
+            await (remote.ready(wanted) if wanted is not None else remote.ready())
+    except TimeoutError:
+        if wanted is not None and len(registry):
+            raise registry.not_found(wanted) from None
+        raise CommandError(f"nobody offers operations at {settings.url}", exit_code=TRANSPORT) from None
