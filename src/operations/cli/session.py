@@ -11,6 +11,7 @@ from typing import Any
 from operations.catalogue import unknown_operation
 from operations.cli.arguments import Given
 from operations.cli.failures import TRANSPORT, CommandError, warn
+from operations.cli.lazy import LazySources
 from operations.cli.status import StatusLine, spinning
 from operations.cli.transports import TRANSPORT_OPTIONS, open_transport, transport_at
 from operations.config import (
@@ -139,16 +140,21 @@ def report_failures(given: Given, reports: Collection[SourceReport]) -> None:
 
 
 async def _open(stack: AsyncExitStack, config: Config, wanted: str | None, line: StatusLine) -> Workspace:
-    only = _sources_of(wanted, load_catalogue(config.path)) if wanted is not None else None
+    catalogue = load_catalogue(config.path) if wanted is not None else None
+    only = None if catalogue is None or wanted is None else _sources_of(wanted, catalogue)
     inner = await stack.enter_async_context(AsyncExitStack())
     progress = _progress(line, config, only)
     workspace = await inner.enter_async_context(open_workspace(config, only=only, on_progress=progress))
     if only is not None and wanted not in workspace.registry and not _failed(workspace, only):
         # It is not where it was: look everywhere.
         await inner.aclose()
-        progress = _progress(line, config, None)
+        only, progress = None, _progress(line, config, None)
         workspace = await inner.enter_async_context(open_workspace(config, on_progress=progress))
     store_catalogue(workspace)
+    if only is not None and catalogue is not None:
+        # A function may call operations of other sources: those are opened when it does.
+        lazy = await inner.enter_async_context(LazySources(config, workspace.registry))
+        lazy.register(catalogue)
     return workspace
 
 
@@ -156,8 +162,8 @@ def _failed(workspace: Workspace, only: Collection[str]) -> bool:
     return any(report.state == "failed" and report.name in only for report in workspace.reports)
 
 
-def _sources_of(wanted: str, catalogue: Catalogue | None) -> list[str] | None:
-    source = catalogue.source_of(wanted) if catalogue is not None else None
+def _sources_of(wanted: str, catalogue: Catalogue) -> list[str] | None:
+    source = catalogue.source_of(wanted)
     return None if source is None else [source]
 
 
