@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-BENCHMARKS = ["bench.call", "bench.schema", "bench.openapi", "bench.sse", "bench.mcp", "bench.calls"]
+BENCHMARKS = ["bench.call", "bench.cli", "bench.schema", "bench.openapi", "bench.sse", "bench.mcp", "bench.calls"]
 
 
 def main() -> int:

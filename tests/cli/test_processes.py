@@ -153,7 +153,7 @@ def test_a_hub_knows_the_tokens_of_its_configuration(tmp_path: Path, project: Pr
     hub = Project(folder)
     hub.write(
         "operations.toml",
-        '[hub]\nport = 0\n'
+        "[hub]\nport = 0\n"
         '[[hub.tokens]]\ntoken = "${WORKER_TOKEN}"\nidentity = "worker"\nnamespaces = ["shop", "other"]\n'
         '[[hub.tokens]]\ntoken = "ada"\nidentity = "ada"\n',
     )

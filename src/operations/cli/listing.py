@@ -1,17 +1,18 @@
-"""The catalogue that `ls`, `search` and `show` look at: from the cache where it is true, without connecting."""
+"""What `ls`, `search` and `show` look at: the cache where it is true, without connecting; or what a bus offers."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+from operations.catalogue import unknown_operation
 from operations.cli.arguments import Given, Option
 from operations.cli.failures import CommandError, warn
 from operations.cli.fields import Fields
 from operations.cli.transports import TRANSPORT_OPTIONS
 from operations.config.cache import Catalogue, CatalogueEntry, load_catalogue
-from operations.config.finding import find_config
+from operations.spec import OperationSpec
 
 LISTING_OPTIONS = (
     Option("--refresh", "open every source again; else only those whose files changed", "-R"),
@@ -20,48 +21,45 @@ LISTING_OPTIONS = (
 )
 
 
-def read_catalogue(given: Given) -> Catalogue:
-    """What there is, as the cache knows it; sources that changed since, or were never opened, are opened once."""
-    from operations.cli.session import NO_CONFIG, config_path
+class Listing(NamedTuple):
+    """Operations in order of id, and how to get the whole spec of one."""
 
+    entries: Sequence[CatalogueEntry]
+    spec: Callable[[str], dict[str, Any] | None]
+
+    def find(self, operation_id: str) -> CatalogueEntry:
+        """The entry of an operation; raises for one that is not there, and names the nearest."""
+        for entry in self.entries:
+            if entry.id == operation_id:
+                return entry
+        raise unknown_operation(operation_id, [entry.id for entry in self.entries])
+
+
+def read_listing(given: Given) -> Listing:
+    """What there is; sources that changed since they were last opened, or never were, are opened once."""
     if given.url is not None:
         return asyncio.run(_remote(given))
-    path = find_config() if given.config is None else config_path(given)
-    if path is None:
-        raise CommandError(NO_CONFIG, "ops init makes one; --config names another")
-    catalogue = None if given.refresh else load_catalogue(path)
-    if catalogue is None or (catalogue.stale and not given.cached):
-        if given.cached:
-            raise CommandError("nothing is cached for this configuration", "ops ls without --cached opens its sources")
-        asyncio.run(_refresh(given, list(catalogue.stale) if catalogue is not None else None))
-        catalogue = load_catalogue(path)
-    if catalogue is None:
-        raise CommandError("the cache cannot be written", "see XDG_CACHE_HOME; ops doctor tells where it is")
+    catalogue = _catalogue(given)
     for source in catalogue.sources.values():
         if source.state == "failed" and not given.quiet:
-            warn(f"the source {source.name} could not be opened: {source.problem}")
+            warn(f"the source {source.name} could not be opened: {source.problem} (--refresh tries again)")
+    return Listing(catalogue.entries, catalogue.spec)
+
+
+def _catalogue(given: Given) -> Catalogue:
+    from operations.cli.session import require_config_path
+
+    path = require_config_path(given)
+    catalogue = None if given.refresh else load_catalogue(path)
+    if catalogue is not None and (given.cached or not catalogue.stale):
+        return catalogue
+    if given.cached:
+        raise CommandError("nothing is cached for this configuration", "ops ls without --cached opens its sources")
+    asyncio.run(_refresh(given, None if catalogue is None else list(catalogue.stale)))
+    catalogue = load_catalogue(path)
+    if catalogue is None:
+        raise CommandError("the cache cannot be written", "XDG_CACHE_HOME names the folder for it")
     return catalogue
-
-
-async def _remote(given: Given) -> Catalogue:
-    """What a bus offers now."""
-    from operations.cli.session import open_session
-
-    async with open_session(given) as session:
-        specs = session.registry.list()
-    entries = [
-        CatalogueEntry(
-            spec.id,
-            spec.type.value,
-            spec.title or "",
-            spec.description,
-            given.url,
-            list(spec.tags),
-            Fields(spec.input_schema.document).names(),
-        )
-        for spec in specs
-    ]
-    return Catalogue(entries=sorted(entries, key=lambda entry: entry.id), sources={}, stale=(), path=Path())
 
 
 async def _refresh(given: Given, only: list[str] | None) -> None:
@@ -70,6 +68,27 @@ async def _refresh(given: Given, only: list[str] | None) -> None:
 
     async with spinning("opening", quiet=given.quiet) as line:
         await refresh_catalogue(require_configuration(given), only, line)
+
+
+async def _remote(given: Given) -> Listing:
+    from operations.cli.session import open_session
+
+    async with open_session(given) as session:
+        specs = {spec.id: spec for spec in session.registry.list()}
+    entries = [_entry(specs[operation_id], given.url) for operation_id in sorted(specs)]
+    return Listing(entries, lambda operation_id: specs[operation_id].to_dict())
+
+
+def _entry(spec: OperationSpec, source: str) -> CatalogueEntry:
+    return CatalogueEntry(
+        id=spec.id,
+        type=spec.type.value,
+        title=spec.title or "",
+        description=spec.description,
+        source=source,
+        tags=list(spec.tags),
+        fields=Fields(spec.input_schema.document).names(),
+    )
 
 
 def as_data(entry: CatalogueEntry) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Session:
 @asynccontextmanager
 async def open_session(given: Given, wanted: str | None = None) -> AsyncIterator[Session]:
     """Open what a command needs: the source of the operation it wants where that is known, else all of them."""
-    config = find_configuration(given, required=given.url is None)
+    config = find_configuration(given) if given.url is not None else require_configuration(given)
     async with AsyncExitStack() as stack:
         line = await stack.enter_async_context(spinning("opening", quiet=given.quiet))
         registry, reports = OperationRegistry(), list[SourceReport]()
@@ -102,21 +102,23 @@ async def refresh_catalogue(config: Config, only: Collection[str] | None, line: 
         return workspace
 
 
-def find_configuration(given: Given, *, required: bool = True) -> Config | None:
-    """The configuration that is named, or the nearest one."""
+def find_configuration(given: Given) -> Config | None:
+    """The configuration that is named, or the nearest one; None where there is none."""
     path = config_path(given)
-    if path is None:
-        if required:
-            raise CommandError(NO_CONFIG, "ops init makes one; --config names another")
-        return None
-    return load_config(path)
+    return None if path is None else load_config(path)
 
 
 def require_configuration(given: Given) -> Config:
     """The configuration; there must be one."""
-    config = find_configuration(given)
-    assert config is not None
-    return config
+    return load_config(require_config_path(given))
+
+
+def require_config_path(given: Given) -> Path:
+    """The configuration file that is named, or the nearest one; there must be one."""
+    path = config_path(given)
+    if path is None:
+        raise CommandError(NO_CONFIG, "ops init makes one; --config names another")
+    return path
 
 
 def config_path(given: Given) -> Path | None:
@@ -150,7 +152,9 @@ async def _open(stack: AsyncExitStack, config: Config, wanted: str | None, line:
         await inner.aclose()
         only, progress = None, _progress(line, config, None)
         workspace = await inner.enter_async_context(open_workspace(config, on_progress=progress))
-    store_catalogue(workspace)
+    if catalogue is None or only is None or not set(only).isdisjoint(catalogue.stale):
+        # Writing it reads every description of the source: not for a call that found all as it was.
+        store_catalogue(workspace)
     if only is not None and catalogue is not None:
         # A function may call operations of other sources: those are opened when it does.
         lazy = await inner.enter_async_context(LazySources(config, workspace.registry))

@@ -58,7 +58,7 @@ async def _add(given: Given, table: dict[str, Any]) -> int:
         write_text(f"{given.name} was added to {path}\n")
         return OK
     async with spinning(f"opening {given.name}", quiet=given.quiet) as line:
-        workspace = await refresh_catalogue(load_config(path), [given.name], line)
+        workspace = await refresh_catalogue(load_config(path), None, line)
     report = next(report for report in workspace.reports if report.name == given.name)
     if given.json:
         write_json({"config": str(path), "source": given.name, "state": report.state, "operations": report.operations})

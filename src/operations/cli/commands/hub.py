@@ -36,7 +36,7 @@ def run(given: Given) -> Any:
 async def _listen(given: Given) -> int:
     from operations.calls.hub import Hub
 
-    config = find_configuration(given, required=False)
+    config = find_configuration(given)
     settings = config.hub if config is not None and config.hub is not None else HubSettings()
     authenticator = _authenticator(settings, given, config)
     limits = {"heartbeat": settings.heartbeat, "max_payload": settings.max_payload}

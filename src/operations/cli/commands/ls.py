@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from operations.cli.arguments import Argument, Command, Given, Option
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import NOT_FOUND, OK, CommandError
-from operations.cli.listing import LISTING_OPTIONS, as_data, read_catalogue
+from operations.cli.listing import LISTING_OPTIONS, as_data, read_listing
 from operations.cli.output import write_json, write_text
 from operations.cli.terminal import columns, is_terminal, one_line, paint, printable
 from operations.config.cache import CatalogueEntry
@@ -19,13 +19,13 @@ _COLOURS = {"query": "green", "mutation": "yellow", "subscription": "magenta"}
 
 def run(given: Given) -> int:
     """List."""
-    catalogue = read_catalogue(given)
-    entries = [entry for entry in catalogue.entries if _wanted(entry, given)]
+    listing = read_listing(given)
+    entries = [entry for entry in listing.entries if _wanted(entry, given)]
     if given.json:
         write_json([as_data(entry) for entry in entries])
         return OK
-    if not entries and catalogue.entries and (given.pattern or given.type or given.source or given.tag):
-        hint = f"{len(catalogue.entries)} operations are there; ops search finds by words"
+    if not entries and listing.entries and (given.pattern or given.type or given.source or given.tag):
+        hint = f"{len(listing.entries)} operations are there; ops search finds by words"
         raise CommandError("no operation is like that", hint, exit_code=NOT_FOUND)
     if given.table:
         lines = table(entries)

@@ -8,7 +8,7 @@ from operations.cli.arguments import Argument, Command, Given, Option, whole_num
 from operations.cli.commands import SUMMARIES
 from operations.cli.commands.ls import tabbed, table
 from operations.cli.failures import NOT_FOUND, OK, CommandError
-from operations.cli.listing import LISTING_OPTIONS, as_data, read_catalogue
+from operations.cli.listing import LISTING_OPTIONS, as_data, read_listing
 from operations.cli.output import write_json, write_text
 from operations.cli.ranking import rank
 from operations.cli.terminal import is_terminal
@@ -16,7 +16,7 @@ from operations.cli.terminal import is_terminal
 
 def run(given: Given) -> int:
     """Search."""
-    ranked = rank(" ".join(given.words), read_catalogue(given).entries)[: given.limit]
+    ranked = rank(" ".join(given.words), read_listing(given).entries)[: given.limit]
     if given.json:
         write_json([as_data(entry) for entry in ranked])
         return OK if ranked else NOT_FOUND

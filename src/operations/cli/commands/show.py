@@ -7,14 +7,13 @@ from typing import Any
 
 import msgspec
 
-from operations.catalogue import unknown_operation
 from operations.cli.arguments import Argument, Command, Given, Option
 from operations.cli.commands import SUMMARIES
 from operations.cli.example import example_input
-from operations.cli.failures import OK
+from operations.cli.failures import OK, CommandError
 from operations.cli.fields import Fields
 from operations.cli.inputs import NOTES, read_input
-from operations.cli.listing import LISTING_OPTIONS, as_data, read_catalogue
+from operations.cli.listing import LISTING_OPTIONS, as_data, read_listing
 from operations.cli.output import write_json, write_text
 from operations.cli.snippets import curl_command, python_code, shell_command
 from operations.cli.terminal import columns, one_line, paint, paint_json, printable
@@ -26,6 +25,7 @@ class Shown(msgspec.Struct):
     """An operation as it is shown."""
 
     entry: CatalogueEntry
+    spec: dict[str, Any]
     input_schema: Schema
     output_schema: Schema
     example: Any
@@ -55,13 +55,14 @@ def run(given: Given) -> Any:
 
 def _find(given: Given) -> Shown:
     """The operation with its schemas, from the cache; over a bus, from whoever offers it."""
-    catalogue = read_catalogue(given)
-    entry = catalogue.get(given.operation)
-    if entry is None:
-        raise unknown_operation(given.operation, [each.id for each in catalogue.entries])
-    input_schema, output_schema = (from_schema(schema) for schema in catalogue.schemas(entry.id) or (True, True))
+    listing = read_listing(given)
+    entry = listing.find(given.operation)
+    spec = listing.spec(entry.id)
+    if spec is None:
+        raise CommandError(f"{entry.id} is too large to be kept in the cache", "ops call checks its input all the same")
+    input_schema, output_schema = from_schema(spec["inputSchema"]), from_schema(spec["outputSchema"])
     example = read_input(given.input, input_schema.document) or example_input(input_schema)
-    return Shown(entry, input_schema, output_schema, example)
+    return Shown(entry, spec, input_schema, output_schema, example)
 
 
 async def _show_curl(given: Given, shown: Shown) -> int:
@@ -85,18 +86,21 @@ async def _show_curl(given: Given, shown: Shown) -> int:
 
 
 def _as_data(shown: Shown) -> dict[str, Any]:
-    schemas = {"inputSchema": shown.input_schema.document, "outputSchema": shown.output_schema.document}
-    return {**as_data(shown.entry), **schemas, "example": shown.example}
+    return {**as_data(shown.entry), **shown.spec, "example": shown.example}
 
 
 def _describe(shown: Shown) -> Iterator[str]:
     entry = shown.entry
     yield f"{paint('bold', printable(entry.id))}  {entry.type}  {paint('dim', f'from {printable(entry.source)}')}"
-    for text in dict.fromkeys(filter(None, (entry.title, entry.description))):
+    for text in dict.fromkeys(filter(None, (entry.title, shown.spec.get("description", "")))):
         yield ""
         yield printable(text.strip())
     if entry.tags:
         yield paint("dim", printable(f"tags: {', '.join(entry.tags)}"))
+    scopes = shown.spec.get("accessControl", {})
+    if scopes:
+        needed = [*scopes.get("requiredScopes", ()), *scopes.get("requiredScopesAny", ())]
+        yield paint("dim", printable(f"callers over a bus need: {', '.join(needed) or 'a resource'}"))
     for name, schema in (
         ("Input", shown.input_schema),
         ("Each event" if shown.streams else "Output", shown.output_schema),
