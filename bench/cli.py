@@ -64,7 +64,8 @@ def main() -> None:
     report("CPU time of a command, as a multiple of a bare interpreter", times, "bare interpreter")
     verdicts = {
         "times a bare interpreter for ops --help (wanted: 12 or less)": times["ops --help"] / base,
-        "times a bare interpreter for ops ls (wanted: 25 or less)": times[f"ops ls, {COUNT:,} operations cached"] / base,
+        "times a bare interpreter for ops ls (wanted: 25 or less)": times[f"ops ls, {COUNT:,} operations cached"]
+        / base,
     }
     print()
     for text, ratio in verdicts.items():

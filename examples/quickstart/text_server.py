@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 server = MCPServer("text", version="1.0.0", log_level="WARNING")
@@ -28,7 +29,7 @@ def count(text: str) -> Count:
 def headline(text: str) -> str:
     """A text as a headline; an empty one is an error, as tools report errors."""
     if not text.strip():
-        raise ValueError("there is no text")
+        raise ToolError("there is no text")
     return text.strip().title()
 
 

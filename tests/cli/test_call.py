@@ -82,7 +82,7 @@ def test_bytes_go_to_a_pipe_or_a_file_as_they_are(project: Project) -> None:
         (["shop.quote", "tea"], 2, "error: 'tea' is no input"),
         (["shop.ticks"], 2, "error: shop.ticks is a stream of events\nhint: ops sub shop.ticks follows it"),
         (["shop.quote", "item=tea", "--dry-run"], 2, "error: shop.quote has no dry run"),
-        (["shop.quotes"], 3, "error: no operation 'shop.quotes' is registered; did you mean shop.quote?"),
+        (["shop.quotes"], 3, "error: no operation 'shop.quotes' is registered; did you mean shop.quote"),
         (["shop.fail", "code=ACCESS_DENIED", "message=you may not"], 4, "error: you may not"),
         (["shop.fail"], 5, "error: OUT_OF_STOCK: nothing left"),
         (["shop.crash"], 5, "error: "),

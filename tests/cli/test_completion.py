@@ -62,7 +62,7 @@ def test_many_operations_are_offered_by_namespace(project: Project) -> None:
     project.write("other/big.py", f"from operations import operation\n{body}")
     project.run("ls")
     assert offered(project, "ops call big.") == ["big.n0.", "big.n1.", "big.n2.", "big.n3."]
-    assert len(offered(project, "ops call big.n1.op5")) == 11
+    assert len(offered(project, "ops call big.n1.op5")) == 10
 
 
 def test_a_real_bash_completes(project: Project) -> None:

@@ -66,7 +66,7 @@ def test_a_spoke_offers_and_others_list_call_and_follow(
         assert done.data["total"] == 2.5
         missing = caller.run("call", "shop.qoute", "--url", url, env=TOKEN)
         assert missing.code == 3
-        assert "did you mean shop.quote?" in missing.err
+        assert "did you mean shop.quote" in missing.err
         assert caller.run("call", "shop.fail", "--url", url, env=TOKEN).code == 5
         shown = caller.run("show", "shop.quote", "--url", url, "--json", env=TOKEN).data
         assert shown["inputSchema"]["required"] == ["item"]

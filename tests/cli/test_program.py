@@ -63,7 +63,7 @@ def test_both_names_and_the_module_run_the_same_program(tmp_path: Path) -> None:
         (["call"], "error: OPERATION is missing"),
         (["add"], "error: ops add needs to know what"),
         (["add", "mpc"], "error: ops add has no 'mpc'; did you mean mcp?"),
-        (["completion", "tcsh"], "error: SHELL is one of bash, zsh, fish, not 'tcsh'; did you mean zsh?"),
+        (["completion", "zhs"], "error: SHELL is one of bash, zsh, fish, not 'zhs'; did you mean zsh?"),
         (["show", "a.b", "--type"], "error: there is no option --type"),
         (["ls"], "error: there is no operations.toml here or in a folder above"),
         (["call", "a.b"], "error: there is no operations.toml here or in a folder above"),

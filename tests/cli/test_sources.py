@@ -20,6 +20,7 @@ from tests.serving import serving
 SECRET = "sk-very-secret-indeed"
 MCP_SERVER = '''
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 
 server = MCPServer("text", version="1.0.0", log_level="WARNING")
 
@@ -31,7 +32,7 @@ def count(text: str) -> dict[str, int]:
 @server.tool()
 def broken() -> str:
     """Always fails."""
-    raise ValueError("it is broken")
+    raise ToolError("it is broken")
 
 @server.tool()
 async def long(ctx: Context) -> str:
@@ -218,7 +219,7 @@ def test_a_missing_extra_is_named_and_harms_no_other_source(
     assert mixed.run(f"{module},httpx2", "call", "shop.quote", "item=tea", program=blocked).code == 0
     done = mixed.run(f"{module},httpx2", "call", operation, "text=a" if extra == "mcp" else "{}", program=blocked)
     assert done.code in (2, 6)
-    assert f"pip install 'operations[{extra}]'" in done.err
+    assert f"operations[{extra}]" in done.err
     doctor = mixed.run(f"{module},httpx2", "doctor", program=blocked)
     assert f"pip install 'operations[{extra}]'" in doctor.out
 
@@ -256,7 +257,7 @@ def test_sources_are_added_checked_and_listed(
     done = project.run("add", "py", "own", "code")
     assert (done.code, "1 operation" in done.out) == (0, True)
     done = project.run("add", "mcp", "text", "--", sys.executable, "text_server.py")
-    assert (done.code, "3 operations" in done.out) == (0, True)
+    assert (done.code, "7 operations" in done.out) == (0, True)  # three tools, and four for resources and prompts
     done = project.run("add", "openapi", "items", "items.json", "--base-url", api, "--token-variable", "ITEMS_TOKEN")
     assert done.code == 2
     assert "ITEMS_TOKEN" in done.err

@@ -42,7 +42,8 @@ async def advise(city: str, context: OperationContext) -> str:
     """
     forecast = (await context.env.weather.forecast(city=city, days=2)).data
     item = {"rain": "umbrella", "sunny": "honey"}.get(forecast["days"][-1]["sky"], "tea")
-    return str((await context.env.text.headline(text=f"{item} for {city}")).data)
+    headline = await context.env.text.headline(text=f"{item} for {city}")
+    return str(headline.data["result"])
 
 
 @operation(id="shop.watch")

@@ -9,7 +9,7 @@ from pathlib import Path
 from operations.cli.arguments import COMMON, Argument, Command, Given, Option
 from operations.cli.commands import SUMMARIES, find_command
 from operations.cli.fields import Fields
-from operations.cli.output import write_text
+from operations.cli.terminal import write_text
 from operations.config.cache import Catalogue, load_catalogue
 from operations.config.finding import find_config
 

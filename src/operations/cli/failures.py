@@ -50,6 +50,8 @@ def report(error: BaseException) -> int:
     if isinstance(error, CommandError):
         complain(error.message, error.hint)
         return error.exit_code
+    if isinstance(error, CallError) and isinstance(error.__cause__, ImportError):
+        return report(error.__cause__)  # an extra that a source needs only when it is called
     if isinstance(error, CallError):
         complain(describe(error), hint_for(error))
         return exit_code_of(error)

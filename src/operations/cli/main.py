@@ -110,12 +110,12 @@ def _show_help(command: Command | None) -> int:
     from operations.cli import help
 
     text = help.overview() if command is None else help.describe(command)
-    sys.stdout.write(text + "\n")
+    terminal.write_text(text + "\n")
     return OK
 
 
 def _show_version() -> int:
     from importlib.metadata import version
 
-    sys.stdout.write(f"operations {version('operations')}\n")
+    terminal.write_text(f"operations {version('operations')}\n")
     return OK

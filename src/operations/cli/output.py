@@ -12,7 +12,7 @@ import msgspec
 from operations.cli.arguments import Given, Option
 from operations.cli.failures import OPERATION, CommandError, tell
 from operations.cli.pipes import write_all
-from operations.cli.terminal import is_terminal, paint, paint_json, printable
+from operations.cli.terminal import is_terminal, paint, paint_json, printable, write_text
 from operations.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope
 from operations.wire import encode_json
 
@@ -105,13 +105,6 @@ class Output:
         except ValueError as error:
             raise CommandError(f"--jq: {error}", exit_code=OPERATION) from None
         return found
-
-
-def write_text(text: str) -> None:
-    """Write a text to stdout, where there is one."""
-    if sys.stdout is not None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
 
 
 def write_json(value: Any) -> None:

@@ -25,6 +25,7 @@ from operations.config import (
     open_workspace,
     store_catalogue,
 )
+from operations.config.redaction import redact
 from operations.errors import CallError, ErrorCode
 from operations.registry import OperationRegistry
 from operations.spec import Operation
@@ -47,12 +48,20 @@ class Session:
         operation = self.registry.get_operation(operation_id)
         if operation is not None:
             return operation
-        failed = [report for report in self.reports if report.state == "failed"]
-        if failed and not len(self.registry):
-            report = failed[0]
+        report = self._failed_source_of(operation_id)
+        if report is not None:
             message = f"the source {report.name} could not be opened: {report.problem}"
             raise CallError(ErrorCode.UNAVAILABLE, message, {"hint": report.hint or "ops doctor checks every source"})
         raise self._not_found(operation_id)
+
+    def _failed_source_of(self, operation_id: str) -> SourceReport | None:
+        """The source that an operation would come from, by its namespace, had it been opened."""
+        for report in self.reports:
+            if report.state == "failed" and self.config is not None:
+                namespace = self.config.sources[report.name].settings.namespace or report.name
+                if operation_id.startswith(f"{namespace}."):
+                    return report
+        return None
 
     def require_dry_run(self, operation: Operation[Any]) -> None:
         """Raise for an operation whose source cannot say what it would send."""
@@ -67,6 +76,10 @@ class Session:
             raise CommandError(
                 f"{operation.id} has no dry run", "only operations of an API document say what they would send"
             )
+
+    def redact(self, text: str) -> str:
+        """A text without the configuration's secrets."""
+        return text if self.config is None else redact(text, self.config)
 
     def _not_found(self, operation_id: str) -> CallError:
         error = self.registry.not_found(operation_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from operations.wire import encode_json
@@ -35,10 +35,19 @@ def python_code(operation_id: str, example: Any, *, streams: bool) -> str:
     )
 
 
+def without_secrets(request: Mapping[str, Any], redact: Callable[[str], str]) -> dict[str, Any]:
+    """The request that a dry run gave, with its credentials left out: by the names of headers, and by `redact`."""
+    headers = [[name, _shown(name, redact(value))] for name, value in request["headers"]]
+    body = request.get("body")
+    if isinstance(body, bytes):
+        body = redact(body.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    return {**request, "url": redact(request["url"]), "headers": headers, "body": body}
+
+
 def curl_command(request: Mapping[str, Any]) -> str:
-    """The request that a dry run gave, as curl sends it; what is secret is left as a variable to fill in."""
+    """The request that a dry run gave, as curl sends it."""
     lines = [f"curl -X {request['method']} {_quoted(request['url'])}"]
-    lines += [f"  -H {_quoted(f'{name}: {_shown(name, value)}')}" for name, value in request["headers"]]
+    lines += [f"  -H {_quoted(f'{name}: {value}')}" for name, value in request["headers"]]
     body = request.get("body")
     if body:
         text = body.decode("utf-8", "backslashreplace") if isinstance(body, bytes) else str(body)

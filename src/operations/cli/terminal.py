@@ -59,6 +59,13 @@ def columns(stream: Any = None) -> int:
         return 100
 
 
+def write_text(text: str) -> None:
+    """Write a text to stdout, where there is one."""
+    if sys.stdout is not None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
 def printable(text: str) -> str:
     """Text from elsewhere without what would steer the terminal."""
     return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

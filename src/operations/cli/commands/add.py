@@ -9,8 +9,8 @@ from typing import Any
 from operations.cli.arguments import Argument, Command, Given, Option, UsageError
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, TRANSPORT
-from operations.cli.output import write_json, write_text
-from operations.cli.terminal import paint, printable
+from operations.cli.output import write_json
+from operations.cli.terminal import paint, printable, write_text
 from operations.config import add_source, load_config
 
 _NAME = Argument("NAME", "what to call the source; its operations are below it")

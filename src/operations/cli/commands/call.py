@@ -11,9 +11,10 @@ from operations.cli.failures import OK, OPERATION, CommandError
 from operations.cli.inputs import NOTES, read_input, read_stdin
 from operations.cli.output import RESULT_OPTIONS, Output
 from operations.cli.session import REMOTE_OPTIONS, Session, open_session
+from operations.cli.snippets import without_secrets
 from operations.cli.status import StatusLine, bar, spinning
 from operations.context import OperationContext
-from operations.envelope import MCPResponseMeta, ResponseEnvelope
+from operations.envelope import MCPResponseMeta, ResponseEnvelope, local_envelope
 from operations.spec import Operation
 
 CALL_ARGUMENTS = (
@@ -38,6 +39,8 @@ async def _call(given: Given, stdin: bytes) -> int:
             context = context_for(given, session, operation, line)
             started = time.perf_counter()
             envelope = await session.registry.execute(operation.id, value, context)
+        if given.dry_run:
+            envelope = local_envelope(without_secrets(envelope.data, session.redact), operation.id)
         await output.result(envelope, started, to=given.output)
     return exit_code_for(envelope)
 

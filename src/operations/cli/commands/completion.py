@@ -5,7 +5,7 @@ from __future__ import annotations
 from operations.cli.arguments import Argument, Command, Given
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK
-from operations.cli.output import write_text
+from operations.cli.terminal import write_text
 
 _BASH = """\
 _ops_complete() {

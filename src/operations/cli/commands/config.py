@@ -5,8 +5,9 @@ from __future__ import annotations
 from operations.cli.arguments import Command, Given
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import NOT_FOUND, OK, CommandError
-from operations.cli.output import write_json, write_text
+from operations.cli.output import write_json
 from operations.cli.session import NO_CONFIG, config_path, require_configuration
+from operations.cli.terminal import write_text
 
 
 def run_show(given: Given) -> int:

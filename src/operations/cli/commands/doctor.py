@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from operations.cli.arguments import Command, Given
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, TRANSPORT, USAGE
-from operations.cli.output import duration, write_json, write_text
+from operations.cli.output import duration, write_json
 from operations.cli.session import NO_CONFIG, config_path, refresh_catalogue
 from operations.cli.status import spinning
-from operations.cli.terminal import paint, printable
+from operations.cli.terminal import paint, printable, write_text
 from operations.config import Config, SourceReport, load_catalogue, load_config
 from operations.errors import CallError
 

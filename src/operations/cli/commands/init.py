@@ -7,8 +7,8 @@ from pathlib import Path
 from operations.cli.arguments import Argument, Command, Given
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK
-from operations.cli.output import write_json, write_text
-from operations.cli.terminal import paint
+from operations.cli.output import write_json
+from operations.cli.terminal import paint, write_text
 from operations.config import add_source, initialise
 
 _FOLDER = "ops"

@@ -10,8 +10,8 @@ from typing import Any
 from operations.cli.arguments import Argument, Command, Given, Option
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import NOT_FOUND, OK, CommandError, warn
-from operations.cli.output import write_json, write_text
-from operations.cli.terminal import one_line, paint, printable
+from operations.cli.output import write_json
+from operations.cli.terminal import one_line, paint, printable, write_text
 from operations.sources.scanner import ManifestChange, OperationManifest, scan_operations, watch_operations
 from operations.spec import OperationSpec
 

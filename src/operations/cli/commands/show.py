@@ -14,9 +14,9 @@ from operations.cli.failures import OK, CommandError
 from operations.cli.fields import Fields
 from operations.cli.inputs import NOTES, read_input
 from operations.cli.listing import LISTING_OPTIONS, as_data, read_listing
-from operations.cli.output import write_json, write_text
-from operations.cli.snippets import curl_command, python_code, shell_command
-from operations.cli.terminal import columns, one_line, paint, paint_json, printable
+from operations.cli.output import write_json
+from operations.cli.snippets import curl_command, python_code, shell_command, without_secrets
+from operations.cli.terminal import columns, one_line, paint, paint_json, printable, write_text
 from operations.config.cache import CatalogueEntry
 from operations.schema import Schema, from_schema
 
@@ -81,7 +81,8 @@ async def _show_curl(given: Given, shown: Shown) -> int:
             await stream.aclose()
         else:
             envelope = await session.registry.execute(operation.id, shown.example, context)
-    write_text(curl_command(envelope.data) + "\n")
+        request = without_secrets(envelope.data, session.redact)
+    write_text(curl_command(request) + "\n")
     return OK
 
 
