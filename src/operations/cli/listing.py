@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from operations.catalogue import unknown_operation
@@ -25,6 +25,8 @@ class Listing(NamedTuple):
     """Operations in order of id, and how to get the whole spec of one."""
 
     entries: Sequence[CatalogueEntry]
+    kinds: Mapping[str, str]
+    """The kind of each source, by its name."""
     spec: Callable[[str], dict[str, Any] | None]
 
     def find(self, operation_id: str) -> CatalogueEntry:
@@ -43,7 +45,8 @@ def read_listing(given: Given) -> Listing:
     for source in catalogue.sources.values():
         if source.state == "failed" and not given.quiet:
             warn(f"the source {source.name} could not be opened: {source.problem} (--refresh tries again)")
-    return Listing(catalogue.entries, catalogue.spec)
+    kinds = {name: source.kind for name, source in catalogue.sources.items()}
+    return Listing(catalogue.entries, kinds, catalogue.spec)
 
 
 def _catalogue(given: Given) -> Catalogue:
@@ -76,7 +79,7 @@ async def _remote(given: Given) -> Listing:
     async with open_session(given) as session:
         specs = {spec.id: spec for spec in session.registry.list()}
     entries = [_entry(specs[operation_id], given.url) for operation_id in sorted(specs)]
-    return Listing(entries, lambda operation_id: specs[operation_id].to_dict())
+    return Listing(entries, {}, lambda operation_id: specs[operation_id].to_dict())
 
 
 def _entry(spec: OperationSpec, source: str) -> CatalogueEntry:

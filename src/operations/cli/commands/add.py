@@ -8,10 +8,11 @@ from typing import Any
 
 from operations.cli.arguments import Argument, Command, Given, Option, UsageError
 from operations.cli.commands import SUMMARIES
-from operations.cli.failures import OK, TRANSPORT
+from operations.cli.failures import OK, TRANSPORT, CommandError
 from operations.cli.output import write_json
 from operations.cli.terminal import paint, printable, write_text
 from operations.config import add_source, load_config
+from operations.errors import CallError
 
 _NAME = Argument("NAME", "what to call the source; its operations are below it")
 
@@ -57,8 +58,13 @@ async def _add(given: Given, table: dict[str, Any]) -> int:
     if given.no_check:
         write_text(f"{given.name} was added to {path}\n")
         return OK
+    try:
+        config = load_config(path)
+    except CallError as error:
+        hint = "ops ls --refresh opens it once that is mended"
+        raise CommandError(f"{given.name} was added to {path}, but:\n  {error.message}", hint) from None
     async with spinning(f"opening {given.name}", quiet=given.quiet) as line:
-        workspace = await refresh_catalogue(load_config(path), None, line)
+        workspace = await refresh_catalogue(config, None, line)
     report = next(report for report in workspace.reports if report.name == given.name)
     if given.json:
         write_json({"config": str(path), "source": given.name, "state": report.state, "operations": report.operations})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from operations.cli.arguments import Argument, Command, Given, Option
@@ -30,7 +30,7 @@ def run(given: Given) -> int:
     if given.table:
         lines = table(entries)
     elif given.tree or is_terminal(sys.stdout):
-        lines = _tree(entries)
+        lines = _tree(entries, listing.kinds)
     else:
         lines = tabbed(entries)
     write_text("".join(f"{line}\n" for line in lines))
@@ -67,7 +67,7 @@ def table(entries: Sequence[CatalogueEntry]) -> Iterator[str]:
         yield f"{printable(entry.id):<{widest}}  {kind}  {source}  {one_line(entry.description, max(room, 0))}".rstrip()
 
 
-def _tree(entries: Sequence[CatalogueEntry]) -> Iterator[str]:
+def _tree(entries: Sequence[CatalogueEntry], kinds: Mapping[str, str]) -> Iterator[str]:
     """Operations below their namespaces, each namespace with the source it comes from."""
     opened: list[str] = []
     groups: dict[str, list[CatalogueEntry]] = {}
@@ -79,8 +79,13 @@ def _tree(entries: Sequence[CatalogueEntry]) -> Iterator[str]:
             if opened[: depth + 1] == parts[: depth + 1]:
                 continue
             last = depth == len(parts) - 1
-            note = paint("dim", f"  {', '.join(dict.fromkeys(each.source for each in members))}") if last else ""
-            yield "  " * depth + paint("bold", printable(part)) + note
+            sources = dict.fromkeys(each.source for each in members) if last else ()
+            notes = (kinds.get(name, "") + ("" if name == parts[0] else f" {name}") for name in sources)
+            yield (
+                "  " * depth
+                + paint("bold", printable(part))
+                + paint("dim", f"  {printable(', '.join(notes))}".rstrip())
+            )
             opened = parts[: depth + 1]
         opened = parts
         yield from _leaves(members, "  " * len(parts))
