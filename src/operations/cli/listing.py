@@ -7,18 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from operations.catalogue import unknown_operation
-from operations.cli.arguments import Given, Option
+from operations.cli.arguments import Given
 from operations.cli.failures import CommandError, warn
 from operations.cli.fields import Fields
-from operations.cli.transports import TRANSPORT_OPTIONS
 from operations.config.cache import Catalogue, CatalogueEntry, load_catalogue
 from operations.spec import OperationSpec
-
-LISTING_OPTIONS = (
-    Option("--refresh", "open every source again; else only those whose files changed", "-R"),
-    Option("--cached", "never open a source, even where the cache may be old"),
-    *TRANSPORT_OPTIONS,
-)
 
 
 class Listing(NamedTuple):

@@ -9,19 +9,12 @@ from typing import Any
 
 import msgspec
 
-from operations.cli.arguments import Given, Option
+from operations.cli.arguments import Given
 from operations.cli.failures import OPERATION, CommandError, tell
 from operations.cli.pipes import write_all
 from operations.cli.terminal import is_terminal, paint, paint_json, printable, write_text
 from operations.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope
 from operations.wire import encode_json
-
-RESULT_OPTIONS = (
-    Option("--envelope", "the whole envelope: data and meta", "-e"),
-    Option("--meta", "the meta alone"),
-    Option("--jq", "run the result through a jq program", value="PROGRAM"),
-    Option("--raw", "texts without quotes", "-r"),
-)
 
 
 class Output:

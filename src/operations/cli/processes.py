@@ -10,20 +10,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from operations.calls import from_call, serve_registry
-from operations.cli.arguments import Given, Option, seconds, whole_number
+from operations.cli.arguments import Given
 from operations.cli.failures import OK, CommandError, tell, warn
 from operations.cli.session import report_failures, require_configuration
 from operations.cli.terminal import printable
-from operations.cli.transports import TRANSPORT_OPTIONS, open_transport, transport_at
+from operations.cli.transports import open_transport, transport_at
 from operations.config import open_workspace, store_catalogue
 from operations.pubsub import Transport
 from operations.registry import OperationRegistry
 
-SERVING_OPTIONS = (
-    *TRANSPORT_OPTIONS,
-    Option("--concurrency", "how many calls at a time", value="NUMBER", convert=whole_number, default=64),
-    Option("--grace", "how long running calls may take at the end", value="SECONDS", convert=seconds, default=30.0),
-)
 _LOOK_EVERY = 1.0
 
 

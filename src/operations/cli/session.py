@@ -13,7 +13,7 @@ from operations.cli.arguments import Given
 from operations.cli.failures import TRANSPORT, CommandError, warn
 from operations.cli.lazy import LazySources
 from operations.cli.status import StatusLine, spinning
-from operations.cli.transports import TRANSPORT_OPTIONS, open_transport, transport_at
+from operations.cli.transports import open_transport, transport_at
 from operations.config import (
     Catalogue,
     Config,
@@ -30,7 +30,6 @@ from operations.errors import CallError, ErrorCode
 from operations.registry import OperationRegistry
 from operations.spec import Operation
 
-REMOTE_OPTIONS = TRANSPORT_OPTIONS
 _REMOTE_WITHIN = 5.0
 NO_CONFIG = "there is no operations.toml here or in a folder above"
 

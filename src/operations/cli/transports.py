@@ -9,20 +9,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from operations.cli.arguments import Given, Option, suggestion
+from operations.cli.arguments import Given, suggestion
 from operations.cli.failures import CommandError
+from operations.cli.options import TOKEN_VARIABLE, TRANSPORT_URLS
 from operations.config.models import Config
 from operations.config.settings import TransportSettings
 
 _EXTRAS = {"redis": "redis", "rediss": "redis", "nats": "nats", "tls": "nats"}
 """The extra, and the module in `operations.pubsub` with a `connect(url, **options)`, for each kind of URL."""
-TOKEN_VARIABLE = "OPERATIONS_TOKEN"
-_URLS = "ws://host:port/, redis://host:port or nats://host:port"
-
-TRANSPORT_OPTIONS = (
-    Option("--url", f"over a bus: a transport of the configuration, or {_URLS}", "-u", value="URL"),
-    Option("--token-file", f"the file that holds the token; else {TOKEN_VARIABLE}", value="FILE", completes="file"),
-)
 
 
 def transport_at(url: str | None, config: Config | None) -> TransportSettings:
@@ -34,14 +28,14 @@ def transport_at(url: str | None, config: Config | None) -> TransportSettings:
         hint = (
             f"name one of {', '.join(named)}"
             if named
-            else f"--url takes {_URLS}, or add [transports.…] to the configuration"
+            else f"--url takes {TRANSPORT_URLS}, or add [transports.…] to the configuration"
         )
         raise CommandError("where to? no transport is named", hint)
     if url in named:
         return named[url]
     if ":" not in url:
         message = f"{url!r} is no transport of the configuration{suggestion(url, list(named))}"
-        raise CommandError(message, f"--url takes {_URLS}")
+        raise CommandError(message, f"--url takes {TRANSPORT_URLS}")
     return TransportSettings(url=url)
 
 
@@ -56,7 +50,7 @@ def open_transport(settings: TransportSettings, given: Given) -> AbstractAsyncCo
 
             return Spoke(url, token=token, **settings.options)
         if kind not in _EXTRAS:
-            raise CommandError(f"{url!r} is no address of a transport", f"there are {_URLS}")
+            raise CommandError(f"{url!r} is no address of a transport", f"there are {TRANSPORT_URLS}")
         module = import_module(f"operations.pubsub.{_EXTRAS[kind]}")
     except ImportError as error:
         raise _explain(error, _EXTRAS.get(kind, "ws")) from None

@@ -9,13 +9,12 @@ from operations.cli.arguments import Argument, Command, Given, Option, seconds
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, OPERATION, CommandError
 from operations.cli.inputs import NOTES, read_input, read_stdin
-from operations.cli.output import RESULT_OPTIONS, Output
-from operations.cli.session import REMOTE_OPTIONS, Session, open_session
+from operations.cli.options import RESULT_OPTIONS, TRANSPORT_OPTIONS
+from operations.cli.output import Output
 from operations.cli.snippets import without_secrets
 from operations.cli.status import StatusLine, bar, spinning
 from operations.context import OperationContext
 from operations.envelope import MCPResponseMeta, ResponseEnvelope, local_envelope
-from operations.spec import Operation
 
 CALL_ARGUMENTS = (
     Argument("OPERATION", "its id: namespace.name", completes="operation"),
@@ -29,14 +28,18 @@ def run(given: Given) -> Any:
 
 
 async def _call(given: Given, stdin: bytes) -> int:
+    from operations.cli.session import open_session
+
     output = Output(given)
     async with open_session(given, given.operation) as session:
         operation = session.find(given.operation)
         if operation.handler is None and operation.stream is not None:
             raise CommandError(f"{operation.id} is a stream of events", f"ops sub {operation.id} follows it")
+        if given.dry_run:
+            session.require_dry_run(operation)
         value = read_input(given.input, operation.spec.input_schema.document, stdin)
         async with spinning(f"calling {operation.id}", quiet=given.quiet) as line:
-            context = context_for(given, session, operation, line)
+            context = _context(given, operation.id, line)
             started = time.perf_counter()
             envelope = await session.registry.execute(operation.id, value, context)
         if given.dry_run:
@@ -45,18 +48,17 @@ async def _call(given: Given, stdin: bytes) -> int:
     return exit_code_for(envelope)
 
 
-def context_for(given: Given, session: Session, operation: Operation[Any], line: StatusLine) -> OperationContext:
+def _context(given: Given, operation_id: str, line: StatusLine) -> OperationContext:
     """The context of a call from the command line: deadline, progress on the status line, dry run."""
     metadata: dict[str, Any] = {}
     if given.dry_run:
-        session.require_dry_run(operation)
         from operations.sources.openapi.config import HTTPCallOptions
 
         metadata["http"] = HTTPCallOptions(dry_run=True)
 
     def progress(done: float, total: float | None, message: str | None) -> None:
         amount = f"{bar(done, total)} {done:g}/{total:g}" if total else f"{done:g}"
-        line.update(f"{operation.id} {amount} {message or ''}")
+        line.update(f"{operation_id} {amount} {message or ''}")
 
     return OperationContext(deadline=deadline_of(given), metadata=metadata, progress=progress)
 
@@ -81,7 +83,7 @@ COMMAND = Command(
         Option("--output", "write the result to a file, bytes as they are", "-o", value="FILE", completes="file"),
         Option("--timeout", "give up after so many seconds", "-t", value="SECONDS", convert=seconds),
         Option("--dry-run", "the request that would be sent, for operations of an API", "-n"),
-        *REMOTE_OPTIONS,
+        *TRANSPORT_OPTIONS,
     ),
     notes=NOTES,
     examples=(

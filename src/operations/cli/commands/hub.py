@@ -12,9 +12,9 @@ from operations.calls.authentication import Authenticator, JWTTokens, Principal,
 from operations.cli.arguments import Command, Given, Option
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, TRANSPORT, CommandError
+from operations.cli.options import TOKEN_VARIABLE
 from operations.cli.processes import follow_offers, say, serve_until, stopping
 from operations.cli.session import find_configuration, report_failures
-from operations.cli.transports import TOKEN_VARIABLE
 from operations.config import Config, open_workspace
 from operations.config.settings import HubSettings
 from operations.context import Identity

@@ -9,7 +9,8 @@ from fnmatch import fnmatchcase
 from operations.cli.arguments import Argument, Command, Given, Option
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import NOT_FOUND, OK, CommandError
-from operations.cli.listing import LISTING_OPTIONS, as_data, read_listing
+from operations.cli.listing import as_data, read_listing
+from operations.cli.options import LISTING_OPTIONS
 from operations.cli.output import write_json
 from operations.cli.terminal import columns, is_terminal, one_line, paint, printable, write_text
 from operations.config.cache import CatalogueEntry

@@ -16,9 +16,9 @@ from operations.cli.commands.call import deadline_of, exit_code_for
 from operations.cli.failures import OK, OPERATION, CommandError, exit_code_of
 from operations.cli.inputs import NOTES, read_input
 from operations.cli.mapping import Outcome, map_lines
-from operations.cli.output import RESULT_OPTIONS, Output, duration
+from operations.cli.options import RESULT_OPTIONS, TRANSPORT_OPTIONS
+from operations.cli.output import Output, duration
 from operations.cli.pipes import Lines
-from operations.cli.session import REMOTE_OPTIONS, open_session
 from operations.cli.status import StatusLine, bar
 from operations.cli.terminal import is_terminal
 from operations.context import OperationContext
@@ -39,6 +39,8 @@ def run(given: Given) -> Any:
 
 
 async def _map(given: Given) -> int:
+    from operations.cli.session import open_session
+
     async with open_session(given, given.operation) as session:
         operation = session.find(given.operation)
         if operation.handler is None:
@@ -160,7 +162,7 @@ COMMAND = Command(
         Option("--fail-fast", "end at the first failure"),
         Option("--timeout", "give up each call after so many seconds", "-t", value="SECONDS", convert=seconds),
         *RESULT_OPTIONS,
-        *REMOTE_OPTIONS,
+        *TRANSPORT_OPTIONS,
     ),
     notes=f"""
 Each line of input is a JSON object, the input of one call; each line of output is the data of one call, in the order of

@@ -8,7 +8,8 @@ from operations.cli.arguments import Argument, Command, Given, Option, whole_num
 from operations.cli.commands import SUMMARIES
 from operations.cli.commands.ls import tabbed, table
 from operations.cli.failures import NOT_FOUND, OK, CommandError
-from operations.cli.listing import LISTING_OPTIONS, as_data, read_listing
+from operations.cli.listing import as_data, read_listing
+from operations.cli.options import LISTING_OPTIONS
 from operations.cli.output import write_json
 from operations.cli.ranking import rank
 from operations.cli.terminal import is_terminal, write_text

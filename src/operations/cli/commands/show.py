@@ -13,7 +13,8 @@ from operations.cli.example import example_input
 from operations.cli.failures import OK, CommandError
 from operations.cli.fields import Fields
 from operations.cli.inputs import NOTES, read_input
-from operations.cli.listing import LISTING_OPTIONS, as_data, read_listing
+from operations.cli.listing import as_data, read_listing
+from operations.cli.options import LISTING_OPTIONS
 from operations.cli.output import write_json
 from operations.cli.snippets import curl_command, python_code, shell_command, without_secrets
 from operations.cli.terminal import columns, one_line, paint, paint_json, printable, write_text

@@ -6,11 +6,13 @@ from typing import Any
 
 from operations.cli.arguments import Command, Given
 from operations.cli.commands import SUMMARIES
-from operations.cli.processes import SERVING_OPTIONS, offer
+from operations.cli.options import SERVING_OPTIONS
 
 
 def run(given: Given) -> Any:
     """Dial in and offer."""
+    from operations.cli.processes import offer
+
     return offer(given, pool=False)
 
 

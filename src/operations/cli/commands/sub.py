@@ -12,8 +12,8 @@ from operations.cli.commands import SUMMARIES
 from operations.cli.commands.call import CALL_ARGUMENTS, deadline_of, exit_code_for
 from operations.cli.failures import OK, CommandError
 from operations.cli.inputs import NOTES, read_input, read_stdin
-from operations.cli.output import RESULT_OPTIONS, Output, duration
-from operations.cli.session import REMOTE_OPTIONS, open_session
+from operations.cli.options import RESULT_OPTIONS, TRANSPORT_OPTIONS
+from operations.cli.output import Output, duration
 from operations.cli.status import spinning
 from operations.cli.terminal import paint
 from operations.context import OperationContext
@@ -25,6 +25,8 @@ def run(given: Given) -> Any:
 
 
 async def _follow(given: Given, stdin: bytes) -> int:
+    from operations.cli.session import open_session
+
     output = Output(given)
     code = OK
     async with open_session(given, given.operation) as session:
@@ -65,7 +67,7 @@ COMMAND = Command(
         *RESULT_OPTIONS,
         Option("--limit", "end after so many events", "-l", value="NUMBER", convert=whole_number),
         Option("--timeout", "end after so many seconds", "-t", value="SECONDS", convert=seconds),
-        *REMOTE_OPTIONS,
+        *TRANSPORT_OPTIONS,
     ),
     notes=NOTES,
     examples=(
