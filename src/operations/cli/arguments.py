@@ -84,6 +84,8 @@ class Command(NamedTuple):
     examples: Sequence[tuple[str, str]] = ()
     """What to type, and what it does."""
     notes: str = ""
+    forms: Sequence[tuple[str, str]] = ()
+    """What its arguments may look like."""
     parts: Sequence[Command] = ()
 
     def all_options(self) -> Iterator[Option]:

@@ -72,7 +72,7 @@ def describe(error: CallError) -> str:
     if error.code not in _CODES and error.code != ErrorCode.EXECUTION_ERROR:
         message = f"{error.code}: {message}"
     head, *listed = message.split("\n")
-    body = _answer(error.details)
+    body = _answer(error.details, head)
     return "\n".join([head, *(f"  {line.strip()}" for line in listed), *([f"  {body}"] if body else [])])
 
 
@@ -111,10 +111,12 @@ def tell(line: str) -> None:
         sys.stderr.flush()
 
 
-def _answer(details: Any) -> str:
-    """What a server said in the body of an error, short."""
+def _answer(details: Any, told: str) -> str:
+    """What a server said in the body of an error, short; nothing where the message tells it already."""
     body = details.get("body") if isinstance(details, dict) else None
     if body in (None, "", b"") or isinstance(body, bytes):
+        return ""
+    if isinstance(body, dict) and any(isinstance(text, str) and text and text in told for text in body.values()):
         return ""
     if isinstance(body, str):
         text = " ".join(body.split())

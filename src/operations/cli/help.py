@@ -45,7 +45,9 @@ def describe(command: Command) -> str:
         lines += ["", *_rows([(argument.name, argument.help) for argument in command.arguments])]
     if command.notes:
         for paragraph in command.notes.strip("\n").split("\n\n"):
-            lines += ["", *_paragraph(paragraph)]
+            lines += ["", *_wrap(paragraph)]
+    if command.forms:
+        lines += ["", *_rows(command.forms)]
     if command.examples:
         lines += ["", paint("bold", "For example"), *_rows(command.examples)]
     if command.options:
@@ -82,13 +84,6 @@ def _rows(rows: Sequence[tuple[str, str]]) -> list[str]:
         lines.append(f"  {left:<{first}}  {wrapped[0]}".rstrip())
         lines += [" " * (first + 4) + line for line in wrapped[1:]]
     return lines
-
-
-def _paragraph(text: str) -> list[str]:
-    """Prose is wrapped; lines that are indented are kept as they are."""
-    if text.startswith(" "):
-        return text.split("\n")
-    return _wrap(" ".join(text.split()))
 
 
 def _wrap(text: str, width: int | None = None) -> list[str]:

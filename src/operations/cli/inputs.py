@@ -20,14 +20,15 @@ _STEP = re.compile(r"\[(\d*)\]|([^.\[\]]+)")
 _APPEND = -1
 _STDIN = ("-", "@-")
 
-NOTES = """
-    item=tea          a value, read as the type that the schema gives the field
-    count:=4          JSON: a number, true, null, a list, an object
-    photo@cat.png     the content of a file; bytes where the schema wants bytes
-    filter:=@f.json   JSON from a file
-    address.city=Rome a field of a field; tags=a tags=b or tags[]=a is a list
-    @input.json       the whole input from a file; - or @- reads it from stdin
-"""
+INPUT_FORMS = (
+    ("item=tea", "a value, read as the type that the schema gives the field"),
+    ("count:=4", "JSON: a number, true, null, a list, an object"),
+    ("photo@cat.png", "the content of a file; bytes where the schema wants bytes"),
+    ("filter:=@f.json", "JSON from a file"),
+    ("address.city=Rome", "a field of a field"),
+    ("tags=a tags=b", "a list; tags[]=a and tags[0]=a say so where the schema does not"),
+    ("@input.json", "the whole input from a file; - or @- reads it from stdin"),
+)
 
 
 def read_stdin(words: Sequence[str]) -> bytes:

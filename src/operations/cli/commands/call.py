@@ -8,7 +8,7 @@ from typing import Any
 from operations.cli.arguments import Argument, Command, Given, Option, seconds
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, OPERATION, CommandError
-from operations.cli.inputs import NOTES, read_input, read_stdin
+from operations.cli.inputs import INPUT_FORMS, read_input, read_stdin
 from operations.cli.options import RESULT_OPTIONS, TRANSPORT_OPTIONS
 from operations.cli.output import Output
 from operations.cli.snippets import without_secrets
@@ -85,7 +85,7 @@ COMMAND = Command(
         Option("--dry-run", "the request that would be sent, for operations of an API", "-n"),
         *TRANSPORT_OPTIONS,
     ),
-    notes=NOTES,
+    forms=INPUT_FORMS,
     examples=(
         ("ops call shop.quote item=tea count=4", "values are read as the types that the schema gives"),
         ("ops call shop.restock items:='{\"tea\": 3}'", "JSON"),

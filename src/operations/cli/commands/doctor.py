@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from operations.cli.arguments import Command, Given
 from operations.cli.commands import SUMMARIES
@@ -16,6 +20,7 @@ from operations.cli.session import NO_CONFIG, config_path, refresh_catalogue
 from operations.cli.status import spinning
 from operations.cli.terminal import paint, printable, write_text
 from operations.config import Config, SourceReport, load_catalogue, load_config
+from operations.config.settings import OpenAPISettings
 from operations.errors import CallError
 
 _EXTRAS = {
@@ -26,6 +31,7 @@ _EXTRAS = {
     "nats": ("nats", "the NATS bus"),
     "cli": ("jq", "--jq"),
 }
+_REACH_WITHIN = 3.0
 _NEEDS = {"openapi": "openapi", "mcp": "mcp"}
 
 
@@ -65,8 +71,10 @@ async def _look(given: Given) -> int:
         started = time.perf_counter()
         async with spinning("opening", quiet=given.quiet) as line:
             workspace = await refresh_catalogue(config, None, line)
-        findings += [found for report in workspace.reports for found in _source(report)]
-        if any(report.state == "failed" for report in workspace.reports):
+        opened = [found for report in workspace.reports for found in _source(report)]
+        opened += await asyncio.gather(*map(_reach, _addresses(config, workspace.reports)))
+        findings += opened
+        if any(found.state == "bad" for found in opened):
             code = TRANSPORT
         findings.append(_cache(config, time.perf_counter() - started))
     _print(given, findings)
@@ -94,6 +102,33 @@ def _source(report: SourceReport) -> Iterator[Finding]:
     yield Finding(state, f"source {report.name}", f"{report.kind}, {count}, {duration(report.seconds)}")
     for skipped in report.skipped:
         yield Finding("note", f"source {report.name}", f"{skipped.path} was skipped: {skipped.reason}")
+
+
+def _addresses(config: Config, reports: list[SourceReport]) -> Iterator[tuple[str, str]]:
+    """The APIs that are called at an address of their own; through a proxy, there is nothing to find out from here."""
+    for report in reports:
+        settings = config.sources[report.name].settings
+        if report.state != "ready" or not isinstance(settings, OpenAPISettings):
+            continue
+        if settings.base_url and settings.proxy is None and not getproxies():
+            yield report.name, settings.base_url
+
+
+async def _reach(address: tuple[str, str]) -> Finding:
+    """Whether anybody listens where an API is called."""
+    name, url = address
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(_REACH_WITHIN):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+        writer.close()
+    except TimeoutError:
+        return Finding("bad", f"source {name}", f"{url} does not answer", "is it running? see base_url")
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        return Finding("bad", f"source {name}", f"{url} cannot be reached: {reason}", "is it running? see base_url")
+    return Finding("ok", f"source {name}", f"{url} answers")
 
 
 def _cache(config: Config, seconds: float) -> Finding:

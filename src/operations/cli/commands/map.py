@@ -14,7 +14,7 @@ from operations.cli.arguments import Argument, Command, Given, Option, UsageErro
 from operations.cli.commands import SUMMARIES
 from operations.cli.commands.call import deadline_of, exit_code_for
 from operations.cli.failures import OK, OPERATION, CommandError, exit_code_of
-from operations.cli.inputs import NOTES, read_input
+from operations.cli.inputs import INPUT_FORMS, read_input
 from operations.cli.mapping import Outcome, map_lines
 from operations.cli.options import RESULT_OPTIONS, TRANSPORT_OPTIONS
 from operations.cli.output import Output, duration
@@ -94,6 +94,7 @@ class _Report:
             await self._flush()
 
     async def end(self) -> int:
+        self._status.clear()
         await self._flush()
         if self._errors is not None:
             self._errors.close()
@@ -123,7 +124,8 @@ class _Report:
     async def _flush(self) -> None:
         content, self._buffer = bytes(self._buffer), bytearray()
         self._flushed = time.perf_counter()
-        self._status.clear()
+        if is_terminal(sys.stdout):
+            self._status.clear()  # the results come in its place
         await self._output.write(content)
 
     def _progress(self) -> str:
@@ -164,12 +166,12 @@ COMMAND = Command(
         *RESULT_OPTIONS,
         *TRANSPORT_OPTIONS,
     ),
-    notes=f"""
+    notes="""
 Each line of input is a JSON object, the input of one call; each line of output is the data of one call, in the order of
-the input. A failed call is the line {{"line": 17, "error": {{...}}}} in its place, and the exit code tells that there
+the input. A failed call is the line {"line": 17, "error": {...}} in its place, and the exit code tells that there
 were any: the code of the failures where they are all of one kind, else 5.
-
-{NOTES.strip(chr(10))}""",
+""",
+    forms=INPUT_FORMS[:-1],
     examples=(
         (_EXAMPLE, "eight calls at a time"),
         ("ops map shop.quote currency=EUR -i items.ndjson > quotes.ndjson", "with a field that is the same for all"),

@@ -12,7 +12,7 @@ from operations.cli.commands import SUMMARIES
 from operations.cli.example import example_input
 from operations.cli.failures import OK, CommandError
 from operations.cli.fields import Fields
-from operations.cli.inputs import NOTES, read_input
+from operations.cli.inputs import INPUT_FORMS, read_input
 from operations.cli.listing import as_data, read_listing
 from operations.cli.options import LISTING_OPTIONS
 from operations.cli.output import write_json
@@ -171,7 +171,7 @@ COMMAND = Command(
         Option("--curl", "the request that calls it, for operations of an API; secrets are left out"),
         *LISTING_OPTIONS,
     ),
-    notes=NOTES,
+    forms=INPUT_FORMS,
     examples=(
         ("ops show shop.quote", "its fields, and an example"),
         ("ops show shop.quote --python > quote.py", "a program"),

@@ -11,7 +11,7 @@ from operations.cli.arguments import Command, Given, Option, seconds, whole_numb
 from operations.cli.commands import SUMMARIES
 from operations.cli.commands.call import CALL_ARGUMENTS, deadline_of, exit_code_for
 from operations.cli.failures import OK, CommandError
-from operations.cli.inputs import NOTES, read_input, read_stdin
+from operations.cli.inputs import INPUT_FORMS, read_input, read_stdin
 from operations.cli.options import RESULT_OPTIONS, TRANSPORT_OPTIONS
 from operations.cli.output import Output, duration
 from operations.cli.status import spinning
@@ -69,7 +69,7 @@ COMMAND = Command(
         Option("--timeout", "end after so many seconds", "-t", value="SECONDS", convert=seconds),
         *TRANSPORT_OPTIONS,
     ),
-    notes=NOTES,
+    forms=INPUT_FORMS,
     examples=(
         ("ops sub shop.watch item=tea", "until it ends, or Ctrl-C"),
         ("ops sub shop.watch item=tea --limit 3 > events.ndjson", "three events, one JSON line each"),
