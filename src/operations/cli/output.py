@@ -124,6 +124,11 @@ def meta_line(envelope: ResponseEnvelope[Any], seconds: float) -> str:
     return " · ".join([*filter(None, parts), duration(seconds)])
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """A time as people read it."""
     if seconds < 1:

@@ -12,6 +12,7 @@ from typing import Any
 from operations.calls import from_call, serve_registry
 from operations.cli.arguments import Given
 from operations.cli.failures import OK, CommandError, tell, warn
+from operations.cli.output import counted
 from operations.cli.session import report_failures, require_configuration
 from operations.cli.terminal import printable
 from operations.cli.transports import open_transport, transport_at
@@ -45,7 +46,7 @@ async def serve_until(
     serving = serve_registry(registry, transport, concurrency=given.concurrency, grace=given.grace, pool=pool)
     refused: Mapping[str, str] = {}
     async with serving as handler:
-        say(given, f"offering {len(registry)} operation{'' if len(registry) == 1 else 's'}; Ctrl-C ends")
+        say(given, f"offering {counted(len(registry), 'operation')}; Ctrl-C ends")
         while not told.is_set():
             await _wait(told, _LOOK_EVERY)
             for operation_id in handler.rejected.keys() - refused.keys():

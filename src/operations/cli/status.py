@@ -22,7 +22,7 @@ class StatusLine:
         self.is_on = is_terminal(sys.stderr) and not quiet
         self.text = ""
         self._drawn = False
-        self._next = 0.0
+        self._next = time.monotonic() + _PATIENCE
         self._frame = 0
 
     def update(self, text: str) -> None:
@@ -42,12 +42,13 @@ class StatusLine:
         sys.stderr.flush()
         self._drawn = True
 
-    def clear(self) -> None:
-        """Take the line away, so that something else can be written in its place."""
-        if self._drawn:
+    def clear(self) -> bool:
+        """Take the line away, so that something else can be written in its place; whether there was one."""
+        was_drawn, self._drawn = self._drawn, False
+        if was_drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
-            self._drawn = False
+        return was_drawn
 
 
 @contextlib.asynccontextmanager

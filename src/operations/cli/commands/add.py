@@ -9,7 +9,7 @@ from typing import Any
 from operations.cli.arguments import Argument, Command, Given, Option, UsageError
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, TRANSPORT, CommandError
-from operations.cli.output import write_json
+from operations.cli.output import counted, write_json
 from operations.cli.terminal import paint, printable, write_text
 from operations.config import add_source, load_config
 from operations.errors import CallError
@@ -69,7 +69,7 @@ async def _add(given: Given, table: dict[str, Any]) -> int:
     if given.json:
         write_json({"config": str(path), "source": given.name, "state": report.state, "operations": report.operations})
     elif report.state == "ready":
-        count = f"{report.operations} operation{'' if report.operations == 1 else 's'}"
+        count = counted(report.operations, "operation")
         write_text(
             f"{given.name} was added to {path}: {count}\nNext: {paint('bold', f'ops ls --source {given.name}')}\n"
         )

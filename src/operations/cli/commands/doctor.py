@@ -15,7 +15,7 @@ from urllib.request import getproxies
 from operations.cli.arguments import Command, Given
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, TRANSPORT, USAGE
-from operations.cli.output import duration, write_json
+from operations.cli.output import counted, duration, write_json
 from operations.cli.session import NO_CONFIG, config_path, refresh_catalogue
 from operations.cli.status import spinning
 from operations.cli.terminal import paint, printable, write_text
@@ -97,7 +97,7 @@ def _source(report: SourceReport) -> Iterator[Finding]:
     if report.state == "failed":
         yield Finding("bad", f"source {report.name}", report.problem or "it cannot be opened", report.hint or "")
         return
-    count = f"{report.operations} operation{'' if report.operations == 1 else 's'}"
+    count = counted(report.operations, "operation")
     state = "ok" if report.operations else "note"
     yield Finding(state, f"source {report.name}", f"{report.kind}, {count}, {duration(report.seconds)}")
     for skipped in report.skipped:

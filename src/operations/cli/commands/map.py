@@ -17,7 +17,7 @@ from operations.cli.failures import OK, OPERATION, CommandError, exit_code_of
 from operations.cli.inputs import INPUT_FORMS, read_input
 from operations.cli.mapping import Outcome, map_lines
 from operations.cli.options import RESULT_OPTIONS, TRANSPORT_OPTIONS
-from operations.cli.output import Output, duration
+from operations.cli.output import Output, counted, duration
 from operations.cli.pipes import Lines
 from operations.cli.status import StatusLine, bar
 from operations.cli.terminal import is_terminal
@@ -95,11 +95,12 @@ class _Report:
 
     async def end(self) -> int:
         self._status.clear()
+        self._status.is_on = False
         await self._flush()
         if self._errors is not None:
             self._errors.close()
         failed = self.failures.total()
-        lines = f"{self._count:,} line{'' if self._count == 1 else 's'}"
+        lines = counted(self._count, "line")
         text = f"{lines}, {failed:,} failed" if failed else lines
         self._output.note(f"{text} · {duration(time.perf_counter() - self._started)}")
         if failed:
@@ -124,15 +125,16 @@ class _Report:
     async def _flush(self) -> None:
         content, self._buffer = bytes(self._buffer), bytearray()
         self._flushed = time.perf_counter()
-        if is_terminal(sys.stdout):
-            self._status.clear()  # the results come in its place
+        was_drawn = self._status.clear()
         await self._output.write(content)
+        if was_drawn and not is_terminal(sys.stdout):
+            self._status.draw()
 
     def _progress(self) -> str:
         taken = time.perf_counter() - self._started
         share = f"{bar(self._lines.bytes_read, self._size)} " if self._size else ""
         failed = f" · {self.failures.total():,} failed" if self.failures else ""
-        return f"{share}{self._count:,} lines{failed} · {self._count / max(taken, 0.001):,.0f}/s"
+        return f"{share}{counted(self._count, 'line')}{failed} · {self._count / max(taken, 0.001):,.0f}/s"
 
 
 @contextlib.contextmanager

@@ -62,7 +62,9 @@ def _find(given: Given) -> Shown:
     if spec is None:
         raise CommandError(f"{entry.id} is too large to be kept in the cache", "ops call checks its input all the same")
     input_schema, output_schema = from_schema(spec["inputSchema"]), from_schema(spec["outputSchema"])
-    example = read_input(given.input, input_schema.document) or example_input(input_schema)
+    example, own = example_input(input_schema), read_input(given.input, input_schema.document)
+    if own is not None:
+        example = {**example, **own} if isinstance(example, dict) and isinstance(own, dict) else own
     return Shown(entry, spec, input_schema, output_schema, example)
 
 

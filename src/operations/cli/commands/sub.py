@@ -13,7 +13,7 @@ from operations.cli.commands.call import CALL_ARGUMENTS, deadline_of, exit_code_
 from operations.cli.failures import OK, CommandError
 from operations.cli.inputs import INPUT_FORMS, read_input, read_stdin
 from operations.cli.options import RESULT_OPTIONS, TRANSPORT_OPTIONS
-from operations.cli.output import Output, duration
+from operations.cli.output import Output, counted, duration
 from operations.cli.status import spinning
 from operations.cli.terminal import paint
 from operations.context import OperationContext
@@ -47,10 +47,10 @@ async def _follow(given: Given, stdin: bytes) -> int:
                 if output.pretty:
                     sys.stdout.write(paint("dim", f"{_clock()} #{count} "))
                 await output.write(output.text_of(envelope, compact=True))
-                line.text = f"{operation.id} · {count} events · Ctrl-C ends"
+                line.text = f"{operation.id} · {counted(count, 'event')} · Ctrl-C ends"
                 if count == given.limit:
                     break
-        output.note(f"{count} event{'' if count == 1 else 's'} · {duration(time.perf_counter() - started)}")
+        output.note(f"{counted(count, 'event')} · {duration(time.perf_counter() - started)}")
     return code
 
 
