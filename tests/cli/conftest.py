@@ -72,6 +72,12 @@ async def ticks(count: int = 1_000_000, interval: float = 0.01, closed: str = ""
             with open(closed, "w") as file:
                 file.write("closed")
 
+@operation(id="shop.chatty")
+def chatty() -> dict[str, int]:
+    """Print something, and return what does not fit."""
+    print("a word in between")
+    return {"a": "not a number"}
+
 @operation(id="shop.nested", type="query")
 async def nested(context: OperationContext, item: str = "tea") -> float:
     """Ask another operation."""

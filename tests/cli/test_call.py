@@ -146,3 +146,25 @@ def test_texts_are_plain_on_a_terminal_and_json_in_a_pipe(project: Project) -> N
     with project.terminal("call", "shop.text") as terminal:
         assert terminal.end() == 0
         assert "one\ntwo\n" in terminal.shown
+
+
+def test_what_a_function_prints_is_no_result_and_what_does_not_fit_is_a_note(project: Project) -> None:
+    done = project.run("call", "shop.chatty")
+    assert done.data == {"a": "not a number"}
+    assert "a word in between" in done.err
+    assert "note: shop.chatty: " in done.err
+    quiet = project.run("call", "shop.chatty", "-q")
+    assert quiet.err == "a word in between\n"
+    assert "operations" in project.run("call", "shop.chatty", "--debug").err
+    mapped = project.run("map", "shop.chatty", "-q", stdin="{}\n{}\n")
+    assert mapped.lines == [{"a": "not a number"}] * 2
+
+
+def test_a_terminal_of_another_encoding_and_words_that_are_no_text(project: Project) -> None:
+    ascii_only = {"PYTHONIOENCODING": "ascii"}
+    assert project.run("doctor", env=ascii_only).code == 0
+    assert project.run("call", "shop.quote", "item=tea", env=ascii_only).code == 0
+    done = project.run("-c", "ops call shop.quote item=$'\\xff'", program=["bash"])
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert "unexpected" not in done.err

@@ -12,6 +12,7 @@ from tests.cli.driving import Project
 
 IDS = [
     "other.double",
+    "shop.chatty",
     "shop.crash",
     "shop.fail",
     "shop.nested",
@@ -29,7 +30,7 @@ def test_a_pipe_gets_a_line_with_tabs_for_each_operation(project: Project) -> No
     assert done.code == 0
     rows = [line.split("\t") for line in done.out.splitlines()]
     assert [row[0] for row in rows] == IDS
-    assert rows[5] == ["shop.quote", "query", "shop", "What some of an item would cost."]
+    assert rows[6] == ["shop.quote", "query", "shop", "What some of an item would cost."]
 
 
 def test_a_terminal_gets_a_tree_that_fits(project: Project) -> None:
@@ -37,7 +38,7 @@ def test_a_terminal_gets_a_tree_that_fits(project: Project) -> None:
         with project.terminal("ls", columns=columns) as terminal:
             assert terminal.end() == 0
             assert "other  python\n  double  query" in terminal.shown
-            assert "shop  python\n  crash   mutation" in terminal.shown
+            assert "shop  python\n  chatty  mutation" in terminal.shown
             assert max(map(len, terminal.shown.splitlines())) <= columns
             assert "\x1b[1mshop\x1b[0m" in terminal.raw
     with project.terminal("ls", "--table", env={"NO_COLOR": "1"}) as terminal:

@@ -59,7 +59,7 @@ def test_a_spoke_offers_and_others_list_call_and_follow(
     caller = Project(tmp_path / "caller")
     caller.folder.mkdir()
     with running(project, "spoke", "--url", url, said="offering") as (spoke, line):
-        assert "offering 10 operations" in line
+        assert "offering 11 operations" in line
         line_with(process, "+ shop.ticks")
         assert caller.run("ls", "--url", url, env=TOKEN).out.startswith("other.double\tquery\t")
         done = caller.run("call", "shop.quote", "item=tea", "--url", url, env=TOKEN)

@@ -64,13 +64,13 @@ def _read_whole(word: str, stdin: bytes) -> Any:
         return _json(stdin, "stdin")
     if word.startswith("@"):
         return _json(_read_file(word[1:]), word[1:])
-    return _json(word.encode(), "the input")
+    return _json(word.encode(errors="surrogateescape"), "the input")
 
 
 def _value(sign: str, text: str, place: Place, fields: Fields) -> Any:
     name = _shown(place)
     if sign == ":=":
-        return _json(text.encode(), name)
+        return _json(text.encode(errors="surrogateescape"), name)
     if sign == ":=@":
         return _json(_read_file(text), text)
     if sign in ("@", "=@"):
@@ -101,7 +101,7 @@ def typed(text: str, place: Place, fields: Fields) -> Any:
     if "array" in types and text[:1] != "[":
         return [typed(text, [*place, 0], fields)]
     if types & {"array", "object"}:
-        return _json(text.encode(), _shown(place))
+        return _json(text.encode(errors="surrogateescape"), _shown(place))
     return text  # the schema's own message says what is wrong with it
 
 

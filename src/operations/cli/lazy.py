@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any
 
-from operations.config import Catalogue, Config, open_workspace
+from operations.cli.opening import open_sources
+from operations.config import Catalogue, Config
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
@@ -73,7 +74,7 @@ class LazySources:
         """Keep a source open until the end, in a task of its own: what opened it must be what closes it."""
         ready = self._ready[source]
         try:
-            async with open_workspace(self._config, only=[source]) as workspace:
+            async with open_sources(self._config, [source]) as workspace:
                 failed = next((report for report in workspace.reports if report.state == "failed"), None)
                 if failed is not None:
                     message = f"the source {source} could not be opened: {failed.problem}"

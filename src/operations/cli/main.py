@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ def main(words: Sequence[str] | None = None) -> int:
     # So that a configuration can start Python programs that need what is installed beside this one.
     os.environ.setdefault("OPERATIONS_PYTHON", sys.executable)
     debug = "--debug" in words
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal of another encoding gets question marks, not an error
     try:
         code = _run(words)
         if sys.stdout is not None:
@@ -58,13 +61,12 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _finish(command: Command, given: Given) -> int:
-    assert command.run is not None
-    outcome = command.run(given)
-    if isinstance(outcome, int):
-        return outcome
-    from operations.cli.running import run
+    from operations.cli.running import run, show_log
 
-    return run(outcome)
+    assert command.run is not None
+    show_log(quiet=given.quiet, debug=given.debug)
+    outcome = command.run(given)
+    return outcome if isinstance(outcome, int) else run(outcome)
 
 
 def _common_options(words: Sequence[str]) -> tuple[dict[str, object], list[str]]:

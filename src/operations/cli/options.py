@@ -22,8 +22,8 @@ LISTING_OPTIONS = (
     Option("--cached", "never open a source, even where the cache may be old"),
     *TRANSPORT_OPTIONS,
 )
-SERVING_OPTIONS = (
-    *TRANSPORT_OPTIONS,
+LOAD_OPTIONS = (
     Option("--concurrency", "how many calls at a time", value="NUMBER", convert=whole_number, default=64),
     Option("--grace", "how long running calls may take at the end", value="SECONDS", convert=seconds, default=30.0),
 )
+SERVING_OPTIONS = (*TRANSPORT_OPTIONS, *LOAD_OPTIONS)

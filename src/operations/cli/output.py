@@ -18,15 +18,16 @@ from operations.wire import encode_json
 
 
 class Output:
-    """Writes results as the options of a command want them."""
+    """Writes results as the options of a command want them, to the stdout there is when it is made."""
 
     def __init__(self, given: Given) -> None:
+        self._stdout = sys.stdout
         self._json = bool(given.json)
         self._quiet = bool(given.quiet)
         self._raw = bool(given.raw)
         self._part = "envelope" if given.envelope else "meta" if given.meta else "data"
         self._jq: Any = None if given.jq is None else _compile(given.jq)
-        self.pretty = is_terminal(sys.stdout) and not self._json
+        self.pretty = is_terminal(self._stdout) and not self._json
 
     def text_of(self, envelope: ResponseEnvelope[Any], *, compact: bool = False) -> bytes:
         """The result as it is written, its line end included."""
@@ -60,13 +61,17 @@ class Output:
 
     async def write(self, content: bytes) -> None:
         """Write to stdout. In a pipe off the loop: a reader that is slow must not hold up the connections."""
-        if sys.stdout is None or not content:
+        if self._stdout is None or not content:
             return
-        sys.stdout.flush()
-        if is_terminal(sys.stdout):
-            os.write(sys.stdout.fileno(), content)
+        self._stdout.flush()
+        if is_terminal(self._stdout):
+            os.write(self._stdout.fileno(), content)
         else:
-            await write_all(sys.stdout.fileno(), content)
+            await write_all(self._stdout.fileno(), content)
+
+    def dim(self, text: str) -> bytes:
+        """A text that stands back, to be written beside a result."""
+        return paint("dim", text, self._stdout).encode()
 
     def note(self, line: str) -> None:
         """Say something on stderr that is no result."""
@@ -90,7 +95,7 @@ class Output:
             return text + b"\n"
         if not compact:
             text = msgspec.json.format(text, indent=2)
-        return paint_json(printable(text.decode())).encode() + b"\n"
+        return paint_json(printable(text.decode()), self._stdout).encode() + b"\n"
 
     def _run_jq(self, value: Any) -> list[Any]:
         try:

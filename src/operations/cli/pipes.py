@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from operations.cli.failures import CommandError
+
 T = TypeVar("T")
 
 CHUNK = 65_536
@@ -52,7 +54,7 @@ class Lines:
             return
         self._rest += chunk
         if len(self._rest) > _LONGEST_LINE:
-            raise ValueError(f"line {self._number + 1} is longer than {_LONGEST_LINE >> 20} MiB")
+            raise CommandError(f"line {self._number + 1} is longer than {_LONGEST_LINE >> 20} MiB")
         if b"\n" in chunk:
             *lines, rest = bytes(self._rest).split(b"\n")
             self._rest = bytearray(rest)

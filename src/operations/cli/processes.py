@@ -12,11 +12,12 @@ from typing import Any
 from operations.calls import from_call, serve_registry
 from operations.cli.arguments import Given
 from operations.cli.failures import OK, CommandError, tell, warn
+from operations.cli.opening import open_sources
 from operations.cli.output import counted
 from operations.cli.session import report_failures, require_configuration
 from operations.cli.terminal import printable
 from operations.cli.transports import open_transport, transport_at
-from operations.config import open_workspace, store_catalogue
+from operations.config import store_catalogue
 from operations.pubsub import Transport
 from operations.registry import OperationRegistry
 
@@ -27,7 +28,7 @@ async def offer(given: Given, *, pool: bool) -> int:
     """Offer the configuration's operations on a transport until SIGTERM or Ctrl-C, then finish what runs."""
     config = require_configuration(given)
     settings = transport_at(given.url, config)
-    async with open_workspace(config) as workspace, stopping() as told:
+    async with open_sources(config) as workspace, stopping() as told:
         store_catalogue(workspace)
         report_failures(given, workspace.reports)
         if not len(workspace.registry):

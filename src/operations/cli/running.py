@@ -4,10 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
+import sys
 from collections.abc import Awaitable
 
+from operations.cli import failures
+
 _TERMINATED = 128 + signal.SIGTERM
+
+
+class _Notes(logging.Handler):
+    """Shows what the library logs as notes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one."""
+        failures.warn(record.getMessage())
+
+
+def show_log(*, quiet: bool, debug: bool) -> None:
+    """Have warnings of the library shown as notes, or with `debug` all it logs."""
+    logger = logging.getLogger("operations")
+    if debug:
+        logging.basicConfig(format="%(relativeCreated)6d ms %(name)s: %(message)s", stream=sys.stderr)
+        logger.setLevel(logging.DEBUG)
+        return
+    logger.addHandler(logging.NullHandler() if quiet else _Notes(logging.WARNING))
+    logger.propagate = False
 
 
 def run(outcome: Awaitable[int]) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from operations.catalogue import unknown_operation
 from operations.cli.arguments import Given
 from operations.cli.failures import TRANSPORT, CommandError, warn
 from operations.cli.lazy import LazySources
+from operations.cli.opening import open_sources
 from operations.cli.status import StatusLine, spinning
 from operations.cli.transports import open_transport, transport_at
 from operations.config import (
@@ -22,7 +24,6 @@ from operations.config import (
     find_config,
     load_catalogue,
     load_config,
-    open_workspace,
     store_catalogue,
 )
 from operations.config.redaction import redact
@@ -93,6 +94,8 @@ async def open_session(given: Given, wanted: str | None = None) -> AsyncIterator
     """Open what a command needs: the source of the operation it wants where that is known, else all of them."""
     config = find_configuration(given) if given.url is not None else require_configuration(given)
     async with AsyncExitStack() as stack:
+        # What functions print is no result.
+        stack.enter_context(redirect_stdout(sys.stderr))
         line = await stack.enter_async_context(spinning("opening", quiet=given.quiet))
         registry, reports = OperationRegistry(), list[SourceReport]()
         if config is not None and given.url is None:
@@ -109,7 +112,7 @@ async def open_session(given: Given, wanted: str | None = None) -> AsyncIterator
 
 async def refresh_catalogue(config: Config, only: Collection[str] | None, line: StatusLine) -> Workspace:
     """Open sources once, to know what they offer; the cache is written, and they are closed again."""
-    async with open_workspace(config, only=only, on_progress=_progress(line, config, only)) as workspace:
+    async with open_sources(config, only, line) as workspace:
         store_catalogue(workspace)
         return workspace
 
@@ -157,13 +160,12 @@ async def _open(stack: AsyncExitStack, config: Config, wanted: str | None, line:
     catalogue = load_catalogue(config.path) if wanted is not None else None
     only = None if catalogue is None or wanted is None else _sources_of(wanted, catalogue)
     inner = await stack.enter_async_context(AsyncExitStack())
-    progress = _progress(line, config, only)
-    workspace = await inner.enter_async_context(open_workspace(config, only=only, on_progress=progress))
+    workspace = await inner.enter_async_context(open_sources(config, only, line))
     if only is not None and wanted not in workspace.registry and not _failed(workspace, only):
         # It is not where it was: look everywhere.
         await inner.aclose()
-        only, progress = None, _progress(line, config, None)
-        workspace = await inner.enter_async_context(open_workspace(config, on_progress=progress))
+        only = None
+        workspace = await inner.enter_async_context(open_sources(config, None, line))
     if catalogue is None or only is None or not set(only).isdisjoint(catalogue.stale):
         # Writing it reads every description of the source: not for a call that found all as it was.
         store_catalogue(workspace)
@@ -181,19 +183,6 @@ def _failed(workspace: Workspace, only: Collection[str]) -> bool:
 def _sources_of(wanted: str, catalogue: Catalogue) -> list[str] | None:
     source = catalogue.source_of(wanted)
     return None if source is None else [source]
-
-
-def _progress(line: StatusLine, config: Config, only: Collection[str] | None) -> Any:
-    waiting = [name for name, source in config.sources.items() if not source.settings.disabled]
-    waiting = [name for name in waiting if only is None or name in only]
-    line.text = f"opening {', '.join(waiting)}"
-
-    def note(report: SourceReport) -> None:
-        if report.name in waiting:
-            waiting.remove(report.name)
-        line.text = f"opening {', '.join(waiting)}"
-
-    return note
 
 
 async def _import_remote(

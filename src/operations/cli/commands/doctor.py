@@ -100,6 +100,8 @@ def _source(report: SourceReport) -> Iterator[Finding]:
     count = counted(report.operations, "operation")
     state = "ok" if report.operations else "note"
     yield Finding(state, f"source {report.name}", f"{report.kind}, {count}, {duration(report.seconds)}")
+    for note in report.notes:
+        yield Finding("note", f"source {report.name}", note, "see its patterns in the configuration")
     for skipped in report.skipped:
         yield Finding("note", f"source {report.name}", f"{skipped.path} was skipped: {skipped.reason}")
 

@@ -12,10 +12,11 @@ from operations.calls.authentication import Authenticator, JWTTokens, Principal,
 from operations.cli.arguments import Command, Given, Option
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, TRANSPORT, CommandError
-from operations.cli.options import TOKEN_VARIABLE
+from operations.cli.opening import open_sources
+from operations.cli.options import LOAD_OPTIONS, TOKEN_VARIABLE
 from operations.cli.processes import follow_offers, say, serve_until, stopping
 from operations.cli.session import find_configuration, report_failures
-from operations.config import Config, open_workspace
+from operations.config import Config
 from operations.config.settings import HubSettings
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
@@ -66,7 +67,7 @@ async def _listen(given: Given) -> int:
 async def _serve_own(stack: AsyncExitStack, given: Given, config: Config | None, transport: Any, told: Any) -> None:
     if config is None:
         raise CommandError("--serve needs a configuration with sources", "ops init makes one")
-    workspace = await stack.enter_async_context(open_workspace(config))
+    workspace = await stack.enter_async_context(open_sources(config))
     report_failures(given, workspace.reports)
     await serve_until(told, given, workspace.registry, transport, pool=False)
 
@@ -139,14 +140,7 @@ COMMAND = Command(
         Option(
             "--token-file", f"the file that holds the one token; else {TOKEN_VARIABLE}", value="FILE", completes="file"
         ),
-        Option("--concurrency", "with --serve: how many calls at a time", value="NUMBER", convert=int, default=64),
-        Option(
-            "--grace",
-            "with --serve: how long running calls may take at the end",
-            value="SECONDS",
-            convert=float,
-            default=30.0,
-        ),
+        *LOAD_OPTIONS,
     ),
     notes=f"""
 Who may dial in, as whom and where they may register operations is in [hub] of the configuration: tokens or signed

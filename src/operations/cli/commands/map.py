@@ -41,6 +41,7 @@ def run(given: Given) -> Any:
 async def _map(given: Given) -> int:
     from operations.cli.session import open_session
 
+    output = Output(given)
     async with open_session(given, given.operation) as session:
         operation = session.find(given.operation)
         if operation.handler is None:
@@ -52,7 +53,7 @@ async def _map(given: Given) -> int:
 
         with _opened(given.input) as (descriptor, size):
             lines = Lines(descriptor)
-            report = _Report(given, lines, size)
+            report = _Report(given, output, lines, size)
             outcomes = map_lines(call, lines, fixed, jobs=given.jobs, ordered=not given.unordered)
             async with contextlib.aclosing(outcomes):
                 async for outcome in outcomes:
@@ -65,9 +66,9 @@ async def _map(given: Given) -> int:
 class _Report:
     """Writes outcomes as they come, counts them, and says at the end what became of all."""
 
-    def __init__(self, given: Given, lines: Lines, size: int) -> None:
+    def __init__(self, given: Given, output: Output, lines: Lines, size: int) -> None:
         self._given = given
-        self._output = Output(given)
+        self._output = output
         self._lines = lines
         self._size = size
         self._status = StatusLine(quiet=given.quiet)
@@ -127,7 +128,7 @@ class _Report:
         self._flushed = time.perf_counter()
         was_drawn = self._status.clear()
         await self._output.write(content)
-        if was_drawn and not is_terminal(sys.stdout):
+        if was_drawn and not self._output.pretty:
             self._status.draw()
 
     def _progress(self) -> str:

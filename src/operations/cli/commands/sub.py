@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from typing import Any
 
@@ -15,7 +14,6 @@ from operations.cli.inputs import INPUT_FORMS, read_input, read_stdin
 from operations.cli.options import RESULT_OPTIONS, TRANSPORT_OPTIONS
 from operations.cli.output import Output, counted, duration
 from operations.cli.status import spinning
-from operations.cli.terminal import paint
 from operations.context import OperationContext
 
 
@@ -44,18 +42,13 @@ async def _follow(given: Given, stdin: bytes) -> int:
                 count += 1
                 code = max(code, exit_code_for(envelope))
                 line.clear()
-                if output.pretty:
-                    sys.stdout.write(paint("dim", f"{_clock()} #{count} "))
-                await output.write(output.text_of(envelope, compact=True))
+                place = output.dim(f"{time.strftime('%H:%M:%S')} #{count} ") if output.pretty else b""
+                await output.write(place + output.text_of(envelope, compact=True))
                 line.text = f"{operation.id} · {counted(count, 'event')} · Ctrl-C ends"
                 if count == given.limit:
                     break
         output.note(f"{counted(count, 'event')} · {duration(time.perf_counter() - started)}")
     return code
-
-
-def _clock() -> str:
-    return time.strftime("%H:%M:%S")
 
 
 COMMAND = Command(
