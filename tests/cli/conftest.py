@@ -102,10 +102,23 @@ python = "./other"
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A project with two Python sources."""
-    made = Project(tmp_path)
+    return make_project(tmp_path)
+
+
+def make_project(folder: Path) -> Project:
+    """A project with two Python sources, in a folder."""
+    made = Project(folder)
     made.write("operations.toml", CONFIG)
     made.write("shop/selling.py", SHOP)
     made.write("other/numbers.py", OTHER)
+    return made
+
+
+@pytest.fixture(scope="session")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose operations are cached."""
+    made = make_project(tmp_path_factory.mktemp("listed"))
+    assert made.run("ls").code == 0
     return made
 
 

@@ -40,9 +40,8 @@ def offered(project: Project, line: str) -> list[str]:
         ("ops call 'shop.q", []),
     ],
 )
-def test_what_may_come_next(line: str, wanted: list[str], project: Project) -> None:
-    project.run("ls")
-    assert offered(project, line) == wanted
+def test_what_may_come_next(line: str, wanted: list[str], listed: Project) -> None:
+    assert offered(listed, line) == wanted
 
 
 def test_nothing_is_opened_to_complete(project: Project) -> None:
@@ -65,9 +64,8 @@ def test_many_operations_are_offered_by_namespace(project: Project) -> None:
     assert len(offered(project, "ops call big.n1.op5")) == 10
 
 
-def test_a_real_bash_completes(project: Project) -> None:
-    project.run("ls")
-    with project.terminal("--norc", "--noprofile", "-i", program=["bash"]) as bash:
+def test_a_real_bash_completes(listed: Project) -> None:
+    with listed.terminal("--norc", "--noprofile", "-i", program=["bash"]) as bash:
         bash.press("PS1='> '; source <(ops completion bash); echo rea''dy\n")
         bash.until("ready")
         for typed, shown in (

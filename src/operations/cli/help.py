@@ -38,7 +38,8 @@ def overview() -> str:
 
 def describe(command: Command) -> str:
     """The help of one command."""
-    lines = [f"{command.summary[:1].upper()}{command.summary[1:]}.", "", f"{paint('bold', 'usage')}  {usage(command)}"]
+    summary = f"{command.summary[:1].upper()}{command.summary[1:]}."
+    lines = [*_wrap(summary), "", f"{paint('bold', 'usage')}  {usage(command)}"]
     if command.parts:
         lines += ["", *_rows([(f"ops {usage(part).removeprefix('ops ')}", part.summary) for part in command.parts])]
     if command.arguments:
