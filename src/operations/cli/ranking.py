@@ -58,4 +58,11 @@ def _likeness(term: str, words: list[str]) -> float:
 
 
 def _split(text: str) -> list[str]:
-    return [word.lower() for word in _WORDS.findall(text)]
+    return [_singular(word.lower()) for word in _WORDS.findall(text)]
+
+
+def _singular(word: str) -> str:
+    """A word without its plural: `issues` and `issue` are the same to whoever searches."""
+    if len(word) > 4 and word.endswith("ies"):
+        return f"{word[:-3]}y"
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
