@@ -164,3 +164,10 @@ def test_a_hub_knows_the_tokens_of_its_configuration(tmp_path: Path, project: Pr
         with running(project, "spoke", "--url", url, said="offering"):
             done = project.run("call", "shop.quote", "item=tea", "--url", url, env={"OPERATIONS_TOKEN": "ada"})
             assert done.data["item"] == "tea"
+
+
+def test_credentials_in_an_address_are_not_shown(project: Project) -> None:
+    done = project.run("call", "shop.quote", "--url", "ws://ada:s3cret-word@127.0.0.1:9/?token=s3cret-word")
+    assert done.code in (2, 6)
+    assert "s3cret-word" not in done.err
+    assert "s3cret-word" not in project.run("spoke", "--url", "ftp://ada:s3cret-word@host").err

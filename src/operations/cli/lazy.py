@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from types import TracebackType
 from typing import Any
 
@@ -28,10 +28,10 @@ class LazySources:
         self._ready: dict[str, asyncio.Future[None]] = {}
         self._closing = asyncio.Event()
 
-    def register(self, catalogue: Catalogue) -> None:
-        """Stand in for every operation that is not registered."""
+    def register(self, catalogue: Catalogue, *, besides: Collection[str] = ()) -> None:
+        """Stand in for every operation that is not registered, but for those of the sources `besides`."""
         for entry in catalogue.entries:
-            if entry.id not in self._registry:
+            if entry.id not in self._registry and entry.source not in besides:
                 namespace, _, name = entry.id.rpartition(".")
                 spec = OperationSpec(name=name, namespace=namespace, type=OperationType(entry.type))
                 self._registry.register(self._stand_in(spec, entry.source))

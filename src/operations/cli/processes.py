@@ -16,7 +16,7 @@ from operations.cli.opening import open_sources
 from operations.cli.output import counted
 from operations.cli.session import report_failures, require_configuration
 from operations.cli.terminal import printable
-from operations.cli.transports import open_transport, transport_at
+from operations.cli.transports import open_transport, shown_url, transport_at
 from operations.config import store_catalogue
 from operations.pubsub import Transport
 from operations.registry import OperationRegistry
@@ -33,7 +33,7 @@ async def offer(given: Given, *, pool: bool) -> int:
         report_failures(given, workspace.reports)
         if not len(workspace.registry):
             raise CommandError("there is nothing to offer", "ops ls lists what the configuration has")
-        say(given, f"connecting to {settings.url}")
+        say(given, f"connecting to {shown_url(settings)}")
         async with _connected(open_transport(settings, given), told) as transport:
             if transport is not None:
                 await serve_until(told, given, workspace.registry, transport, pool=pool)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Collection
-from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
+from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from operations.cli.failures import TRANSPORT, CommandError, warn
 from operations.cli.lazy import LazySources
 from operations.cli.opening import open_sources
 from operations.cli.status import StatusLine, spinning
-from operations.cli.transports import open_transport, transport_at
+from operations.cli.transports import open_transport, shown_url, transport_at
 from operations.config import (
     Catalogue,
     Config,
@@ -32,6 +32,7 @@ from operations.registry import OperationRegistry
 from operations.spec import Operation
 
 _REMOTE_WITHIN = 5.0
+_ALL_WITHIN = 0.5
 NO_CONFIG = "there is no operations.toml here or in a folder above"
 
 
@@ -103,7 +104,7 @@ async def open_session(given: Given, wanted: str | None = None) -> AsyncIterator
             registry, reports = workspace.registry, workspace.reports
             report_failures(given, reports)
         if given.url is not None:
-            line.text = f"connecting to {transport_at(given.url, config).url}"
+            line.text = f"connecting to {shown_url(transport_at(given.url, config))}"
             await _import_remote(stack, given, config, registry, wanted)
         line.clear()
         line.is_on = False
@@ -172,7 +173,7 @@ async def _open(stack: AsyncExitStack, config: Config, wanted: str | None, line:
     if only is not None and catalogue is not None:
         # A function may call operations of other sources: those are opened when it does.
         lazy = await inner.enter_async_context(LazySources(config, workspace.registry))
-        lazy.register(catalogue)
+        lazy.register(catalogue, besides=only)
     return workspace
 
 
@@ -195,13 +196,15 @@ async def _import_remote(
         async with asyncio.timeout(_REMOTE_WITHIN):
             transport = await stack.enter_async_context(open_transport(settings, given))
     except TimeoutError:
-        message = f"{settings.url} did not answer within {_REMOTE_WITHIN:g} seconds"
+        message = f"{shown_url(settings)} did not answer within {_REMOTE_WITHIN:g} seconds"
         raise CommandError(message, "is the hub or the server running there?", exit_code=TRANSPORT) from None
     remote = await stack.enter_async_context(from_call(transport, registry))
     try:
         async with asyncio.timeout(_REMOTE_WITHIN):
-            await (remote.ready(wanted) if wanted is not None else remote.ready())
+            await remote.ready()
     except TimeoutError:
-        if wanted is not None and len(registry):
-            raise registry.not_found(wanted) from None
-        raise CommandError(f"nobody offers operations at {settings.url}", exit_code=TRANSPORT) from None
+        raise CommandError(f"nobody offers operations at {shown_url(settings)}", exit_code=TRANSPORT) from None
+    # Workers answer one by one. What is wanted is waited for a little longer, and so is a whole listing.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_ALL_WITHIN):
+            await remote.until(lambda: wanted in registry)

@@ -39,6 +39,13 @@ def transport_at(url: str | None, config: Config | None) -> TransportSettings:
     return TransportSettings(url=url)
 
 
+def shown_url(settings: TransportSettings) -> str:
+    """The address without the credentials that may stand in it."""
+    before, sign, after = settings.url.partition("://")
+    place = after.rpartition("@")[2].partition("?")[0] if sign else ""
+    return f"{before}://{place}" if sign else settings.url
+
+
 def open_transport(settings: TransportSettings, given: Given) -> AbstractAsyncContextManager[Any]:
     """The transport, to be entered; raises a CommandError for a kind that there is none for."""
     url = settings.url
@@ -50,7 +57,7 @@ def open_transport(settings: TransportSettings, given: Given) -> AbstractAsyncCo
 
             return Spoke(url, token=token, **settings.options)
         if kind not in _EXTRAS:
-            raise CommandError(f"{url!r} is no address of a transport", f"there are {TRANSPORT_URLS}")
+            raise CommandError(f"{shown_url(settings)!r} is no address of a transport", f"there are {TRANSPORT_URLS}")
         module = import_module(f"operations.pubsub.{_EXTRAS[kind]}")
     except ImportError as error:
         raise _explain(error, _EXTRAS.get(kind, "ws")) from None
