@@ -69,7 +69,7 @@ def show_next() -> None:
         ("ops sub weather.watch city=Oslo", "a stream, until Ctrl-C"),
         ("ops --help", "all the rest"),
     ):
-        print(f"  {paint('36', f'{command:<46}')} {about}")
+        print(f"  {paint('36', f'{command:<52}')} {about}")
     print("\nYour first own operation, in two minutes: README.md")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from operations.wire import encode_json
@@ -60,13 +60,19 @@ def _shown(name: str, value: str) -> str:
 
 
 def _word(name: str, value: Any) -> str:
-    if isinstance(value, str) and value:
-        return f"{name}={_quoted(value)}"
-    if isinstance(value, Sequence) and value and all(isinstance(item, str) and item for item in value):
-        return " ".join(f"{name}={_quoted(item)}" for item in value)
-    if isinstance(value, (bool, int, float)):
-        return f"{name}={encode_json(value).decode()}"
+    plain = _plain(value)
+    if plain is not None:
+        return f"{name}={plain}"
+    if isinstance(value, list) and value and all(_plain(item) is not None for item in value):
+        return " ".join(f"{name}={_plain(item)}" for item in value)
     return f"{name}:={_quoted(encode_json(value).decode())}"
+
+
+def _plain(value: Any) -> str | None:
+    """A value that the schema can read from its text alone, as a shell wants it; None for any other."""
+    if isinstance(value, str):
+        return _quoted(value) if value else None
+    return encode_json(value).decode() if isinstance(value, (bool, int, float)) else None
 
 
 def _quoted(text: str) -> str:

@@ -47,7 +47,10 @@ def shown_url(settings: TransportSettings) -> str:
 
 
 def open_transport(settings: TransportSettings, given: Given) -> AbstractAsyncContextManager[Any]:
-    """The transport, to be entered; raises a CommandError for a kind that there is none for."""
+    """The transport, to be entered; raises a CommandError for a kind that there is none for.
+
+    Hubs and NATS take the token; Redis has its credentials in the URL.
+    """
     url = settings.url
     kind = url.partition(":")[0].lower()
     token = _token_from(given, settings)
@@ -61,7 +64,8 @@ def open_transport(settings: TransportSettings, given: Given) -> AbstractAsyncCo
         module = import_module(f"operations.pubsub.{_EXTRAS[kind]}")
     except ImportError as error:
         raise _explain(error, _EXTRAS.get(kind, "ws")) from None
-    opened: AbstractAsyncContextManager[Any] = module.connect(url, **settings.options)
+    options = {"token": token(), **settings.options} if token is not None and module.__name__.endswith("nats") else {}
+    opened: AbstractAsyncContextManager[Any] = module.connect(url, **(options or settings.options))
     return opened
 
 

@@ -27,8 +27,8 @@ _EXTRAS = {
     "openapi": ("pyreqwest", "API documents"),
     "mcp": ("mcp", "MCP servers"),
     "ws": ("picows", "a hub and its spokes"),
-    "redis": ("redis", "the Redis bus"),
-    "nats": ("nats", "the NATS bus"),
+    "redis": ("hiredis", "the Redis bus"),
+    "nats": ("cryptography", "signed credentials of NATS"),
     "cli": ("jq", "--jq"),
 }
 _REACH_WITHIN = 3.0
