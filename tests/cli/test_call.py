@@ -8,6 +8,8 @@ import pytest
 
 from tests.cli.driving import Done, Project
 
+pytestmark = pytest.mark.slow
+
 
 def test_data_is_json_on_stdout_and_one_line_of_meta_is_on_stderr(project: Project) -> None:
     done = project.run("call", "shop.quote", "item=tea", "count=4")

@@ -8,6 +8,8 @@ import pytest
 
 from tests.cli.driving import Project
 
+pytestmark = pytest.mark.slow
+
 
 def offered(project: Project, line: str) -> list[str]:
     done = project.run("__complete", "zsh", line)

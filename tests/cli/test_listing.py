@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.driving import Project
 
+pytestmark = pytest.mark.slow
 IDS = [
     "other.double",
     "shop.chatty",

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.driving import OPS, Project
 
+pytestmark = pytest.mark.slow
 MIXED = '{"item": "tea"}\nnonsense\n\n{"itme": "x"}\n{"item": "honey", "count": 2}\n'
 
 
@@ -95,7 +96,6 @@ def test_a_progress_bar_is_on_a_terminal_only(project: Project) -> None:
     assert "█" not in project.run("map", "shop.quote", "-i", "items.ndjson").err
 
 
-@pytest.mark.slow
 def test_a_hundred_thousand_lines_take_no_more_memory_than_a_thousand(project: Project) -> None:
     def peak(count: int) -> int:
         source = project.folder / f"{count}.ndjson"

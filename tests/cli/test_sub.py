@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import signal
 
+import pytest
+
 from tests.cli.driving import Project
+
+pytestmark = pytest.mark.slow
 
 
 def test_each_event_is_one_line_in_a_pipe(project: Project) -> None:

@@ -31,7 +31,10 @@ def run_path(given: Given) -> int:
     path = config_path(given)
     if path is None:
         raise CommandError(NO_CONFIG, "ops init makes one", exit_code=NOT_FOUND)
-    write_text(f"{path}\n")
+    if given.json:
+        write_json(str(path))
+    else:
+        write_text(f"{path}\n")
     return OK
 
 
