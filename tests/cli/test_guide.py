@@ -76,6 +76,21 @@ def test_the_page_shows_what_a_terminal_shows(block: str, quickstart: Project) -
         assert transcript(quickstart, command) == settle(shown), command
 
 
+def test_the_page_says_how_to_call_over_a_hub(quickstart: Project) -> None:
+    (script,) = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    script = script.replace("8700", free_port())
+    done = quickstart.run("-c", f"{script}\ncode=$?; kill $(jobs -p); wait; exit $code", program=["bash"])
+    assert done.code == 0, done.err
+    assert done.out == '{"item":"tea","count":1,"total":2.5}\n'
+
+
+def free_port() -> str:
+    """A port of the loopback that nobody uses now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
 def test_the_tour_of_make_run_goes_as_it_should() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "quickstart" / "tour.py"],
@@ -104,9 +119,7 @@ def test_what_the_tour_says_to_type_next_works_after_it(quickstart: Project, tmp
     text = (ROOT / "examples" / "quickstart" / "tour.py").read_text()
     commands = re.findall(r'\("(ops [^"]*)", "', text.partition("def show_next")[2])
     assert len(commands) >= 5
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = free_port()
     for command in commands:
         command = command.replace("start_api", "start_api minutes=0.2").replace("city=Oslo", "city=Oslo --limit 1")
         done = quickstart.run("-c", command, program=["bash"], env={"QUICKSTART_PORT": port})

@@ -32,6 +32,7 @@ from operations.registry import OperationRegistry
 from operations.spec import Operation
 
 _REMOTE_WITHIN = 5.0
+_OFFERS_WITHIN = 10.0
 _ALL_WITHIN = 0.5
 NO_CONFIG = "there is no operations.toml here or in a folder above"
 
@@ -200,7 +201,7 @@ async def _import_remote(
         raise CommandError(message, "is the hub or the server running there?", exit_code=TRANSPORT) from None
     remote = await stack.enter_async_context(from_call(transport, registry))
     try:
-        async with asyncio.timeout(_REMOTE_WITHIN):
+        async with asyncio.timeout(_OFFERS_WITHIN):
             await remote.ready()
     except TimeoutError:
         raise CommandError(f"nobody offers operations at {shown_url(settings)}", exit_code=TRANSPORT) from None
