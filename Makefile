@@ -30,7 +30,7 @@ $(PEERS): tests/node/package-lock.json
 	@touch $@
 
 run: $(READY)  ## see in ten seconds what this is
-	@$(BIN)/python examples/first_steps.py
+	@$(BIN)/python examples/quickstart/tour.py
 
 test: $(READY) $(PEERS) lint types contracts  ## lint, types, import contracts and every test
 	$(PYTEST) -q

@@ -7,6 +7,7 @@ import sys
 
 BENCHMARKS = [
     "bench.call",
+    "bench.cli",
     "bench.schema",
     "bench.openapi",
     "bench.sse",

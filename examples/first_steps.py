@@ -1,6 +1,6 @@
 """A tour in ten seconds: four local operations, called, their envelopes printed in colour.
 
-Run it with `make run`, or `python examples/first_steps.py` once the package is installed.
+Run it with `python examples/first_steps.py` once the package is installed.
 """
 
 from __future__ import annotations

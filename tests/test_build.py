@@ -1,4 +1,4 @@
-"""The wheel installs into an empty environment and imports there."""
+"""The wheel installs into an empty environment, imports there, and its command runs there."""
 
 import re
 import subprocess
@@ -31,6 +31,13 @@ def test_the_wheel_installs_into_an_empty_environment_and_imports(tmp_path: Path
     )
     done = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout == "3\n"
+    ops = str(tmp_path / "empty" / "bin" / "ops")
+    subprocess.run([ops, "--help"], check=True, capture_output=True, cwd=tmp_path)
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+    subprocess.run([ops, "init"], check=True, capture_output=True, cwd=tmp_path, env=environment)
+    call = [ops, "call", "hello.greet", "name=Ada"]
+    done = subprocess.run(call, check=True, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.stdout == '{"greeting":"Hello, Ada!"}\n'
     freeze = [python, "-m", "pip", "freeze"]
     installed = subprocess.run(freeze, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
     names = {re.split("==| @", line)[0].replace("_", "-") for line in installed.splitlines()}

@@ -3,7 +3,20 @@ import sys
 
 import operations
 
-OPTIONAL = ["pydantic", "httpx", "httpx2", "pyreqwest", "mcp", "redis", "nats", "starlette", "yaml", "rich", "click"]
+OPTIONAL = [
+    "pydantic",
+    "httpx",
+    "httpx2",
+    "pyreqwest",
+    "mcp",
+    "redis",
+    "nats",
+    "starlette",
+    "yaml",
+    "rich",
+    "click",
+    "jq",
+]
 
 
 def test_importing_operations_loads_nothing_optional() -> None:

@@ -101,9 +101,7 @@ async def run_split() -> None:
     from operations.calls.authentication import Principal, StaticTokens
     from operations.calls.hub import Hub
 
-    tokens = StaticTokens(
-        {f"{name}-token": Principal(Identity(name), [name], speaks_for_callers=True) for name in WORKERS}
-    )
+    tokens = StaticTokens({f"{name}-token": Principal(Identity(name), [name]) for name in WORKERS})
     async with Hub(tokens) as hub:
         await run_with_workers(hub.transport(), hub.url)
 

@@ -121,15 +121,7 @@ class OperationCatalogue:
 
     def not_found(self, operation_id: str) -> CallError:
         """The error for an id that nobody registered; it names the nearest ones."""
-        from difflib import get_close_matches  # only worth its import when something went wrong
-
-        candidates = sorted(self._operations, key=lambda known: abs(len(known) - len(operation_id)))[:_MOST_COMPARED]
-        nearest = get_close_matches(operation_id, candidates, n=3, cutoff=0.6)
-        if not nearest:
-            nearest = [known for known in candidates if known.rpartition(".")[2] == operation_id.rpartition(".")[2]][:3]
-        hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
-        details = {"operationId": operation_id, "nearest": nearest}
-        return CallError(ErrorCode.OPERATION_NOT_FOUND, f"no operation {operation_id!r} is registered{hint}", details)
+        return unknown_operation(operation_id, self._operations)
 
     def _require(self, operation_id: str) -> Operation[Any]:
         operation = self._operations.get(operation_id)
@@ -141,6 +133,19 @@ class OperationCatalogue:
 def _already(operation_id: str, message: str | None = None) -> CallError:
     message = message or f"{operation_id} is registered already"
     return CallError(ErrorCode.VALIDATION_ERROR, f"{message}; pass replace=True to replace it")
+
+
+def unknown_operation(operation_id: str, known: Iterable[str]) -> CallError:
+    """The error for an id that is none of the known ones; it names the nearest."""
+    from difflib import get_close_matches  # only worth its import when something went wrong
+
+    candidates = sorted(known, key=lambda each: abs(len(each) - len(operation_id)))[:_MOST_COMPARED]
+    nearest = get_close_matches(operation_id, candidates, n=3, cutoff=0.6)
+    if not nearest:
+        nearest = [each for each in candidates if each.rpartition(".")[2] == operation_id.rpartition(".")[2]][:3]
+    hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
+    details = {"operationId": operation_id, "nearest": nearest}
+    return CallError(ErrorCode.OPERATION_NOT_FOUND, f"no operation {operation_id!r} is registered{hint}", details)
 
 
 def explain_operation(value: object) -> str:

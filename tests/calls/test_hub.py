@@ -33,7 +33,8 @@ TOKENS = StaticTokens(
         "ada": Principal(Identity("ada", scopes=("read",))),
         "shop": Principal(Identity("shop", scopes=("everything",)), ("shop",)),
         "shop2": Principal(Identity("shop2"), ("shop",)),
-        "deputy": Principal(Identity("deputy"), ("shop",), speaks_for_callers=True),
+        "deputy": Principal(Identity("deputy"), ("shop",)),
+        "stranger": Principal(Identity("stranger", scopes=("everything",)), ("shop",), speaks_for_callers=False),
     }
 )
 
@@ -178,7 +179,7 @@ async def test_a_worker_speaks_for_its_caller_only_while_it_runs_its_request(fie
     await own.close()
 
 
-async def test_a_worker_that_was_not_allowed_to_gains_nothing_from_its_caller_nor_its_caller_from_it(
+async def test_a_worker_that_is_not_trusted_gains_nothing_from_its_caller_nor_its_caller_from_it(
     field: Field,
 ) -> None:
     reads = stub_operation("vault.read", access_control=AccessControl(required_scopes=["read"]))
@@ -195,21 +196,22 @@ async def test_a_worker_that_was_not_allowed_to_gains_nothing_from_its_caller_no
     async def attempt(name: str, context: OperationContext) -> Any:
         return (await context.env["vault"][name]()).data
 
-    await field.worker("shop", attempt)
+    await field.worker("stranger", attempt)
     await until(lambda: "shop.try" in field.hub.operations)
     ada = PendingRequestMap(await field.spoke("ada"))
     for name in ("read", "empty"):
         error = await error_of(ada.call("shop.try", {"name": name}))
         assert error.code is ErrorCode.ACCESS_DENIED
-        assert error.message.startswith("'shop' may not call")
+        assert error.message.startswith("'stranger' may not call")
     # Nor does it get to act as its caller where no scope is asked for.
-    assert (await ada.call("shop.try", {"name": "whoami"})).data == ["shop", [], {"onBehalfOf": "ada"}]
+    assert (await ada.call("shop.try", {"name": "whoami"})).data == ["stranger", [], {"onBehalfOf": "ada"}]
     await own.close()
 
 
 def test_a_worker_and_its_caller_share_what_both_may_do() -> None:
     caller = Identity("ada", ["read", "buy"], {"file:1": ["read", "write"], "file:2": ["read"]})
-    worker = Principal(Identity("shop", ["buy", "sell"], {"file:1": ["write", "delete"], "file:3": ["read"]}))
+    own = Identity("shop", ["buy", "sell"], {"file:1": ["write", "delete"], "file:3": ["read"]})
+    worker = Principal(own, speaks_for_callers=False)
     shared = worker.identity_for(caller)
     assert shared == Identity("shop", ["buy"], {"file:1": ["write"]}, {"onBehalfOf": "ada"})
     assert worker.identity_for(None) is None
@@ -378,8 +380,8 @@ def test_a_signed_token_gives_identity_scopes_and_namespaces() -> None:
     assert principal.identity.id == "ada"
     assert principal.identity.scopes == ("a", "b")
     assert principal.identity.resources == {"file:1": ("read",)}
-    assert not principal.speaks_for_callers
-    assert tokens.authenticate(token(speaksForCallers=True)).speaks_for_callers
+    assert principal.speaks_for_callers
+    assert not tokens.authenticate(token(speaksForCallers=False)).speaks_for_callers
     assert principal.may_register("shop")
     assert principal.may_register("shop.sub")
     assert not principal.may_register("shopping")

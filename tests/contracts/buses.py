@@ -84,7 +84,7 @@ class RedisBusUnderTest:
 TOKENS = StaticTokens(
     {
         "caller": Principal(CALLER),
-        "worker": Principal(Identity("worker"), ("*",), speaks_for_callers=True),
+        "worker": Principal(Identity("worker"), ("*",)),
         "other": Principal(Identity("other"), ("other",)),
     }
 )

@@ -21,10 +21,10 @@ class Principal(msgspec.Struct, frozen=True):
     """The namespaces it may register in, and everything below them; `*` is all of them."""
     expires_at: float | None = None
     """Epoch seconds."""
-    speaks_for_callers: bool = False
-    """Whether calls that it makes while it runs a caller's request are made as that caller, with all it may do.
+    speaks_for_callers: bool = True
+    """Whether calls that it makes while it runs a caller's request are made as that caller, as they are in one process.
 
-    Without it they are made in the peer's own name, with what both of them may do.
+    Where it is not trusted so far, they are made in its own name, with what both of them may do.
     """
 
     def identity_for(self, caller: Identity | None) -> Identity | None:
@@ -78,7 +78,7 @@ class StaticTokens:
 class JWTTokens:
     """Signed tokens: `sub` is the identity, `scope` or `scopes` its scopes, `namespaces` where it may register.
 
-    `speaksForCallers` lets a worker make nested calls as its callers.
+    `speaksForCallers` set to false has a worker make nested calls in its own name.
     `key` is the key of the algorithm (a secret, a public key, its PEM), or a JWKS as a dict, whose key the token names.
     """
 
@@ -121,7 +121,7 @@ class JWTTokens:
             _resources(claims.get("resources")),
             claims,
         )
-        speaks = claims.get("speaksForCallers") is True
+        speaks = claims.get("speaksForCallers") is not False
         return Principal(identity, _texts(claims.get("namespaces")), float(claims["exp"]), speaks)
 
     def _find_key(self, token: str) -> Any:

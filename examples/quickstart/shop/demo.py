@@ -1,0 +1,48 @@
+"""Starting the example's own API, so that there is something to call."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from operations import CallError, operation
+
+API = Path(__file__).parent.parent / "weather_api.py"
+
+
+@operation(id="demo.start_api")
+def start_api(minutes: float = 10.0) -> dict[str, str]:
+    """Start the weather API in the background; it ends when nobody asked it anything for some minutes.
+
+    Args:
+        minutes: how long it waits for somebody to ask
+    """
+    port = int(os.environ.get("QUICKSTART_PORT", "8765"))
+    url = f"http://127.0.0.1:{port}"
+    if answers(port):
+        return {"url": url, "state": "it runs already"}
+    subprocess.Popen(
+        [sys.executable, str(API), "--port", str(port), "--idle", str(minutes * 60)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    for _ in range(100):
+        if answers(port):
+            return {"url": url, "state": f"it ends after {minutes:g} minutes without a request"}
+        time.sleep(0.05)
+    raise CallError("NOT_STARTED", f"the API did not start on port {port}; QUICKSTART_PORT names another")
+
+
+def answers(port: int) -> bool:
+    """Whether anybody listens at a port."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,37 @@
+"""An MCP server of two tools, over stdio: what a third party's server would be."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+
+server = MCPServer("text", version="1.0.0", log_level="WARNING")
+READS = ToolAnnotations(read_only_hint=True)
+
+
+class Count(TypedDict):
+    """What there is of a text."""
+
+    words: int
+    characters: int
+
+
+@server.tool(annotations=READS)
+def count(text: str) -> Count:
+    """How many words and characters a text has."""
+    return {"words": len(text.split()), "characters": len(text)}
+
+
+@server.tool(annotations=READS)
+def headline(text: str) -> str:
+    """A text as a headline; an empty one is an error, as tools report errors."""
+    if not text.strip():
+        raise ToolError("there is no text")
+    return text.strip().title()
+
+
+if __name__ == "__main__":
+    server.run("stdio")

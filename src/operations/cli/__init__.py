@@ -1,0 +1,1 @@
+"""The command line: `operations`, short `ops`. Every other layer may be used without it."""

@@ -1,0 +1,82 @@
+"""`completion`: the script that a shell reads to complete commands, operations and fields."""
+
+from __future__ import annotations
+
+from operations.cli.arguments import Argument, Command, Given
+from operations.cli.commands import SUMMARIES
+from operations.cli.failures import OK
+from operations.cli.terminal import write_text
+
+_BASH = """\
+_ops_complete() {
+    local IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}" reply
+    reply=$("${COMP_WORDS[0]}" __complete bash "$line" 2>/dev/null) || return 0
+    COMPREPLY=($reply)
+    if [[ ${#COMPREPLY[@]} -gt 0 && ${COMPREPLY[0]} == *[=.] ]]; then
+        compopt -o nospace 2>/dev/null
+    fi
+    if [[ ${COMPREPLY[0]} == __files__ ]]; then
+        COMPREPLY=()
+        compopt -o default 2>/dev/null
+    fi
+}
+complete -F _ops_complete ops operations
+"""
+_ZSH = """\
+#compdef ops operations
+_ops() {
+    local -a found
+    local line
+    found=("${(@f)$(${words[1]} __complete zsh "${(j: :)words[1,CURRENT]}" 2>/dev/null)}")
+    if [[ ${found[1]} == __files__ ]]; then
+        _files
+        return
+    fi
+    local -a open closed
+    for line in $found; do
+        [[ -z $line ]] && continue
+        if [[ $line == *[=.] ]]; then open+=("$line"); else closed+=("$line"); fi
+    done
+    (( ${#open} )) && compadd -S '' -- $open
+    (( ${#closed} )) && compadd -- $closed
+}
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _ops "$@"; else compdef _ops ops operations; fi
+"""
+_FISH = """\
+function __ops_complete
+    set -l line (commandline -cp)
+    set -l program (string split -m 1 ' ' -- $line)[1]
+    for found in ($program __complete fish "$line" 2>/dev/null)
+        if test "$found" = __files__
+            __fish_complete_path (commandline -ct)
+        else
+            echo $found
+        end
+    end
+end
+complete -c ops -f -a '(__ops_complete)'
+complete -c operations -f -a '(__ops_complete)'
+"""
+_SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+
+
+def run(given: Given) -> int:
+    """Print the script."""
+    write_text(_SCRIPTS[given.shell])
+    return OK
+
+
+COMMAND = Command(
+    name="completion",
+    summary=SUMMARIES["completion"],
+    run=run,
+    arguments=(Argument("SHELL", "bash, zsh or fish", choices=tuple(_SCRIPTS)),),
+    notes="""
+Operations and their fields are completed from the cache that `ops ls` writes: no source is ever opened for it.
+""",
+    examples=(
+        ("source <(ops completion bash)", "in ~/.bashrc"),
+        ("ops completion zsh > ~/.zfunc/_ops", "a folder of fpath"),
+        ("ops completion fish > ~/.config/fish/completions/ops.fish", "fish"),
+    ),
+)

@@ -1,0 +1,50 @@
+"""`config`: the configuration as it is read, its schema, its place."""
+
+from __future__ import annotations
+
+from operations.cli.arguments import Command, Given
+from operations.cli.commands import SUMMARIES
+from operations.cli.failures import NOT_FOUND, OK, CommandError
+from operations.cli.output import write_json
+from operations.cli.session import NO_CONFIG, config_path, require_configuration
+from operations.cli.terminal import write_text
+
+
+def run_show(given: Given) -> int:
+    """Show it, redacted."""
+    from operations.config import describe_config
+
+    write_json(describe_config(require_configuration(given)))
+    return OK
+
+
+def run_schema(given: Given) -> int:
+    """Print the schema."""
+    from operations.config import config_schema
+
+    write_json(config_schema())
+    return OK
+
+
+def run_path(given: Given) -> int:
+    """Print the path."""
+    path = config_path(given)
+    if path is None:
+        raise CommandError(NO_CONFIG, "ops init makes one", exit_code=NOT_FOUND)
+    if given.json:
+        write_json(str(path))
+    else:
+        write_text(f"{path}\n")
+    return OK
+
+
+COMMAND = Command(
+    name="config",
+    summary=SUMMARIES["config"],
+    parts=(
+        Command("config show", "the configuration with includes and variables read; secrets are not shown", run_show),
+        Command("config schema", "the JSON Schema of the file, for editors", run_schema),
+        Command("config path", "which file it is", run_path),
+    ),
+    examples=(("ops config show", "what is read"), ("ops config schema > operations.schema.json", "for an editor")),
+)

@@ -1,0 +1,83 @@
+"""`scan`: what a folder of Python code offers, and what was skipped and why."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from operations.cli.arguments import Argument, Command, Given, Option
+from operations.cli.commands import SUMMARIES
+from operations.cli.failures import NOT_FOUND, OK, CommandError, warn
+from operations.cli.output import write_json
+from operations.cli.terminal import one_line, paint, printable, write_text
+from operations.sources.scanner import ManifestChange, OperationManifest, scan_operations, watch_operations
+from operations.spec import OperationSpec
+
+
+def run(given: Given) -> Any:
+    """Scan."""
+    if given.watch:
+        return _watch(given)
+    manifest = scan_operations(given.code)
+    if given.json:
+        write_json(_as_data(manifest))
+        return OK
+    write_text("".join(f"{line}\n" for line in _describe(manifest)))
+    for skipped in manifest.skipped:
+        warn(f"{skipped.path}: {one_line(skipped.reason)}")
+    if not manifest.operations and not manifest.specs:
+        raise CommandError(f"no operations in {given.code}", "a function with @operation is one", exit_code=NOT_FOUND)
+    return OK
+
+
+async def _watch(given: Given) -> int:
+    def tell(change: ManifestChange) -> None:
+        clock = time.strftime("%H:%M:%S")
+        if given.json:
+            write_json({"added": change.added, "replaced": change.replaced, "removed": change.removed})
+        else:
+            for sign, ids in (("+", change.added), ("~", change.replaced), ("-", change.removed)):
+                write_text("".join(f"{clock} {sign} {printable(each)}\n" for each in ids))
+        for skipped in change.skipped:
+            warn(f"{skipped.path}: {one_line(skipped.reason)}")
+
+    await watch_operations(given.code, tell)
+    return OK
+
+
+def _describe(manifest: OperationManifest) -> Iterator[str]:
+    specs = [operation.spec for operation in manifest.operations]
+    for spec in [*specs, *manifest.specs]:
+        origin = _relative(manifest.origins.get(spec.id, ""))
+        lacks = "" if spec in specs else "  (no handler)"
+        yield f"{printable(spec.id)}  {spec.type}  {paint('dim', origin)}{lacks}"
+
+
+def _as_data(manifest: OperationManifest) -> dict[str, Any]:
+    def listed(specs: list[OperationSpec]) -> list[dict[str, Any]]:
+        return [{**spec.to_dict(), "id": spec.id, "file": manifest.origins.get(spec.id)} for spec in specs]
+
+    return {
+        "operations": listed([operation.spec for operation in manifest.operations]),
+        "specs": listed(list(manifest.specs)),
+        "skipped": [{"path": each.path, "reason": each.reason} for each in manifest.skipped],
+    }
+
+
+def _relative(name: str) -> str:
+    try:
+        return str(Path(name).relative_to(Path.cwd()))
+    except ValueError:
+        return name
+
+
+COMMAND = Command(
+    name="scan",
+    summary=SUMMARIES["scan"],
+    run=run,
+    arguments=(Argument("CODE", "a folder, a file, or the name of a package", completes="file"),),
+    options=(Option("--watch", "go on, and tell what changes", "-w"),),
+    examples=(("ops scan ./shop", "what is there"), ("ops scan ./shop --watch", "while it is written")),
+)

@@ -1,0 +1,151 @@
+"""What a shell may offer next, for the line so far: from the declarations and the cache, never from a source."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from operations.cli.arguments import COMMON, Argument, Command, Given, Option
+from operations.cli.commands import SUMMARIES, find_command
+from operations.cli.fields import Fields
+from operations.cli.terminal import write_text
+from operations.config.cache import Catalogue, load_catalogue
+from operations.config.finding import find_config
+
+FILES = "__files__"
+_MOST = 500
+
+
+def run(given: Given) -> int:
+    """Print what may come next, one on a line."""
+    words = _split(given.line)[1:] or [""]
+    found = list(dict.fromkeys(_candidates(words)))[:_MOST]
+    if given.shell == "bash":
+        found = [_after_break(words[-1], each) for each in found]
+    write_text("".join(f"{each}\n" for each in found))
+    return 0
+
+
+def _split(line: str) -> list[str]:
+    """The words of a line; one that is only begun, be it empty, is the last."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        words = line.split()
+    return [*words, ""] if not words or line[-1:].isspace() else words
+
+
+def _after_break(word: str, found: str) -> str:
+    """Bash ends a word at `=` and `:`, and wants only what follows."""
+    cut = max(word.rfind("="), word.rfind(":")) + 1
+    return found[cut:] if cut and found.startswith(word[:cut]) else found
+
+
+def _candidates(words: list[str]) -> Iterator[str]:
+    *before, word = words
+    command, placed, waiting = _place(before)
+    if waiting is not None:
+        yield from _values(waiting.choices, waiting.completes, word, placed, before)
+    elif command is None:
+        yield from _begins(word, (option.name for option in COMMON) if word.startswith("-") else SUMMARIES)
+    elif command.parts:
+        yield from _begins(word, (part.name.rpartition(" ")[2] for part in command.parts))
+    elif word.startswith("-"):
+        yield from _begins(word, (option.name for option in command.all_options()))
+    else:
+        argument = _argument(command, len(placed))
+        if argument is not None:
+            yield from _values(argument.choices, argument.completes, word, placed, before)
+
+
+def _place(words: Sequence[str]) -> tuple[Command | None, list[str], Option | None]:
+    """Where the line stands: the command, its arguments so far, and an option that waits for its value."""
+    command: Command | None = None
+    placed: list[str] = []
+    waiting: Option | None = None
+    for word in words:
+        if waiting is not None:
+            waiting = None
+        elif word.startswith("-") and len(word) > 1:
+            options = COMMON if command is None else list(command.all_options())
+            option = next((each for each in options if word in (each.name, each.short)), None)
+            waiting = option if option is not None and option.value else None
+        elif command is None:
+            command = find_command(word) if word in SUMMARIES else Command(word, "")
+        elif command.parts:
+            command = next((part for part in command.parts if part.name.endswith(f" {word}")), Command(word, ""))
+        else:
+            placed.append(word)
+    return command, placed, waiting
+
+
+def _argument(command: Command, count: int) -> Argument | None:
+    if count < len(command.arguments):
+        return command.arguments[count]
+    last = command.arguments[-1] if command.arguments else None
+    return last if last is not None and last.many else None
+
+
+def _values(
+    choices: Sequence[str], completes: str, word: str, placed: list[str], before: Sequence[str]
+) -> Iterator[str]:
+    if choices:
+        yield from _begins(word, choices)
+    elif completes == "file":
+        yield FILES
+    elif completes in ("operation", "namespace"):
+        catalogue = _catalogue(before)
+        ids = [entry.id for entry in catalogue.entries] if catalogue is not None else []
+        yield from _operations(word, ids)
+    elif completes == "field" and placed:
+        yield from _fields(word, placed, _catalogue(before))
+
+
+def _operations(word: str, ids: Iterable[str]) -> Iterator[str]:
+    """Ids that begin with a word; where there are many, the namespaces they are in."""
+    found = [each for each in ids if each.startswith(word)]
+    if len(found) <= 40:
+        yield from found
+        return
+    tails = (each[len(word) :] for each in found)
+    shorter = dict.fromkeys(word + tail[: tail.index(".") + 1] if "." in tail else word + tail for tail in tails)
+    yield from (list(shorter) if len(shorter) > 1 else found)
+
+
+def _fields(word: str, placed: list[str], catalogue: Catalogue | None) -> Iterator[str]:
+    schemas = catalogue.schemas(placed[0]) if catalogue is not None else None
+    if schemas is None:
+        return
+    if word.startswith("@"):
+        yield FILES
+        return
+    fields = Fields(schemas[0])
+    name, equals, _ = word.partition("=")
+    if equals:
+        values = [str(each) for each in fields.choices([name]) if isinstance(each, (str, int, float))]
+        if fields.types([name]) == {"boolean"}:
+            values = ["true", "false"]
+        yield from _begins(word, (f"{name}={value}" for value in values))
+        return
+    taken = {each.partition("=")[0].rstrip(":") for each in placed[1:]}
+    yield from _begins(word, (f"{each}=" for each in fields.names() if each not in taken))
+
+
+def _begins(word: str, candidates: Iterable[str]) -> Iterator[str]:
+    return (each for each in candidates if each.startswith(word))
+
+
+def _catalogue(words: Sequence[str]) -> Catalogue | None:
+    """What is cached for the configuration that the line names, or for the nearest one."""
+    named = next((words[index + 1] for index, each in enumerate(words[:-1]) if each in ("--config", "-c")), None)
+    path = find_config() if named is None else Path(named).expanduser()
+    return None if path is None else load_catalogue(path.absolute())
+
+
+COMMAND = Command(
+    name="__complete",
+    summary="what a shell may offer next",
+    run=run,
+    arguments=(Argument("SHELL", "which shell asks"), Argument("LINE", "the line so far")),
+)

@@ -1,0 +1,103 @@
+"""The texts of `--help`: all commands in groups, or one command with its examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from operations.cli.arguments import COMMON, Command, Option, usage
+from operations.cli.commands import GROUPS
+from operations.cli.terminal import columns, paint
+
+_EXAMPLES = (
+    ("ops init", "a first operation of your own"),
+    ("ops add openapi pets https://example.com/openapi.json", "every endpoint of an API"),
+    ("ops ls", "what there is"),
+    ("ops call shop.quote item=tea count=4", "call one"),
+    ("ops call shop.quote item=tea --envelope | jq .meta", "with all that its source said"),
+)
+_CODES = (
+    "0 ok · 2 usage or validation · 3 not found · 4 denied · 5 operation error · 6 transport · 7 deadline · "
+    "130 interrupted"
+)
+
+
+def overview() -> str:
+    """The help of the program."""
+    lines = [
+        "One registry of operations: Python functions, MCP tools and HTTP APIs, called the same way.",
+        "",
+        f"{paint('bold', 'usage')}  ops COMMAND [options] ...",
+    ]
+    for group, commands in GROUPS.items():
+        lines += ["", paint("bold", group), *_rows([(name, text) for name, text in commands.items()])]
+    lines += ["", paint("bold", "For example"), *_rows(_EXAMPLES)]
+    lines += ["", paint("bold", "Options of every command"), *_options(COMMON)]
+    lines += ["", *_wrap("Exit codes: " + _CODES), "", "ops COMMAND --help tells more, with examples."]
+    return "\n".join(lines)
+
+
+def describe(command: Command) -> str:
+    """The help of one command."""
+    summary = f"{command.summary[:1].upper()}{command.summary[1:]}."
+    lines = [*_wrap(summary), "", f"{paint('bold', 'usage')}  {usage(command)}"]
+    if command.parts:
+        lines += ["", *_rows([(f"ops {usage(part).removeprefix('ops ')}", part.summary) for part in command.parts])]
+    if command.arguments:
+        lines += ["", *_rows([(argument.name, argument.help) for argument in command.arguments])]
+    if command.notes:
+        for paragraph in command.notes.strip("\n").split("\n\n"):
+            lines += ["", *_wrap(paragraph)]
+    if command.forms:
+        lines += ["", *_rows(command.forms)]
+    if command.examples:
+        lines += ["", paint("bold", "For example"), *_rows(command.examples)]
+    if command.options:
+        lines += ["", paint("bold", "Options"), *_options(command.options)]
+    if not command.parts:
+        lines += ["", paint("bold", "Options of every command"), *_options(COMMON)]
+    return "\n".join(lines)
+
+
+def _options(options: Sequence[Option]) -> list[str]:
+    rows = []
+    for option in options:
+        names = f"{option.short}, {option.name}" if option.short else f"    {option.name}"
+        text = option.help
+        if option.choices:
+            text += f" ({', '.join(option.choices)})"
+        if option.default is not None:
+            text += f" [{option.default}]"
+        rows.append((f"{names} {option.value}".rstrip(), text))
+    return _rows(rows)
+
+
+def _rows(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Two columns, the second wrapped in its own; below each other where the terminal is too narrow for both."""
+    width = columns()
+    first = max((len(left) for left, _ in rows), default=0)
+    lines = []
+    if first + 24 > width:
+        for left, right in rows:
+            lines += [f"  {left}", *(f"      {line}" for line in _wrap(right, width - 6))]
+        return lines
+    for left, right in rows:
+        wrapped = _wrap(right, width - first - 4) or [""]
+        lines.append(f"  {left:<{first}}  {wrapped[0]}".rstrip())
+        lines += [" " * (first + 4) + line for line in wrapped[1:]]
+    return lines
+
+
+def _wrap(text: str, width: int | None = None) -> list[str]:
+    return list(_broken(text.split(), max(20, (width or min(columns(), 100)))))
+
+
+def _broken(words: list[str], width: int) -> Iterator[str]:
+    line = ""
+    for word in words:
+        if line and len(line) + 1 + len(word) > width:
+            yield line
+            line = word
+        else:
+            line = f"{line} {word}" if line else word
+    if line:
+        yield line

@@ -1,0 +1,100 @@
+"""What `ls`, `search` and `show` look at: the cache where it is true, without connecting; or what a bus offers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from operations.catalogue import unknown_operation
+from operations.cli.arguments import Given
+from operations.cli.failures import CommandError, warn
+from operations.cli.fields import Fields
+from operations.config.cache import Catalogue, CatalogueEntry, load_catalogue
+from operations.spec import OperationSpec
+
+
+class Listing(NamedTuple):
+    """Operations in order of id, and how to get the whole spec of one."""
+
+    entries: Sequence[CatalogueEntry]
+    kinds: Mapping[str, str]
+    """The kind of each source, by its name."""
+    spec: Callable[[str], dict[str, Any] | None]
+
+    def find(self, operation_id: str) -> CatalogueEntry:
+        """The entry of an operation; raises for one that is not there, and names the nearest."""
+        for entry in self.entries:
+            if entry.id == operation_id:
+                return entry
+        raise unknown_operation(operation_id, [entry.id for entry in self.entries])
+
+
+def read_listing(given: Given) -> Listing:
+    """What there is; sources that changed since they were last opened, or never were, are opened once."""
+    if given.url is not None:
+        return asyncio.run(_remote(given))
+    catalogue = _catalogue(given)
+    for source in catalogue.sources.values():
+        if source.state == "failed" and not given.quiet:
+            warn(f"the source {source.name} could not be opened: {source.problem} (--refresh tries again)")
+    kinds = {name: source.kind for name, source in catalogue.sources.items()}
+    return Listing(catalogue.entries, kinds, catalogue.spec)
+
+
+def _catalogue(given: Given) -> Catalogue:
+    from operations.cli.session import require_config_path
+
+    path = require_config_path(given)
+    catalogue = None if given.refresh else load_catalogue(path)
+    if catalogue is not None and (given.cached or not catalogue.stale):
+        return catalogue
+    if given.cached:
+        raise CommandError("nothing is cached for this configuration", "ops ls without --cached opens its sources")
+    asyncio.run(_refresh(given, None if catalogue is None else list(catalogue.stale)))
+    catalogue = load_catalogue(path)
+    if catalogue is None:
+        raise CommandError("the cache cannot be written", "XDG_CACHE_HOME names the folder for it")
+    return catalogue
+
+
+async def _refresh(given: Given, only: list[str] | None) -> None:
+    from operations.cli.session import refresh_catalogue, require_configuration
+    from operations.cli.status import spinning
+
+    async with spinning("opening", quiet=given.quiet) as line:
+        await refresh_catalogue(require_configuration(given), only, line)
+
+
+async def _remote(given: Given) -> Listing:
+    from operations.cli.session import open_session
+
+    async with open_session(given) as session:
+        specs = {spec.id: spec for spec in session.registry.list()}
+    entries = [_entry(specs[operation_id], given.url) for operation_id in sorted(specs)]
+    return Listing(entries, {}, lambda operation_id: specs[operation_id].to_dict())
+
+
+def _entry(spec: OperationSpec, source: str) -> CatalogueEntry:
+    return CatalogueEntry(
+        id=spec.id,
+        type=spec.type.value,
+        title=spec.title or "",
+        description=spec.description,
+        source=source,
+        tags=list(spec.tags),
+        fields=Fields(spec.input_schema.document).names(),
+    )
+
+
+def as_data(entry: CatalogueEntry) -> dict[str, Any]:
+    """An entry as `--json` prints it."""
+    return {
+        "id": entry.id,
+        "type": entry.type,
+        "title": entry.title,
+        "description": entry.description,
+        "source": entry.source,
+        "tags": list(entry.tags),
+        "fields": list(entry.fields),
+    }

@@ -1,0 +1,123 @@
+"""The program: finds the command, runs it, and translates whatever it raises to an exit code."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from operations.cli import terminal
+from operations.cli.arguments import COMMON, Command, Given, UsageError, parse, suggestion
+from operations.cli.commands import SUMMARIES, find_command
+from operations.cli.failures import INTERRUPTED, OK, report
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    words = sys.argv[1:] if words is None else list(words)
+    # So that a configuration can start Python programs that need what is installed beside this one.
+    os.environ.setdefault("OPERATIONS_PYTHON", sys.executable)
+    debug = "--debug" in words
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal of another encoding gets question marks, not an error
+    try:
+        code = _run(words)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has what it wanted. Nothing more is written, the flush at the interpreter's end included.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return OK
+    except Exception as error:  # noqa: BLE001  # whatever it is, it ends as one clear line
+        if debug:
+            import traceback
+
+            traceback.print_exc()
+        return report(error)
+
+
+def _run(words: Sequence[str]) -> int:
+    before, rest = _common_options(words)
+    if before.get("no_color"):
+        terminal.forbid_colours()
+    if before.get("version"):
+        return _show_version()
+    if not rest or rest[0] == "help" or before.get("help"):
+        wanted = [word for word in rest if word != "help"]
+        return _show_help(_resolve(wanted)[0] if wanted else None)
+    command, rest = _resolve(rest)
+    given = parse(command, rest, before=before)
+    if given.no_color:
+        terminal.forbid_colours()
+    if given.help or command.run is None:
+        if not given.help:
+            raise UsageError(f"ops {command.name} needs to know what", f"ops {command.name} --help")
+        return _show_help(command)
+    return _finish(command, given)
+
+
+def _finish(command: Command, given: Given) -> int:
+    from operations.cli.running import run, show_log
+
+    assert command.run is not None
+    show_log(quiet=given.quiet, debug=given.debug)
+    outcome = command.run(given)
+    return outcome if isinstance(outcome, int) else run(outcome)
+
+
+def _common_options(words: Sequence[str]) -> tuple[dict[str, object], list[str]]:
+    """The common options that stand before the command, and the words from the command on."""
+    names = {name: option for option in COMMON for name in (option.name, option.short) if name}
+    values: dict[str, object] = {}
+    rest = list(words)
+    while rest and rest[0].startswith("-"):
+        word, equals, attached = rest.pop(0).partition("=")
+        if word in ("--version", "-V"):
+            return {"version": True}, rest
+        option = names.get(word)
+        if option is None:
+            hint = "ops --help lists the commands; options of a command come after its name"
+            raise UsageError(f"there is no option {word}{suggestion(word, list(names))}", hint)
+        if option.value and not equals and not rest:
+            raise UsageError(f"{word} wants a value: {word} {option.value}")
+        values[option.key] = (attached if equals else rest.pop(0)) if option.value else True
+    return values, rest
+
+
+def _resolve(words: list[str]) -> tuple[Command, list[str]]:
+    """The command that words open with, and the words after it."""
+    name, rest = words[0], words[1:]
+    if name == "__complete":
+        from operations.cli.completing import COMMAND
+
+        return COMMAND, rest
+    if name not in SUMMARIES:
+        hint = "ops --help lists the commands"
+        raise UsageError(f"there is no command {name!r}{suggestion(name, list(SUMMARIES))}", hint)
+    command = find_command(name)
+    if command.parts and rest and not rest[0].startswith("-"):
+        parts = {part.name.rpartition(" ")[2]: part for part in command.parts}
+        if rest[0] not in parts:
+            message = f"ops {name} has no {rest[0]!r}{suggestion(rest[0], list(parts))}"
+            raise UsageError(message, f"there are {', '.join(parts)}")
+        return parts[rest[0]], rest[1:]
+    return command, rest
+
+
+def _show_help(command: Command | None) -> int:
+    from operations.cli import help
+
+    text = help.overview() if command is None else help.describe(command)
+    terminal.write_text(text + "\n")
+    return OK
+
+
+def _show_version() -> int:
+    from importlib.metadata import version
+
+    terminal.write_text(f"operations {version('operations')}\n")
+    return OK

@@ -1,0 +1,164 @@
+"""What commands print: data on stdout, as JSON in a pipe and for people on a terminal; one line of meta on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+from operations.cli.arguments import Given
+from operations.cli.failures import OPERATION, CommandError, tell
+from operations.cli.pipes import write_all
+from operations.cli.terminal import is_terminal, paint, paint_json, printable, write_text
+from operations.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope
+from operations.wire import encode_json
+
+
+class Output:
+    """Writes results as the options of a command want them, to the stdout there is when it is made."""
+
+    def __init__(self, given: Given) -> None:
+        self._stdout = sys.stdout
+        self._json = bool(given.json)
+        self._quiet = bool(given.quiet)
+        self._raw = bool(given.raw)
+        self._part = "envelope" if given.envelope else "meta" if given.meta else "data"
+        self._jq: Any = None if given.jq is None else _compile(given.jq)
+        self.pretty = is_terminal(self._stdout) and not self._json
+
+    def text_of(self, envelope: ResponseEnvelope[Any], *, compact: bool = False) -> bytes:
+        """The result as it is written, its line end included."""
+        value = self._wanted(envelope)
+        if self._jq is not None:
+            return b"".join(self._rendered(each, compact=compact) for each in self._run_jq(value))
+        if isinstance(value, bytes) and not self._json:
+            return value
+        return self._rendered(value, compact=compact)
+
+    def numbered(self, envelope: ResponseEnvelope[Any], number: int) -> bytes:
+        """The result on one line, with the number of the line of input that it answers."""
+        if self._jq is not None:
+            return self.text_of(envelope, compact=True)
+        value = self._wanted(envelope)
+        return self._rendered(
+            {"line": number, **(value if self._part == "envelope" else {self._part: value})}, compact=True
+        )
+
+    async def result(self, envelope: ResponseEnvelope[Any], started: float, *, to: str | None = None) -> None:
+        """Write one result, and the line of meta."""
+        text = self.text_of(envelope)
+        if to is not None:
+            with open(to, "wb") as file:  # noqa: ASYNC230  # one small local file, and nothing else runs
+                file.write(text)
+        elif isinstance(envelope.data, bytes) and self.pretty and self._part == "data" and self._jq is None:
+            self.note(f"{len(envelope.data):,} bytes: write them to a file with -o FILE, or to a pipe")
+        else:
+            await self.write(text)
+        self.note(meta_line(envelope, time.perf_counter() - started))
+
+    async def write(self, content: bytes) -> None:
+        """Write to stdout. In a pipe off the loop: a reader that is slow must not hold up the connections."""
+        if self._stdout is None or not content:
+            return
+        self._stdout.flush()
+        if is_terminal(self._stdout):
+            os.write(self._stdout.fileno(), content)
+        else:
+            await write_all(self._stdout.fileno(), content)
+
+    def dim(self, text: str) -> bytes:
+        """A text that stands back, to be written beside a result."""
+        return paint("dim", text, self._stdout).encode()
+
+    def note(self, line: str) -> None:
+        """Say something on stderr that is no result."""
+        if not self._quiet:
+            tell(paint("dim", printable(line), sys.stderr))
+
+    def _wanted(self, envelope: ResponseEnvelope[Any]) -> Any:
+        if self._part == "envelope":
+            return envelope.to_dict()
+        return envelope.meta.to_dict() if self._part == "meta" else envelope.data
+
+    def _rendered(self, value: Any, *, compact: bool) -> bytes:
+        if isinstance(value, str) and (self._raw or (self.pretty and not compact)):
+            return (value if self._raw and not self.pretty else printable(value)).encode() + b"\n"
+        if self.pretty and not compact:
+            blocks = _content_texts(value)
+            if blocks is not None:
+                return printable(blocks).encode() + b"\n"
+        text = encode_json(value)
+        if not self.pretty:
+            return text + b"\n"
+        if not compact:
+            text = msgspec.json.format(text, indent=2)
+        return paint_json(printable(text.decode()), self._stdout).encode() + b"\n"
+
+    def _run_jq(self, value: Any) -> list[Any]:
+        try:
+            found: list[Any] = self._jq.input_text(encode_json(value).decode()).all()
+        except ValueError as error:
+            raise CommandError(f"--jq: {error}", exit_code=OPERATION) from None
+        return found
+
+
+def write_json(value: Any) -> None:
+    """Write a value as JSON: indented and coloured on a terminal, one line in a pipe."""
+    text = encode_json(value)
+    if is_terminal(sys.stdout):
+        write_text(paint_json(printable(msgspec.json.format(text, indent=2).decode())) + "\n")
+    else:
+        write_text(text.decode() + "\n")
+
+
+def meta_line(envelope: ResponseEnvelope[Any], seconds: float) -> str:
+    """What the source said beside the data, on one line."""
+    meta = envelope.meta
+    if isinstance(meta, HTTPResponseMeta):
+        parts = ["http", str(meta.status_code), meta.content_type.partition(";")[0]]
+        if meta.event is not None:
+            parts.append(f"event {meta.event.type}" + (f" id {meta.event.id}" if meta.event.id else ""))
+    elif isinstance(meta, MCPResponseMeta):
+        kinds = ", ".join(dict.fromkeys(block.type for block in meta.content)) or "no content"
+        parts = ["mcp", "error" if meta.is_error else "ok", kinds]
+    else:
+        parts = ["local", meta.operation_id]
+    return " · ".join([*filter(None, parts), duration(seconds)])
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A time as people read it."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 90 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+
+
+def _content_texts(value: Any) -> str | None:
+    """The texts of content blocks that stand in for data; None for anything else."""
+    if not isinstance(value, list) or not value:
+        return None
+    texts = []
+    for block in value:
+        if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
+            return None
+        texts.append(block["text"])
+    return "\n".join(texts)
+
+
+def _compile(program: str) -> Any:
+    try:
+        import jq
+    except ImportError:
+        raise ImportError("jq is not installed: pip install 'operations[cli]'") from None
+    try:
+        return jq.compile(program)
+    except ValueError as error:
+        raise CommandError(f"--jq: {error}") from None

@@ -1,0 +1,131 @@
+"""What the long-running commands share: serving until told to stop, and saying what comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from operations.calls import from_call, serve_registry
+from operations.cli.arguments import Given
+from operations.cli.failures import OK, CommandError, tell, warn
+from operations.cli.opening import open_sources
+from operations.cli.output import counted
+from operations.cli.session import report_failures, require_configuration
+from operations.cli.terminal import printable
+from operations.cli.transports import open_transport, shown_url, transport_at
+from operations.config import store_catalogue
+from operations.pubsub import Transport
+from operations.registry import OperationRegistry
+
+_LOOK_EVERY = 1.0
+
+
+async def offer(given: Given, *, pool: bool) -> int:
+    """Offer the configuration's operations on a transport until SIGTERM or Ctrl-C, then finish what runs."""
+    config = require_configuration(given)
+    settings = transport_at(given.url, config)
+    async with open_sources(config) as workspace, stopping() as told:
+        store_catalogue(workspace)
+        report_failures(given, workspace.reports)
+        if not len(workspace.registry):
+            raise CommandError("there is nothing to offer", "ops ls lists what the configuration has")
+        say(given, f"connecting to {shown_url(settings)}")
+        async with _connected(open_transport(settings, given), told) as transport:
+            if transport is not None:
+                await serve_until(told, given, workspace.registry, transport, pool=pool)
+    return OK
+
+
+async def serve_until(
+    told: asyncio.Event, given: Given, registry: OperationRegistry, transport: Transport, *, pool: bool
+) -> None:
+    """Serve a registry until told to stop; says what the other side refused."""
+    serving = serve_registry(registry, transport, concurrency=given.concurrency, grace=given.grace, pool=pool)
+    refused: Mapping[str, str] = {}
+    async with serving as handler:
+        say(given, f"offering {counted(len(registry), 'operation')}; Ctrl-C ends")
+        while not told.is_set():
+            await _wait(told, _LOOK_EVERY)
+            for operation_id in handler.rejected.keys() - refused.keys():
+                warn(f"{operation_id} was refused: {handler.rejected[operation_id]}")
+            refused = dict(handler.rejected)
+        say(given, "stopping; calls that run may finish")
+
+
+async def follow_offers(given: Given, transport: Transport, told: asyncio.Event) -> None:
+    """Say which operations come and go on a transport, until told to stop."""
+    async with from_call(transport) as remote:
+        known: set[str] = set()
+
+        def is_different() -> bool:
+            return set(remote.ids) != known
+
+        while not told.is_set():
+            changed = asyncio.ensure_future(remote.until(is_different))
+            stopped = asyncio.ensure_future(told.wait())
+            await asyncio.wait([changed, stopped], return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+            stopped.cancel()
+            now = set(remote.ids)
+            for sign, ids in (("+", now - known), ("-", known - now)):
+                for operation_id in sorted(ids):
+                    say(given, f"{sign} {operation_id}")
+            known = now
+
+
+@asynccontextmanager
+async def stopping() -> AsyncIterator[asyncio.Event]:
+    """An event that SIGTERM and Ctrl-C set, so that what runs may finish; a second Ctrl-C ends at once."""
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+
+    def stop() -> None:
+        if told.is_set() and task is not None:
+            task.cancel()
+        told.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        yield told
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def say(given: Given, text: str) -> None:
+    """Print a line with the time on stderr."""
+    if not given.quiet:
+        tell(f"{time.strftime('%H:%M:%S')} {printable(text)}")
+
+
+async def _wait(told: asyncio.Event, longest: float) -> None:
+    try:
+        async with asyncio.timeout(longest):
+            await told.wait()
+    except TimeoutError:
+        pass
+
+
+@asynccontextmanager
+async def _connected(opening: AbstractAsyncContextManager[Any], told: asyncio.Event) -> AsyncIterator[Any]:
+    """The transport once it stands, however long that takes; None where the program is told to stop before."""
+    entering = asyncio.ensure_future(opening.__aenter__())
+    stopped = asyncio.ensure_future(told.wait())
+    await asyncio.wait([entering, stopped], return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not entering.done():
+        entering.cancel()
+        await asyncio.wait([entering])
+        yield None
+        return
+    transport = entering.result()
+    try:
+        yield transport
+    finally:
+        await opening.__aexit__(None, None, None)

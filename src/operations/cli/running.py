@@ -1,0 +1,58 @@
+"""Running a command's coroutine: Ctrl-C and SIGTERM cancel it, so that streams close and remote sides are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Awaitable
+
+from operations.cli import failures
+
+_TERMINATED = 128 + signal.SIGTERM
+
+
+class _Notes(logging.Handler):
+    """Shows what the library logs as notes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one."""
+        failures.warn(record.getMessage())
+
+
+def show_log(*, quiet: bool, debug: bool) -> None:
+    """Have warnings of the library shown as notes, or with `debug` all it logs."""
+    logger = logging.getLogger("operations")
+    if debug:
+        logging.basicConfig(format="%(relativeCreated)6d ms %(name)s: %(message)s", stream=sys.stderr)
+        logger.setLevel(logging.DEBUG)
+        return
+    logger.addHandler(logging.NullHandler() if quiet else _Notes(logging.WARNING))
+    logger.propagate = False
+
+
+def run(outcome: Awaitable[int]) -> int:
+    """Run to the end; the exit code. Raises KeyboardInterrupt when Ctrl-C ended it."""
+    return asyncio.run(_until_done(outcome))
+
+
+async def _until_done(outcome: Awaitable[int]) -> int:
+    task = asyncio.ensure_future(outcome)
+    terminated = False
+
+    def stop() -> None:
+        nonlocal terminated
+        terminated = True
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    with contextlib.suppress(NotImplementedError, RuntimeError):
+        loop.add_signal_handler(signal.SIGTERM, stop)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if terminated:
+            return _TERMINATED
+        raise

@@ -1,0 +1,211 @@
+"""The registry a command works with: the configuration's sources, or what a bus offers, and no more than it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+
+from operations.catalogue import unknown_operation
+from operations.cli.arguments import Given
+from operations.cli.failures import TRANSPORT, CommandError, warn
+from operations.cli.lazy import LazySources
+from operations.cli.opening import open_sources
+from operations.cli.status import StatusLine, spinning
+from operations.cli.transports import open_transport, shown_url, transport_at
+from operations.config import (
+    Catalogue,
+    Config,
+    SourceReport,
+    Workspace,
+    find_config,
+    load_catalogue,
+    load_config,
+    store_catalogue,
+)
+from operations.config.redaction import redact
+from operations.errors import CallError, ErrorCode
+from operations.registry import OperationRegistry
+from operations.spec import Operation
+
+_REMOTE_WITHIN = 5.0
+_OFFERS_WITHIN = 10.0
+_ALL_WITHIN = 0.5
+NO_CONFIG = "there is no operations.toml here or in a folder above"
+
+
+class Session:
+    """A registry with what is known of where its operations come from."""
+
+    def __init__(self, registry: OperationRegistry, config: Config | None, reports: list[SourceReport]) -> None:
+        self.registry = registry
+        self.config = config
+        self.reports = reports
+
+    def find(self, operation_id: str) -> Operation[Any]:
+        """The operation; an unknown one is an error that names the nearest, and any source that could not be opened."""
+        operation = self.registry.get_operation(operation_id)
+        if operation is not None:
+            return operation
+        report = self._failed_source_of(operation_id)
+        if report is not None:
+            message = f"the source {report.name} could not be opened: {report.problem}"
+            raise CallError(ErrorCode.UNAVAILABLE, message, {"hint": report.hint or "ops doctor checks every source"})
+        raise self._not_found(operation_id)
+
+    def _failed_source_of(self, operation_id: str) -> SourceReport | None:
+        """The source that an operation would come from, by its namespace, had it been opened."""
+        for report in self.reports:
+            if report.state == "failed" and self.config is not None:
+                namespace = self.config.sources[report.name].settings.namespace or report.name
+                if operation_id.startswith(f"{namespace}."):
+                    return report
+        return None
+
+    def require_dry_run(self, operation: Operation[Any]) -> None:
+        """Raise for an operation whose source cannot say what it would send."""
+        from operations.sources.openapi.config import HTTPCallOptions  # noqa: F401  # the extra is named where missing
+
+        namespaces = [
+            source.settings.namespace or source.name
+            for source in (self.config.sources.values() if self.config is not None else ())
+            if source.kind == "openapi"
+        ]
+        if not any(operation.id.startswith(f"{namespace}.") for namespace in namespaces):
+            raise CommandError(
+                f"{operation.id} has no dry run", "only operations of an API document say what they would send"
+            )
+
+    def redact(self, text: str) -> str:
+        """A text without the configuration's secrets."""
+        return text if self.config is None else redact(text, self.config)
+
+    def _not_found(self, operation_id: str) -> CallError:
+        error = self.registry.not_found(operation_id)
+        catalogue = None if self.config is None else load_catalogue(self.config.path)
+        if catalogue is None or error.details["nearest"]:
+            return error
+        return unknown_operation(operation_id, [entry.id for entry in catalogue.entries])
+
+
+@asynccontextmanager
+async def open_session(given: Given, wanted: str | None = None) -> AsyncIterator[Session]:
+    """Open what a command needs: the source of the operation it wants where that is known, else all of them."""
+    config = find_configuration(given) if given.url is not None else require_configuration(given)
+    async with AsyncExitStack() as stack:
+        # What functions print is no result.
+        stack.enter_context(redirect_stdout(sys.stderr))
+        line = await stack.enter_async_context(spinning("opening", quiet=given.quiet))
+        registry, reports = OperationRegistry(), list[SourceReport]()
+        if config is not None and given.url is None:
+            workspace = await _open(stack, config, wanted, line)
+            registry, reports = workspace.registry, workspace.reports
+            report_failures(given, reports)
+        if given.url is not None:
+            line.text = f"connecting to {shown_url(transport_at(given.url, config))}"
+            await _import_remote(stack, given, config, registry, wanted)
+        line.clear()
+        line.is_on = False
+        yield Session(registry, config, reports)
+
+
+async def refresh_catalogue(config: Config, only: Collection[str] | None, line: StatusLine) -> Workspace:
+    """Open sources once, to know what they offer; the cache is written, and they are closed again."""
+    async with open_sources(config, only, line) as workspace:
+        store_catalogue(workspace)
+        return workspace
+
+
+def find_configuration(given: Given) -> Config | None:
+    """The configuration that is named, or the nearest one; None where there is none."""
+    path = config_path(given)
+    return None if path is None else load_config(path)
+
+
+def require_configuration(given: Given) -> Config:
+    """The configuration; there must be one."""
+    return load_config(require_config_path(given))
+
+
+def require_config_path(given: Given) -> Path:
+    """The configuration file that is named, or the nearest one; there must be one."""
+    path = config_path(given)
+    if path is None:
+        raise CommandError(NO_CONFIG, "ops init makes one; --config names another")
+    return path
+
+
+def config_path(given: Given) -> Path | None:
+    """The configuration file that is named, or the nearest one."""
+    if given.config is None:
+        return find_config()
+    path = Path(given.config).expanduser()
+    if path.is_dir():
+        return find_config(path)
+    if not path.is_file():
+        raise CommandError(f"{path} is not there", "ops init makes an operations.toml")
+    return path.absolute()
+
+
+def report_failures(given: Given, reports: Collection[SourceReport]) -> None:
+    """Say which sources could not be opened; what they offer is not there, the rest is."""
+    for report in reports:
+        if report.state == "failed" and not given.quiet:
+            hint = f" ({report.hint})" if report.hint else ""
+            warn(f"the source {report.name} could not be opened: {report.problem}{hint}")
+
+
+async def _open(stack: AsyncExitStack, config: Config, wanted: str | None, line: StatusLine) -> Workspace:
+    catalogue = load_catalogue(config.path) if wanted is not None else None
+    only = None if catalogue is None or wanted is None else _sources_of(wanted, catalogue)
+    inner = await stack.enter_async_context(AsyncExitStack())
+    workspace = await inner.enter_async_context(open_sources(config, only, line))
+    if only is not None and wanted not in workspace.registry and not _failed(workspace, only):
+        # It is not where it was: look everywhere.
+        await inner.aclose()
+        only = None
+        workspace = await inner.enter_async_context(open_sources(config, None, line))
+    if catalogue is None or only is None or not set(only).isdisjoint(catalogue.stale):
+        # Writing it reads every description of the source: not for a call that found all as it was.
+        store_catalogue(workspace)
+    if only is not None and catalogue is not None:
+        # A function may call operations of other sources: those are opened when it does.
+        lazy = await inner.enter_async_context(LazySources(config, workspace.registry))
+        lazy.register(catalogue, besides=only)
+    return workspace
+
+
+def _failed(workspace: Workspace, only: Collection[str]) -> bool:
+    return any(report.state == "failed" and report.name in only for report in workspace.reports)
+
+
+def _sources_of(wanted: str, catalogue: Catalogue) -> list[str] | None:
+    source = catalogue.source_of(wanted)
+    return None if source is None else [source]
+
+
+async def _import_remote(
+    stack: AsyncExitStack, given: Given, config: Config | None, registry: OperationRegistry, wanted: str | None
+) -> None:
+    from operations.calls import from_call
+
+    settings = transport_at(given.url, config)
+    try:
+        async with asyncio.timeout(_REMOTE_WITHIN):
+            transport = await stack.enter_async_context(open_transport(settings, given))
+    except TimeoutError:
+        message = f"{shown_url(settings)} did not answer within {_REMOTE_WITHIN:g} seconds"
+        raise CommandError(message, "is the hub or the server running there?", exit_code=TRANSPORT) from None
+    remote = await stack.enter_async_context(from_call(transport, registry))
+    try:
+        async with asyncio.timeout(_OFFERS_WITHIN):
+            await remote.ready()
+    except TimeoutError:
+        raise CommandError(f"nobody offers operations at {shown_url(settings)}", exit_code=TRANSPORT) from None
+    # Workers answer one by one. What is wanted is waited for a little longer, and so is a whole listing.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_ALL_WITHIN):
+            await remote.until(lambda: wanted in registry)

@@ -1,0 +1,92 @@
+"""What the program knows of the terminal: colours, width, whether anybody looks; and text made safe to show there."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Any
+
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_JSON_PART = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)')
+_STYLES = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+}
+_settings = {"colours": True}
+
+
+def forbid_colours() -> None:
+    """Have no colours, whatever the terminal can do."""
+    _settings["colours"] = False
+
+
+def is_terminal(stream: Any) -> bool:
+    """Whether a stream is a terminal; one that was closed is none."""
+    try:
+        return stream is not None and bool(stream.isatty())
+    except ValueError:
+        return False
+
+
+def is_coloured(stream: Any) -> bool:
+    """Whether what is written to a stream is coloured."""
+    wanted = _settings["colours"] and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wanted and is_terminal(stream)
+
+
+def paint(style: str, text: str, stream: Any = None) -> str:
+    """Text in a style, where the stream shows one (stdout unless another is named)."""
+    if not text or not is_coloured(sys.stdout if stream is None else stream):
+        return text
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
+
+
+def columns(stream: Any = None) -> int:
+    """How many characters fit on a line of the terminal; 100 where there is none."""
+    stream = sys.stdout if stream is None else stream
+    try:
+        return (
+            int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS") else os.get_terminal_size(stream.fileno()).columns
+        )
+    except (OSError, ValueError, AttributeError):
+        return 100
+
+
+def write_text(text: str) -> None:
+    """Write a text to stdout, where there is one."""
+    if sys.stdout is not None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def printable(text: str) -> str:
+    """Text from elsewhere without what would steer the terminal."""
+    return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def one_line(text: str, width: int | None = None) -> str:
+    """The first line of a text from elsewhere, cut to a width where one is given."""
+    line = printable(text.strip().partition("\n")[0].rstrip())
+    if width is not None and len(line) > width:
+        return line[: max(0, width - 1)].rstrip() + "…" if width > 0 else ""
+    return line
+
+
+def paint_json(text: str, stream: Any = None) -> str:
+    """JSON with its keys, texts and numbers in colours, where the stream shows any."""
+    if not is_coloured(sys.stdout if stream is None else stream):
+        return text
+
+    def coloured(part: re.Match[str]) -> str:
+        if part[1]:
+            return paint("cyan" if part[2] else "green", part[1], stream) + (part[2] or "")
+        return paint("magenta" if part[3] else "yellow", part[0], stream)
+
+    return _JSON_PART.sub(coloured, text)

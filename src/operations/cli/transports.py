@@ -1,0 +1,89 @@
+"""Opening the transport that a URL or the configuration names; each library is imported when its URL is used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from operations.cli.arguments import Given, suggestion
+from operations.cli.failures import CommandError
+from operations.cli.options import TOKEN_VARIABLE, TRANSPORT_URLS
+from operations.config.models import Config
+from operations.config.settings import TransportSettings
+
+_EXTRAS = {"redis": "redis", "rediss": "redis", "nats": "nats", "tls": "nats"}
+"""The extra, and the module in `operations.pubsub` with a `connect(url, **options)`, for each kind of URL."""
+
+
+def transport_at(url: str | None, config: Config | None) -> TransportSettings:
+    """The transport that a URL or a name stands for; without one, the only transport of the configuration."""
+    named = dict(config.transports) if config is not None else {}
+    if url is None:
+        if len(named) == 1:
+            return next(iter(named.values()))
+        hint = (
+            f"name one of {', '.join(named)}"
+            if named
+            else f"--url takes {TRANSPORT_URLS}, or add [transports.…] to the configuration"
+        )
+        raise CommandError("where to? no transport is named", hint)
+    if url in named:
+        return named[url]
+    if ":" not in url:
+        message = f"{url!r} is no transport of the configuration{suggestion(url, list(named))}"
+        raise CommandError(message, f"--url takes {TRANSPORT_URLS}")
+    return TransportSettings(url=url)
+
+
+def shown_url(settings: TransportSettings) -> str:
+    """The address without the credentials that may stand in it."""
+    before, sign, after = settings.url.partition("://")
+    place = after.rpartition("@")[2].partition("?")[0] if sign else ""
+    return f"{before}://{place}" if sign else settings.url
+
+
+def open_transport(settings: TransportSettings, given: Given) -> AbstractAsyncContextManager[Any]:
+    """The transport, to be entered; raises a CommandError for a kind that there is none for.
+
+    Hubs and NATS take the token; Redis has its credentials in the URL.
+    """
+    url = settings.url
+    kind = url.partition(":")[0].lower()
+    token = _token_from(given, settings)
+    try:
+        if kind in ("ws", "wss"):
+            from operations.calls.spoke import Spoke
+
+            return Spoke(url, token=token, **settings.options)
+        if kind not in _EXTRAS:
+            raise CommandError(f"{shown_url(settings)!r} is no address of a transport", f"there are {TRANSPORT_URLS}")
+        module = import_module(f"operations.pubsub.{_EXTRAS[kind]}")
+    except ImportError as error:
+        raise _explain(error, _EXTRAS.get(kind, "ws")) from None
+    options = {"token": token(), **settings.options} if token is not None and module.__name__.endswith("nats") else {}
+    opened: AbstractAsyncContextManager[Any] = module.connect(url, **(options or settings.options))
+    return opened
+
+
+def _token_from(given: Given, settings: TransportSettings) -> Callable[[], str] | None:
+    """Where the token comes from, asked anew at each connection; never from the command line, which others can see."""
+    if given.token_file is not None:
+        path = Path(given.token_file).expanduser()
+        path.stat()  # a name that is wrong is told now, not at the first connection
+        return lambda: path.read_text().strip()
+    if settings.token is not None:
+        return lambda: settings.token or ""
+    if os.environ.get(TOKEN_VARIABLE):
+        return lambda: os.environ[TOKEN_VARIABLE]
+    return None
+
+
+def _explain(error: ImportError, extra: str) -> ImportError:
+    text = str(error)
+    if "pip install" in text:
+        return error
+    return ImportError(f"{error.name or extra} is not installed: pip install 'operations[{extra}]'")

@@ -1,0 +1,142 @@
+"""The guide's page on the command line: what it shows is what a terminal shows; and the README's two minutes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.driving import OPS, Project
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "guide" / "command-line.md"
+COLUMNS = 96
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
+CHANGING = (
+    (re.compile(r"\d+ ms|\d+\.\d s\b"), "12 ms"),
+    (re.compile(r"\d\d:\d\d:\d\d"), "12:00:00"),
+    (re.compile(r'("timestamp": )\d+'), r"\g<1>1790000000000"),
+    (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:8765"),
+    (re.compile(r'("date": )"[^"]*"'), r'\1"Thu, 01 Jan 2026 12:00:00 GMT"'),
+    (re.compile(r'("server": )"[^"]*"'), r'\1"BaseHTTP/0.6"'),
+    (re.compile(r"(✓ Python +)\S+"), r"\g<1>3.11.7"),
+    (re.compile(r"^[-✓] extra (redis|nats).*(\n +fix: .*)?\n", re.M), ""),
+    (re.compile(r"/\S*/quickstart/"), "/home/ada/quickstart/"),
+)
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A copy of the example, with its API running."""
+    folder = tmp_path_factory.mktemp("guide") / "quickstart"
+    shutil.copytree(ROOT / "examples" / "quickstart", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    project = Project(folder)
+    project.environment["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    with subprocess.Popen(
+        [sys.executable, folder / "weather_api.py", "--port", "0"], stdout=subprocess.PIPE, text=True
+    ) as api:
+        assert api.stdout is not None
+        project.environment["QUICKSTART_PORT"] = api.stdout.readline().strip().rpartition(":")[2]
+        yield project
+        api.terminate()
+
+
+def transcript(project: Project, command: str) -> str:
+    """What a terminal shows for a command, without what changes from run to run."""
+    with project.terminal("-c", command, program=["bash"], columns=COLUMNS, env={"NO_COLOR": "1"}) as terminal:
+        terminal.end(timeout=60)
+        lines = (line.rpartition("\r\x1b[K")[2].rstrip() for line in terminal.raw.replace("\r\n", "\n").split("\n"))
+        return settle("\n".join(lines))
+
+
+def settle(text: str) -> str:
+    """A text without what changes from run to run."""
+    for pattern, stable in CHANGING:
+        text = pattern.sub(stable, text)
+    return text.rstrip("\n")
+
+
+def steps(block: str) -> Iterator[tuple[str, str]]:
+    """The commands of a block, each with what it shows."""
+    for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+        command, _, shown = part.partition("\n")
+        yield command, shown
+
+
+@pytest.mark.parametrize("block", BLOCK.findall(PAGE.read_text()), ids=lambda block: block.split("\n")[0])
+def test_the_page_shows_what_a_terminal_shows(block: str, quickstart: Project) -> None:
+    for command, shown in steps(block):
+        assert transcript(quickstart, command) == settle(shown), command
+
+
+def test_the_page_says_how_to_call_over_a_hub(quickstart: Project) -> None:
+    (script,) = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    script = script.replace("8700", free_port())
+    done = quickstart.run("-c", f"{script}\ncode=$?; kill $(jobs -p); wait; exit $code", program=["bash"])
+    assert done.code == 0, done.err
+    assert done.out == '{"item":"tea","count":1,"total":2.5}\n'
+
+
+def free_port() -> str:
+    """A port of the loopback that nobody uses now."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def test_the_tour_of_make_run_goes_as_it_should() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "quickstart" / "tour.py"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for expected in (
+        "shop  python",
+        "text  mcp",
+        "weather  openapi",
+        '"operationId":"shop.quote"',
+        '"structuredContent":{"words":6,"characters":24}',
+        '"statusCode":200',
+        '"Umbrella For Oslo"',
+        '{"city":"Rome","celsius":26}',
+        "ops call demo.start_api",
+    ):
+        assert expected in done.stdout
+    assert "did you mean item?" in done.stderr
+
+
+def test_what_the_tour_says_to_type_next_works_after_it(quickstart: Project, tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "quickstart" / "tour.py").read_text()
+    commands = re.findall(r'\("(ops [^"]*)", "', text.partition("def show_next")[2])
+    assert len(commands) >= 5
+    port = free_port()
+    for command in commands:
+        command = command.replace("start_api", "start_api minutes=0.2").replace("city=Oslo", "city=Oslo --limit 1")
+        done = quickstart.run("-c", command, program=["bash"], env={"QUICKSTART_PORT": port})
+        assert done.code == 0, (command, done.err)
+
+
+def test_two_minutes_from_nothing_to_an_operation_of_ones_own_following_the_readme(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    section = text.partition("## Your own operation in two minutes")[2].partition("\n## ")[0]
+    script = "\n".join(re.findall(r"^```sh\n(.*?)^```$", section, re.M | re.S))
+    assert "ops init" in script
+    script = script.replace("source .venv/bin/activate", "").replace("~/", "$HOME/")
+    project = Project(tmp_path)
+    done = project.run("-ec", script, program=["bash"], env={"HOME": str(tmp_path)})
+    assert done.code == 0, done.err
+    shown = re.findall(r"^```text\n(.*?)^```$", section, re.M | re.S)
+    assert shown
+    for block in shown:
+        assert block.strip() in done.out
+    assert Path(OPS).exists()

@@ -1,0 +1,139 @@
+"""`ops ls`, `search`, `show`: what there is, from the cache."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.driving import Project
+
+pytestmark = pytest.mark.slow
+IDS = [
+    "other.double",
+    "shop.chatty",
+    "shop.crash",
+    "shop.fail",
+    "shop.nested",
+    "shop.photo",
+    "shop.quote",
+    "shop.send",
+    "shop.slow",
+    "shop.text",
+    "shop.ticks",
+]
+
+
+def test_a_pipe_gets_a_line_with_tabs_for_each_operation(project: Project) -> None:
+    done = project.run("ls")
+    assert done.code == 0
+    rows = [line.split("\t") for line in done.out.splitlines()]
+    assert [row[0] for row in rows] == IDS
+    assert rows[6] == ["shop.quote", "query", "shop", "What some of an item would cost."]
+
+
+def test_a_terminal_gets_a_tree_that_fits(project: Project) -> None:
+    for columns in (60, 100):
+        with project.terminal("ls", columns=columns) as terminal:
+            assert terminal.end() == 0
+            assert "other  python\n  double  query" in terminal.shown
+            assert "shop  python\n  chatty  mutation" in terminal.shown
+            assert max(map(len, terminal.shown.splitlines())) <= columns
+            assert "\x1b[1mshop\x1b[0m" in terminal.raw
+    with project.terminal("ls", "--table", env={"NO_COLOR": "1"}) as terminal:
+        assert terminal.end() == 0
+        assert "shop.quote    query         shop   What some of an item would cost." in terminal.shown
+        assert "\x1b[1m" not in terminal.raw
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["other"], ["other.double"]),
+        (["shop.q*"], ["shop.quote"]),
+        (["--type", "subscription"], ["shop.ticks"]),
+        (["--source", "other"], ["other.double"]),
+        (["--tag", "money"], ["shop.quote"]),
+        (["shop", "--type", "query"], ["shop.nested", "shop.photo", "shop.quote", "shop.text"]),
+    ],
+)
+def test_filters(words: list[str], wanted: list[str], listed: Project) -> None:
+    assert [entry["id"] for entry in listed.run("ls", "--json", *words).data] == wanted
+
+
+def test_nothing_found_is_exit_code_3(project: Project) -> None:
+    done = project.run("ls", "nowhere")
+    assert done.code == 3
+    assert "no operation is like that" in done.err
+    assert project.run("ls", "nowhere", "--json").data == []
+    assert project.run("search", "zzzzzz").code == 3
+
+
+def test_listing_opens_nothing_once_it_is_cached_and_notices_changes(project: Project) -> None:
+    mark = project.folder / "imported"
+    project.write("other/numbers.py", f"open({str(mark)!r}, 'a').write('x')\nfrom operations import operation\n")
+    project.run("ls")
+    imports = mark.read_text()
+    for words in (["ls"], ["search", "quote"], ["show", "shop.quote"], ["ls", "--json"]):
+        assert project.run(*words).code == 0
+    assert mark.read_text() == imports
+    project.write("other/more.py", '@__import__("operations").operation(id="other.new")\ndef new() -> int: return 1\n')
+    assert "other.new" not in project.run("ls", "--cached").out
+    assert "other.new" in project.run("ls").out
+    project.run("ls", "--refresh")
+    assert len(mark.read_text()) > len(imports)
+
+
+def test_words_find_operations_the_likeliest_first(project: Project) -> None:
+    found = project.run("search", "send", "item").out.splitlines()
+    assert found[0].startswith("shop.send\t")
+    assert len(found) > 1
+    assert project.run("search", "cost", "--json").data[0]["id"] == "shop.quote"
+    assert project.run("search", "quot").out.startswith("shop.quote\t")
+    assert len(project.run("search", "item", "--limit", "1").out.splitlines()) == 1
+
+
+def test_an_operation_is_shown_with_its_fields_and_an_example_that_works(project: Project) -> None:
+    done = project.run("show", "shop.quote")
+    assert "shop.quote  query  from shop" in done.out
+    assert "* item    string    the item's name" in done.out
+    assert "count   integer   how many [1]" in done.out
+    assert "colour  red|blue  [red]" in done.out
+    example = next(line.strip() for line in done.out.splitlines() if line.strip().startswith("ops call"))
+    assert project.run("-c", example, program=["bash"]).code == 0
+
+
+def test_every_example_of_the_shop_is_valid_input(project: Project) -> None:
+    for operation_id in ("shop.send", "shop.text", "other.double"):
+        shown = project.run("show", operation_id, "--json").data
+        given = json.dumps(shown["example"])
+        assert project.run("call", operation_id, "-", stdin=given).code == 0, given
+
+
+def test_show_prints_schemas_and_a_program_that_runs(project: Project) -> None:
+    schemas = project.run("show", "shop.quote", "--schema").data
+    assert schemas["input"]["required"] == ["item"]
+    program = project.run("show", "shop.quote", "item=tea", "--python").out
+    ast.parse(program)
+    path = project.write("program.py", program)
+    done = project.run(str(path), program=["python"])
+    assert done.out == "{'item': 'tea', 'total': 2.5, 'colour': 'red'}\n"
+    stream = project.run("show", "shop.ticks", "count=2", "interval=0", "--python").out
+    done = project.run(str(project.write("stream.py", stream)), program=["python"])
+    assert done.out == "{'n': 0}\n{'n': 1}\n"
+
+
+def test_an_unknown_operation_is_told_with_the_nearest(project: Project) -> None:
+    done = project.run("show", "shop.qoute")
+    assert done.code == 3
+    assert "did you mean shop.quote" in done.err
+
+
+def test_an_empty_configuration_says_what_to_do(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write("operations.toml", "")
+    done = project.run("ls")
+    assert done.code == 0
+    assert "ops add" in done.out

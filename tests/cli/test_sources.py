@@ -1,0 +1,303 @@
+"""Sources of every kind behind the command line: live beside dead, extras that are missing, secrets."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tests.cli.conftest import make_project
+from tests.cli.driving import Project
+from tests.serving import serving
+
+pytestmark = pytest.mark.slow
+SECRET = "sk-very-secret-indeed"
+MCP_SERVER = '''
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+
+server = MCPServer("text", version="1.0.0", log_level="WARNING")
+
+@server.tool()
+def count(text: str) -> dict[str, int]:
+    """How many words."""
+    return {"words": len(text.split())}
+
+@server.tool()
+def broken() -> str:
+    """Always fails."""
+    raise ToolError("it is broken")
+
+@server.tool()
+async def long(ctx: Context) -> str:
+    """Reports its progress."""
+    import asyncio
+    for step in range(1, 6):
+        await ctx.report_progress(step, 5, "working")
+        await asyncio.sleep(0.3)
+    return "done"
+
+server.run("stdio")
+'''
+
+
+def document() -> dict[str, Any]:
+    item = {
+        "operationId": "get_item",
+        "summary": "One item.",
+        "parameters": [
+            {"name": "id", "in": "path", "required": True, "schema": {"type": "integer"}},
+            {"name": "expand", "in": "query", "schema": {"type": "boolean"}},
+        ],
+        "responses": {"200": {"description": "it", "content": {"application/json": {"schema": {"type": "object"}}}}},
+    }
+    add = {
+        "operationId": "add_item",
+        "requestBody": {
+            "content": {
+                "application/json": {
+                    "schema": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+                }
+            }
+        },
+        "responses": {"201": {"description": "made"}},
+    }
+    photo = {"operationId": "photo", "responses": {"200": {"description": "it", "content": {"image/png": {}}}}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Items", "version": "1"},
+        "paths": {"/items/{id}": {"get": item}, "/items": {"post": add}, "/photo": {"get": photo}},
+    }
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[str]:
+    async def get_item(request: Request) -> Response:
+        if request.headers.get("authorization") != f"Bearer {SECRET}":
+            return JSONResponse({"message": "who are you?"}, 401)
+        number = int(request.path_params["id"])
+        if number > 9:
+            return JSONResponse({"message": "no such item"}, 404)
+        return JSONResponse({"id": number, "expand": request.query_params.get("expand")}, headers={"x-kept": "yes"})
+
+    async def photo(request: Request) -> Response:
+        return Response(b"\x89PNG\x00", media_type="image/png")
+
+    routes = [Route("/items/{id}", get_item), Route("/photo", photo)]
+    with serving(Starlette(routes=routes)) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory, api: str) -> Project:
+    """A project with sources of every kind, one of them dead; its operations are cached."""
+    project = make_project(tmp_path_factory.mktemp("mixed"))
+    project.write("items.json", json.dumps(document()))
+    project.write("text_server.py", MCP_SERVER)
+    config = project.folder / "operations.toml"
+    config.write_text(
+        config.read_text()
+        + f'''
+[sources.text]
+command = {json.dumps(sys.executable)}
+args = ["text_server.py"]
+env = {{ TOKEN = "${{ITEMS_TOKEN}}" }}
+
+[sources.items]
+openapi = "items.json"
+base_url = "{api}"
+auth = {{ type = "bearer", token = "${{ITEMS_TOKEN}}" }}
+headers = {{ "x-api-key" = "{SECRET}" }}
+
+[sources.dead]
+command = "no-such-program-anywhere"
+'''
+    )
+    project.environment["ITEMS_TOKEN"] = SECRET
+    assert project.run("ls").code == 0
+    return project
+
+
+def test_a_dead_server_is_reported_and_the_others_work(mixed: Project) -> None:
+    listed = mixed.run("ls")
+    assert listed.code == 0
+    assert "note: the source dead could not be opened" in listed.err
+    ids = [line.split("\t")[0] for line in listed.out.splitlines()]
+    assert {"shop.quote", "text.count", "items.get_item"} <= set(ids)
+    assert mixed.run("call", "text.count", "text=one two").data == {"words": 2}
+    assert mixed.run("call", "items.get_item", "id=7", "expand=true").data == {"id": 7, "expand": "true"}
+    assert mixed.run("call", "shop.quote", "item=tea").code == 0
+    doctor = mixed.run("doctor")
+    assert doctor.code == 6
+    assert "✓ source text" in doctor.out
+    assert "✗ source dead" in doctor.out
+    found = {each["what"]: each["state"] for each in mixed.run("doctor", "--json", "--quiet").data}
+    assert found["source shop"] == "ok"
+    assert found["source dead"] == "bad"
+
+
+def test_envelopes_keep_what_the_sources_said(mixed: Project) -> None:
+    http = mixed.run("call", "items.get_item", "id=7", "--envelope")
+    assert http.data["meta"]["statusCode"] == 200
+    assert http.data["meta"]["headers"]["x-kept"] == "yes"
+    assert http.err.splitlines()[-1].startswith("http · 200 · application/json · ")
+    mcp = mixed.run("call", "text.count", "text=a", "--envelope")
+    assert mcp.data["meta"]["isError"] is False
+    assert mcp.err.splitlines()[-1].startswith("mcp · ok · text · ")
+
+
+def test_errors_of_sources_have_their_exit_codes(mixed: Project) -> None:
+    broken = mixed.run("call", "text.broken")
+    assert broken.code == 5
+    assert "it is broken" in broken.out
+    assert broken.err.splitlines()[-1].startswith("mcp · error · ")
+    missing = mixed.run("call", "items.get_item", "id=99")
+    assert missing.code == 5
+    assert "404" in missing.err
+    assert "no such item" in missing.err
+    refused = mixed.run("call", "items.get_item", "id=1", env={"ITEMS_TOKEN": "another"})
+    assert refused.code == 5
+    assert "hint: the API refused the credentials" in refused.err
+    assert mixed.run("call", "items.get_item", "id=seven").code == 2
+
+
+def test_progress_of_a_tool_is_shown_on_a_terminal(mixed: Project) -> None:
+    mixed.run("ls")
+    with mixed.terminal("call", "text.long") as terminal:
+        terminal.until("/5 working")
+        assert terminal.end() == 0
+        assert "done" in terminal.shown
+
+
+def test_bytes_of_an_api_go_to_a_file(mixed: Project) -> None:
+    assert mixed.run("call", "items.photo", "-o", "photo.png").code == 0
+    assert (mixed.folder / "photo.png").read_bytes() == b"\x89PNG\x00"
+
+
+def test_a_dry_run_and_curl_tell_what_would_be_sent(mixed: Project, api: str) -> None:
+    done = mixed.run("call", "items.add_item", "name=tea", "--dry-run")
+    assert done.data["method"] == "POST"
+    assert done.data["url"] == f"{api}/items"
+    curl = mixed.run("show", "items.add_item", "name=tea", "--curl")
+    assert curl.out.startswith(f"curl -X POST {api}/items")
+    assert """--data-raw '{"name":"tea"}'""" in curl.out
+    assert "x-api-key: [redacted]" in curl.out
+    assert mixed.run("show", "shop.quote", "--curl").code == 2
+
+
+def test_secrets_are_never_printed(mixed: Project) -> None:
+    for words in (
+        ["config", "show"],
+        ["doctor"],
+        ["ls", "--refresh"],
+        ["show", "items.get_item"],
+        ["show", "items.get_item", "id=1", "--curl"],
+        ["show", "items.get_item", "--json"],
+        ["call", "items.get_item", "id=99", "--debug"],
+        ["call", "items.get_item", "id=1", "--dry-run"],
+        ["call", "items.get_item", "id=1", "--envelope"],
+        ["call", "text.broken", "--debug"],
+    ):
+        done = mixed.run(*words)
+        assert SECRET not in done.out + done.err, words
+    cached = [path.read_bytes() for path in (mixed.folder / ".cache").rglob("*") if path.is_file()]
+    assert cached
+    assert not any(SECRET.encode() in content for content in cached)
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "operation"), [("mcp", "mcp", "text.count"), ("pyreqwest", "openapi", "items.photo")]
+)
+def test_a_missing_extra_is_named_and_harms_no_other_source(
+    module: str, extra: str, operation: str, mixed: Project, blocked: list[str], tmp_path: Path
+) -> None:
+    own = {"XDG_CACHE_HOME": str(tmp_path)}
+    names = f"{module},httpx2"
+    assert mixed.run(names, "call", "shop.quote", "item=tea", program=blocked, env=own).code == 0
+    done = mixed.run(names, "call", operation, "text=a" if extra == "mcp" else "{}", program=blocked, env=own)
+    assert done.code in (2, 6)
+    assert f"operations[{extra}]" in done.err
+    doctor = mixed.run(names, "doctor", program=blocked, env=own)
+    assert f"pip install 'operations[{extra}]'" in doctor.out
+
+
+def test_the_configuration_is_shown_and_has_a_schema(mixed: Project) -> None:
+    assert mixed.run("config", "path").out == f"{mixed.folder / 'operations.toml'}\n"
+    shown = mixed.run("config", "show").data
+    assert set(shown["sources"]) == {"shop", "other", "text", "items", "dead"}
+    schema = mixed.run("config", "schema").data
+    assert "sources" in schema["properties"]
+
+
+def test_init_makes_an_operation_that_can_be_called(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    done = project.run("init")
+    assert done.code == 0
+    assert "ops call hello.greet name=Ada" in done.out
+    assert project.run("call", "hello.greet", "name=Ada").data == {"greeting": "Hello, Ada!"}
+    assert project.run("init").code == 2
+    assert project.run("init", "elsewhere").code == 0
+    assert project.run("-c", "elsewhere", "call", "hello.greet", "name=Bob", "shout=yes").data == {
+        "greeting": "HELLO, BOB!"
+    }
+
+
+def test_sources_are_added_checked_and_listed(tmp_path: Path, api: str) -> None:
+    project = Project(tmp_path)
+    project.write("items.json", json.dumps(document()))
+    project.write("text_server.py", MCP_SERVER)
+    project.write(
+        "code/numbers.py", "from operations import operation\n@operation(id='n.one')\ndef one() -> int: return 1\n"
+    )
+    done = project.run("add", "py", "own", "code")
+    assert (done.code, "1 operation" in done.out) == (0, True)
+    done = project.run("add", "mcp", "text", "--", sys.executable, "text_server.py")
+    assert (done.code, "7 operations" in done.out) == (0, True)  # three tools, and four for resources and prompts
+    done = project.run("add", "openapi", "items", "items.json", "--base-url", api, "--token-variable", "ITEMS_TOKEN")
+    assert done.code == 2
+    assert "items was added to" in done.err
+    assert "the variable ITEMS_TOKEN is not set" in done.err
+    project.environment["ITEMS_TOKEN"] = SECRET
+    done = project.run("add", "openapi", "again", "items.json", "--base-url", api)
+    assert (done.code, "3 operations" in done.out) == (0, True)
+    assert SECRET not in (project.folder / "operations.toml").read_text()
+    assert project.run("call", "n.one").data == 1
+    assert project.run("call", "text.count", "text=a b c").data == {"words": 3}
+    assert project.run("call", "items.get_item", "id=1").data["id"] == 1
+    assert project.run("add", "py", "own", "code").code == 2
+    dead = project.run("add", "mcp", "dead", "--", "no-such-program-anywhere")
+    assert dead.code == 6
+    assert "cannot be opened" in dead.out
+    assert project.run("add", "mcp", "nothing").code == 2
+
+
+def test_scan_tells_what_is_there_and_what_was_skipped(project: Project) -> None:
+    project.write("shop/bad.py", "import no_such_module\n")
+    done = project.run("scan", "shop")
+    assert "shop.quote  query  shop/selling.py" in done.out
+    assert "bad.py" in done.err
+    data = project.run("scan", "shop", "--json").data
+    assert {each["id"] for each in data["operations"]} >= {"shop.quote", "shop.ticks"}
+    assert len(data["skipped"]) == 1
+    assert project.run("scan", "nowhere").code in (2, 3)
+
+
+def test_scan_watches(project: Project) -> None:
+    with project.terminal("scan", "other", "--watch") as terminal:
+        terminal.until("+ other.double")
+        project.write(
+            "other/more.py", "from operations import operation\n@operation(id='n.one')\ndef one() -> int: return 1\n"
+        )
+        terminal.until("+ n.one")
+        (project.folder / "other" / "more.py").unlink()
+        terminal.until("- n.one")
+        terminal.press("\x03")
+        assert terminal.end() == 130

@@ -1,0 +1,76 @@
+"""`ops sub`: lines in a pipe, a live view on a terminal, ends that are told."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from tests.cli.driving import Project
+
+pytestmark = pytest.mark.slow
+
+
+def test_each_event_is_one_line_in_a_pipe(project: Project) -> None:
+    done = project.run("sub", "shop.ticks", "count=3", "interval=0")
+    assert done.lines == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert done.err.startswith("3 events · ")
+    limited = project.run("sub", "shop.ticks", "--limit", "2", "--envelope")
+    assert [line["data"] for line in limited.lines] == [{"n": 0}, {"n": 1}]
+    assert limited.lines[0]["meta"]["source"] == "local"
+    assert project.run("sub", "shop.ticks", "--limit", "2", "--jq", ".n").out == "0\n1\n"
+
+
+def test_an_event_is_written_when_it_comes(project: Project) -> None:
+    process = project.start("sub", "shop.ticks", "interval=0.2")
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline()) == {"n": 0}
+    assert json.loads(process.stdout.readline()) == {"n": 1}
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    process.communicate()
+
+
+def test_ctrl_c_closes_the_handlers_generator(project: Project) -> None:
+    mark = project.folder / "closed"
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        mark.unlink(missing_ok=True)
+        process = project.start("sub", "shop.ticks", f"closed={mark}")
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == code
+        assert mark.read_text() == "closed"
+        assert b"Traceback" not in err
+
+
+def test_a_limit_closes_the_generator_too(project: Project) -> None:
+    mark = project.folder / "closed"
+    assert project.run("sub", "shop.ticks", f"closed={mark}", "--limit", "1").code == 0
+    assert mark.read_text() == "closed"
+
+
+def test_a_deadline_of_a_stream_is_exit_code_7(project: Project) -> None:
+    done = project.run("sub", "shop.ticks", "--timeout", "0.3", "interval=0.01")
+    assert done.code == 7
+    assert done.lines[0] == {"n": 0}
+
+
+def test_what_is_no_stream_is_told(project: Project) -> None:
+    done = project.run("sub", "shop.quote")
+    assert done.code == 2
+    assert "ops call shop.quote calls it" in done.err
+
+
+def test_a_terminal_shows_a_live_view(project: Project) -> None:
+    with project.terminal("sub", "shop.ticks", "interval=0.2") as terminal:
+        terminal.until('#3 {"n":2}')
+        terminal.until("events · Ctrl-C ends")
+        terminal.press("\x03")
+        assert terminal.end() == 130
+        assert "Traceback" not in terminal.shown
+    with project.terminal("sub", "shop.ticks", "count=2", "-q") as terminal:
+        assert terminal.end() == 0
+        assert "Ctrl-C" not in terminal.shown
