@@ -22,6 +22,9 @@ class Proxy:
         self._connections = 0
         self.passing = asyncio.Event()
         self.passing.set()
+        self.arriving = asyncio.Event()
+        """While it is not set, nothing goes to clients."""
+        self.arriving.set()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -37,6 +40,7 @@ class Proxy:
         assert self._server is not None
         self._server.close()
         self.passing.set()
+        self.arriving.set()
         self.cut()
         for task in list(self._tasks):
             task.cancel()
@@ -93,6 +97,8 @@ class Proxy:
         try:
             while data := await reader.read(65_536):
                 await self.passing.wait()
+                if way == 1:
+                    await self.arriving.wait()
                 if self.delay:
                     await asyncio.sleep(self.delay)
                 if left is not None:

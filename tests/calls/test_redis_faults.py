@@ -264,9 +264,11 @@ async def test_sizes_up_to_the_limit_travel_and_above_it_are_typed_errors(stage:
 async def test_a_caller_cut_off_for_reading_too_slowly_gets_errors_not_silence(stage: Stage) -> None:
     """20: the server's output-buffer limit."""
     stage.server.command("CONFIG", "SET", "client-output-buffer-limit", "pubsub 1mb 1mb 1")
+    made: list[int] = []
 
     @operation(id="big.make")
     async def make(size: int) -> str:
+        made.append(size)
         return "x" * size
 
     stage.handlers.append(CallHandler(OperationRegistry([make]), await stage.end()))
@@ -274,10 +276,13 @@ async def test_a_caller_cut_off_for_reading_too_slowly_gets_errors_not_silence(s
     caller = await stage.end(proxy, heartbeat=5.0)
     pending = PendingRequestMap(caller)
     assert (await pending.call("big.make", {"size": 1}, wait=True)).data == "x"
-    proxy.swallow()
-    calls = [asyncio.create_task(error_of(pending.call("big.make", {"size": 100_000}))) for _ in range(200)]
-    await asyncio.sleep(0.3)
-    proxy.passing.set()
+    other = PendingRequestMap(await stage.end())
+    proxy.arriving.clear()
+    calls = [asyncio.create_task(error_of(pending.call("big.make", {"size": 100_000}))) for _ in range(400)]
+    await until(lambda: made.count(100_000) == 400)
+    # The worker's answers go one after the other: when this one is there, the server has had all of them.
+    assert (await other.call("big.make", {"size": 2}, wait=True)).data == "xx"
+    proxy.arriving.set()
     errors = await asyncio.gather(*calls, return_exceptions=True)
     lost = [error for error in errors if isinstance(error, CallError)]
     assert lost
