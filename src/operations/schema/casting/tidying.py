@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from operator import is_not
-from typing import Any
+from typing import Any, TypeGuard
 
 from operations.schema.casting.nodes import MISSING, Node, Nodes, telling_member
 from operations.schema.casting.repair import Repair, default_for, defaultable
@@ -16,7 +16,7 @@ from operations.schema.dialects.literals import copied
 
 _MAX_FUNCTIONS = 3000
 _MAX_LEARNED = 32
-_MAX_REBUILT = 3
+_MAX_REBUILT = 4
 _CONTAINERS = (
     "properties",
     "patternProperties",
@@ -130,6 +130,8 @@ class _Writer:
             member = f"v[{name!r}]"
             if items is not None:
                 member = f"[{items}(i) for i in x] if (x := {member}) and x.__class__ is list else x"
+            elif self._quick and _is_plain(child):
+                member = f"{_plain('x', child)} if {_has_excess(f'(x := {member})', 'x', child)} else x"
             elif function is not None:
                 member = f"{function}({member})"
             members.append(f"{name!r}: {member}")
@@ -170,6 +172,11 @@ class _Writer:
         if function is None:
             return
         yield f"    x = v.get({name!r})"
+        if self._quick and _is_plain(child):
+            yield f"    if {_has_excess('x', 'x', child)}:"
+            yield "        if out is None: out = v.copy()"
+            yield f"        out[{name!r}] = {_plain('x', child)}"
+            return
         if items is not None:
             yield "    if x and x.__class__ is list:"
             yield f"        y = [{items}(i) for i in x]"
@@ -261,6 +268,23 @@ def _is_idle(node: Node) -> bool:
     if node.types is not None and not {"object", "array"} & set(node.types):
         return True
     return not any(keyword in part for part in node.parts for keyword in _CONTAINERS)
+
+
+def _is_plain(node: Node | None) -> TypeGuard[Node]:
+    """Whether a node is about one small object of scalars, which is tidied in place, without a function."""
+    if node is None or node.conditional or node.unions or node.types is None or set(node.types) != {"object"}:
+        return False
+    if any("patternProperties" in part for part in node.parts):
+        return False
+    return _is_small(node) and all((child := node.member(name)) is None or _is_idle(child) for name in node.properties)
+
+
+def _has_excess(first: str, again: str, node: Node) -> str:
+    return f"{first}.__class__ is dict and len({again}) > {len(node.properties)}"
+
+
+def _plain(value: str, node: Node) -> str:
+    return f"{{{', '.join(f'{name!r}: {value}[{name!r}]' for name in node.properties)}}}"
 
 
 def _is_small(node: Node) -> bool:
