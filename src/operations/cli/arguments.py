@@ -106,6 +106,10 @@ COMMON = (
 )
 
 
+_WANTED = {"NUMBER": "a whole number of at least 1", "SECONDS": "a time: 5, 0.5s, 200ms, 2m", "PORT": "a port"}
+"""What a value should have been, by what stands for it in the help."""
+
+
 def whole_number(text: str) -> int:
     """A positive whole number."""
     number = int(text)
@@ -210,7 +214,7 @@ class _Reader:
         try:
             value = option.convert(text)
         except ValueError:
-            raise UsageError(f"{option.name}: {text!r} is not a {option.value.lower()}") from None
+            raise UsageError(f"{option.name}: {text!r} is not {_WANTED.get(option.value, option.value)}") from None
         if option.many:
             self._values[option.key].append(value)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -37,8 +38,8 @@ def _split(line: str) -> list[str]:
 
 
 def _after_break(word: str, found: str) -> str:
-    """Bash ends a word at `=` and `:`, and wants only what follows."""
-    cut = max(word.rfind("="), word.rfind(":")) + 1
+    """Bash ends a word at `=`, `:` and `@`, and wants only what follows."""
+    cut = max(word.rfind(sign) for sign in "=:@") + 1
     return found[cut:] if cut and found.startswith(word[:cut]) else found
 
 
@@ -117,19 +118,38 @@ def _fields(word: str, placed: list[str], catalogue: Catalogue | None) -> Iterat
     schemas = catalogue.schemas(placed[0]) if catalogue is not None else None
     if schemas is None:
         return
-    if word.startswith("@"):
-        yield FILES
+    key, at, path = word.partition("@")
+    if at and "=" not in key.removesuffix(":=").removesuffix("="):
+        yield from _paths(f"{key}@", path)
         return
     fields = Fields(schemas[0])
     name, equals, _ = word.partition("=")
     if equals:
-        values = [str(each) for each in fields.choices([name]) if isinstance(each, (str, int, float))]
-        if fields.types([name]) == {"boolean"}:
+        place = name.split(".")
+        values = [str(each) for each in fields.choices(place) if isinstance(each, (str, int, float))]
+        if fields.types(place) == {"boolean"}:
             values = ["true", "false"]
         yield from _begins(word, (f"{name}={value}" for value in values))
         return
     taken = {each.partition("=")[0].rstrip(":") for each in placed[1:]}
-    yield from _begins(word, (f"{each}=" for each in fields.names() if each not in taken))
+    before, dot, _ = word.rpartition(".")
+    place = before.split(".") if dot else []
+    for each in fields.names(place):
+        full = f"{before}{dot}{each}"
+        if full not in taken:
+            yield from _begins(word, [f"{full}." if fields.names([*place, each]) else f"{full}="])
+
+
+def _paths(prefix: str, begun: str) -> Iterator[str]:
+    """Files that a path begins, each with what stands before it in the word; a folder ends with its slash."""
+    folder, name = os.path.split(begun)
+    try:
+        found = sorted(os.scandir(os.path.expanduser(folder) or "."), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in found:
+        if entry.name.startswith(name) and (name.startswith(".") or not entry.name.startswith(".")):
+            yield prefix + os.path.join(folder, entry.name) + ("/" if entry.is_dir() else "")
 
 
 def _begins(word: str, candidates: Iterable[str]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from operations.cli.arguments import UsageError
@@ -25,6 +26,22 @@ _HINTS: dict[str, str] = {
     ErrorCode.UNAVAILABLE: "ops doctor checks every source",
     ErrorCode.TIMEOUT: "give it longer with --timeout 60",
 }
+
+
+_MOST_SKIPPED = 3
+_hiding: list[Callable[[str], str]] = []
+
+
+def hide_with(hide: Callable[[str], str]) -> None:
+    """Have what others said pass through `hide` before it is told: from here on there are secrets to repeat."""
+    _hiding[:] = [hide]
+
+
+def redacted(text: str) -> str:
+    """A text that others may have had a part in, without what is secret."""
+    for hide in _hiding:
+        text = hide(text)
+    return text
 
 
 class CommandError(Exception):
@@ -84,6 +101,9 @@ def hint_for(error: CallError) -> str:
             return str(details["hint"])
         if details.get("statusCode", details.get("status")) in (401, 403):
             return "the API refused the credentials: see the auth of its source in operations.toml"
+    if error.code == ErrorCode.VALIDATION_ERROR and error.message.startswith("invalid input for "):
+        operation_id = error.message.partition("\n")[0].removeprefix("invalid input for ")
+        return f"ops show {operation_id} tells what it takes"
     if error.code == ErrorCode.OPERATION_NOT_FOUND and "did you mean" in error.message:
         return ""
     return _HINTS.get(error.code, "")
@@ -91,17 +111,25 @@ def hint_for(error: CallError) -> str:
 
 def complain(message: str, hint: str = "") -> None:
     """Print an error and its hint on stderr."""
-    head, *rest = message.split("\n")
+    head, *rest = redacted(message).split("\n")
     tell(f"{paint('red', 'error:', sys.stderr)} {printable(head)}")
     for line in rest:
         tell(printable(line))
     if hint:
-        tell(f"{paint('dim', 'hint:', sys.stderr)} {printable(hint)}")
+        tell(f"{paint('dim', 'hint:', sys.stderr)} {printable(redacted(hint))}")
 
 
 def warn(message: str) -> None:
     """Print a line about something that did not stop the command."""
-    tell(f"{paint('yellow', 'note:', sys.stderr)} {printable(message)}")
+    tell(f"{paint('yellow', 'note:', sys.stderr)} {printable(redacted(message))}")
+
+
+def tell_skipped(skipped: Sequence[tuple[str, str]]) -> None:
+    """Say which files or operations of a source are not there, and why; the first of many."""
+    for path, reason in skipped[:_MOST_SKIPPED]:
+        warn(f"{path} was skipped: {reason}")
+    if len(skipped) > _MOST_SKIPPED:
+        warn(f"{len(skipped) - _MOST_SKIPPED} more were skipped: ops doctor lists them")
 
 
 def tell(line: str) -> None:

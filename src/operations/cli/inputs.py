@@ -40,6 +40,7 @@ def read_input(words: Sequence[str], document: object, stdin: bytes = b"") -> An
     """The input that words describe, for an operation with this input schema; None where there are no words."""
     fields = Fields(document)
     whole: Any = None
+    said: set[tuple[str | int, ...]] = set()
     for word in words:
         if word == "-" or word.startswith(("@", "{", "[")):
             if whole is not None:
@@ -55,7 +56,7 @@ def read_input(words: Sequence[str], document: object, stdin: bytes = b"") -> An
             raise UsageError(f"{word!r} cannot be put into an input that is no object")
         place = _place(match["key"], fields)
         _check_name(place, fields)
-        _put(whole, place, _value(match["sign"], match["value"], place, fields), match["key"])
+        _put(whole, place, _value(match["sign"], match["value"], place, fields), match["key"], said)
     return whole
 
 
@@ -74,13 +75,15 @@ def _value(sign: str, text: str, place: Place, fields: Fields) -> Any:
     if sign == ":=@":
         return _json(_read_file(text), text)
     if sign in ("@", "=@"):
-        content = _read_file(text)
+        content = _read_file(text, _text_hint(name, text) if sign == "=@" else "")
         if fields.is_binary(_known(place)):
             return content
         try:
             return content.decode()
         except UnicodeDecodeError:
             return content
+    if not text.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise UsageError(f"{name}: the value is not Unicode text", f"{name}@file reads bytes from a file")
     return typed(text, _known(place), fields)
 
 
@@ -166,8 +169,11 @@ def _check_name(place: Place, fields: Fields) -> None:
         return
 
 
-def _put(target: dict[str, Any], place: Place, value: Any, key: str) -> None:
-    """Set the value at a place; a list is made where a step is a number, and a key given again adds to a list."""
+def _put(target: dict[str, Any], place: Place, value: Any, key: str, said: set[tuple[str | int, ...]]) -> None:
+    """Set the value at a place; a list is made where a step is a number, and a key given again adds to a list.
+
+    What a whole input has at the place is replaced; `said` holds the places that words have set before.
+    """
     holder: Any = target
     for step, following in pairwise(place):
         made: Any = [] if isinstance(following, int) else {}
@@ -179,10 +185,11 @@ def _put(target: dict[str, Any], place: Place, value: Any, key: str) -> None:
     before = holder.get(last)
     if isinstance(before, list) and isinstance(value, list):
         before.extend(value)
-    elif last in holder and len(place) == 1:
+    elif tuple(place) in said:
         raise UsageError(f"{key} is given twice, and is no list")
     else:
         holder[last] = value
+    said.add(tuple(place))
 
 
 def _enter(holder: Any, step: str | int, made: Any, key: str) -> Any:
@@ -232,6 +239,8 @@ def _json(content: bytes, name: str) -> Any:
     from operations.errors import CallError
     from operations.wire import decode_json
 
+    if not content.strip():
+        raise UsageError(f"{name} is empty: JSON is wanted")
     try:
         return decode_json(content)
     except CallError as error:
@@ -244,11 +253,18 @@ def _dumped(value: Any) -> str:
     return encode_json(value).decode()
 
 
-def _read_file(name: str) -> bytes:
+def _text_hint(name: str, text: str) -> str:
+    from shlex import quote
+
+    return f"{name}=@… reads a file; the text itself is {name}:={quote(_dumped(f'@{text}'))}"
+
+
+def _read_file(name: str, hint: str = "") -> bytes:
     try:
         return Path(name).expanduser().read_bytes()
-    except OSError as error:
-        raise UsageError(f"{name}: {(error.strerror or str(error)).lower()}") from None
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"{name}: {reason.lower()}", hint) from None
 
 
 def _example(fields: Fields) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from operations.catalogue import unknown_operation
 from operations.cli.arguments import Given
-from operations.cli.failures import CommandError, warn
+from operations.cli.failures import CommandError, tell_skipped, warn
 from operations.cli.fields import Fields
 from operations.config.cache import Catalogue, CatalogueEntry, load_catalogue
 from operations.spec import OperationSpec
@@ -34,36 +34,55 @@ def read_listing(given: Given) -> Listing:
     """What there is; sources that changed since they were last opened, or never were, are opened once."""
     if given.url is not None:
         return asyncio.run(_remote(given))
-    catalogue = _catalogue(given)
-    for source in catalogue.sources.values():
-        if source.state == "failed" and not given.quiet:
-            warn(f"the source {source.name} could not be opened: {source.problem} (--refresh tries again)")
-    kinds = {name: source.kind for name, source in catalogue.sources.items()}
-    return Listing(catalogue.entries, kinds, catalogue.spec)
-
-
-def _catalogue(given: Given) -> Catalogue:
     from operations.cli.session import require_config_path
 
     path = require_config_path(given)
     catalogue = None if given.refresh else load_catalogue(path)
     if catalogue is not None and (given.cached or not catalogue.stale):
-        return catalogue
+        return _cached(given, catalogue)
     if given.cached:
         raise CommandError("nothing is cached for this configuration", "ops ls without --cached opens its sources")
-    asyncio.run(_refresh(given, None if catalogue is None else list(catalogue.stale)))
-    catalogue = load_catalogue(path)
+    listing = asyncio.run(_refresh(given, None if catalogue is None else list(catalogue.stale)))
+    catalogue = load_catalogue(path) if listing is None else None
     if catalogue is None:
-        raise CommandError("the cache cannot be written", "XDG_CACHE_HOME names the folder for it")
-    return catalogue
+        return listing or asyncio.run(_open_all(given))
+    return _cached(given, catalogue)
 
 
-async def _refresh(given: Given, only: list[str] | None) -> None:
-    from operations.cli.session import refresh_catalogue, require_configuration
+def _cached(given: Given, catalogue: Catalogue) -> Listing:
+    if not given.quiet:
+        for source in catalogue.sources.values():
+            if source.state == "failed":
+                warn(f"the source {source.name} could not be opened: {source.problem} (--refresh tries again)")
+            tell_skipped(source.skipped)
+    kinds = {name: source.kind for name, source in catalogue.sources.items()}
+    return Listing(catalogue.entries, kinds, catalogue.spec)
+
+
+async def _refresh(given: Given, only: list[str] | None) -> Listing | None:
+    """Open sources and write the cache; where that cannot be written and all are open, what they offer."""
+    from operations.cli.opening import open_sources
+    from operations.cli.session import report_failures, require_configuration
     from operations.cli.status import spinning
+    from operations.config import store_catalogue
 
-    async with spinning("opening", quiet=given.quiet) as line:
-        await refresh_catalogue(require_configuration(given), only, line)
+    config = require_configuration(given)
+    async with spinning("opening", quiet=given.quiet) as line, open_sources(config, only, line) as workspace:
+        if store_catalogue(workspace) is not None or only is not None:
+            return None
+        line.clear()
+        report_failures(given, workspace.reports)
+        specs = {spec.id: spec for spec in workspace.registry.list()}
+        sources = {operation_id: workspace.source_of(operation_id) or "" for operation_id in specs}
+    kinds = {report.name: report.kind for report in workspace.reports}
+    return _of_specs(specs, sources, kinds)
+
+
+async def _open_all(given: Given) -> Listing:
+    listing = await _refresh(given, None)
+    if listing is None:
+        raise CommandError("the cache cannot be read", "XDG_CACHE_HOME names the folder for it")
+    return listing
 
 
 async def _remote(given: Given) -> Listing:
@@ -71,8 +90,12 @@ async def _remote(given: Given) -> Listing:
 
     async with open_session(given) as session:
         specs = {spec.id: spec for spec in session.registry.list()}
-    entries = [_entry(specs[operation_id], given.url) for operation_id in sorted(specs)]
-    return Listing(entries, {}, lambda operation_id: specs[operation_id].to_dict())
+    return _of_specs(specs, dict.fromkeys(specs, given.url), {})
+
+
+def _of_specs(specs: Mapping[str, OperationSpec], sources: Mapping[str, str], kinds: Mapping[str, str]) -> Listing:
+    entries = [_entry(specs[operation_id], sources[operation_id]) for operation_id in sorted(specs)]
+    return Listing(entries, kinds, lambda operation_id: specs[operation_id].to_dict())
 
 
 def _entry(spec: OperationSpec, source: str) -> CatalogueEntry:

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from operations.cli import terminal
 from operations.cli.arguments import COMMON, Command, Given, UsageError, parse, suggestion
 from operations.cli.commands import SUMMARIES, find_command
-from operations.cli.failures import INTERRUPTED, OK, report
+from operations.cli.failures import INTERRUPTED, OK, redacted, report, tell
+
+_THREADS_WITHIN = 0.2
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -36,8 +38,25 @@ def main(words: Sequence[str] | None = None) -> int:
         if debug:
             import traceback
 
-            traceback.print_exc()
+            tell(redacted(traceback.format_exc().rstrip()))
         return report(error)
+
+
+def program() -> None:
+    """The installed command: ends with its exit code, whatever threads still run.
+
+    A plain function that an operation left in a thread cannot be stopped, and the interpreter would wait for it: a
+    deadline or Ctrl-C would end nothing.
+    """
+    code = main()
+    threading = sys.modules.get("threading")  # what nobody has imported has started nothing
+    started = [] if threading is None else [each for each in threading.enumerate() if each.name != "MainThread"]
+    for thread in started:
+        if not thread.daemon:
+            thread.join(_THREADS_WITHIN)
+            if thread.is_alive():
+                os._exit(code)  # all is flushed: stdout by main, stderr with each line
+    sys.exit(code)
 
 
 def _run(words: Sequence[str]) -> int:

@@ -14,6 +14,7 @@ from operations.cli.failures import OPERATION, CommandError, tell
 from operations.cli.pipes import write_all
 from operations.cli.terminal import is_terminal, paint, paint_json, printable, write_text
 from operations.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope
+from operations.errors import CallError
 from operations.wire import encode_json
 
 
@@ -90,7 +91,7 @@ class Output:
             blocks = _content_texts(value)
             if blocks is not None:
                 return printable(blocks).encode() + b"\n"
-        text = encode_json(value)
+        text = _encoded(value)
         if not self.pretty:
             return text + b"\n"
         if not compact:
@@ -99,7 +100,7 @@ class Output:
 
     def _run_jq(self, value: Any) -> list[Any]:
         try:
-            found: list[Any] = self._jq.input_text(encode_json(value).decode()).all()
+            found: list[Any] = self._jq.input_text(_encoded(value).decode()).all()
         except ValueError as error:
             raise CommandError(f"--jq: {error}", exit_code=OPERATION) from None
         return found
@@ -139,6 +140,25 @@ def duration(seconds: float) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 90 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+
+
+def require_place(path: str) -> None:
+    """Raise where a result could not be written: before the call, which may be one that cannot be made twice."""
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path) or not os.path.isdir(folder):
+        reason = f"{path} is a folder" if os.path.isdir(path) else f"there is no folder {folder}"
+        raise CommandError(f"--output: {reason}", "nothing was called")
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise CommandError(f"--output: {path} cannot be written", "nothing was called")
+
+
+def _encoded(value: Any) -> bytes:
+    """The JSON of a result; one that JSON cannot carry is the operation's failure, not the caller's."""
+    try:
+        return encode_json(value)
+    except CallError as error:
+        message = f"the result cannot be written as JSON: {error.message.removeprefix('(value): ')}"
+        raise CommandError(message, "the call itself was made", exit_code=OPERATION) from None
 
 
 def _content_texts(value: Any) -> str | None:

@@ -14,10 +14,12 @@ from operations.cli.arguments import Given
 from operations.cli.failures import OK, CommandError, tell, warn
 from operations.cli.opening import open_sources
 from operations.cli.output import counted
+from operations.cli.reaching import until_refused
 from operations.cli.session import report_failures, require_configuration
 from operations.cli.terminal import printable
 from operations.cli.transports import open_transport, shown_url, transport_at
 from operations.config import store_catalogue
+from operations.config.settings import TransportSettings
 from operations.pubsub import Transport
 from operations.registry import OperationRegistry
 
@@ -34,7 +36,9 @@ async def offer(given: Given, *, pool: bool) -> int:
         if not len(workspace.registry):
             raise CommandError("there is nothing to offer", "ops ls lists what the configuration has")
         say(given, f"connecting to {shown_url(settings)}")
+        trying = asyncio.create_task(_tell_refusal(given, settings))
         async with _connected(open_transport(settings, given), told) as transport:
+            trying.cancel()
             if transport is not None:
                 await serve_until(told, given, workspace.registry, transport, pool=pool)
     return OK
@@ -110,6 +114,10 @@ async def _wait(told: asyncio.Event, longest: float) -> None:
             await told.wait()
     except TimeoutError:
         pass
+
+
+async def _tell_refusal(given: Given, settings: TransportSettings) -> None:
+    say(given, f"{shown_url(settings)} cannot be reached: {await until_refused(settings)}; trying again until it can")
 
 
 @asynccontextmanager

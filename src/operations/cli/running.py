@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import sys
 from collections.abc import Awaitable
 
 from operations.cli import failures
@@ -22,11 +21,21 @@ class _Notes(logging.Handler):
         failures.warn(record.getMessage())
 
 
+class _Everything(logging.Handler):
+    """Shows all of what is logged, with the time since the start and any traceback."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one."""
+        failures.tell(failures.redacted(self.format(record)))
+
+
 def show_log(*, quiet: bool, debug: bool) -> None:
     """Have warnings of the library shown as notes, or with `debug` all it logs."""
     logger = logging.getLogger("operations")
     if debug:
-        logging.basicConfig(format="%(relativeCreated)6d ms %(name)s: %(message)s", stream=sys.stderr)
+        shown = _Everything()
+        shown.setFormatter(logging.Formatter("%(relativeCreated)6d ms %(name)s: %(message)s"))
+        logging.getLogger().addHandler(shown)
         logger.setLevel(logging.DEBUG)
         return
     logger.addHandler(logging.NullHandler() if quiet else _Notes(logging.WARNING))

@@ -11,9 +11,10 @@ from typing import Any
 
 from operations.catalogue import unknown_operation
 from operations.cli.arguments import Given
-from operations.cli.failures import TRANSPORT, CommandError, warn
+from operations.cli.failures import TRANSPORT, CommandError, hide_with, tell_skipped, warn
 from operations.cli.lazy import LazySources
 from operations.cli.opening import open_sources
+from operations.cli.reaching import until_refused
 from operations.cli.status import StatusLine, spinning
 from operations.cli.transports import open_transport, shown_url, transport_at
 from operations.config import (
@@ -27,12 +28,14 @@ from operations.config import (
     store_catalogue,
 )
 from operations.config.redaction import redact
+from operations.config.settings import TransportSettings
 from operations.errors import CallError, ErrorCode
 from operations.registry import OperationRegistry
 from operations.spec import Operation
 
 _REMOTE_WITHIN = 5.0
-_OFFERS_WITHIN = 10.0
+_OFFERS_WITHIN = 3.0
+"""Workers answer at once when they are asked; one that was cut off says within two seconds that it is back."""
 _ALL_WITHIN = 0.5
 NO_CONFIG = "there is no operations.toml here or in a folder above"
 
@@ -54,6 +57,8 @@ class Session:
         if report is not None:
             message = f"the source {report.name} could not be opened: {report.problem}"
             raise CallError(ErrorCode.UNAVAILABLE, message, {"hint": report.hint or "ops doctor checks every source"})
+        for each in self.reports:
+            tell_skipped([(skip.path, skip.reason) for skip in each.skipped])
         raise self._not_found(operation_id)
 
     def _failed_source_of(self, operation_id: str) -> SourceReport | None:
@@ -122,12 +127,19 @@ async def refresh_catalogue(config: Config, only: Collection[str] | None, line: 
 def find_configuration(given: Given) -> Config | None:
     """The configuration that is named, or the nearest one; None where there is none."""
     path = config_path(given)
-    return None if path is None else load_config(path)
+    return None if path is None else read_configuration(path)
 
 
 def require_configuration(given: Given) -> Config:
     """The configuration; there must be one."""
-    return load_config(require_config_path(given))
+    return read_configuration(require_config_path(given))
+
+
+def read_configuration(path: Path) -> Config:
+    """The configuration in a file; what it holds of secrets is hidden in all that is told from here on."""
+    config = load_config(path)
+    hide_with(lambda text: redact(text, config))
+    return config
 
 
 def require_config_path(given: Given) -> Path:
@@ -193,19 +205,33 @@ async def _import_remote(
     from operations.calls import from_call
 
     settings = transport_at(given.url, config)
-    try:
-        async with asyncio.timeout(_REMOTE_WITHIN):
-            transport = await stack.enter_async_context(open_transport(settings, given))
-    except TimeoutError:
-        message = f"{shown_url(settings)} did not answer within {_REMOTE_WITHIN:g} seconds"
-        raise CommandError(message, "is the hub or the server running there?", exit_code=TRANSPORT) from None
+    transport = await _connect(stack, given, settings)
     remote = await stack.enter_async_context(from_call(transport, registry))
     try:
-        async with asyncio.timeout(_OFFERS_WITHIN):
+        async with asyncio.timeout(max(_OFFERS_WITHIN, getattr(given, "timeout", None) or 0)):
             await remote.ready()
     except TimeoutError:
-        raise CommandError(f"nobody offers operations at {shown_url(settings)}", exit_code=TRANSPORT) from None
+        message = f"nobody offers operations at {shown_url(settings)}"
+        hint = "ops worker or ops spoke offers some; --timeout waits longer for them"
+        raise CommandError(message, hint, exit_code=TRANSPORT) from None
     # Workers answer one by one. What is wanted is waited for a little longer, and so is a whole listing.
     with suppress(TimeoutError):
         async with asyncio.timeout(_ALL_WITHIN):
             await remote.until(lambda: wanted in registry)
+
+
+async def _connect(stack: AsyncExitStack, given: Given, settings: TransportSettings) -> Any:
+    """The transport, connected; where nobody listens that is told soon, and not only when the time is up."""
+    refused = asyncio.create_task(until_refused(settings))
+    try:
+        async with asyncio.timeout(_REMOTE_WITHIN) as limit:
+            refused.add_done_callback(lambda task: None if task.cancelled() else limit.reschedule(0))
+            return await stack.enter_async_context(open_transport(settings, given))
+    except TimeoutError:
+        reason = f"did not answer within {_REMOTE_WITHIN:g} seconds"
+        if refused.done():
+            reason = f"cannot be reached: {refused.result()}"
+        message = f"{shown_url(settings)} {reason}"
+        raise CommandError(message, "is the hub or the server running there?", exit_code=TRANSPORT) from None
+    finally:
+        refused.cancel()

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from operations.cli.arguments import Given, suggestion
 from operations.cli.failures import CommandError
@@ -49,7 +50,8 @@ def shown_url(settings: TransportSettings) -> str:
 def open_transport(settings: TransportSettings, given: Given) -> AbstractAsyncContextManager[Any]:
     """The transport, to be entered; raises a CommandError for a kind that there is none for.
 
-    Hubs and NATS take the token; Redis has its credentials in the URL.
+    Hubs and NATS take the token as it is. Redis takes it as the password where its URL has none, but not the one in the
+    environment: that is a hub's, and a Redis without a password refuses any.
     """
     url = settings.url
     kind = url.partition(":")[0].lower()
@@ -64,9 +66,21 @@ def open_transport(settings: TransportSettings, given: Given) -> AbstractAsyncCo
         module = import_module(f"operations.pubsub.{_EXTRAS[kind]}")
     except ImportError as error:
         raise _explain(error, _EXTRAS.get(kind, "ws")) from None
-    options = {"token": token(), **settings.options} if token is not None and module.__name__.endswith("nats") else {}
-    opened: AbstractAsyncContextManager[Any] = module.connect(url, **(options or settings.options))
+    options = dict(settings.options)
+    if token is not None and _EXTRAS[kind] == "nats":
+        options = {"token": token(), **options}
+    elif token is not None and (given.token_file or settings.token):
+        url = _with_password(url, token())
+    try:
+        opened: AbstractAsyncContextManager[Any] = module.connect(url, **options)
+    except TypeError as error:
+        raise CommandError(f"options of {shown_url(settings)}: {str(error).rpartition('() ')[2]}") from None
     return opened
+
+
+def _with_password(url: str, password: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return url if "@" in rest.partition("/")[0] else f"{scheme}://:{quote(password, safe='')}@{rest}"
 
 
 def _token_from(given: Given, settings: TransportSettings) -> Callable[[], str] | None:

@@ -48,6 +48,8 @@ class CachedSource(msgspec.Struct, frozen=True, array_like=True):
     """Epoch seconds."""
     files: Sequence[Stamp] = ()
     """What its operations were read from."""
+    skipped: Sequence[tuple[str, str]] = ()
+    """What of it could not be taken, a file or an operation, and why."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):

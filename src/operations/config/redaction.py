@@ -14,6 +14,8 @@ REDACTED = "[redacted]"
 _SECRET_NAME = re.compile(
     r"token|secret|passw|pwd|api[-_]?key|apikey|credential|auth|cookie|bearer|private|session", re.I
 )
+_SECRET_PARAMETER = re.compile(r"(.*[-_.])?(key|sig|signature|code)", re.I)
+"""Names that are secret in the query of an address, beside those that are everywhere."""
 _SECRET_TABLES = frozenset({"headers", "env", "security"})
 _PUBLIC = frozenset(
     {"type", "location", "header_name", "prefix", "token_url", "scopes", "client_id", "issuer", "scope"}
@@ -119,9 +121,12 @@ def _is_secret(key: tuple[str, ...]) -> bool:
 def _walk_text(text: str, hide: Hide) -> str:
     """A text that is no secret itself but may hold one: an address."""
     text = _USER_IN_URL.sub(lambda match: hide(match[0]), text)
-    return _QUERY.sub(
-        lambda match: f"{match[1]}{match[2]}={hide(match[3]) if _SECRET_NAME.search(match[2]) else match[3]}", text
-    )
+
+    def parameter(match: re.Match[str]) -> str:
+        is_secret = _SECRET_NAME.search(match[2]) or _SECRET_PARAMETER.fullmatch(match[2])
+        return f"{match[1]}{match[2]}={hide(match[3]) if is_secret else match[3]}"
+
+    return _QUERY.sub(parameter, text)
 
 
 def _walk_arguments(arguments: Iterable[str], hide: Hide) -> list[str]:
@@ -148,4 +153,6 @@ def _hide(text: str) -> str:
     if not names:
         return REDACTED
     rest = _VARIABLE.sub("", text)
+    if rest == ":":  # a name and a password, or a password alone, in an address
+        return _VARIABLE.sub(lambda match: f"${{{match[1]}}}", text)
     return f"{REDACTED} {' '.join(names)}" if rest.strip() not in ("", "Bearer", "Basic", "Token") else " ".join(names)

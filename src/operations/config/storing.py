@@ -32,6 +32,7 @@ _log = logging.getLogger("operations.config")
 
 _LARGEST_SPEC = 256 * 1024
 _MOST_BYTES = 64 * 1024 * 1024
+_MOST_SKIPPED = 100
 _CONFIG_SUFFIXES = (".toml", ".json")
 
 
@@ -144,6 +145,7 @@ def _sources(workspace: Workspace, before: Catalogue | None) -> list[CachedSourc
             problem=report.problem,
             opened_at=now if opened is not None else earlier.opened_at if earlier is not None else 0.0,
             files=[stamp(path) for path in opened.files] if opened is not None else earlier.files if earlier else (),
+            skipped=[(skip.path, skip.reason) for skip in report.skipped][:_MOST_SKIPPED],
         )
     return [source for name, source in known.items() if name in workspace.config.sources]
 

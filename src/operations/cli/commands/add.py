@@ -11,7 +11,7 @@ from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, TRANSPORT, CommandError
 from operations.cli.output import counted, write_json
 from operations.cli.terminal import paint, printable, write_text
-from operations.config import add_source, load_config
+from operations.config import add_source
 from operations.errors import CallError
 
 _NAME = Argument("NAME", "what to call the source; its operations are below it")
@@ -50,7 +50,7 @@ def run_py(given: Given) -> Any:
 
 
 async def _add(given: Given, table: dict[str, Any]) -> int:
-    from operations.cli.session import refresh_catalogue
+    from operations.cli.session import read_configuration, refresh_catalogue
     from operations.cli.status import spinning
 
     path = _target(given)
@@ -59,7 +59,7 @@ async def _add(given: Given, table: dict[str, Any]) -> int:
         write_text(f"{given.name} was added to {path}\n")
         return OK
     try:
-        config = load_config(path)
+        config = read_configuration(path)
     except CallError as error:
         hint = "ops ls --refresh opens it once that is mended"
         raise CommandError(f"{given.name} was added to {path}, but:\n  {error.message}", hint) from None

@@ -10,7 +10,7 @@ from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, OPERATION, CommandError
 from operations.cli.inputs import INPUT_FORMS, read_input, read_stdin
 from operations.cli.options import RESULT_OPTIONS, TRANSPORT_OPTIONS
-from operations.cli.output import Output
+from operations.cli.output import Output, require_place
 from operations.cli.snippets import without_secrets
 from operations.cli.status import StatusLine, bar, spinning
 from operations.context import OperationContext
@@ -31,6 +31,8 @@ async def _call(given: Given, stdin: bytes) -> int:
     from operations.cli.session import open_session
 
     output = Output(given)
+    if given.output is not None:
+        require_place(given.output)
     async with open_session(given, given.operation) as session:
         operation = session.find(given.operation)
         if operation.handler is None and operation.stream is not None:

@@ -12,7 +12,7 @@ _ops_complete() {
     local IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}" reply
     reply=$("${COMP_WORDS[0]}" __complete bash "$line" 2>/dev/null) || return 0
     COMPREPLY=($reply)
-    if [[ ${#COMPREPLY[@]} -gt 0 && ${COMPREPLY[0]} == *[=.] ]]; then
+    if [[ ${#COMPREPLY[@]} -gt 0 && ${COMPREPLY[0]} == *[=./] ]]; then
         compopt -o nospace 2>/dev/null
     fi
     if [[ ${COMPREPLY[0]} == __files__ ]]; then
@@ -35,7 +35,7 @@ _ops() {
     local -a open closed
     for line in $found; do
         [[ -z $line ]] && continue
-        if [[ $line == *[=.] ]]; then open+=("$line"); else closed+=("$line"); fi
+        if [[ $line == *[=./] ]]; then open+=("$line"); else closed+=("$line"); fi
     done
     (( ${#open} )) && compadd -S '' -- $open
     (( ${#closed} )) && compadd -- $closed

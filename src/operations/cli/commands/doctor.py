@@ -16,10 +16,10 @@ from operations.cli.arguments import Command, Given
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, TRANSPORT, USAGE
 from operations.cli.output import counted, duration, write_json
-from operations.cli.session import NO_CONFIG, config_path, refresh_catalogue
+from operations.cli.session import NO_CONFIG, config_path, read_configuration, refresh_catalogue
 from operations.cli.status import spinning
 from operations.cli.terminal import paint, printable, write_text
-from operations.config import Config, SourceReport, load_catalogue, load_config
+from operations.config import Config, SourceReport, load_catalogue
 from operations.config.settings import OpenAPISettings
 from operations.errors import CallError
 
@@ -59,7 +59,7 @@ async def _look(given: Given) -> int:
             findings.append(Finding("bad", "configuration", NO_CONFIG, "ops init makes one"))
             code = USAGE
         else:
-            config = load_config(path)
+            config = read_configuration(path)
             findings.append(Finding("ok", "configuration", str(path)))
     except CallError as error:
         findings.append(
@@ -120,6 +120,7 @@ async def _reach(address: tuple[str, str]) -> Finding:
     """Whether anybody listens where an API is called."""
     name, url = address
     parts = urlsplit(url)
+    url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # to be shown: without credentials
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
         async with asyncio.timeout(_REACH_WITHIN):
@@ -137,7 +138,7 @@ def _cache(config: Config, seconds: float) -> Finding:
     catalogue = load_catalogue(config.path)
     if catalogue is None:
         return Finding("note", "cache", "it cannot be written: every command opens the sources", "see XDG_CACHE_HOME")
-    return Finding("ok", "cache", f"{len(catalogue.entries)} operations, written in {duration(seconds)}")
+    return Finding("ok", "cache", f"{counted(len(catalogue.entries), 'operation')}, written in {duration(seconds)}")
 
 
 def _print(given: Given, findings: list[Finding]) -> None:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from operations.cli.arguments import Argument, Command, Given, Option
 from operations.cli.commands import SUMMARIES
-from operations.cli.failures import NOT_FOUND, OK, CommandError
+from operations.cli.failures import NOT_FOUND, OK, CommandError, tell
 from operations.cli.listing import as_data, read_listing
 from operations.cli.options import LISTING_OPTIONS
 from operations.cli.output import write_json
@@ -36,7 +36,8 @@ def run(given: Given) -> int:
         lines = tabbed(entries)
     write_text("".join(f"{line}\n" for line in lines))
     if not entries and not given.quiet:
-        write_text("No operations yet: ops add adds a source, ops init a first operation.\n")
+        more = "ops doctor says why" if listing.kinds else "ops add adds a source, ops init a first operation"
+        tell(f"No operations yet: {more}.")
     return OK
 
 

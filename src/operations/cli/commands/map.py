@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sys
@@ -23,7 +24,7 @@ from operations.cli.status import StatusLine, bar
 from operations.cli.terminal import is_terminal
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
-from operations.errors import CallError
+from operations.errors import CallError, ErrorCode
 from operations.wire import encode_json
 
 _FLUSH = 65_536
@@ -55,11 +56,15 @@ async def _map(given: Given) -> int:
             lines = Lines(descriptor)
             report = _Report(given, output, lines, size)
             outcomes = map_lines(call, lines, fixed, jobs=given.jobs, ordered=not given.unordered)
-            async with contextlib.aclosing(outcomes):
-                async for outcome in outcomes:
-                    await report.add(outcome)
-                    if given.fail_fast and report.failures:
-                        break
+            try:
+                async with contextlib.aclosing(outcomes):
+                    async for outcome in outcomes:
+                        await report.add(outcome)
+                        if given.fail_fast and report.failures:
+                            break
+            except asyncio.CancelledError:
+                await report.end()  # what was done is written, and how far it came is told
+                raise
             return await report.end()
 
 
@@ -87,9 +92,7 @@ class _Report:
             code = exit_code_for(outcome.result)
             if code != OK:
                 self._note(outcome.number, code, "the tool reported an error")
-            unordered = self._given.unordered
-            text = self._output.numbered(outcome.result, outcome.number) if unordered else self._line(outcome.result)
-            self._buffer += text
+            self._keep(outcome.number, outcome.result)
         self._status.update(self._progress())
         if len(self._buffer) > _FLUSH or time.perf_counter() - self._flushed > 0.1 or outcome.is_last_for_now:
             await self._flush()
@@ -108,8 +111,15 @@ class _Report:
             self._output.note(f"first failure: {self._first}")
         return OK if not failed else next(iter(self.failures)) if len(self.failures) == 1 else OPERATION
 
-    def _line(self, envelope: ResponseEnvelope[Any]) -> bytes:
-        return self._output.text_of(envelope, compact=True)
+    def _keep(self, number: int, envelope: ResponseEnvelope[Any]) -> None:
+        """Keep a result to be written; one that cannot be, be it for --jq, is the failure of its line alone."""
+        try:
+            if self._given.unordered:
+                self._buffer += self._output.numbered(envelope, number)
+            else:
+                self._buffer += self._output.text_of(envelope, compact=True)
+        except CommandError as error:
+            self._fail(number, CallError(ErrorCode.EXECUTION_ERROR, error.message))
 
     def _fail(self, number: int, error: CallError) -> None:
         self._note(number, exit_code_of(error), error.message.replace("\n", "; "))
