@@ -170,3 +170,63 @@ def test_a_terminal_of_another_encoding_and_words_that_are_no_text(project: Proj
     assert done.code == 2
     assert "Traceback" not in done.err
     assert "unexpected" not in done.err
+
+
+BLOCKING = '''
+import time
+from operations import operation
+
+@operation(id="late.block", type="query")
+def block(seconds: float = 60.0) -> str:
+    """Hold up its thread."""
+    time.sleep(seconds)
+    return "done"
+
+@operation(id="late.nan", type="query")
+async def nan() -> float:
+    """A number that JSON has no word for."""
+    return float("nan")
+
+@operation(id="late.mark")
+async def mark(path: str) -> str:
+    """Leave a mark."""
+    open(path, "w").close()
+    return path
+'''
+
+
+def test_a_thread_that_goes_on_holds_up_neither_deadline_nor_ctrl_c(project: Project) -> None:
+    project.write("other/late.py", BLOCKING)
+    # Each would take a minute, were the thread waited for.
+    assert project.run("call", "late.block", "--timeout", "0.2", timeout=30).code == 7
+    with project.terminal("call", "late.block") as terminal:
+        terminal.until("calling late.block")
+        terminal.press("\x03")
+        assert terminal.end(timeout=30) == 130
+    short = project.run("call", "late.block", "seconds=0.01")
+    assert short.data == "done"
+
+
+def test_a_result_that_json_cannot_carry_is_the_operations_failure(project: Project) -> None:
+    project.write("other/late.py", BLOCKING)
+    done = project.run("call", "late.nan")
+    assert done.code == 5
+    assert "the result cannot be written as JSON" in done.err
+    mapped = project.run("map", "late.nan", stdin="{}\n{}\n")
+    assert mapped.code == 5
+    assert [line["error"]["code"] for line in mapped.lines] == ["EXECUTION_ERROR"] * 2
+
+
+@pytest.mark.parametrize("place", ["no-such-folder/result", "shop"])
+def test_nothing_is_called_where_the_result_could_not_be_written(place: str, project: Project) -> None:
+    project.write("other/late.py", BLOCKING)
+    done = project.run("call", "late.mark", "path=mark", "-o", place)
+    assert done.code == 2
+    assert "--output: " in done.err
+    assert not (project.folder / "mark").exists()
+
+
+def test_a_jq_program_that_fails_for_a_line_fails_that_line(project: Project) -> None:
+    done = project.run("map", "shop.text", "--jq", "tonumber", stdin='{"text": "1"}\n{"text": "x"}\n{"text": "3"}\n')
+    assert done.code == 5
+    assert [each if isinstance(each, int) else each["line"] for each in done.lines] == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Completion: what is offered, in a real bash, without opening a source."""
+"""Completion: what is offered, in real shells (zsh and fish where they are installed), without opening a source."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import pytest
 from tests.cli.driving import Project
 
 pytestmark = pytest.mark.slow
+needs_zsh = pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed: its completion was not run")
+needs_fish = pytest.mark.skipif(
+    shutil.which("fish") is None, reason="fish is not installed: its completion was not run"
+)
 
 
 def offered(project: Project, line: str) -> list[str]:
@@ -35,7 +39,14 @@ def offered(project: Project, line: str) -> list[str]:
         ("ops call shop.quote item=tea c", ["count=", "colour="]),
         ("ops call shop.quote colour=", ["colour=red", "colour=blue"]),
         ("ops call shop.quote colour=b", ["colour=blue"]),
-        ("ops call shop.quote @", ["__files__"]),
+        ("ops call shop.quote @oper", ["@operations.toml"]),
+        ("ops call shop.quote @sho", ["@shop/"]),
+        ("ops call shop.quote item@shop/s", ["item@shop/selling.py"]),
+        ("ops call shop.quote item:=@oper", ["item:=@operations.toml"]),
+        ("ops call shop.quote item=a@oper", []),
+        ("ops call shop.send ", ["item=", "to.", "tags="]),
+        ("ops call shop.send to.", ["to.city=", "to.zip="]),
+        ("ops call shop.send to.city=Rome to.", ["to.zip="]),
         ("ops call shop.quote -o ", ["__files__"]),
         ("ops call no.such ", []),
         ("ops nonsense ", []),
@@ -90,6 +101,54 @@ def test_a_real_bash_completes_file_names(project: Project) -> None:
         bash.until("ready")
         bash.press("ops map x --input a_f\t")
         bash.until("--input a_file.json")
+
+
+def test_a_real_bash_completes_the_file_of_a_field(listed: Project) -> None:
+    with listed.terminal("--norc", "--noprofile", "-i", program=["bash"]) as bash:
+        bash.press("PS1='> '; source <(ops completion bash); echo rea''dy\n")
+        bash.until("ready")
+        bash.press("ops call shop.quote item@sh\t")
+        bash.until("item@shop/")
+        bash.press("se\t")
+        bash.until("item@shop/selling.py ")
+
+
+@needs_zsh
+@pytest.mark.parametrize("way", ["source <(ops completion zsh)", "ops completion zsh > f/_ops; compinit -u -D"])
+def test_a_real_zsh_completes(way: str, project: Project) -> None:
+    project.run("ls")
+    project.write("f/readme", "a folder of fpath")
+    with project.terminal("-f", "-i", program=["zsh"]) as zsh:
+        zsh.press("PS1='> '; fpath=($PWD/f $fpath); autoload -Uz compinit; compinit -u -D\n")
+        zsh.press(f"{way}; echo rea''dy\n")
+        zsh.until("ready")
+        typed = (
+            "ops cal\tshop.quo\tit\ttea col\tbl\t--jq .total > total; "
+            'ops call shop.text text@f/rea\t> text; ops call shop.send item="a b" to.ci\tRome --jq .item > item; exit\n'
+        )
+        zsh.press(typed)
+        assert zsh.end() == 0, zsh.shown
+    written = [(project.folder / name).read_text() for name in ("total", "text", "item")]
+    assert written == ["2.5\n", '"a folder of fpath"\n', '"a b"\n'], zsh.shown
+
+
+@needs_fish
+def test_a_real_fish_completes(listed: Project) -> None:
+    offers = {
+        "ops cal": ["call"],
+        "ops call shop.quo": ["shop.quote"],
+        "ops call shop.quote ": ["colour=", "count=", "item="],
+        "ops call shop.quote item='a b' colour=": ["colour=blue", "colour=red"],
+        "ops call shop.quote item@sh": ["item@shop/"],
+        "ops call shop.send to.c": ["to.city="],
+        "ops --config oper": ["operations.toml"],
+    }
+    quoted = [line.replace("'", "\\'") for line in offers]
+    asked = "; ".join(f"echo '>'; complete -C '{line}'" for line in quoted)
+    done = listed.run("--no-config", "-c", f"ops completion fish | source; {asked}", program=["fish"])
+    assert done.code == 0, done.err
+    answers = [sorted(each.split("\t")[0] for each in part.splitlines()) for part in done.out.split(">\n")[1:]]
+    assert dict(zip(offers, answers, strict=True)) == offers
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -79,6 +79,8 @@ SCHEMA: dict[str, Any] = {
         (["a.b=3"], {"a.b": 3}),
         (["X-Id:v=3"], {"X-Id:v": 3}),
         (['{"item": "tea"}', "count=2"], {"item": "tea", "count": 2}),
+        (['{"item": "tea", "count": 1}', "count=2"], {"item": "tea", "count": 2}),
+        (['{"address": {"city": "Rome"}}', "address.city=Oslo"], {"address": {"city": "Oslo"}}),
         (["tags:=[1]"], {"tags": [1]}),
     ],
 )
@@ -114,7 +116,10 @@ def test_files_and_stdin_are_read(tmp_path: Path) -> None:
         (["{}", "-"], "the whole input is given twice"),
         (["tags=a", "tags.b=c"], "has a value already that is no object"),
         ([".=3"], "is no key"),
-        (["-"], "stdin: malformed JSON"),
+        (["-"], "stdin is empty"),
+        (["address.city=Rome", "address.city=Oslo"], "address.city is given twice"),
+        (["item=@ada"], "ada: no such file or directory"),
+        (["item=\udcff"], "item: the value is not Unicode text"),
     ],
 )
 def test_a_mistake_is_told_with_what_to_do(words: list[str], message: str) -> None:

@@ -136,4 +136,37 @@ def test_an_empty_configuration_says_what_to_do(tmp_path: Path) -> None:
     project.write("operations.toml", "")
     done = project.run("ls")
     assert done.code == 0
-    assert "ops add" in done.out
+    assert done.out == ""
+    assert "ops add" in done.err
+
+
+def test_a_file_that_was_skipped_is_told_where_its_operations_are_missed(project: Project) -> None:
+    project.write("shop/broken.py", "def (")
+    for words in (["ls"], ["ls"], ["call", "shop.unheard", "a=1"]):
+        done = project.run(*words)
+        assert "broken.py was skipped: syntax error in line 1" in done.err
+        assert done.code == (0 if words == ["ls"] else 3)
+    assert project.run("ls", "--quiet").err == ""
+    assert "skipped" not in project.run("call", "shop.quote", "item=tea").err
+    project.write("shop/broken.py", "")
+    assert project.run("ls").err == ""
+
+
+def test_only_the_first_of_many_that_were_skipped_are_told(project: Project) -> None:
+    for number in range(7):
+        project.write(f"shop/broken{number}.py", "def (")
+    told = project.run("ls").err.splitlines()
+    assert len(told) == 4
+    assert "4 more were skipped: ops doctor lists them" in told[-1]
+
+
+@pytest.mark.parametrize("cache", ["/proc/no-such-folder", "/dev/null"])
+def test_what_cannot_be_cached_is_listed_all_the_same(cache: str, project: Project) -> None:
+    environment = {"XDG_CACHE_HOME": cache}
+    assert project.run("ls", env=environment).out == project.run("ls").out
+    assert project.run("search", "double", env=environment).out.startswith("other.double\t")
+    assert project.run("show", "shop.quote", "--json", env=environment).data["inputSchema"]["required"] == ["item"]
+    assert project.run("call", "shop.quote", "item=tea", env=environment).code == 0
+    project.environment.pop("HOME", None)
+    project.environment.pop("XDG_CACHE_HOME", None)
+    assert project.run("call", "shop.quote", "item=tea").code == 0

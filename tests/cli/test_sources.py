@@ -213,6 +213,37 @@ def test_secrets_are_never_printed(mixed: Project) -> None:
     assert not any(SECRET.encode() in content for content in cached)
 
 
+REPEATING = '''
+import os
+from operations import operation
+
+@operation(id="code.repeat", type="query")
+async def repeat() -> None:
+    """Fail with the secret."""
+    raise RuntimeError("the key " + os.environ["BUS_SECRET"] + " is wrong")
+'''
+
+
+def test_nor_when_others_repeat_them(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.environment["BUS_SECRET"] = SECRET
+    project.write("code/repeating.py", REPEATING)
+    project.write("api.json", '{"openapi": "3.1.0", "info": {"title": "a", "version": "1"}, "paths": {}}')
+    project.write(
+        "operations.toml",
+        '[sources.code]\npython = "./code"\n'
+        '[sources.said]\ncommand = "sh"\nargs = ["-c", "echo $KEY; echo $KEY >&2; exit 1"]\n'
+        'env = { KEY = "${BUS_SECRET}" }\n'
+        '[sources.api]\nopenapi = "./api.json"\n'
+        'base_url = "http://ada:${BUS_SECRET}@127.0.0.1:9/v1?key=${BUS_SECRET}"\n',
+    )
+    for words in (["doctor"], ["ls"], ["call", "code.repeat"], ["call", "said.anything"], ["config", "show"]):
+        for more in ([], ["--debug"]):
+            done = project.run(*words, *more)
+            assert SECRET not in done.out + done.err, (words, more)
+    assert "the key [redacted] is wrong" in project.run("call", "code.repeat").err
+
+
 @pytest.mark.parametrize(
     ("module", "extra", "operation"), [("mcp", "mcp", "text.count"), ("pyreqwest", "openapi", "items.photo")]
 )

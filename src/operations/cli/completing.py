@@ -38,8 +38,8 @@ def _split(line: str) -> list[str]:
 
 
 def _after_break(word: str, found: str) -> str:
-    """Bash ends a word at `=`, `:` and `@`, and wants only what follows."""
-    cut = max(word.rfind(sign) for sign in "=:@") + 1
+    """Bash ends a word at `=` and `:`, and before `@`, and wants only what follows."""
+    cut = max(word.rfind("=") + 1, word.rfind(":") + 1, word.rfind("@"))
     return found[cut:] if cut and found.startswith(word[:cut]) else found
 
 

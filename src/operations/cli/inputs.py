@@ -185,7 +185,7 @@ def _put(target: dict[str, Any], place: Place, value: Any, key: str, said: set[t
     before = holder.get(last)
     if isinstance(before, list) and isinstance(value, list):
         before.extend(value)
-    elif tuple(place) in said:
+    elif tuple(place) in said and _APPEND not in place:
         raise UsageError(f"{key} is given twice, and is no list")
     else:
         holder[last] = value

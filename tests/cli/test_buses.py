@@ -1,0 +1,105 @@
+"""`ops worker` and `ops call` over Redis and NATS, at the addresses and with the secrets of a configuration."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.driving import Project
+from tests.cli.test_processes import line_with, running
+from tests.nats_server import NatsServer, free_ports
+from tests.redis_servers import Server
+
+pytestmark = pytest.mark.slow
+SECRET = "s3cret-of-the-bus"
+
+
+@pytest.fixture(scope="module")
+def addresses() -> Iterator[dict[str, str]]:
+    """A Redis and a NATS server that want a secret: the table of a transport for each."""
+    redis = Server("redis", "--requirepass", SECRET).start()
+    nats = NatsServer(f'authorization {{ token: "{SECRET}" }}')
+    nats.start()
+    try:
+        yield {
+            "redis": f'url = "redis://:${{BUS_SECRET}}@127.0.0.1:{redis.port}"',
+            "redis, as a token": f'url = "redis://127.0.0.1:{redis.port}"\ntoken = "${{BUS_SECRET}}"',
+            "nats": f'url = "nats://127.0.0.1:{nats.port}"\ntoken = "${{BUS_SECRET}}"',
+        }
+    finally:
+        redis.kill()
+        nats.kill()
+
+
+def on_bus(project: Project, table: str, secret: str = SECRET) -> Project:
+    """A project with one transport, and the secret for it in the environment."""
+    config = project.folder / "operations.toml"
+    config.write_text(f"{config.read_text()}\n[transports.bus]\n{table}\n")
+    project.environment["BUS_SECRET"] = secret
+    return project
+
+
+@pytest.mark.parametrize("bus", ["redis", "redis, as a token", "nats"])
+def test_workers_and_calls_meet_on_a_bus(bus: str, addresses: dict[str, str], project: Project) -> None:
+    on_bus(project, addresses[bus])
+    with running(project, "worker", said="offering 11 operations") as (worker, _):
+        called = project.run("call", "shop.quote", "item=tea", "count=2", "--url", "bus")
+        assert called.code == 0, called.err
+        assert called.data["total"] == 5.0
+        assert "shop.quote\tquery\tbus\t" in project.run("ls", "--url", "bus").out
+        streamed = project.run("sub", "shop.ticks", "--limit", "3", "--url", "bus")
+        assert streamed.lines == [{"n": 0}, {"n": 1}, {"n": 2}]
+        mapped = project.run("map", "other.double", "--url", "bus", stdin='{"value": 1}\n{"value": 2}\n')
+        assert mapped.lines == [2.0, 4.0]
+        assert project.run("call", "shop.fail", "--url", "bus").code == 5
+        assert project.run("call", "shop.slow", "--timeout", "0.2", "--url", "bus").code == 7
+        missing = project.run("call", "shop.qoute", "--url", "bus")
+        assert missing.code == 3
+        assert "did you mean shop.quote" in missing.err
+        worker.send_signal(signal.SIGTERM)
+        line_with(worker, "stopping")
+        assert worker.wait(30) == 0
+    gone = project.run("call", "shop.quote", "item=tea", "--url", "bus")
+    assert gone.code == 6
+    assert "nobody offers operations at" in gone.err
+    assert "ops worker" in gone.err
+
+
+@pytest.mark.parametrize("bus", ["redis", "redis, as a token", "nats"])
+@pytest.mark.parametrize(
+    "words", [["worker"], ["call", "shop.quote", "--url", "bus", "--debug"]], ids=["worker", "call"]
+)
+def test_a_wrong_secret_is_refused_and_not_repeated(
+    bus: str, words: list[str], addresses: dict[str, str], project: Project
+) -> None:
+    on_bus(project, addresses[bus], secret="not-the-s3cret-word")
+    done = project.run(*words)
+    assert done.code == 4
+    assert "refused the connection" in done.err
+    assert "not-the-s3cret-word" not in done.out + done.err
+
+
+@pytest.mark.parametrize("scheme", ["redis", "nats", "ws"])
+def test_where_nobody_listens_that_is_told(scheme: str, project: Project) -> None:
+    url = f"{scheme}://127.0.0.1:{free_ports(1)[0]}/"
+    done = project.run("call", "shop.quote", "--url", url)
+    assert done.code == 6
+    assert f"{url} cannot be reached: connection refused" in done.err
+    with running(project, "worker", "--url", url, said="connecting") as (worker, _):
+        assert "connection refused; trying again" in line_with(worker, "cannot be reached")
+
+
+def test_a_host_that_is_not_known_is_named(project: Project) -> None:
+    done = project.run("call", "shop.quote", "--url", "redis://no-such-host.invalid")
+    assert done.code == 6
+    assert "there is no host no-such-host.invalid" in done.err
+
+
+def test_options_that_a_transport_does_not_take_are_told(addresses: dict[str, str], project: Project) -> None:
+    on_bus(project, f"{addresses['redis']}\noptions = {{ heartbaet = 1 }}")
+    done = project.run("call", "shop.quote", "--url", "bus")
+    assert done.code == 2
+    assert "heartbaet" in done.err
+    assert SECRET not in done.err
