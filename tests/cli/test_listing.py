@@ -170,3 +170,28 @@ def test_what_cannot_be_cached_is_listed_all_the_same(cache: str, project: Proje
     project.environment.pop("HOME", None)
     project.environment.pop("XDG_CACHE_HOME", None)
     assert project.run("call", "shop.quote", "item=tea").code == 0
+
+
+def test_a_listing_that_is_terminated_closes_what_it_was_opening(project: Project) -> None:
+    ended = project.folder / "ended"
+    script = f"trap 'touch {ended}; exit 0' TERM; echo started >&2; read line; touch {ended}"
+    project.write("operations.toml", f'[sources.slow]\ncommand = \'sh\'\nargs = [\'-c\', """{script}"""]\n')
+    process = project.start("ls", "--debug")
+    assert process.stderr is not None
+    assert process.stdout is not None
+    with process.stderr, process.stdout:
+        while b"slow: started" not in process.stderr.readline():
+            assert process.poll() is None
+        process.terminate()
+        assert process.wait(30) == 143
+    assert ended.exists()
+
+
+def test_defaults_are_shown_as_they_are_typed(project: Project) -> None:
+    project.write(
+        "other/defaults.py",
+        "from operations import operation\n\n\n@operation(id='other.defaults', type='query')\n"
+        "def defaults(text: str = '', flag: bool = False, name: str = 'tea') -> int:\n    return 1\n",
+    )
+    shown = [line.split() for line in project.run("show", "other.defaults").out.splitlines()]
+    assert [line[-1] for line in shown if line[:1] in (["text"], ["flag"], ["name"])] == ['[""]', "[false]", "[tea]"]

@@ -11,6 +11,7 @@ from operations.cli.terminal import paint, printable
 from operations.errors import CallError, ErrorCode
 
 OK, USAGE, NOT_FOUND, DENIED, OPERATION, TRANSPORT, DEADLINE, INTERRUPTED = 0, 2, 3, 4, 5, 6, 7, 130
+TERMINATED = 128 + 15
 
 _CODES: dict[str, int] = {
     ErrorCode.VALIDATION_ERROR: USAGE,
@@ -42,6 +43,10 @@ def redacted(text: str) -> str:
     for hide in _hiding:
         text = hide(text)
     return text
+
+
+class Terminated(Exception):  # noqa: N818  # not an error: somebody asked for it
+    """SIGTERM ended the command, once what it had open was closed."""
 
 
 class CommandError(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from operations.catalogue import unknown_operation
 from operations.cli.arguments import Given
 from operations.cli.failures import CommandError, tell_skipped, warn
 from operations.cli.fields import Fields
+from operations.cli.running import run
 from operations.config.cache import Catalogue, CatalogueEntry, load_catalogue
 from operations.spec import OperationSpec
 
@@ -33,7 +33,7 @@ class Listing(NamedTuple):
 def read_listing(given: Given) -> Listing:
     """What there is; sources that changed since they were last opened, or never were, are opened once."""
     if given.url is not None:
-        return asyncio.run(_remote(given))
+        return run(_remote(given))
     from operations.cli.session import require_config_path
 
     path = require_config_path(given)
@@ -42,10 +42,10 @@ def read_listing(given: Given) -> Listing:
         return _cached(given, catalogue)
     if given.cached:
         raise CommandError("nothing is cached for this configuration", "ops ls without --cached opens its sources")
-    listing = asyncio.run(_refresh(given, None if catalogue is None else list(catalogue.stale)))
+    listing = run(_refresh(given, None if catalogue is None else list(catalogue.stale)))
     catalogue = load_catalogue(path) if listing is None else None
     if catalogue is None:
-        return listing or asyncio.run(_open_all(given))
+        return listing or run(_open_all(given))
     return _cached(given, catalogue)
 
 

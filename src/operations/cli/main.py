@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from operations.cli import terminal
 from operations.cli.arguments import COMMON, Command, Given, UsageError, parse, suggestion
 from operations.cli.commands import SUMMARIES, find_command
-from operations.cli.failures import INTERRUPTED, OK, redacted, report, tell
+from operations.cli.failures import INTERRUPTED, OK, TERMINATED, Terminated, redacted, report, tell
 
 _THREADS_WITHIN = 0.2
 
@@ -30,6 +30,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
+    except Terminated:
+        return TERMINATED
     except BrokenPipeError:
         # The reader has what it wanted. Nothing more is written, the flush at the interpreter's end included.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

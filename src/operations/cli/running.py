@@ -7,10 +7,11 @@ import contextlib
 import logging
 import signal
 from collections.abc import Awaitable
+from typing import TypeVar
 
 from operations.cli import failures
 
-_TERMINATED = 128 + signal.SIGTERM
+T = TypeVar("T")
 
 
 class _Notes(logging.Handler):
@@ -42,12 +43,12 @@ def show_log(*, quiet: bool, debug: bool) -> None:
     logger.propagate = False
 
 
-def run(outcome: Awaitable[int]) -> int:
-    """Run to the end; the exit code. Raises KeyboardInterrupt when Ctrl-C ended it."""
+def run(outcome: Awaitable[T]) -> T:
+    """Run to the end; what comes of it. Raises KeyboardInterrupt when Ctrl-C ended it, Terminated for SIGTERM."""
     return asyncio.run(_until_done(outcome))
 
 
-async def _until_done(outcome: Awaitable[int]) -> int:
+async def _until_done(outcome: Awaitable[T]) -> T:
     task = asyncio.ensure_future(outcome)
     terminated = False
 
@@ -63,5 +64,5 @@ async def _until_done(outcome: Awaitable[int]) -> int:
         return await task
     except asyncio.CancelledError:
         if terminated:
-            return _TERMINATED
+            raise failures.Terminated from None
         raise

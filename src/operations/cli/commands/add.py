@@ -8,7 +8,7 @@ from typing import Any
 
 from operations.cli.arguments import Argument, Command, Given, Option, UsageError
 from operations.cli.commands import SUMMARIES
-from operations.cli.failures import OK, TRANSPORT, CommandError
+from operations.cli.failures import OK, TRANSPORT, CommandError, tell_skipped
 from operations.cli.output import counted, write_json
 from operations.cli.terminal import paint, printable, write_text
 from operations.config import add_source
@@ -66,8 +66,18 @@ async def _add(given: Given, table: dict[str, Any]) -> int:
     async with spinning(f"opening {given.name}", quiet=given.quiet) as line:
         workspace = await refresh_catalogue(config, None, line)
     report = next(report for report in workspace.reports if report.name == given.name)
+    if not given.quiet:
+        tell_skipped([(skip.path, skip.reason) for skip in report.skipped])
     if given.json:
-        write_json({"config": str(path), "source": given.name, "state": report.state, "operations": report.operations})
+        write_json(
+            {
+                "config": str(path),
+                "source": given.name,
+                "state": report.state,
+                "operations": report.operations,
+                "problem": report.problem,
+            }
+        )
     elif report.state == "ready":
         count = counted(report.operations, "operation")
         write_text(

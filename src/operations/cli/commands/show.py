@@ -20,6 +20,7 @@ from operations.cli.snippets import curl_command, python_code, shell_command, wi
 from operations.cli.terminal import columns, one_line, paint, paint_json, printable, write_text
 from operations.config.cache import CatalogueEntry
 from operations.schema import Schema, from_schema
+from operations.wire import encode_json
 
 
 class Shown(msgspec.Struct):
@@ -156,7 +157,10 @@ def _about(fields: Fields, name: str) -> str:
     nodes = fields.at([name])
     text = next((str(node["description"]) for node in nodes if node.get("description")), "")
     default = next((node["default"] for node in nodes if node.get("default") is not None), None)
-    return text if default is None else f"{text} [{default}]".strip()
+    if default is None:
+        return text
+    shown = default if isinstance(default, str) and default else encode_json(default).decode()
+    return f"{text} [{shown}]".strip()
 
 
 COMMAND = Command(
