@@ -91,6 +91,19 @@ def test_where_nobody_listens_that_is_told(scheme: str, project: Project) -> Non
         assert "connection refused; trying again" in line_with(worker, "cannot be reached")
 
 
+def test_a_worker_tells_when_it_was_cut_off_and_is_back(project: Project) -> None:
+    server = NatsServer().start()
+    try:
+        with running(project, "worker", "--url", server.url, said="offering") as (worker, _):
+            server.kill()
+            assert "trying to come back" in line_with(worker, "cut off")
+            server.start()
+            line_with(worker, "connected again")
+            assert project.run("call", "shop.quote", "item=tea", "--url", server.url).code == 0
+    finally:
+        server.kill()
+
+
 def test_a_host_that_is_not_known_is_named(project: Project) -> None:
     done = project.run("call", "shop.quote", "--url", "redis://no-such-host.invalid")
     assert done.code == 6

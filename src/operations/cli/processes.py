@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from operations.calls import from_call, serve_registry
@@ -50,7 +50,12 @@ async def serve_until(
     """Serve a registry until told to stop; says what the other side refused."""
     serving = serve_registry(registry, transport, concurrency=given.concurrency, grace=given.grace, pool=pool)
     refused: Mapping[str, str] = {}
-    async with serving as handler:
+
+    def lost(reason: str) -> None:
+        say(given, f"cut off: {reason}; trying to come back")
+
+    async with serving as handler, AsyncExitStack() as stack:
+        stack.callback(transport.watch(lambda: say(given, "connected again"), lost))
         say(given, f"offering {counted(len(registry), 'operation')}; Ctrl-C ends")
         while not told.is_set():
             await _wait(told, _LOOK_EVERY)

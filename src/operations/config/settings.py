@@ -180,7 +180,9 @@ class TransportSettings(Settings, frozen=True, kw_only=True):
     """A bus of the call protocol."""
 
     url: Annotated[Text, Meta(description="`memory:`, `ws://…`, `wss://…`, `redis://…` or `nats://…`.")]
-    token: Annotated[str | None, Meta(description="Shown to the hub or the broker.")] = None
+    token: Annotated[
+        str | None, Meta(description="Shown to the hub or the broker; a Redis takes it as its password.")
+    ] = None
     options: Annotated[dict[str, Any], Meta(description="Keyword arguments of the transport.")] = {}
 
 
