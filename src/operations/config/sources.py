@@ -64,7 +64,7 @@ def choose_kind(checker: Checker, table: Any, key: Key) -> type[AnySource] | Non
     if advice.startswith("; did"):
         checker.report((*key, strange[0]), f"the key is not known{advice}")
     else:
-        checker.report(key, f"what kind of source it is, one of {', '.join(KINDS)} tells, and none is there")
+        checker.report(key, f"no key says what kind of source it is: one of {', '.join(KINDS)} is wanted")
     return None
 
 
