@@ -140,7 +140,7 @@ def test_the_table_of_a_project_file(tmp_path: Path) -> None:
         ("sources = 1", "1: sources: a table of sources by name is wanted"),
         (
             "# a\n[sources.a]\nallow = ['x']",
-            "2: sources.a: what kind of source it is, one of python, command, url, openapi",
+            "2: sources.a: no key says what kind of source it is: one of python, command, url, openapi",
         ),
         ("[sources.a]\npython = 'x'\nopenapi = 'y'", "1: sources.a: python and openapi are of different kinds"),
         ("[sources.a]\npython = 'x'\n\ntimeot = 3", "4: sources.a.timeot: the key is not known; did you mean"),
