@@ -56,6 +56,10 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     http2: bool = False
 
 
+Whole = tuple[dict[str, str], bytes]
+"""Headers by name, in lower case and each once, and a whole body."""
+
+
 class HTTPResponse(Protocol):
     """The head of a response, and its body in decoded pieces as they arrive."""
 
@@ -76,6 +80,13 @@ class HTTPResponse(Protocol):
 
     async def close(self) -> None:
         """Let the connection go; one whose body was not read to its end is dropped."""
+
+
+class ReadyResponse(HTTPResponse, Protocol):
+    """A response that may be there as a whole as soon as its head is; a client need not give such ones."""
+
+    def whole(self) -> Whole | None:
+        """Headers and body, where nothing is left to wait for and no header came twice or is a cookie."""
 
 
 class HTTPClient(Protocol):

@@ -62,6 +62,11 @@ class Lanes(Generic[T]):
             if self._left <= 0:
                 return None
             self._left -= 1
+            roomy = self._roomy.get(place)
+            if roomy and roomy[-1].share == 1:  # the usual case of `_pick`, in fewer steps
+                lane = roomy.pop()
+                lane.users = 1
+                return lane
             return self._pick(place)
 
     async def wait(self, place: str) -> Lane[T]:

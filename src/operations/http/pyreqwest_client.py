@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import DetailedPyreqwestError, PyreqwestError, RequestTimeoutError
@@ -20,8 +20,9 @@ from pyreqwest.proxy import ProxyBuilder
 from pyreqwest.request import StreamRequest
 
 from operations.errors import CallError, ErrorCode
-from operations.http.client import ClientOptions, HTTPRequest, HTTPResponse
+from operations.http.client import ClientOptions, HTTPRequest, HTTPResponse, Whole
 from operations.http.lanes import Lane, Lanes
+from operations.http.parking import park_at_exit, parked
 from operations.http.rules import (
     check_method_and_headers,
     failure,
@@ -65,8 +66,9 @@ class PyreqwestClient:
 
     def send(self, request: HTTPRequest) -> AbstractAsyncContextManager[HTTPResponse]:
         """Send the request on entering the block, and let its connection go on leaving it."""
-        if self._closed:
-            raise failure(request, "the client is closed", executed="no")
+        if self._closed or parked.is_set():
+            reason = "the client is closed" if self._closed else "the process is ending"
+            raise failure(request, reason, executed="no")
         lanes = self._streams if request.stream else self._calls
         return _Exchange(lanes, request, self._options)
 
@@ -102,8 +104,8 @@ class _Exchange:
     """One request and its response: entering sends it, leaving lets it go; the body is read once, by itself."""
 
     __slots__ = (
-        *("_ended", "_lane", "_lanes", "_options", "_reader", "_request", "_stream", "_upload"),
-        *("headers", "status", "url"),
+        *("_ended", "_head", "_headers", "_lane", "_lanes", "_options", "_piece", "_request", "_stream", "_upload"),
+        *("status", "url"),
     )
 
     def __init__(self, lanes: Lanes[Client], request: HTTPRequest, options: ClientOptions) -> None:
@@ -114,6 +116,9 @@ class _Exchange:
         # Held here alone: a cancelled task that somebody keeps would keep it too, and with it idle connections.
         self._stream: StreamRequest | None = None
         self._upload: _Upload | None = None
+        self._piece: bytes | None = None
+        """The beginning of the body, where it came along with the head and was not given out yet."""
+        self._headers: Sequence[tuple[str, str]] | None = None
         self._ended = False
         self.url = request.url
 
@@ -127,28 +132,58 @@ class _Exchange:
         self._lane = lane
         task = asyncio.current_task()
         cancelled = task.cancelling() if task else 0
+        piece = None
         try:
-            if body is not None and not isinstance(body, bytes):
+            if not (body is None or isinstance(body, bytes)):
                 self._upload = _Upload(request)
-            self._stream = _prepare(lane.client, request, timeout, self._upload)
-            # Without `stream`, the request carries its timeout into Rust, which costs less than a timer of ours.
-            sending = self._stream.__aenter__()
-            head = await (within(timeout, sending) if request.stream else sending)
-        except (PyreqwestError, CallError) as error:
-            self._let_go()
-            raise (error if isinstance(error, CallError) else _failed(request, error)) from None
-        except BaseException as error:
-            self._let_go(patience=(self._options.connect_timeout or 60.0) + 1)
-            if isinstance(error, ExpiredError):
-                raise failure(request, "no answer in time", executed="unknown", code=ErrorCode.TIMEOUT) from None
-            raise
+            self._stream = stream = _prepare(lane.client, request, timeout, self._upload)
+            if request.stream:
+                head = await within(timeout, stream.__aenter__())
+            else:
+                # The request carries its timeout into Rust, which costs less than a timer of ours. As much of the body
+                # as one piece holds has been read when the head is given: this does not wait.
+                head = await stream.__aenter__()
+                piece = await head.body_reader.read(_PIECE)
+        except BaseException as error:  # noqa: BLE001  # every way a request can end is translated in one place
+            raise self._given_up(error) from None
         if task and task.cancelling() > cancelled:  # which pyreqwest swallows when the result is just there
             await self.close()
             raise asyncio.CancelledError
-        self._reader = head.body_reader
+        self._head = head
         self.status = head.status
-        self.headers = _read_headers(head.headers)
+        if not request.stream:
+            self._piece = b"" if piece is None else bytes(piece)
+            # A piece that is not full is the last one: most bodies come in one step.
+            if len(self._piece) < _PIECE:
+                self._ended = True
+                if self._upload is None:
+                    self._lane = self._stream = None
+                    self._lanes.release(lane)
         return self
+
+    @property
+    def headers(self) -> Sequence[tuple[str, str]]:
+        """The headers as they came."""
+        if self._headers is None:
+            self._headers = _read_headers(self._head.headers)
+        return self._headers
+
+    def whole(self) -> Whole | None:
+        """Headers and body, where all of the body is here and no header needs care."""
+        if self._piece is None or not self._ended or self._lane is not None:
+            return None
+        headers = _by_name(self._head.headers)
+        return None if headers is None else (headers, self._piece)
+
+    def _given_up(self, error: BaseException) -> BaseException:
+        """Let go of a request that got no answer; the error to raise."""
+        if isinstance(error, (PyreqwestError, CallError)):
+            self._let_go()
+            return error if isinstance(error, CallError) else _failed(self._request, error)
+        self._let_go(patience=(self._options.connect_timeout or 60.0) + 1)
+        if isinstance(error, ExpiredError):
+            return failure(self._request, "no answer in time", executed="unknown", code=ErrorCode.TIMEOUT)
+        return error
 
     async def _wait(self, place: str, timeout: float | None) -> tuple[Lane[Client], float | None]:
         """A lane when it is this request's turn, and the time that is left then."""
@@ -161,12 +196,9 @@ class _Exchange:
         return lane, None if timeout is None else timeout - (time.monotonic() - began)
 
     async def __aexit__(self, *_: object) -> None:
-        lane = self._lane
-        if self._upload is not None or not self._ended:
+        if self._lane is not None:
             await self.close()
-        elif lane is not None:
-            self._lane = self._stream = None
-            self._lanes.release(lane)
+        self._forget()
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body, decoded, once."""
@@ -176,6 +208,9 @@ class _Exchange:
         return self
 
     async def __anext__(self) -> bytes:
+        piece, self._piece = self._piece, None
+        if piece:
+            return piece
         if self._ended:
             raise StopAsyncIteration
         if self._stream is None:
@@ -183,12 +218,12 @@ class _Exchange:
         task = asyncio.current_task()
         cancelled = task.cancelling() if task else 0
         try:
+            reader = self._head.body_reader
             if self._request.stream:
-                chunk = await self._reader.read_chunk()
+                chunk = await reader.read_chunk()
                 self._ended = chunk is None
             else:
-                # A piece that is not full is the last one: most bodies come in one step.
-                chunk = await self._reader.read(_PIECE)
+                chunk = await reader.read(_PIECE)
                 self._ended = chunk is None or len(chunk) < _PIECE
             if task and task.cancelling() > cancelled:
                 raise asyncio.CancelledError
@@ -205,6 +240,7 @@ class _Exchange:
     async def close(self) -> None:
         """Let the connection go; one whose body was not read to its end is dropped."""
         stream, self._stream = self._stream, None
+        self._forget()
         try:
             if self._upload is not None:
                 self._upload.stop()
@@ -212,6 +248,12 @@ class _Exchange:
                 await stream.__aexit__(None, None, None)
         finally:
             self._let_go()
+
+    def _forget(self) -> None:
+        """A body that was not read before the end is not read after it."""
+        if self._piece is not None:
+            self._piece = None
+            self._ended = False
 
     def _let_go(self, *, patience: float | None = None) -> None:
         lane, self._lane, self._stream = self._lane, None, None
@@ -291,6 +333,18 @@ def _read_headers(headers: HeaderMap) -> Sequence[tuple[str, str]]:
     return once if len(once) == len(folded) else list(headers.items())
 
 
+def _by_name(headers: HeaderMap) -> dict[str, str] | None:
+    """The headers by name, where each came once and none is a cookie."""
+    try:
+        folded = headers.dict_multi_value()
+    except ValueError:
+        return None
+    for value in folded.values():
+        if type(value) is not str:
+            return None
+    return None if "set-cookie" in folded else cast("dict[str, str]", folded)
+
+
 def _readable_headers(headers: HeaderMap) -> Iterator[tuple[str, str]]:
     rest = headers.copy()
     for name in headers:
@@ -321,8 +375,10 @@ def _place(url: str) -> str:
 
 
 def _build(options: ClientOptions, place: str, mark: int, read_timeout: float | None) -> Client:
+    park_at_exit()
     builder = (
         ClientBuilder()
+        .runtime_multithreaded(False)  # one thread, which can be parked
         .user_agent(user_agent())
         .follow_redirects(False)
         .referer(False)

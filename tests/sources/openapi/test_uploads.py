@@ -246,7 +246,7 @@ async def test_a_dry_run_names_the_files(registry: OperationRegistry, photo: Pat
 
 
 CLIENT = """
-import asyncio, os, sys
+import asyncio, sys
 from pathlib import Path
 from operations import OperationRegistry
 from operations.sources.openapi import HTTPServiceConfig, from_openapi
@@ -266,7 +266,6 @@ async def main(url, path):
     await operations.close()
 
 asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
-os._exit(0)  # pyreqwest's thread may abort a busy machine's interpreter that is just ending
 """
 
 

@@ -141,7 +141,7 @@ class HTTPCallOptions(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, metadata: Mapping[str, Any]) -> HTTPCallOptions:
         """The options in a context's metadata, or none."""
         options = metadata.get("http")
-        return options if isinstance(options, cls) else _DEFAULT
+        return options if isinstance(options, cls) else NO_OPTIONS
 
 
-_DEFAULT = HTTPCallOptions()
+NO_OPTIONS = HTTPCallOptions()

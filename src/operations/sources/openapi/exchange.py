@@ -50,25 +50,28 @@ class Sent:
         return self._held.__aexit__(None, None, None)
 
 
+First = Sent | CallError
+
+
 class Exchange:
     """Sends requests of one service."""
 
     def __init__(self, client: HTTPClient, config: HTTPServiceConfig) -> None:
-        self._client = client
+        self.client = client
         self._config = config
-        self._hooked = config.on_request is not None or config.on_response is not None
 
-    async def send(self, outgoing: Outgoing) -> Sent:
-        """The answer to a request, after redirects and retries; the caller closes it."""
+    async def send(self, outgoing: Outgoing, first: First | None = None) -> Sent:
+        """The answer to a request, after redirects and retries; the caller closes it.
+
+        `first` is what the first attempt came to, where it was made already.
+        """
         attempt = 1
         while True:
             try:
                 request = self._request(outgoing)
-                if self._hooked:
-                    sent = await self._send_one(request)
-                else:
-                    held = self._client.send(request)
-                    sent = Sent(await held.__aenter__(), held)
+                if isinstance(first, CallError):
+                    raise first
+                sent = await self._send_one(request) if first is None else first
                 if sent.response.status in _REDIRECTS:
                     sent = await self._follow(outgoing, request, sent)
             except CallError as error:
@@ -82,6 +85,7 @@ class Exchange:
                 if delay is None:
                     return sent
                 await sent.close()
+            first = None
             await asyncio.sleep(delay)
             attempt += 1
 
@@ -107,7 +111,7 @@ class Exchange:
         if config.on_request is not None:
             changed = config.on_request(request)
             request = (await changed if inspect.isawaitable(changed) else changed) or request
-        held = self._client.send(request)
+        held = self.client.send(request)
         sent = Sent(await held.__aenter__(), held)
         if config.on_response is not None:
             try:

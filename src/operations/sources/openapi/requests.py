@@ -9,6 +9,7 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 import msgspec
 
 from operations.errors import CallError, ErrorCode
+from operations.http import HTTPRequest
 from operations.sources.openapi.auth import NOBODY, Credentials
 from operations.sources.openapi.bodies import Body
 from operations.sources.openapi.config import HTTPCallOptions, HTTPServiceConfig
@@ -78,6 +79,17 @@ class RequestBuilder:
         plain = template.plan.body is None and not {"header", "cookie"} & self._keys.keys()
         self._same_headers = tuple(self._fixed_headers(self.accept)) if plain else None
         """The headers of every call that asks for nothing of its own, where no input makes any."""
+
+    def plain_request(self, input: Mapping[str, Any], timeout: float) -> HTTPRequest | None:
+        """The request for an input that needs no care, to be sent without credentials; None where it needs any."""
+        if self._shortcut is None or self._same_headers is None or self._base is None:
+            return None
+        filled = self._shortcut.fill(input)
+        if filled is None:
+            return None
+        path, query = filled
+        url = f"{self._base}{path}?{query}" if query else f"{self._base}{path}"
+        return HTTPRequest(method=self.template.method, url=url, headers=self._same_headers, timeout=timeout)
 
     def build(self, input: Mapping[str, Any], options: HTTPCallOptions, accept: str) -> PreparedRequest:
         """The request for an input; raises `VALIDATION_ERROR` for one that cannot be sent safely."""

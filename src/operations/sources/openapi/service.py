@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 from urllib.parse import urljoin
@@ -15,14 +15,14 @@ import msgspec
 from operations.context import OperationContext
 from operations.envelope import HTTPResponseMeta, ResponseEnvelope, SSEEvent, local_envelope
 from operations.errors import CallError, ErrorCode
-from operations.http import ClientOptions, HTTPClient, HTTPResponse, default_client, read_body
+from operations.http import ClientOptions, HTTPClient, HTTPResponse, Whole, default_client, read_body
 from operations.sources.openapi import swagger2
 from operations.sources.openapi.auth import NOBODY, Authenticator, Credentials
 from operations.sources.openapi.caching import ValidatorCache
-from operations.sources.openapi.config import HTTPCallOptions, HTTPServiceConfig
+from operations.sources.openapi.config import NO_OPTIONS, HTTPCallOptions, HTTPServiceConfig
 from operations.sources.openapi.documents import Documents
 from operations.sources.openapi.download import download
-from operations.sources.openapi.exchange import Exchange, Outgoing, Sent
+from operations.sources.openapi.exchange import Exchange, First, Outgoing, Sent
 from operations.sources.openapi.media import is_stream
 from operations.sources.openapi.requests import PreparedRequest, RequestBuilder, base_url, origin
 from operations.sources.openapi.responses import header, make_error, read_data, read_meta
@@ -53,6 +53,8 @@ class HTTPService:
         self._exchange: Exchange | None = None
         self._authenticator: Authenticator | None = None
         self._cache = ValidatorCache() if config.cache else None
+        self._plain = not (config.cache or config.auth or config.on_request or config.on_response)
+        """Whether nothing is to be done about a call but to make it."""
         document = documents.root.value
         root: Any = swagger2.servers(document) if "swagger" in document else document.get("servers")
         servers = [server for server in root if isinstance(server, Mapping)] if isinstance(root, list) else []
@@ -84,9 +86,54 @@ class HTTPService:
         if client is not None:
             await client.close()
 
-    async def call(self, builder: RequestBuilder, input: Any, context: OperationContext) -> Any:
+    def call(self, builder: RequestBuilder, input: Any, context: OperationContext) -> Awaitable[Any]:
         """Make one call: its envelope, or a `CallError` with all that the answer said."""
         options = HTTPCallOptions.of(context.metadata)
+        if options is NO_OPTIONS and self._plain:
+            return self._call_plainly(builder, input, context)
+        return self._call(builder, input, context, options)
+
+    async def _call_plainly(self, builder: RequestBuilder, input: Any, context: OperationContext) -> Any:
+        """The short way, for a call of no particular wishes that is answered at once; else the long way takes over."""
+        timeout = self.config.timeout
+        if context.deadline is not None:
+            timeout = min(timeout, context.deadline / 1000 - time.time())
+        request = builder.plain_request(input, timeout) if timeout > 0 else None
+        if request is None:
+            return await self._call(builder, input, context, NO_OPTIONS)
+        held = (self._exchange or self._sender()).client.send(request)
+        try:
+            response = await held.__aenter__()
+        except CallError as error:
+            return await self._call(builder, input, context, NO_OPTIONS, error)
+        envelope = self._ready(response)
+        return envelope or await self._call(builder, input, context, NO_OPTIONS, Sent(response, held))
+
+    def _ready(self, response: HTTPResponse) -> ResponseEnvelope[Any] | None:
+        """The envelope of a plain success that is here as a whole, so that its connection is free already."""
+        status = response.status
+        ready: Callable[[], Whole | None] | None = getattr(response, "whole", None)
+        whole = ready() if ready is not None and 200 <= status < 300 else None
+        if whole is None:
+            return None
+        headers, body = whole
+        content_type = headers.get("content-type", "")
+        if (
+            len(body) > self.config.limits.response_bytes
+            or is_stream(content_type)
+            or status in self.config.retry.statuses
+        ):
+            return None
+        return ResponseEnvelope(read_data(content_type, body), HTTPResponseMeta(status, headers, content_type))
+
+    async def _call(
+        self,
+        builder: RequestBuilder,
+        input: Any,
+        context: OperationContext,
+        options: HTTPCallOptions,
+        first: First | None = None,
+    ) -> Any:
         template = builder.template
         prepared = builder.build(input, options, builder.accept)
         if options.url is not None:
@@ -101,7 +148,8 @@ class HTTPService:
             kept = None if cache is None else cache.find(prepared, credentials)
             extra = () if kept is None else kept.conditions()
             outgoing = self._outgoing(prepared, credentials, options, context, extra=extra)
-            sent = await (self._exchange or self._sender()).send(outgoing)
+            sent = await (self._exchange or self._sender()).send(outgoing, first)
+            first = None
             response = sent.response
             try:
                 if response.status == 401 and attempt < 2 and self._may_renew(credentials, prepared):

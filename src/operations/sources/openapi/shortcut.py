@@ -17,10 +17,12 @@ _NAME = re.compile(r"[A-Za-z0-9_.~-]+")
 class Shortcut:
     """Fills a path and a query whose parameters are all written the default way."""
 
-    __slots__ = ("_path", "_query")
+    __slots__ = ("_path", "_query", "_start")
 
-    def __init__(self, path: list[tuple[str, str]], query: list[tuple[str, str]]) -> None:
+    def __init__(self, start: str, path: list[tuple[str, str]], query: list[tuple[str, str]]) -> None:
+        self._start = start
         self._path = path
+        """The key of each place, and the text after it."""
         self._query = query
 
     @classmethod
@@ -38,31 +40,25 @@ class Shortcut:
         pieces = _PLACE.split(template.path)
         if not all(_LITERAL.fullmatch(piece) for piece in pieces[::2]) or not keys.keys() >= set(pieces[1::2]):
             return None
-        return cls(
-            [(text, keys.get(name, "")) for text, name in zip(pieces[::2], [*pieces[1::2], ""], strict=True)], query
-        )
+        places = [(keys[name], text) for name, text in zip(pieces[1::2], pieces[2::2], strict=True)]
+        return cls(pieces[0], places, query)
 
     def fill(self, input: Mapping[str, Any]) -> tuple[str, str] | None:
         """Path and query; None where a value needs the long way."""
-        written: list[str] = []
-        for text, key in self._path:
-            written.append(text)
-            if key:
-                value = input.get(key)
-                if not (type(value) is int or (type(value) is str and value.isalnum() and value.isascii())):
-                    return None
-                written.append(str(value))
-        path = "".join(written)
-        if not self._query:
-            return path, ""
-        written = []
+        path = self._start
+        for key, text in self._path:
+            value = input.get(key)
+            if not (type(value) is int or (type(value) is str and value.isalnum() and value.isascii())):
+                return None
+            path = f"{path}{value}{text}"
+        query = ""
         for key, name in self._query:
             if key in input:
                 value = input[key]
                 if not (type(value) is int or (type(value) is str and value.isalnum() and value.isascii())):
                     return None
-                written.append(f"{name}{value}")
-        return path, "&".join(written)
+                query = f"{query}&{name}{value}" if query else f"{name}{value}"
+        return path, query
 
 
 def _is_plain(parameter: Parameter) -> bool:
