@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import asyncio, atexit, ctypes, sys
 
-# What is registered first runs last: the process tells that the interpreter goes next, and then stays for a while without one.
+# What is registered first runs last: the process tells that the interpreter goes next, and stays a while without one.
 atexit.register(lambda: print("ending", flush=True))
 libc = ctypes.CDLL(None)
 libc["__cxa_atexit"](libc.sleep, 2, None)

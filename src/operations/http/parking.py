@@ -14,7 +14,7 @@ import os
 from asyncio import events
 from contextlib import suppress
 from threading import Event, Lock
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from pyreqwest.client import Client, ClientBuilder
 
@@ -51,7 +51,7 @@ def _park() -> None:
 def _waits(client: Client, trap: _Trap) -> bool:
     """Start a request that the trap is told the end of; whether it did not end before anyone could wait for it."""
     before = events._get_running_loop()
-    events._set_running_loop(trap)
+    events._set_running_loop(cast(asyncio.AbstractEventLoop, trap))
     try:
         trap.waiting = client.get("http://127.0.0.1/").build().send()
         with suppress(Exception):
@@ -62,8 +62,8 @@ def _waits(client: Client, trap: _Trap) -> bool:
         events._set_running_loop(before)
 
 
-class _Trap(asyncio.AbstractEventLoop):
-    """An event loop that nobody who tells it anything gets out of."""
+class _Trap:
+    """As much of an event loop as a request needs, which nobody who tells it anything gets out of."""
 
     def __init__(self) -> None:
         self.waiting: Any = None
@@ -74,9 +74,9 @@ class _Trap(asyncio.AbstractEventLoop):
 
     def create_future(self) -> asyncio.Future[Any]:
         """What the request waits for."""
-        return asyncio.Future(loop=self)
+        return asyncio.Future(loop=cast(asyncio.AbstractEventLoop, self))
 
-    def call_soon_threadsafe(self, *_: object, **__: object) -> NoReturn:  # type: ignore[override]
+    def call_soon_threadsafe(self, *_: object, **__: object) -> NoReturn:
         """Keep the thread that calls it."""
         parked.set()
         never = Lock()
