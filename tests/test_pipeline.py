@@ -194,7 +194,7 @@ def test_a_warning_comes_again_after_a_while_with_its_count(caplog: pytest.LogCa
 def test_the_count_is_bounded() -> None:
     mismatches = Mismatches(capacity=10)
     mismatches.report("a.b", [problem(f"/{'x' * n}") for n in range(100)])
-    assert len(mismatches.counts()) == 10
+    assert 5 <= len(mismatches.counts()) <= 10
 
 
 def test_ten_thousand_bad_members_of_a_map_write_few_lines(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from operations.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope, detect_envelope, local_envelope
 from operations.errors import CallError, ErrorCode
+from operations.recent import Recent
 from operations.schema import Policy, Problem, format_value_errors
 from operations.spec import Operation
 
@@ -27,7 +28,7 @@ class Mismatches:
     def __init__(self, *, every: float = 60.0, capacity: int = 10_000) -> None:
         self._every = every
         self._capacity = capacity
-        self._seen: dict[tuple[str, str], _Place] = {}
+        self._seen: Recent[tuple[str, str], _Place] = Recent(max(1, capacity // 2))
         self._spread: dict[tuple[str, str], set[str]] = {}
 
     def report(self, operation_id: str, problems: Iterable[Problem]) -> None:
@@ -56,12 +57,10 @@ class Mismatches:
 
     def _add(self, key: tuple[str, str], problem: Problem, count: int) -> None:
         now = time.monotonic()
-        place = self._seen.pop(key, None) or _Place()
+        place = self._seen.get(key) or _Place()
         place.count += count
         place.unsaid += count
         self._seen[key] = place
-        if len(self._seen) > self._capacity:
-            del self._seen[next(iter(self._seen))]
         if len(self._spread) > self._capacity:
             self._spread.clear()
         if place.said is None or now - place.said >= self._every:

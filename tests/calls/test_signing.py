@@ -20,11 +20,11 @@ from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.authentication import JWTTokens
 from operations.calls.codec import JSON
 from operations.calls.events import CallRequested
-from operations.calls.recent import Recent
 from operations.calls.signing import Session, SignedTransport, SigningSecret
 from operations.pubsub import Capabilities, Transport, Undelivered, nats
 from operations.pubsub.memory import MemoryTransport
 from operations.pubsub.redis import RedisTransport
+from operations.recent import Recent
 from operations.testing import error_of
 from tests import nats_server, redis_servers
 

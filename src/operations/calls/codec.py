@@ -11,6 +11,7 @@ from operations.calls.events import NULL, CallRequested, CallResponded, Event, H
 from operations.envelope import LocalResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.wire import (
+    PLAIN,
     decode_json,
     decode_msgpack,
     encode_json,
@@ -132,11 +133,14 @@ class Codec:
         if type(meta) is not LocalResponseMeta:
             payload.output = self.raw(envelope.to_dict())
             return self.encode(event)
+        data = envelope.data
         try:
-            payload.output = _LocalOutput(self._mark(envelope.data), meta)  # type: ignore[assignment]
+            marked = data if type(data) in PLAIN else self._mark(data)
+            # What needs no marks is written as it is.
+            payload.output = envelope if marked is data else _LocalOutput(marked, meta)  # type: ignore[assignment]
             return self.encode(event)
         except _UNWRITABLE:
-            payload.output = _LocalOutput(self.raw(envelope.data), meta)  # type: ignore[assignment]
+            payload.output = _LocalOutput(self.raw(data), meta)  # type: ignore[assignment]
             return self.encode(event)
 
     def read_envelope(self, output: Any) -> ResponseEnvelope[Any]:

@@ -9,10 +9,10 @@ import msgspec
 from operations.calls.codec import Codec, codec_of
 from operations.calls.endpoint import Endpoint
 from operations.calls.events import CallRequested
-from operations.calls.recent import Recent
 from operations.calls.running import RunningCall
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import Delivery
+from operations.recent import Recent
 
 MOST_DELIVERIES = 3
 """How many workers may die over a request before it is set aside."""
@@ -28,7 +28,7 @@ class Intake:
         self._endpoint = endpoint
         self._start = start
         self._held: dict[str, RunningDurable] = {}
-        self._finished: Recent[None] = Recent(_REMEMBERED)
+        self._finished: Recent[str, None] = Recent(_REMEMBERED)
 
     def take(self, message: bytes, delivery: Delivery) -> None:
         """Run a stored request, unless it was run here, cannot be read, or was too much for too many workers."""

@@ -17,7 +17,7 @@ from typing import Any
 
 _enter = asyncio.tasks._enter_task
 _leave = asyncio.tasks._leave_task
-_current = asyncio.tasks.current_task
+_current: dict[asyncio.AbstractEventLoop, asyncio.Task[Any]] = getattr(asyncio.tasks, "_current_tasks", {})
 _EAGER = sys.version_info >= (3, 12)
 
 
@@ -89,7 +89,7 @@ class Starter:
         shell, context = self._shell, self._context
         # What the first step starts in turn must not find this spare.
         self._spare = None
-        current = _current(loop)
+        current = _current.get(loop)
         if current is not None:
             _leave(loop, current)
         _enter(loop, task)

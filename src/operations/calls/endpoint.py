@@ -30,9 +30,9 @@ from operations.calls.events import (
     WorkerGone,
 )
 from operations.calls.failures import failed_event
-from operations.calls.recent import Recent
 from operations.errors import CallError
 from operations.pubsub import Receive, Stop, Transport
+from operations.recent import Recent
 
 _log = logging.getLogger("operations")
 WORKERS = "workers"
@@ -122,7 +122,7 @@ class Endpoint:
         self.new_worker = itertools.count(1).__next__
         self._counter = itertools.count(1)
         self._issued = 0
-        self._unanswered: Recent[None] = Recent(_REMEMBERED)
+        self._unanswered: Recent[str, None] = Recent(_REMEMBERED)
         self._stops: dict[str, tuple[Stop, int]] = {}
         self._is_pipe = transport.capabilities.identity == "hub"
         self.hear(f"inbox.{self.peer}")
@@ -164,7 +164,7 @@ class Endpoint:
     def receive(self, message: bytes, expected: tuple[type[Event], ...] | None = None) -> None:
         """Hand a message to whom it is for; whatever is in it, this never raises."""
         try:
-            codec = codec_of(message)
+            codec = JSON if message[:1] == b"{" else codec_of(message)
             try:
                 event = codec.decode(message)
             except UNREADABLE:
@@ -172,6 +172,8 @@ class Endpoint:
                 return
             if expected is not None and not isinstance(event, expected):
                 self.counters.foreign += 1
+            elif isinstance(event, CallRequested):
+                self._request(event, codec)
             elif isinstance(event, CallResponded) and (waiting := self.waiting.get(event.id)) is not None:
                 waiting.responded(event, codec, len(message))
             else:
@@ -216,9 +218,7 @@ class Endpoint:
             self.send_error(header.id, error, JSON)
 
     def _dispatch(self, event: Event, codec: Codec) -> None:
-        if isinstance(event, CallRequested):
-            self._request(event, codec)
-        elif isinstance(event, CallResponded):
+        if isinstance(event, CallResponded):
             self._note_unexpected(event.id)
         elif isinstance(event, CallCredit):
             running = self.running.get(event.id)

@@ -21,7 +21,6 @@ from operations.calls.events import CallRequested, Requested
 from operations.calls.failures import unavailable
 from operations.calls.pending import PendingRequestMap
 from operations.calls.presence import Announcer
-from operations.calls.recent import Recent
 from operations.calls.running import RunningCall, RunningStream
 from operations.calls.workplace import Entrant
 from operations.context import NO_ENV, Env, Identity, OperationContext
@@ -29,6 +28,7 @@ from operations.env import build_env
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError
 from operations.pubsub import Delivery, DurableTransport, Stop, Transport
+from operations.recent import Recent
 from operations.registry import OperationRegistry
 from operations.spec import Operation, OperationType
 
@@ -73,7 +73,7 @@ class CallHandler:
         self._running: dict[str, RunningCall] = {}
         self._unaccepted: dict[str, RunningCall] = {}
         self._sweep: asyncio.TimerHandle | None = None
-        self._seen: Recent[int] = Recent(_REMEMBERED)
+        self._seen: Recent[str, int] = Recent(_REMEMBERED)
         self._idle: asyncio.Future[None] | None = None
         self._stops: dict[str, list[Stop]] = {}
         self._intake = Intake(self.endpoint, self._taken)

@@ -15,11 +15,11 @@ from operations.calls.authentication import Authenticator, Principal
 from operations.calls.codec import CODECS, JSON, UNREADABLE, Codec, codec_of
 from operations.calls.counters import Counters
 from operations.calls.events import VERSION, Header, HubHello, HubWelcome, Welcome
-from operations.calls.recent import Recent
 from operations.calls.routing import Router, Session
 from operations.context import Identity
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
 from operations.pubsub.websocket import HEARTBEAT_SECONDS, MAX_PAYLOAD, Connection, Listener, serve
+from operations.recent import Recent
 
 _HELLO_WITHIN = 5.0
 _SHORTEST_NAME = 16
@@ -51,7 +51,7 @@ class Hub:
         self._tls = tls
         self._listener: Listener | None = None
         self._spokes: set[SpokeSession] = set()
-        self._owners: Recent[str] = Recent(_REMEMBERED)
+        self._owners: Recent[str, str] = Recent(_REMEMBERED)
         self._numbers = itertools.count(1)
 
     @property

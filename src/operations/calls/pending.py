@@ -168,7 +168,8 @@ class PendingRequestMap:
             if bucket is not None:
                 bucket.discard(waiting)
             endpoint.forget(request_id, answered=answered)
-            waiting.stop_resending()
+            if waiting.timer is not None:
+                waiting.timer.cancel()  # it is over, and not sent again
 
     def _require_store(self, operation_id: str) -> None:
         if not self._transport.capabilities.durable:
@@ -283,7 +284,8 @@ class _PendingCall(msgspec.Struct, eq=False):
     _wait: bool
     _attempts: int = 0
     _risked: bool = False
-    _timer: asyncio.TimerHandle | None = None
+    timer: asyncio.TimerHandle | None = None
+    """When it is sent again, if it is."""
     worker: str | None = None
     since: float = 0.0
 
@@ -322,8 +324,8 @@ class _PendingCall(msgspec.Struct, eq=False):
 
     def regained(self) -> None:
         """The transport is back: what may be sent again is."""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
         self._attempts += 1
         self.send()
 
@@ -358,23 +360,18 @@ class _PendingCall(msgspec.Struct, eq=False):
     def _resend_later(self) -> None:
         delay = min(_LONGEST_RETRY, _RETRY_SECONDS * 2**self._attempts)
         self._attempts += 1
-        self._timer = asyncio.get_running_loop().call_later(delay, self.send)
+        self.timer = asyncio.get_running_loop().call_later(delay, self.send)
 
     def send(self) -> None:
         """Send the request, or send it again."""
         if self._future.done():
             return
+        endpoint = self._endpoint
         if self._attempts:
             self.worker = None
             self.since = asyncio.get_running_loop().time()
             self._message = self._codec.renumber(self._message, self._attempts)
-        endpoint = self._endpoint
         endpoint.transport.send(endpoint.request_address(self.operation_id), self._message, self.undelivered)
-
-    def stop_resending(self) -> None:
-        """It is over: it is not sent again."""
-        if self._timer is not None:
-            self._timer.cancel()
 
     def tell_worker(self, reason: str) -> None:
         """Tell whoever runs it that nobody waits, unless it has ended."""

@@ -26,9 +26,9 @@ from operations.calls.events import (
     WorkerRegistered,
 )
 from operations.calls.failures import failed_event, too_large, unavailable
-from operations.calls.recent import Recent
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
+from operations.recent import Recent
 from operations.spec import OperationSpec
 
 _log = logging.getLogger("operations")
@@ -93,7 +93,7 @@ class Router:
         self.sessions: dict[str, Session] = {}
         self.offers: dict[str, Offer] = {}
         self.namespaces: dict[str, int] = {}
-        self._lost: Recent[None] = Recent(_REMEMBERED)
+        self._lost: Recent[str, None] = Recent(_REMEMBERED)
         self.counters = Counters(lambda: sum(len(session.calls) for session in self.sessions.values()))
 
     def join(self, session: Session) -> None:

@@ -146,7 +146,9 @@ class RunningCall(msgspec.Struct, eq=False):
 
     def _execute(self) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         operation, registry = self._operation, self._handler.registry
-        input = self._codec.read(self._event.payload.input)
+        input: Any = self._event.payload.input
+        if type(input) is msgspec.Raw:
+            input = self._codec.read(input)
         if not operation.wants_context and not registry.has_interceptors:
             return registry.execute_found(operation, input)  # nobody would look at the context
         return registry.execute_found(operation, input, self._make_context())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 _LENGTH = struct.Struct(">I")
 
@@ -16,6 +16,17 @@ def join(messages: Sequence[bytes]) -> bytes:
     for message in messages:
         parts += (_LENGTH.pack(len(message)), message)
     return b"".join(parts)
+
+
+def batches(messages: Sequence[bytes], most: int) -> Iterator[bytes]:
+    """The same messages in their order as few as fit in `most` bytes each; one that is larger goes alone."""
+    start, size = 0, 1
+    for number, message in enumerate(messages):
+        size += _LENGTH.size + len(message)
+        if size > most and number > start:
+            yield join(messages[start:number])
+            start, size = number, 1 + _LENGTH.size + len(message)
+    yield join(messages[start:])
 
 
 def split(batch: bytes) -> Sequence[bytes]:

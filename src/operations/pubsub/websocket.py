@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import require_extra
-from operations.pubsub.framing import join, split
+from operations.pubsub.framing import batches, split
 
 try:
     import picows
@@ -113,20 +113,10 @@ class Connection(picows.WSListener):
             for message in outbox:
                 self._write(message)
         else:
-            self._write_batches(outbox)
+            for frame in batches(outbox, _BATCH_BYTES):
+                self._write(frame)
         if self._transport.underlying_transport.get_write_buffer_size() > _MOST_UNSENT:
             self.abort("the peer reads too slowly")
-
-    def _write_batches(self, messages: list[bytes]) -> None:
-        batch: list[bytes] = []
-        size = 0
-        for message in messages:
-            if batch and size + len(message) > _BATCH_BYTES:
-                self._write(join(batch))
-                batch, size = [], 0
-            batch.append(message)
-            size += len(message)
-        self._write(join(batch))
 
     def _write(self, frame: bytes) -> None:
         kind = picows.WSMsgType.TEXT if frame[:1] == b"{" else picows.WSMsgType.BINARY

@@ -63,6 +63,11 @@ class Connection(asyncio.Protocol):
         """How many PINGs the server has not answered."""
         return len(self._pongs)
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self._outbox)
+
     def before_write(self, call: Callable[[], None]) -> None:
         """Have `call` add to each write what belongs at its end."""
         self._before_write = call
@@ -70,6 +75,10 @@ class Connection(asyncio.Protocol):
     def send(self, data: bytes) -> None:
         """Send together with whatever else this turn of the loop sends, or what is being read brings about."""
         self._outbox.append(data)
+        self.expect_write()
+
+    def expect_write(self) -> None:
+        """See to it that there is a write at the end of this turn of the loop, or of what is being read."""
         if not self._scheduled and not self._reading:
             self._scheduled = True
             self._loop.call_soon(self.flush)
@@ -81,11 +90,12 @@ class Connection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Write what was sent."""
+        if self._before_write is not None and self.is_open:
+            self._scheduled = True  # what is added now goes with this write
+            self._before_write()
         self._scheduled = False
         if not self._outbox or not self.is_open:
             return
-        if self._before_write is not None:
-            self._before_write()
         outbox, self._outbox = self._outbox, []
         self._transport.write(outbox[0] if len(outbox) == 1 else b"".join(outbox))
         if self._transport.get_write_buffer_size() > _MOST_UNSENT:
@@ -162,7 +172,7 @@ class Connection(asyncio.Protocol):
             self.abort(f"the server speaks no NATS: {error}")
         finally:
             self._reading = False
-        if self._outbox and not self._scheduled:
+        if not self._scheduled:
             self.flush()
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import Capabilities, Receive, Refused, Stop, Take, Undelivered
+from operations.pubsub.framing import batches, split
 from operations.pubsub.nats.connection import Connection, open_connection
 from operations.pubsub.nats.jetstream import Queues
 from operations.pubsub.nats.receipts import Receipts
@@ -28,6 +29,7 @@ HEARTBEAT_SECONDS = 2.0
 _LOST_AFTER = 3
 _MOST_ADDRESSES = 8_192
 _MOST_KEPT = 4 << 20
+_BATCH_BYTES = 128 << 10
 _NO_RESPONDERS = 503
 _HARMLESS = ("inbox.", "peer.", "control.")
 
@@ -97,6 +99,8 @@ class NatsTransport:
         self.receipts = Receipts(inbox)
         """The replies that this end waits for."""
         self.subscribe(inbox + b".*", full=self._replied)
+        self._answers: dict[bytes, list[bytes]] = {}
+        """What this turn sends to inboxes: all that goes to one of them goes as one message."""
         self._kept: list[tuple[bytes, bytes]] = []
         self._kept_bytes = 0
         self._watchers: list[tuple[Callable[[], None], Callable[[str], None]]] = []
@@ -138,14 +142,23 @@ class NatsTransport:
         connection = self._connection
         if connection is None or subject is None or len(message) > connection.info.max_payload:
             self._not_sent(address, subject, message, undelivered)
-        elif undelivered is None:
-            connection.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
-        else:
+        elif undelivered is not None:
             reply = self.receipts.expect(subject, undelivered)
             connection.send(b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(message), message))
+        elif address.startswith("inbox."):
+            answers = self._answers.get(subject)
+            if answers is None:
+                self._answers[subject] = [message]
+                connection.expect_write()
+            else:
+                answers.append(message)
+        else:
+            connection.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive what is sent to `address`; the listeners of one group, on all machines, share it."""
+        if address.startswith("inbox."):
+            receive = _splitting(receive)
         return self.subscribe(self._subjects.filter(address), group or "", receive)
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
@@ -172,6 +185,7 @@ class NatsTransport:
     async def flush(self) -> None:
         """Return once the server has processed what was sent so far, and what it sent before has been received."""
         if self._connection is not None:
+            self._put_answers(self._connection)
             with contextlib.suppress(CallError):
                 await self._connection.processed()
 
@@ -211,15 +225,18 @@ class NatsTransport:
             undelivered(self._explain(address, subject, message))
         elif self._connection is None and subject is not None and address.startswith(_HARMLESS):
             # An answer or an abort that comes late is dropped by who gets it; one that never comes is waited for.
-            if self._kept_bytes + len(message) <= _MOST_KEPT:
-                self._kept.append((subject, message))
-                self._kept_bytes += len(message)
-            else:
-                self.dropped += 1
+            self._keep(subject, message)
         else:
             self.dropped += 1
             if self._connection is not None:
                 _log.warning("a message was not sent: %s", self._explain(address, subject, message))
+
+    def _keep(self, subject: bytes, message: bytes) -> None:
+        if self._kept_bytes + len(message) <= _MOST_KEPT:
+            self._kept.append((subject, message))
+            self._kept_bytes += len(message)
+        else:
+            self.dropped += 1
 
     def _explain(self, address: str, subject: bytes | None, message: bytes) -> str:
         if subject is None:
@@ -308,7 +325,7 @@ class NatsTransport:
                 self._attach(connection, subscription)
         self._connection = connection
         self.reconnects += 1
-        connection.before_write(self._ask_for_receipts)
+        connection.before_write(functools.partial(self._complete_write, connection))
         kept, self._kept, self._kept_bytes = self._kept, [], 0
         for subject, message in kept:
             connection.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
@@ -317,12 +334,21 @@ class NatsTransport:
         for up, _ in list(self._watchers):
             up()
 
-    def _ask_for_receipts(self) -> None:
-        """End a write with a PING where somebody wants to hear that nobody got a message: its PONG means they did."""
-        connection = self._connection
+    def _complete_write(self, connection: Connection) -> None:
+        """End a write with the answers of this turn, and with a PING where somebody wants to hear of messages that
+        nobody got: its PONG means that somebody did."""
+        if self._answers:
+            self._put_answers(connection)
         self.receipts.written()
-        if connection is not None and self.receipts.is_waiting and not connection.unanswered:
+        if connection.is_writing and self.receipts.is_waiting and not connection.unanswered:
             connection.ping(self.receipts.seal())
+
+    def _put_answers(self, connection: Connection) -> None:
+        answers, self._answers = self._answers, {}
+        most = min(_BATCH_BYTES, connection.info.max_payload)
+        for subject, messages in answers.items():
+            for message in batches(messages, most):
+                connection.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
 
     def _beat(self) -> None:
         connection = self._connection
@@ -362,6 +388,10 @@ class NatsTransport:
             return
         self._connection = None
         self._why_down = reason
+        answers, self._answers = self._answers, {}
+        for subject, messages in answers.items():
+            for message in messages:
+                self._keep(subject, message)
         if self._pulse is not None:
             self._pulse.cancel()
         self.receipts.lost(f"there is no connection to the NATS server: {reason}")
@@ -370,3 +400,13 @@ class NatsTransport:
             down(reason)
         if not self._closing.is_set():
             _log.info("the connection to NATS was lost: %s", reason)
+
+
+def _splitting(receive: Receive) -> Receive:
+    """Receive the messages that came as one each by itself."""
+
+    def split_up(message: bytes) -> None:
+        for each in split(message):
+            receive(each)
+
+    return split_up

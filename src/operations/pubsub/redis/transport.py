@@ -18,7 +18,7 @@ import msgspec
 
 from operations.errors import CallError
 from operations.pubsub import Capabilities, Receive, Refused, Stop, Take, Undelivered
-from operations.pubsub.framing import join, split
+from operations.pubsub.framing import batches, split
 from operations.pubsub.redis.address import parse_address
 from operations.pubsub.redis.connection import Reply, ReplyError, pack
 from operations.pubsub.redis.life import Life
@@ -33,7 +33,6 @@ HEARTBEAT_SECONDS = 2.0
 MAX_PAYLOAD = 16 << 20
 """The largest message by default; Redis cuts off a listener for whom more than 32 MB wait."""
 _BATCH_BYTES = 128 << 10
-_BATCH_MESSAGES = 64
 _MOST_PUSHED = 256
 _MOST_HELD = 32
 _MOST_KEPT = 16 << 20
@@ -200,15 +199,8 @@ class RedisTransport:
     def _publish(self, life: Life, address: str, messages: _Sent) -> None:
         again = address.startswith("inbox.")
         channel = self.names.channel(address)
-        batch: list[bytes] = []
-        size = 0
-        for message, _ in messages:
-            if batch and (size + len(message) > _BATCH_BYTES or len(batch) >= _BATCH_MESSAGES):
-                life.main.put(pack(b"PUBLISH", channel, join(batch)), again=again)
-                batch, size = [], 0
-            batch.append(message)
-            size += len(message)
-        life.main.put(pack(b"PUBLISH", channel, join(batch)), again=again)
+        for batch in batches([message for message, _ in messages], _BATCH_BYTES):
+            life.main.put(pack(b"PUBLISH", channel, batch), again=again)
 
     def _keep(self, publication: bytes) -> None:
         """Keep an answer for the next connection: whoever waits for it may still be there, and drops a second one."""

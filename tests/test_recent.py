@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from operations.calls.recent import Recent
+from operations.recent import Recent
 
 
 def test_the_latest_are_remembered_and_the_oldest_forgotten() -> None:
-    recent: Recent[int] = Recent(100)
+    recent: Recent[str, int] = Recent(100)
     for number in range(1_000):
         recent[str(number)] = number
         assert recent[str(number)] == number
@@ -16,8 +16,17 @@ def test_the_latest_are_remembered_and_the_oldest_forgotten() -> None:
 
 
 def test_a_newer_value_replaces_an_older_one() -> None:
-    recent: Recent[int] = Recent(2)
+    recent: Recent[str, int] = Recent(2)
     for value in range(5):
         recent["a"] = value
         assert recent["a"] == value
         recent[f"b{value}"] = 0
+
+
+def test_what_is_listed_is_what_is_remembered_once_each() -> None:
+    recent: Recent[str, int] = Recent(2)
+    for key, value in (("a", 1), ("b", 2), ("a", 3)):
+        recent[key] = value
+    assert dict(recent.items()) == {"a": 3, "b": 2}
+    assert recent.get("b") == 2
+    assert recent.get("c") is None

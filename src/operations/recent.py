@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-class Recent(Generic[T]):
+class Recent(Generic[K, T]):
     """Remembers at least the last `least` keys and their values, and at most twice as many.
 
     Two dictionaries that take turns: taking the oldest out of one, key by key, would search past every key that was
@@ -18,19 +20,28 @@ class Recent(Generic[T]):
 
     def __init__(self, least: int) -> None:
         self._least = least
-        self._newer: dict[str, T] = {}
-        self._older: dict[str, T] = {}
+        self._newer: dict[K, T] = {}
+        self._older: dict[K, T] = {}
 
-    def __contains__(self, key: str) -> bool:
+    def __contains__(self, key: K) -> bool:
         return key in self._newer or key in self._older
 
     def __len__(self) -> int:
         return len(self._newer) + len(self._older)
 
-    def __setitem__(self, key: str, value: T) -> None:
+    def __setitem__(self, key: K, value: T) -> None:
         self._newer[key] = value
         if len(self._newer) >= self._least:
             self._older, self._newer = self._newer, {}
 
-    def __getitem__(self, key: str) -> T:
+    def __getitem__(self, key: K) -> T:
         return self._newer[key] if key in self._newer else self._older[key]
+
+    def get(self, key: K) -> T | None:
+        """The value of a key, if it is remembered."""
+        value = self._newer.get(key)
+        return self._older.get(key) if value is None else value
+
+    def items(self) -> Iterator[tuple[K, T]]:
+        """Every key that is remembered, the oldest first, with its latest value."""
+        yield from (self._older | self._newer).items()
