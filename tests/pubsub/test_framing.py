@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operations.pubsub.framing import batches, join, split
+from operations.pubsub.framing import batches, join, shares, split
 
 MESSAGES = st.lists(st.binary(min_size=1, max_size=40).filter(lambda message: message[0] != 0), min_size=1)
 
@@ -26,3 +26,11 @@ def test_a_message_alone_stays_as_it_is() -> None:
 @pytest.mark.parametrize("cut", [1, 3, 6])
 def test_what_is_cut_short_is_one_unreadable_message(cut: int) -> None:
     assert split(join([b"first", b"second"])[:-cut]) == [b"first", b"\0"]
+
+
+@given(MESSAGES, st.integers(1, 200))
+def test_a_burst_is_shared_by_eight_at_least_and_eight_go_together_at_most(messages: list[bytes], most: int) -> None:
+    cut = list(shares(messages, most))
+    assert [message for share in cut for message in messages[share]] == messages
+    assert len(cut) >= min(len(messages), 8)
+    assert all(share.stop - share.start <= 8 for share in cut)

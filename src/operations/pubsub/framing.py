@@ -6,6 +6,8 @@ import struct
 from collections.abc import Iterator, Sequence
 
 _LENGTH = struct.Struct(">I")
+_FEWEST_SHARES = 8
+_LARGEST_SHARE = 8
 
 
 def join(messages: Sequence[bytes]) -> bytes:
@@ -20,13 +22,23 @@ def join(messages: Sequence[bytes]) -> bytes:
 
 def batches(messages: Sequence[bytes], most: int) -> Iterator[bytes]:
     """The same messages in their order as few as fit in `most` bytes each; one that is larger goes alone."""
+    for share in _cut(messages, most, len(messages)):
+        yield join(messages[share])
+
+
+def shares(messages: Sequence[bytes], most: int) -> Iterator[slice]:
+    """Which messages go together to one of those who share the work: few enough that each gets some of a burst."""
+    return _cut(messages, most, max(1, min(_LARGEST_SHARE, len(messages) // _FEWEST_SHARES)))
+
+
+def _cut(messages: Sequence[bytes], most_bytes: int, most: int) -> Iterator[slice]:
     start, size = 0, 1
     for number, message in enumerate(messages):
         size += _LENGTH.size + len(message)
-        if size > most and number > start:
-            yield join(messages[start:number])
+        if number > start and (size > most_bytes or number - start >= most):
+            yield slice(start, number)
             start, size = number, 1 + _LENGTH.size + len(message)
-    yield join(messages[start:])
+    yield slice(start, len(messages))
 
 
 def split(batch: bytes) -> Sequence[bytes]:

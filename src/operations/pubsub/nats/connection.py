@@ -92,7 +92,10 @@ class Connection(asyncio.Protocol):
         """Write what was sent."""
         if self._before_write is not None and self.is_open:
             self._scheduled = True  # what is added now goes with this write
-            self._before_write()
+            try:
+                self._before_write()
+            finally:
+                self._scheduled = False
         self._scheduled = False
         if not self._outbox or not self.is_open:
             return

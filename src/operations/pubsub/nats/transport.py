@@ -16,7 +16,7 @@ import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import Capabilities, Receive, Refused, Stop, Take, Undelivered
-from operations.pubsub.framing import batches, split
+from operations.pubsub.framing import batches, join, shares, split
 from operations.pubsub.nats.connection import Connection, open_connection
 from operations.pubsub.nats.jetstream import Queues
 from operations.pubsub.nats.receipts import Receipts
@@ -32,6 +32,8 @@ _MOST_KEPT = 4 << 20
 _BATCH_BYTES = 128 << 10
 _NO_RESPONDERS = 503
 _HARMLESS = ("inbox.", "peer.", "control.")
+_JOINED = ("inbox.", "work.")
+"""Where several messages may come as one."""
 
 
 class Subscription:
@@ -101,6 +103,8 @@ class NatsTransport:
         self.subscribe(inbox + b".*", full=self._replied)
         self._answers: dict[bytes, list[bytes]] = {}
         """What this turn sends to inboxes: all that goes to one of them goes as one message."""
+        self._requests: dict[bytes, list[tuple[bytes, Undelivered]]] = {}
+        """What this turn sends to whoever shares the work at a subject: a few of them go together."""
         self._kept: list[tuple[bytes, bytes]] = []
         self._kept_bytes = 0
         self._watchers: list[tuple[Callable[[], None], Callable[[str], None]]] = []
@@ -143,8 +147,12 @@ class NatsTransport:
         if connection is None or subject is None or len(message) > connection.info.max_payload:
             self._not_sent(address, subject, message, undelivered)
         elif undelivered is not None:
-            reply = self.receipts.expect(subject, undelivered)
-            connection.send(b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(message), message))
+            requests = self._requests.get(subject)
+            if requests is None:
+                self._requests[subject] = [(message, undelivered)]
+                connection.expect_write()
+            else:
+                requests.append((message, undelivered))
         elif address.startswith("inbox."):
             answers = self._answers.get(subject)
             if answers is None:
@@ -153,11 +161,13 @@ class NatsTransport:
             else:
                 answers.append(message)
         else:
+            if self._requests:
+                self._put_requests(connection)  # what controls a request comes after it
             connection.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive what is sent to `address`; the listeners of one group, on all machines, share it."""
-        if address.startswith("inbox."):
+        if address.startswith(_JOINED):
             receive = _splitting(receive)
         return self.subscribe(self._subjects.filter(address), group or "", receive)
 
@@ -185,6 +195,7 @@ class NatsTransport:
     async def flush(self) -> None:
         """Return once the server has processed what was sent so far, and what it sent before has been received."""
         if self._connection is not None:
+            self._put_requests(self._connection)
             self._put_answers(self._connection)
             with contextlib.suppress(CallError):
                 await self._connection.processed()
@@ -337,11 +348,24 @@ class NatsTransport:
     def _complete_write(self, connection: Connection) -> None:
         """End a write with the answers of this turn, and with a PING where somebody wants to hear of messages that
         nobody got: its PONG means that somebody did."""
+        if self._requests:
+            self._put_requests(connection)
         if self._answers:
             self._put_answers(connection)
         self.receipts.written()
         if connection.is_writing and self.receipts.is_waiting and not connection.unanswered:
             connection.ping(self.receipts.seal())
+
+    def _put_requests(self, connection: Connection) -> None:
+        sent, self._requests = self._requests, {}
+        most = min(_BATCH_BYTES, connection.info.max_payload)
+        for subject, entries in sent.items():
+            messages = [message for message, _ in entries]
+            for share in shares(messages, most):
+                together = entries[share]
+                tell = together[0][1] if len(together) == 1 else functools.partial(_tell_all, together)
+                reply, message = self.receipts.expect(subject, tell), join(messages[share])
+                connection.send(b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(message), message))
 
     def _put_answers(self, connection: Connection) -> None:
         answers, self._answers = self._answers, {}
@@ -392,14 +416,23 @@ class NatsTransport:
         for subject, messages in answers.items():
             for message in messages:
                 self._keep(subject, message)
+        requests, self._requests = self._requests, {}
         if self._pulse is not None:
             self._pulse.cancel()
-        self.receipts.lost(f"there is no connection to the NATS server: {reason}")
+        explained = f"there is no connection to the NATS server: {reason}"
+        for entries in requests.values():
+            _tell_all(entries, explained)
+        self.receipts.lost(explained)
         self._queues.lost()
         for _, down in list(self._watchers):
             down(reason)
         if not self._closing.is_set():
             _log.info("the connection to NATS was lost: %s", reason)
+
+
+def _tell_all(entries: list[tuple[bytes, Undelivered]], reason: str) -> None:
+    for _, undelivered in entries:
+        undelivered(reason)
 
 
 def _splitting(receive: Receive) -> Receive:
