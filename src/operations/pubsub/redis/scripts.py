@@ -35,12 +35,12 @@ class Script:
 
 PUSH = Script(
     _NOW
-    + _NOBODY
+    + "local workers = redis.call('ZCOUNT', KEYS[1], now, '+inf'); if workers == 0 then return 0 end\n"
     + "local size = redis.call('RPUSH', KEYS[2], unpack(ARGV, 2))\n"
     + "if size == #ARGV - 1 then redis.call('PEXPIRE', KEYS[2], ARGV[1]) end\n"
-    + "return 1"
+    + "return workers"
 )
-"""Queue requests if a worker lives: keys workers, queue; arguments how long the queue may lie, requests."""
+"""Queue requests if workers live, and say how many: keys workers, queue; arguments how long it may lie, requests."""
 
 RETURN = Script(_NOW + _NOBODY + "redis.call('LPUSH', KEYS[2], ARGV[1])\nreturn 1")
 """Put a request that was taken but not looked at back in front, if another worker lives: keys workers, queue."""

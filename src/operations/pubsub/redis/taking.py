@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from operations.pubsub.framing import split
 from operations.pubsub.redis.connection import Connection, Reply, ReplyError, is_refusal, pack
 from operations.pubsub.redis.life import Life
 
@@ -155,7 +157,7 @@ class Taker:
 
     def _deliver(self, key: bytes, requests: Sequence[bytes]) -> None:
         begun = flushed = time.perf_counter()
-        for request in requests:
+        for request in itertools.chain.from_iterable(map(split, requests)):
             self._taken(key, request)
             now = time.perf_counter()
             if now - flushed > _FLUSH_SECONDS:

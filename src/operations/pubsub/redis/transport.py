@@ -18,7 +18,7 @@ import msgspec
 
 from operations.errors import CallError
 from operations.pubsub import Capabilities, Receive, Refused, Stop, Take, Undelivered
-from operations.pubsub.framing import batches, split
+from operations.pubsub.framing import batches, join, shares, split
 from operations.pubsub.redis.address import parse_address
 from operations.pubsub.redis.connection import Reply, ReplyError, pack
 from operations.pubsub.redis.life import Life
@@ -86,6 +86,8 @@ class RedisTransport:
         self._tls = (tls or ssl.create_default_context()) if self.address.tls else None
         self._surveyor = Surveyor(self.address, self._tls, self.peer)
         self._outbox: dict[str, _Sent] = {}
+        self._alone: dict[str, bool] = {}
+        """Whether there was one worker alone at an address when something was last sent there."""
         self._reading = False
         self._scheduled = False
         self._unsettled = 0
@@ -181,7 +183,9 @@ class RedisTransport:
         """Queue requests, if anybody lives to take them; one command for all of one turn."""
 
         def pushed(reply: Reply) -> None:
-            if reply != 1:
+            if isinstance(reply, int) and reply > 0:
+                self._alone[address] = reply == 1
+            else:
                 reason = f"no worker listens at {address}" if reply == 0 else explain(reply)
                 for _, undelivered in messages:
                     if undelivered is not None:
@@ -193,7 +197,13 @@ class RedisTransport:
                     undelivered(self._refusal)
             return
         space = self.names.space(address)
-        arguments = [QUEUE_MILLISECONDS, *(message for message, _ in messages)]
+        requests = [message for message, _ in messages]
+        if self._alone.get(address, False):
+            elements = list(batches(requests, _BATCH_BYTES))
+        else:
+            # Of several workers, each that waits is woken for more than one request.
+            elements = [join(requests[share]) for share in shares(requests, _BATCH_BYTES)]
+        arguments = [QUEUE_MILLISECONDS, *elements]
         life.put(PUSH, (space.workers, space.queue), arguments, pushed)
 
     def _publish(self, life: Life, address: str, messages: _Sent) -> None:
