@@ -14,11 +14,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from operations import CallError, ErrorCode, OperationRegistry, local_envelope, operation
-from operations.calls import CALL_EVENT_SCHEMAS, CallEventSchema, CallHandler, PendingRequestMap, serve_registry
+from operations.calls import (
+    CALL_EVENT_SCHEMAS,
+    CallEventSchema,
+    CallHandler,
+    PendingRequestMap,
+    from_call,
+    serve_registry,
+)
 from operations.calls.authentication import Principal
 from operations.calls.codec import JSON, MSGPACK, transcode
 from operations.calls.endpoint import endpoint_of
-from operations.calls.events import VERSION, CallRequested, CallResponded, Requested, Responded
+from operations.calls.events import VERSION, CallRequested, CallResponded, Requested, Responded, Worker, WorkerAlive
 from operations.calls.routing import Router, Session
 from operations.context import Identity
 from operations.pubsub import Capabilities
@@ -226,6 +233,62 @@ async def test_a_worker_that_gives_no_sign_of_life_loses_its_calls(monkeypatch: 
     stop()
     async with serve_registry(OperationRegistry([stub_operation("x.y", returns=1)]), bus.join()):
         assert (await retried).data == 1
+
+
+async def test_a_call_that_nobody_has_is_waited_for_while_its_workers_say_that_they_are_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("operations.calls.presence.HEARTBEAT_SECONDS", 0.05)
+    blind = Capabilities(knows_no_responders=True, tracks_peers=False, groups=True, ordered=True, identity="none")
+    bus = MemoryTransport(direct=False, capabilities=blind)
+    for namespace in ("x", "other"):
+        bus.listen(f"work.{namespace}", lambda message: None)
+    end = bus.join()
+    pending = PendingRequestMap(end)
+    waiting = asyncio.create_task(error_of(pending.call("x.y")))
+    other = asyncio.create_task(error_of(pending.call("other.y")))
+
+    def beat(*behind: str) -> None:
+        bus.send("workers", JSON.encode(WorkerAlive(VERSION, "", "workers", Worker("w.1", behind=behind))))
+
+    while not other.done():
+        beat("x")
+        await asyncio.sleep(0.01)
+    assert (await other).code is ErrorCode.UNAVAILABLE
+    for _ in range(30):
+        beat("x")
+        await asyncio.sleep(0.01)
+    assert not waiting.done()
+    while not waiting.done():  # it has caught up, and never said that it has the call
+        beat()
+        await asyncio.sleep(0.01)
+    assert ((await waiting).code, (await waiting).details["executed"]) == (ErrorCode.UNAVAILABLE, "unknown")
+
+
+async def test_a_worker_that_drains_keeps_its_calls_and_no_longer_offers_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("operations.calls.presence.HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr("operations.calls.handler._ACCEPT_SECONDS", 0.01)
+    blind = Capabilities(knows_no_responders=True, tracks_peers=False, groups=True, ordered=True, identity="none")
+    bus = MemoryTransport(direct=False, capabilities=blind)
+    sleeper = Sleeper()
+    handler = CallHandler(OperationRegistry([sleeper.operation]), bus.join())
+    caller = bus.join()
+    async with from_call(caller) as remote:
+        await remote.ready(sleeper.operation.id)
+        call = asyncio.create_task(PendingRequestMap(caller).call(sleeper.operation.id))
+        await sleeper.started.wait()
+        draining = asyncio.create_task(handler.drain())
+        await until(lambda: not remote.ids)
+        ends: list[bool] = []
+        for _ in range(30):  # six heartbeats: it says that it lives, and is neither asked what it has nor given up
+            await asyncio.sleep(0.01)
+            ends.append(call.done() or bool(remote.ids))
+        assert not any(ends)
+        sleeper.let_go.set()
+        assert (await call).data == "awake"
+        await draining
 
 
 HOSTILE = [

@@ -26,7 +26,7 @@ from tests.waiting import until
 
 QUICK: dict[str, Any] = {"heartbeat": 0.2, "shortest_delay": 0.01, "longest_delay": 0.05}
 WORKER = """
-import asyncio, sys
+import asyncio, sys, time
 from operations import OperationRegistry, operation
 from operations.calls import presence, serve_registry
 from operations.pubsub.redis import RedisTransport
@@ -38,9 +38,16 @@ async def sleep(seconds: float) -> str:
     await asyncio.sleep(seconds)
     return sys.argv[2]
 
+@operation(id="work.spin")
+async def spin(seconds: float) -> str:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+    return sys.argv[2]
+
 async def main():
     async with RedisTransport(sys.argv[1], heartbeat=0.2) as transport:
-        await serve_registry(OperationRegistry([sleep]), transport)
+        await serve_registry(OperationRegistry([sleep, spin]), transport)
 
 asyncio.run(main())
 """
@@ -130,6 +137,14 @@ def split(stage: Stage) -> tuple[list[Any], list[Any]]:
     queries = [ends[0] for key, ends in stage.history.outcomes.items() if "query" in key]
     mutations = [ends[0] for key, ends in stage.history.outcomes.items() if "mutate" in key]
     return queries, mutations
+
+
+async def test_a_worker_that_is_only_behind_loses_no_call(stage: Stage) -> None:
+    """A queue that takes many heartbeats to work off: nobody had the last calls for so long, and none is given up."""
+    await stage.process("slow")
+    pending = PendingRequestMap(await stage.end())
+    answers = await asyncio.gather(*(pending.call("work.spin", {"seconds": 0.004}) for _ in range(400)))
+    assert [answer.data for answer in answers] == ["slow"] * 400
 
 
 @pytest.mark.fault(1, 2, on="redis")

@@ -104,6 +104,10 @@ class Worker(msgspec.Struct, rename="camel", omit_defaults=True):
 
     worker_id: str
     generation: int = 0
+    leaving: bool = False
+    """It only finishes what it has."""
+    behind: tuple[str, ...] = ()
+    """The namespaces of which so many requests wait at the bus that it will not get to the last ones soon."""
 
 
 class Asked(msgspec.Struct, rename="camel", omit_defaults=True):

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from operations.calls.codec import JSON
-from operations.calls.endpoint import ASKS, WORKERS, Endpoint
+from operations.calls.endpoint import ASKS, WORKERS, Endpoint, Waiting
 from operations.calls.events import (
     VERSION,
     Announced,
@@ -84,6 +84,8 @@ class Announcer:
 
     def _notice(self, event: Event) -> None:
         if isinstance(event, WorkerAsked):
+            if self._gone:
+                return
             self._tell(f"inbox.{event.payload.peer}")
         elif isinstance(event, WorkerRegistered) and event.to in ("", self._handler.worker_id):
             self.rejected = event.payload.rejected
@@ -103,7 +105,9 @@ class Announcer:
         self._pulse = asyncio.get_running_loop().call_later(HEARTBEAT_SECONDS, self._beat)
 
     def _say_alive(self) -> None:
-        self._send(WorkerAlive(VERSION, "", WORKERS, Worker(self._handler.worker_id, self._generation)))
+        behind = tuple(getattr(self._handler.transport, "behind", ()))
+        payload = Worker(self._handler.worker_id, self._generation, self._gone, behind)
+        self._send(WorkerAlive(VERSION, "", WORKERS, payload))
 
     def _send(self, event: Event, address: str = WORKERS) -> None:
         self._endpoint.transport.send(address, JSON.encode(event))
@@ -135,11 +139,16 @@ def split(operations: list[dict[str, Any]], limit: int | None) -> list[list[dict
 
 
 class Lifeline:
-    """Fails what waits for a worker that gives no sign of life, on a bus that would not tell."""
+    """Fails what waits for a worker that gives no sign of life, on a bus that would not tell.
+
+    A worker says within a fraction of a second that it has a call. A call that nobody has after three heartbeats went
+    to a worker that was lost; unless workers that live say that they are behind, for then it may still lie at the bus.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._seen: dict[str, float] = {}
+        self._behind: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         endpoint.hear(WORKERS)
         endpoint.notices.append(self._notice)
@@ -150,21 +159,28 @@ class Lifeline:
             self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_SECONDS, self._check)
 
     def _notice(self, event: Event) -> None:
-        if isinstance(event, (WorkerAlive, WorkerAnnounced)):
-            self._seen[event.payload.worker_id] = asyncio.get_running_loop().time()
-        elif isinstance(event, WorkerGone):
-            self._seen.pop(event.payload.worker_id, None)
+        if isinstance(event, (WorkerAlive, WorkerAnnounced, WorkerGone)):
+            # One that leaves finishes what it has, and goes on saying that it lives.
+            now = self._seen[event.payload.worker_id] = asyncio.get_running_loop().time()
+            if isinstance(event, WorkerAlive):
+                self._behind.update(dict.fromkeys(event.payload.behind, now))
 
     def _check(self) -> None:
         self._timer = None
         oldest = asyncio.get_running_loop().time() - HEARTBEAT_SECONDS * LOST_AFTER
+        for table in (self._seen, self._behind):
+            for name in [name for name, heard in table.items() if heard < oldest]:
+                del table[name]
         for waiting in list(self._endpoint.waiting.values()):
-            # A worker says within a fraction of a second that it has a call: silence for so long is the worker's.
-            heard = self._seen.get(waiting.worker, 0.0) if waiting.worker is not None else 0.0
-            if max(heard, waiting.since) < oldest:
+            heard = self._seen.get(waiting.worker) if waiting.worker is not None else self._progress(waiting)
+            if max(heard or 0.0, waiting.since) < oldest:
                 waiting.failed(unavailable(waiting.operation_id, "the worker gives no sign of life", "unknown"))
         if self._endpoint.waiting:
             self.watch()
+
+    def _progress(self, waiting: Waiting) -> float | None:
+        """When it was last heard that a call which nobody has may still lie at the bus."""
+        return self._behind.get(waiting.operation_id.rpartition(".")[0])
 
 
 def lifeline_of(endpoint: Endpoint) -> Lifeline:
@@ -209,6 +225,8 @@ class Directory:
             if announced is not None:
                 self._announced(announced)
         elif isinstance(event, WorkerAlive):
+            if event.payload.leaving:
+                return
             self._seen[event.payload.worker_id] = asyncio.get_running_loop().time()
             known = self._known.get(event.payload.worker_id)
             if known is None or known.generation < event.payload.generation:

@@ -16,6 +16,11 @@ from operations.pubsub.nats.servers import Server, Settings
 from operations.pubsub.nats.wire import PING, PONG, Reader, ServerInfo
 
 _MOST_UNSENT = 64 << 20
+_SMALLEST, _LARGEST = 512, 16 << 10
+"""How many bytes are read at a time: fewer where what they bring about takes long."""
+_MOST_UNREAD = 256
+_LONGEST_TURN = 0.05
+_BEHIND_SECONDS = 0.1
 _DENIALS = ("authorization violation", "authentication", "user authentication", "nkey", "account")
 
 
@@ -48,6 +53,11 @@ class Connection(asyncio.Protocol):
         self._reading = False
         self._scheduled = False
         self._pongs: deque[Callable[[], None]] = deque()
+        self._unread: deque[bytes] = deque()
+        self._portion = _LARGEST
+        self._position = 0
+        self._behind_since = 0.0
+        self._is_paused = False
         self._informed: asyncio.Future[ServerInfo] = self._loop.create_future()
         self._refused: CallError | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
@@ -57,6 +67,11 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         """Whether anything can be sent."""
         return self._transport is not None and not self._gone.done()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether what the server sent waits to be read, and has for a while."""
+        return bool(self._unread) and self._loop.time() - self._behind_since > _BEHIND_SECONDS
 
     @property
     def unanswered(self) -> int:
@@ -167,11 +182,51 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop: read, then write at once what that brought about."""
+        if not self._unread and len(data) <= self._portion:
+            self._read(data)
+            return
+        self._unread.append(data)
+        if len(self._unread) == 1:
+            self._behind_since = self._loop.time()
+            self._read_on()
+        elif len(self._unread) > _MOST_UNREAD and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        """Read in portions: where what they bring about takes its time, the loop has a turn in between.
+
+        Meanwhile the rest is kept here: a server hangs up on who does not take what it sends.
+        """
+        end = self._loop.time() + _LONGEST_TURN
+        while self._unread and self.is_open:
+            before = self._loop.time()
+            if before > end:
+                self._loop.call_soon(self._read_on)
+                return
+            self._read(self._next_portion())
+            is_slow = self._loop.time() - before > _LONGEST_TURN / 4
+            self._portion = max(_SMALLEST, self._portion // 2) if is_slow else min(_LARGEST, self._portion * 2)
+        self._unread.clear()
+
+    def _next_portion(self) -> bytes:
+        data, start = self._unread[0], self._position
+        self._position += self._portion
+        if self._position >= len(data):
+            self._position = 0
+            self._unread.popleft()
+            if self._is_paused and len(self._unread) < _MOST_UNREAD:
+                self._is_paused = False
+                self._transport.resume_reading()
+        return data[start : start + self._portion]
+
+    def _read(self, data: bytes) -> None:
         self._reading = True
         self.heard = self._loop.time()
         try:
             self.reader.feed(data)
         except (ValueError, IndexError, msgspec.DecodeError) as error:
+            self._unread.clear()
             self.abort(f"the server speaks no NATS: {error}")
         finally:
             self._reading = False

@@ -119,6 +119,14 @@ class NatsTransport:
         """Whether the server can be reached now."""
         return self._connection is not None
 
+    @property
+    def behind(self) -> list[str]:
+        """All namespaces that this end serves, while requests wait here to be read."""
+        if self._connection is None or not self._connection.is_behind:
+            return []
+        groups = [subscription.group for subscription in self._subscriptions.values() if subscription.group]
+        return [group.decode().partition(".")[2] for group in groups]
+
     async def __aenter__(self) -> NatsTransport:
         self._first = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._stay_connected())

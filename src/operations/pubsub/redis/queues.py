@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from operations.errors import CallError
 from operations.pubsub import Receive
-from operations.pubsub.redis.connection import SILENT_BEATS, Reply, Then, pack
+from operations.pubsub.redis.connection import SILENT_BEATS, Reply, ReplyError, Then, pack
 from operations.pubsub.redis.life import Life
 from operations.pubsub.redis.names import Names
 from operations.pubsub.redis.scripts import REGISTER, RETURN
@@ -44,6 +44,9 @@ class Queues:
         self._addresses: dict[bytes, str] = {}
         self._takers: dict[int, Taker] = {}
         self._shared: set[bytes] = set()
+        self._took: dict[bytes, int] = {}
+        self.behind: set[str] = set()
+        """The addresses at which more waits than all their workers take from one heartbeat to the next."""
         self._is_refused = False
 
     def add(self, address: str, receive: Receive, joined: Then) -> None:
@@ -61,6 +64,7 @@ class Queues:
             receivers.remove(receive)
             if not receivers:
                 del self._receivers[address]
+                self.behind.discard(address)
                 self._left[address] = receive
                 self._leave(address)
 
@@ -73,6 +77,8 @@ class Queues:
         """They were lost."""
         self._is_refused = False
         self._takers.clear()
+        self._took.clear()
+        self.behind.clear()
 
     def beat(self, life: Life) -> None:
         """Say that this worker lives."""
@@ -118,16 +124,29 @@ class Queues:
         arguments = (self._bus.peer.encode(), believed, QUEUE_MILLISECONDS)
 
         def registered(reply: Reply) -> None:
-            if isinstance(reply, int) and reply > 1:
+            workers, waiting = (1, 0) if isinstance(reply, ReplyError) else reply
+            if workers > 1:
                 self._shared.add(space.queue)
             else:
                 self._shared.discard(space.queue)
+            self._note_waiting(life, address, workers, waiting)
             for taker in self._takers.values():
                 taker.is_alone = self._shared.isdisjoint(taker.keys)
             then(reply)
 
         life.put(REGISTER, (space.workers, space.queue), arguments, registered)
         life.flush()
+
+    def _note_waiting(self, life: Life, address: str, workers: int, waiting: int) -> None:
+        """Know whether the last of so many requests will wait for long."""
+        queue = self._bus.names.space(address).queue
+        taker = self._takers.get(life.topology.slot(queue))
+        took = taker.took[queue] if taker is not None else 0
+        lately, self._took[queue] = took - self._took.get(queue, 0), took
+        if waiting > lately * workers:
+            self.behind.add(address)
+        else:
+            self.behind.discard(address)
 
     async def _take_from(self, life: Life, address: str) -> None:
         """Have a taker for a queue: one for all of them, and in a cluster one for each slot."""

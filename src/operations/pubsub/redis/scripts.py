@@ -49,10 +49,12 @@ REGISTER = Script(
     _NOW
     + "redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])\n"
     + "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. now)\n"
-    + "redis.call('PEXPIRE', KEYS[1], ARGV[3])\nredis.call('PEXPIRE', KEYS[2], ARGV[3])\n"
-    + "return redis.call('ZCARD', KEYS[1])"
+    + "redis.call('PEXPIRE', KEYS[1], ARGV[3])\n"
+    + "local waiting = redis.call('PEXPIRE', KEYS[2], ARGV[3])\n"
+    + "if waiting == 1 then waiting = redis.call('LLEN', KEYS[2]) end\n"
+    + "return {redis.call('ZCARD', KEYS[1]), waiting}"
 )
-"""A worker lives, one of how many: keys workers, queue; arguments its name, and how long it and the queue may be."""
+"""A worker lives, one of how many, and so much waits: keys workers, queue; arguments its name, how long they last."""
 
 STORE = Script(
     "if redis.call('SET', KEYS[2], '1', 'NX', 'PX', ARGV[2]) then\n"

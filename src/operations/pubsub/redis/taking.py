@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,6 +45,8 @@ class Taker:
         self.keys: list[bytes] = []
         self.is_alone = True
         """Whether no other worker takes from these queues."""
+        self.took: Counter[bytes] = Counter()
+        """How many requests were taken from each queue."""
         self._connection = connection
         self._life = life
         self._taken = taken
@@ -156,6 +159,7 @@ class Taker:
             self._stopped.set_result(None)
 
     def _deliver(self, key: bytes, requests: Sequence[bytes]) -> None:
+        self.took[key] += len(requests)
         begun = flushed = time.perf_counter()
         for request in itertools.chain.from_iterable(map(split, requests)):
             self._taken(key, request)

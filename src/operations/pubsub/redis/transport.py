@@ -107,6 +107,11 @@ class RedisTransport:
         """Whether the server can be reached now."""
         return self.life is not None
 
+    @property
+    def behind(self) -> list[str]:
+        """The namespaces of which more requests wait at the server than their workers take in a heartbeat."""
+        return [address.partition(".")[2] for address in self._queues.behind]
+
     async def __aenter__(self) -> RedisTransport:
         self._first = asyncio.get_running_loop().create_future()
         self.spawn(self._stay_connected())
