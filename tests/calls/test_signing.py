@@ -354,3 +354,20 @@ async def test_a_signed_memory_bus_is_not_gone_past() -> None:
     with pytest.raises(CallError):
         await PendingRequestMap(bus.join()).call("secret.read", identity=Identity("root", scopes=("read",)))
     await handler.close()
+
+
+async def test_a_worker_that_cannot_check_signatures_says_so(wire: Wire) -> None:
+    @operation(id="who.keep", durable=True)
+    async def keep() -> None: ...
+
+    worker = await wire()
+    handler = CallHandler(OperationRegistry([who_am_i, keep]), worker)
+    caller = PendingRequestMap(SignedTransport(await wire(), session=SECRET.session(token())))
+    error = await error_of(caller.call("who.am_i", wait=True))
+    assert (error.code, error.details) == (ErrorCode.ACCESS_DENIED, {"reason": "UNVERIFIABLE", "executed": "no"})
+    assert "SignedTransport" in error.message
+    if worker.capabilities.durable:
+        error = await error_of(caller.call("who.keep", durable=True))
+        assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "UNVERIFIABLE")
+    assert handler.counters.malformed == 0
+    await handler.close()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
-from operations.calls.codec import Codec, codec_of
+from operations.calls.codec import UNREADABLE, Codec, codec_of
 from operations.calls.endpoint import Endpoint
 from operations.calls.events import CallRequested
 from operations.calls.running import RunningCall
+from operations.calls.sealing import is_sealed
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import Delivery
 from operations.recent import Recent
@@ -32,10 +31,14 @@ class Intake:
 
     def take(self, message: bytes, delivery: Delivery) -> None:
         """Run a stored request, unless it was run here, cannot be read, or was too much for too many workers."""
+        if is_sealed(message):
+            self._endpoint.refuse_sealed(message)
+            delivery.bury("it is signed, and no worker that took it could check that")
+            return
         codec = codec_of(message)
         try:
             event = codec.decode(message)
-        except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError):
+        except UNREADABLE:
             event = None
         if not isinstance(event, CallRequested) or event.stream or event.payload.request_id != event.id:
             self._endpoint.counters.malformed += 1

@@ -30,6 +30,7 @@ from operations.calls.events import (
     WorkerGone,
 )
 from operations.calls.failures import failed_event
+from operations.calls.sealing import is_sealed, split
 from operations.errors import CallError
 from operations.pubsub import Receive, Stop, Transport
 from operations.recent import Recent
@@ -200,6 +201,9 @@ class Endpoint:
 
     def _note_unreadable(self, codec: Codec, message: bytes) -> None:
         """Count what is no event of ours: of a type we do not know, or no event at all."""
+        if is_sealed(message):
+            self.refuse_sealed(message)
+            return
         try:
             header = codec.decode_header(message)
         except UNREADABLE:
@@ -211,11 +215,25 @@ class Endpoint:
         else:
             self.counters.dropped += 1
 
-    def _refuse_unreadable(self, header: Header) -> None:
+    def _refuse_unreadable(self, header: Header, error: CallError | None = None) -> None:
         """Tell the sender of a request that cannot be read, so that it need not wait for its deadline."""
         if header.type == "call.requested" and header.id:
-            error = CallError("VALIDATION_ERROR", "the request could not be read", {"executed": "no"})
+            error = error or CallError("VALIDATION_ERROR", "the request could not be read", {"executed": "no"})
             self.send_error(header.id, error, JSON)
+
+    def refuse_sealed(self, message: bytes) -> None:
+        """Tell the sender of a signed request that nobody checks signatures here."""
+        sealed = split(message)
+        request = sealed.request if sealed is not None else b""
+        try:
+            header = codec_of(request).decode_header(request)
+        except UNREADABLE:
+            self.counters.malformed += 1
+            return
+        self.counters.rejected += 1
+        text = f"{header.to}: the request is signed, and this worker cannot check that: it has no SignedTransport"
+        details = {"reason": "UNVERIFIABLE", "executed": "no"}
+        self._refuse_unreadable(header, CallError("ACCESS_DENIED", text, details))
 
     def _dispatch(self, event: Event, codec: Codec) -> None:
         if isinstance(event, CallResponded):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import struct
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -19,15 +18,13 @@ import msgspec
 
 from operations.calls.authentication import Authenticator, Principal
 from operations.calls.events import CallRequested
+from operations.calls.sealing import SEAL_BYTES, is_sealed, join, split
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import Capabilities, Delivery, Receive, Stop, Take, Transport, Undelivered
 
-_SIGNED = 1
 _BY_TOKEN = 1
 _BY_WORKER = 2
-_HEAD = struct.Struct(">BBH")
-_SEAL_BYTES = 16
 _LEAST_SECRET = 32
 _LONGEST_TOKEN = 8_000
 _RESERVED = 8_192
@@ -66,7 +63,7 @@ class SigningSecret:
 
 def seal(key: bytes, message: bytes) -> bytes:
     """What only somebody with the key can make of a request."""
-    return hashlib.blake2b(message, key=key, person=b"ops-request", digest_size=_SEAL_BYTES).digest()
+    return hashlib.blake2b(message, key=key, person=b"ops-request", digest_size=SEAL_BYTES).digest()
 
 
 class SignedTransport:
@@ -169,17 +166,16 @@ class SignedTransport:
 
     def _sign(self, message: bytes) -> bytes:
         if self._secret is not None:
-            head = _HEAD.pack(_SIGNED, _BY_WORKER, 0)
-            return head + seal(self._secret.worker_key, message) + message
+            return join(_BY_WORKER, b"", seal(self._secret.worker_key, message), message)
         session = self._session() if callable(self._session) else self._session
         assert session is not None
         token = session.token.encode()
         if len(token) > _LONGEST_TOKEN:
             raise CallError(ErrorCode.VALIDATION_ERROR, f"the token has {len(token):,} bytes: that is no token")
-        return _HEAD.pack(_SIGNED, _BY_TOKEN, len(token)) + token + seal(session.key, message) + message
+        return join(_BY_TOKEN, token, seal(session.key, message), message)
 
     def _receive(self, message: bytes, receive: Receive) -> None:
-        if message[:1] != b"\x01":
+        if not is_sealed(message):
             receive(message)
             return
         outer = self._vouched
@@ -191,17 +187,15 @@ class SignedTransport:
 
     def _open(self, message: bytes) -> tuple[bytes, Principal | CallError | bool]:
         """The request, and who signed it: a principal, any worker (True), or the error that says why nobody did."""
-        if len(message) < _HEAD.size + _SEAL_BYTES:
+        sealed = split(message)
+        if sealed is None:
             return b"", self._refuse("forged", "the signature is cut short")
-        _, kind, size = _HEAD.unpack_from(message)
-        start = _HEAD.size + size
-        token, given, request = message[_HEAD.size : start], message[start : start + 16], message[start + 16 :]
         try:
-            return request, self._verify(kind, token.decode(), given, request)
+            return sealed.request, self._verify(sealed.kind, sealed.token.decode(), sealed.seal, sealed.request)
         except CallError as error:
-            return request, error
+            return sealed.request, error
         except UnicodeDecodeError:
-            return request, self._refuse("forged", "the token is no text")
+            return sealed.request, self._refuse("forged", "the token is no text")
 
     def _verify(self, kind: int, token: str, given: bytes, request: bytes) -> Principal | bool:
         if self._secret is None:
