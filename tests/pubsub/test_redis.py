@@ -20,10 +20,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from operations import CallError, ErrorCode
-from operations.pubsub import Refused, connect
+from operations.pubsub import UNTRUSTED, Refused, connect
 from operations.pubsub.redis import RedisTransport
 from operations.pubsub.redis.address import Node, parse_address
 from operations.pubsub.redis.topology import slot_of
+from operations.testing import error_of
 from tests.redis_servers import Cluster, Sentinel, Server, own_server, shared_cluster, shared_server, wait_for
 from tests.waiting import until
 
@@ -192,11 +193,15 @@ async def test_tls_is_spoken_and_checked(prefix: str, tmp_path: Path) -> None:
             RedisTransport(url, prefix=prefix, tls=believing) as two,
         ):
             await exchange(one, two)
-        stranger = RedisTransport(url, longest_delay=0.01)
-        opening = asyncio.create_task(stranger.__aenter__())
-        await until(lambda: stranger.failures > 1)
-        opening.cancel()
-        await asyncio.gather(opening, return_exceptions=True)
+        error = await error_of(RedisTransport(url).__aenter__())
+        assert (error.code, error.details["reason"]) == (ErrorCode.UNAVAILABLE, UNTRUSTED)
+        assert f"127.0.0.1:{port}" in error.message
+
+
+async def test_a_database_that_is_not_there_is_told_at_once() -> None:
+    error = await error_of(RedisTransport(shared_server("redis").url + "/99").__aenter__())
+    assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
+    assert "database 99" in error.message
 
 
 async def test_a_server_that_is_not_there_yet_is_waited_for(prefix: str) -> None:

@@ -18,8 +18,8 @@ from operations.calls.codec import JSON, UNREADABLE, codec_of
 from operations.calls.events import VERSION, Hello, HubHello, HubWelcome, Welcome
 from operations.calls.hub import keep_receiver
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import Capabilities, Receive, Stop, Undelivered
-from operations.pubsub.websocket import HEARTBEAT_SECONDS, MAX_PAYLOAD, UNTRUSTED, Connection, connect
+from operations.pubsub import UNTRUSTED, Capabilities, Receive, Stop, Undelivered
+from operations.pubsub.websocket import HEARTBEAT_SECONDS, MAX_PAYLOAD, Connection, connect
 
 _log = logging.getLogger("operations")
 _WELCOME_WITHIN = 5.0
@@ -232,7 +232,8 @@ class Spoke:
         self.failures += 1
         shortest, longest = self._delays
         delay = random.uniform(0.5, 1.0) * min(longest, shortest * 2 ** min(attempt, 16))
-        _log.info("no connection to the hub (%s); next try in %.1f s", error.message, delay)
+        level = logging.WARNING if attempt == 0 else logging.INFO
+        _log.log(level, "no connection to the hub (%s); next try in %.1f s", error.message, delay)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await self._closing.wait()

@@ -5,9 +5,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
+
+from operations.errors import CallError, ErrorCode
+
+if TYPE_CHECKING:
+    import ssl
 
 Receive = Callable[[bytes], None]
 """What a listener does with a message; called synchronously, on the loop, and it never raises."""
@@ -17,6 +22,17 @@ Undelivered = Callable[[str], None]
 
 class Refused(str):
     """A reason that waiting will not change: the server does not let this peer send there."""
+
+
+UNTRUSTED = "UNTRUSTED_CERTIFICATE"
+"""The reason of an error that waiting will not change either: the server's certificate is not believed."""
+
+
+def untrusted(where: str, error: ssl.SSLCertVerificationError) -> CallError:
+    """The error for a server whose certificate is not believed."""
+    reason = f"no connection to {where}: its certificate is not trusted ({error.verify_message})"
+    advice = "an authority of your own is trusted with tls=ssl.create_default_context(cafile=…)"
+    return CallError(ErrorCode.UNAVAILABLE, f"{reason}; {advice}", {"executed": "no", "reason": UNTRUSTED})
 
 
 Stop = Callable[[], None]

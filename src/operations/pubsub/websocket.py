@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import require_extra
+from operations.pubsub import require_extra, untrusted
 from operations.pubsub.framing import batches, split
 
 try:
@@ -25,7 +25,6 @@ MAX_PAYLOAD = 16 << 20
 HEARTBEAT_SECONDS = 2.0
 PROTOCOL = "operations.v1"
 """The sub-protocol that a client may name, and a browser has to: it offers its token as another one beside it."""
-UNTRUSTED = "UNTRUSTED_CERTIFICATE"
 _PROTOCOLS = "Sec-WebSocket-Protocol"
 _BEARER = "bearer."
 _MOST_UNSENT = 64 << 20
@@ -254,10 +253,7 @@ async def connect(
         code = ErrorCode.ACCESS_DENIED if status in (401, 403) else ErrorCode.UNAVAILABLE
         raise CallError(code, f"the hub refused the connection: {body or status}", {"status": status}) from None
     except ssl.SSLCertVerificationError as error:
-        reason = f"no connection to {url}: its certificate is not trusted ({error.verify_message})"
-        advice = "an authority of your own is trusted with tls=ssl.create_default_context(cafile=…)"
-        details = {"executed": "no", "reason": UNTRUSTED}
-        raise CallError(ErrorCode.UNAVAILABLE, f"{reason}; {advice}", details) from error
+        raise untrusted(url, error) from error
     except (TimeoutError, OSError, picows.WSError) as error:
         reason = f"no connection to {url}: {str(error) or type(error).__name__}"
         raise CallError(ErrorCode.UNAVAILABLE, reason, {"executed": "no"}) from error

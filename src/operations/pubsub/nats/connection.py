@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from operations.errors import CallError, ErrorCode
+from operations.pubsub import untrusted
 from operations.pubsub.nats.servers import Server, Settings
 from operations.pubsub.nats.wire import PING, PONG, Reader, ServerInfo
 
@@ -287,6 +288,9 @@ async def open_connection(
     except CallError:
         connection.abort("the handshake failed")
         raise
+    except ssl.SSLCertVerificationError as error:
+        connection.abort("the handshake failed")
+        raise untrusted(where, error) from error
     except (OSError, TimeoutError, ssl.SSLError) as error:
         connection.abort("the handshake failed")
         reason = str(error) or f"no answer within {timeout:g} s"

@@ -105,6 +105,11 @@ def read_settings(
 
 def _read_server(url: str) -> Server:
     parts = urlsplit(url if "://" in url else f"nats://{url}")
-    if parts.scheme not in ("nats", "tls") or not parts.hostname:
-        raise ValueError(f"{url!r} is not the URL of a NATS server: nats://host:port or tls://host:port")
-    return Server(parts.hostname, parts.port or PORT)
+    try:
+        port = parts.port or PORT
+    except ValueError:
+        port = 0
+    if parts.scheme not in ("nats", "tls") or not parts.hostname or not port:
+        shown = url.rpartition("@")[2]
+        raise ValueError(f"{shown!r} is not the address of a NATS server: nats://host:port or tls://host:port")
+    return Server(parts.hostname, port)

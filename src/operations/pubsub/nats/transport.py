@@ -15,7 +15,7 @@ from types import TracebackType
 import msgspec
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import Capabilities, Receive, Refused, Stop, Take, Undelivered
+from operations.pubsub import UNTRUSTED, Capabilities, Receive, Refused, Stop, Take, Undelivered
 from operations.pubsub.framing import batches, join, shares, split
 from operations.pubsub.nats.connection import Connection, open_connection
 from operations.pubsub.nats.jetstream import Queues
@@ -302,7 +302,8 @@ class NatsTransport:
             try:
                 connection = await self._dial()
             except CallError as error:
-                if error.code is ErrorCode.ACCESS_DENIED and self._first is not None and not self._first.done():
+                hopeless = error.code is ErrorCode.ACCESS_DENIED or (error.details or {}).get("reason") == UNTRUSTED
+                if hopeless and self._first is not None and not self._first.done():
                     raise
                 self.failures += 1
                 attempt += 1
@@ -399,7 +400,8 @@ class NatsTransport:
         """Wait before the next round over the servers: longer each time, and never the same for all clients."""
         shortest, longest = self._delays
         delay = random.uniform(0.5, 1.0) * min(longest, shortest * 2 ** min(attempt, 16))
-        _log.info("no connection to NATS (%s); next try in %.2f s", error.message, delay)
+        level = logging.WARNING if attempt == 0 else logging.INFO
+        _log.log(level, "no connection to NATS (%s); next try in %.2f s", error.message, delay)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await self._closing.wait()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import require_extra
+from operations.pubsub import require_extra, untrusted
 from operations.pubsub.redis.address import Node, RedisAddress
 
 try:
@@ -187,13 +187,16 @@ async def dial(
     """Connect and say who we are; a refusal is `ACCESS_DENIED`, a server that is not there an OSError."""
     loop = asyncio.get_running_loop()
     connection = Connection(owner)
-    async with asyncio.timeout(_CONNECT_SECONDS):
-        if node.port:
-            await loop.create_connection(
-                lambda: connection, node.host, node.port, ssl=tls, server_hostname=node.host if tls else None
-            )
-        else:
-            await loop.create_unix_connection(lambda: connection, node.host)
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            if node.port:
+                await loop.create_connection(
+                    lambda: connection, node.host, node.port, ssl=tls, server_hostname=node.host if tls else None
+                )
+            else:
+                await loop.create_unix_connection(lambda: connection, node.host)
+    except ssl.SSLCertVerificationError as error:
+        raise untrusted(f"Redis at {node}", error) from error
     try:
         await _greet(connection, address, name, sentinel=sentinel)
     except BaseException:
@@ -218,7 +221,11 @@ async def _greet(connection: Connection, address: RedisAddress, name: str, *, se
         raise ConnectionError(text) from None
     connection.server = {key.decode(): _text(value) for key, value in dict(reply).items()}
     if address.database and not sentinel:
-        await connection.ask("SELECT", address.database)
+        try:
+            await connection.ask("SELECT", address.database)
+        except ReplyError as error:
+            message = f"Redis refused database {address.database}: {error}"
+            raise CallError(ErrorCode.UNAVAILABLE, message, {"executed": "no"}) from None
 
 
 def is_refusal(reply: Reply) -> bool:
