@@ -16,7 +16,11 @@ from operations.cli.options import TOKEN_VARIABLE, TRANSPORT_URLS
 from operations.config.models import Config
 from operations.config.settings import TransportSettings
 
-_EXTRAS = {"redis": "redis", "rediss": "redis", "nats": "nats", "tls": "nats"}
+_EXTRAS = {
+    **dict.fromkeys(("redis", "redis+cluster", "redis+sentinel", "unix"), "redis"),
+    **dict.fromkeys(("rediss", "rediss+cluster", "rediss+sentinel"), "redis"),
+    **dict.fromkeys(("nats", "tls"), "nats"),
+}
 """The extra, and the module in `operations.pubsub` with a `connect(url, **options)`, for each kind of URL."""
 
 

@@ -17,6 +17,7 @@ from operations.config.settings import AccessRule, FileSettings, HubSettings, Tr
 from operations.config.sources import SourceTable, choose_kind, explain_misfit
 from operations.config.variables import UnsupportedVariable, VariableProblem, Variables, fill_tree, read_variable_file
 from operations.errors import CallError, ErrorCode
+from operations.pubsub import SCHEMES
 
 _SOURCES = "sources"
 
@@ -204,10 +205,9 @@ class _Reading:
 
 def _check_transport(checker: Checker, transport: TransportSettings, key: Key) -> None:
     scheme = transport.url.partition(":")[0]
-    if scheme not in ("memory", "ws", "wss", "redis", "rediss", "nats", "tls"):
-        checker.report(
-            key, "a url that begins with memory:, ws://, wss://, redis://, rediss://, nats:// or tls:// is wanted"
-        )
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{scheme}:" for scheme in sorted(SCHEMES))
+        checker.report(key, f"a url that begins with {known} is wanted")
 
 
 def _check_hub(checker: Checker, hub: HubSettings, key: Key) -> None:

@@ -140,6 +140,8 @@ _OPENERS = {
     "ws": "operations.calls.spoke:Spoke",
     "wss": "operations.calls.spoke:Spoke",
 }
+SCHEMES = frozenset(_OPENERS)
+"""How the URLs of transports begin."""
 
 
 def connect(url: str, **options: Any) -> AbstractAsyncContextManager[Any]:

@@ -68,7 +68,7 @@ class NatsTransport:
         timeout: float = 5.0,
         shortest_delay: float = 0.05,
         longest_delay: float = 2.0,
-        ack_wait: float = 10.0,
+        ack_wait: float = 6.0,
         replicas: int = 1,
     ) -> None:
         self._subjects = Subjects(prefix, name or settings.user or "anyone")
