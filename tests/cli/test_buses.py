@@ -10,7 +10,7 @@ import pytest
 from tests.cli.driving import Project
 from tests.cli.test_processes import line_with, running
 from tests.nats_server import NatsServer, free_ports
-from tests.redis_servers import Server
+from tests.redis_servers import Server, shared_cluster
 
 pytestmark = pytest.mark.slow
 SECRET = "s3cret-of-the-bus"
@@ -65,6 +65,12 @@ def test_workers_and_calls_meet_on_a_bus(bus: str, addresses: dict[str, str], pr
     assert gone.code == 6
     assert "nobody offers operations at" in gone.err
     assert "ops worker" in gone.err
+
+
+def test_workers_and_calls_meet_on_a_cluster(project: Project) -> None:
+    on_bus(project, f'url = "{shared_cluster("redis").url}"\noptions = {{ prefix = "{project.folder.name}" }}')
+    with running(project, "worker", said="offering 11 operations"):
+        assert project.run("call", "other.double", "value=2", "--url", "bus").data == 4.0
 
 
 @pytest.mark.parametrize("bus", ["redis", "redis, as a token", "nats"])

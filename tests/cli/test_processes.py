@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import nats_server, redis_servers
 from tests.cli.conftest import OTHER
 from tests.cli.driving import Project
 
@@ -108,28 +107,6 @@ def test_workers_share_what_spokes_may_not(hub: tuple[subprocess.Popen[bytes], s
         assert project.run("call", "other.double", "value=2", "--url", "main", env=TOKEN).data == 4.0
         with running(project, "spoke", said="offering") as (spoke, _):
             line_with(spoke, "other.double was refused")
-
-
-BUSES = {
-    "redis": lambda: redis_servers.shared_server("redis").url,
-    "redis+cluster": lambda: redis_servers.shared_cluster("redis").url,
-    "nats": lambda: nats_server.shared_server().url,
-}
-
-
-@pytest.mark.parametrize("bus", BUSES)
-def test_workers_and_calls_over_a_bus_of_the_configuration(bus: str, tmp_path: Path) -> None:
-    project = Project(tmp_path)
-    settings = f'[transports.main]\nurl = "{BUSES[bus]()}"\noptions = {{ prefix = "{tmp_path.name}" }}\n'
-    project.write("operations.toml", f'[sources.other]\npython = "./other"\n{settings}')
-    project.write("other/numbers.py", OTHER)
-    call = ("call", "other.double", "value=2", "--url", "main")
-    nobody = project.run(*call)
-    assert nobody.code == 6
-    with running(project, "worker", said="offering 1 operation") as (worker, _):
-        assert project.run(*call).data == 4.0
-        worker.send_signal(signal.SIGTERM)
-        assert worker.wait(30) == 0
 
 
 def test_who_may_not_dial_in_is_told(hub: tuple[subprocess.Popen[bytes], str], project: Project) -> None:
