@@ -10,6 +10,7 @@ import contextlib
 import ssl
 from collections.abc import Callable
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import require_extra, untrusted
@@ -253,15 +254,21 @@ async def connect(
         code = ErrorCode.ACCESS_DENIED if status in (401, 403) else ErrorCode.UNAVAILABLE
         raise CallError(code, f"the hub refused the connection: {body or status}", {"status": status}) from None
     except ssl.SSLCertVerificationError as error:
-        raise untrusted(url, error) from error
+        raise untrusted(_shown(url), error) from error
     except (TimeoutError, OSError, picows.WSError) as error:
-        reason = f"no connection to {url}: {str(error) or type(error).__name__}"
+        reason = f"no connection to {_shown(url)}: {str(error) or type(error).__name__}"
         raise CallError(ErrorCode.UNAVAILABLE, reason, {"executed": "no"}) from error
     if not connection.is_open:
         # picows says nothing of a connection that is cut while its upgrade is on its way.
-        reason = f"no connection to {url}: it was cut before it stood"
+        reason = f"no connection to {_shown(url)}: it was cut before it stood"
         raise CallError(ErrorCode.UNAVAILABLE, reason, {"executed": "no"})
     return connection
+
+
+def _shown(url: str) -> str:
+    """An address without what may be secret in it."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _token_of(authorization: str, protocols: list[str]) -> str | None:
