@@ -168,7 +168,7 @@ def start_cluster(cluster: Cluster, folder: Path) -> None:
         cluster.network.start(host, nats_server.binary(), "-c", str(config), "-l", str(folder / f"{host}.log"))
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_cluster_of_three_that_is_split_and_joined(kind: str, tmp_path: Path) -> None:
     history = JournaledHistory(tmp_path / "journal")
