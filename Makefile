@@ -37,7 +37,8 @@ test: $(READY) $(PEERS) lint types contracts  ## lint, types, import contracts a
 
 quick: $(READY) $(PEERS) lint types  ## the inner loop: lint, types and the fast tests
 	$(PYTEST) -q -x -m "not slow and not faults and not conformance" \
-		--ignore=tests/http --ignore=tests/contracts --ignore=tests/sources/mcp
+		--ignore=tests/http --ignore=tests/contracts --ignore=tests/sources/mcp \
+		--ignore-glob='tests/calls/*faults*' --ignore=tests/pubsub --ignore=tests/cli
 
 lint: $(READY)
 	$(BIN)/ruff check
