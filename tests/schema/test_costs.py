@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from operations import CallError
 from operations.schema import from_schema
 from operations.schema.checking.costs import AFFORDABLE, Costs
 from tests.schema.hostile import CHAINS, NAMES, chain
@@ -99,3 +100,34 @@ def test_values_too_shared_to_be_written_out(document: Any) -> None:
     schema = from_schema(document)
     assert [problem.message for problem in schema.errors(value)] == ["too much work to be checked"]
     assert schema.normalise(value)[1]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("nested", [False, True])
+def test_items_that_share_their_parts_without_end_are_not_compared(nested: bool) -> None:
+    def doubled() -> list[Any]:
+        value: list[Any] = [1]
+        for _ in range(40):
+            value = [value, value]
+        return value
+
+    value: Any = [doubled(), doubled()]
+    document: dict[str, Any] = {"type": "array", "uniqueItems": True}
+    if nested:
+        value, document = {"a": value}, {"type": "object", "properties": {"a": document}}
+    schema = from_schema(document)
+    assert not schema.check(value)
+    assert "too much work" in schema.errors(value)[0].message
+    for policy in ("cast", "total"):
+        kept, problems = schema.normalise(value, policy)
+        assert kept is value
+        assert problems
+    with pytest.raises(CallError, match="too much work"):
+        schema.cast(value, "strict")
+
+
+def test_items_that_may_be_compared_are() -> None:
+    schema = from_schema({"type": "array", "uniqueItems": True, "items": {"properties": {"a": {}}}})
+    assert schema.check([{"a": 1}, {"a": 2}])
+    assert not schema.check([{"a": 1}, {"a": 1}])
+    assert schema.cast([{"a": 1, "b": 1}, {"a": 2}]) == [{"a": 1}, {"a": 2}]

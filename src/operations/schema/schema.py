@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jsonschema_rs
 
 from operations.schema.budget import Budget
-from operations.schema.checking.values import MAX_DEPTH, too_deep
+from operations.schema.checking.values import MAX_DEPTH, too_deep, too_shared
 from operations.schema.dialects.keywords import ANNOTATIONS, ASSERTING
 from operations.schema.dialects.literals import escaped
 from operations.schema.once import once
@@ -199,11 +199,11 @@ class Schema:
     def _casts(self) -> tuple[Callable[..., tuple[Any, Sequence[Problem]]], Callable[..., Any]]:
         casts: tuple[Any, Any] = (_as_it_is, _itself)
         if not self.is_unknown and not self._costs.affordable:
-            from operations.schema.casting.policies import uncast
-
-            casts = uncast(self._check, self._explainer)
+            casts = self._uncasts
         elif not self.is_unknown and self._validator is not None:
             casts = self._caster.entry_points()
+            if self._compares_items:
+                casts = _unless_shared(casts[0], self._uncasts[0]), _unless_shared(casts[1], self._uncasts[1])
         self.__dict__.update(normalise=casts[0], cast=casts[1])
         return casts
 
@@ -212,7 +212,32 @@ class Schema:
         self.__dict__["check"] = check = self._make_check()
         return check
 
+    @once
+    def _uncasts(self) -> tuple[Any, Any]:
+        """The same for values that are only checked."""
+        from operations.schema.casting.policies import uncast
+
+        return uncast(self._check, self._explainer)
+
+    @once
+    def _compares_items(self) -> bool:
+        """Whether items are compared with each other, for ever where they share their parts many times."""
+        pending: list[Any] = [self.document]
+        while pending:
+            node = pending.pop()
+            if isinstance(node, dict):
+                if node.get("uniqueItems") is True:
+                    return True
+                pending += node.values()
+            elif isinstance(node, list):
+                pending += node
+        return False
+
     def _make_check(self) -> Callable[[Any], bool]:
+        check = self._make_plain_check()
+        return _unless_shared(check, _refuse) if self._compares_items else check
+
+    def _make_plain_check(self) -> Callable[[Any], bool]:
         if not self._costs.affordable:
             # Only the converted document can be evaluated; where that is not exact, no value is accepted.
             stepwise = self._evaluator.check if self._conversion.exact else _refuse
@@ -254,6 +279,11 @@ def _bounded(check: Callable[[Any], bool], shallow: Callable[[Any], bool] | None
         return not too_deep(value) and check(value)
 
     return check_bounded
+
+
+def _unless_shared(usual: Callable[..., Any], shared: Callable[..., Any]) -> Callable[..., Any]:
+    """`usual`, but `shared` for a value that holds the same parts in too many places."""
+    return lambda value, *options, **named: (shared if too_shared(value) else usual)(value, *options, **named)
 
 
 def _accept(value: Any) -> bool:
