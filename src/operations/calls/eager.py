@@ -12,13 +12,17 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from typing import Any
 
 _enter = asyncio.tasks._enter_task
 _leave = asyncio.tasks._leave_task
 _current: dict[asyncio.AbstractEventLoop, asyncio.Task[Any]] = getattr(asyncio.tasks, "_current_tasks", {})
 _EAGER = sys.version_info >= (3, 12)
+
+
+def _start_eagerly(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any]:
+    return asyncio.Task(work, loop=loop, eager_start=True)  # type: ignore[call-arg]
 
 
 class _Shell(Coroutine[Any, Any, None]):
@@ -62,6 +66,53 @@ class _Shell(Coroutine[Any, Any, None]):
         raise TypeError("a shell is run by its task only")
 
 
+class Paused:
+    """A coroutine that waits after its first step; awaiting this goes on with it."""
+
+    __slots__ = ("_shell", "_task", "_waiting", "_work")
+
+    def __init__(
+        self, task: asyncio.Task[Any], shell: _Shell | None = None, work: Any = None, waiting: Any = None
+    ) -> None:
+        self._task = task
+        self._shell = shell
+        self._work: Coroutine[Any, Any, Any] = work
+        self._waiting = waiting
+
+    def go_on(self) -> asyncio.Task[Any]:
+        """Let the coroutine go on by itself."""
+        if self._shell is not None:
+            self._shell.fill(self._work, self._waiting)
+        return self._task
+
+    def go_on_in(self, outer: Coroutine[Any, Any, None]) -> asyncio.Task[Any]:
+        """Let it go on within `outer`, which awaits this before it awaits anything else."""
+        # It is begun at once: a coroutine that was not would never notice that it was cancelled.
+        if self._shell is None:
+            return _start_eagerly(outer, asyncio.get_running_loop())
+        self._shell.fill(outer, outer.send(None))
+        return self._task
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        if self._shell is None:
+            return (yield from self._task)
+        rest = self._work.__await__()
+        waiting = self._waiting
+        while True:
+            try:
+                yield waiting
+                break
+            except GeneratorExit:
+                self._work.close()
+                raise
+            except BaseException as error:  # noqa: BLE001  # it is for the coroutine, which may go on
+                try:
+                    waiting = self._work.throw(error)
+                except StopIteration as end:
+                    return end.value
+        return (yield from rest)
+
+
 class Starter:
     """Starts coroutines at once, as tasks of the running loop."""
 
@@ -77,12 +128,17 @@ class Starter:
 
         `work` must not raise: whoever starts it like this sees no exception.
         """
+        paused = self.step(work)
+        return paused.go_on() if type(paused) is Paused else None
+
+    def step(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Take the first step of `work`: what it returns or raises, or a `Paused` where it waits."""
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
         if _EAGER:
-            started: asyncio.Task[None] = asyncio.Task(work, loop=loop, eager_start=True)  # type: ignore[call-arg]
-            return None if started.done() else started
+            started = _start_eagerly(work, loop)
+            return started.result() if started.done() else Paused(started)
         task = self._spare
         if task is None or task.done():
             task = self._park(loop)
@@ -93,22 +149,27 @@ class Starter:
         if current is not None:
             _leave(loop, current)
         _enter(loop, task)
+        waits = False
         try:
             waiting = context.run(work.send, None)
-        except StopIteration:
-            if context is self._context and context == self._clean and not task.cancelling():
-                self._spare = task
-            else:
-                # The coroutine started another one, or left its mark on the context or the task.
-                task.cancel()
-            return None
+            waits = True
+        except StopIteration as end:
+            return end.value
         finally:
             _leave(loop, task)
             if current is not None:
                 _enter(loop, current)
-        assert shell is not None
-        shell.fill(work, waiting)
-        return task
+            if not waits:
+                self._put_back(task, context)
+        return Paused(task, shell, work, waiting)
+
+    def _put_back(self, task: asyncio.Task[None], context: contextvars.Context) -> None:
+        """Keep a spare task for the next coroutine, if it is as it was."""
+        if context is self._context and context == self._clean and not task.cancelling():
+            self._spare = task
+        else:
+            # The coroutine started another one, or left its mark on the context or the task.
+            task.cancel()
 
     def close(self) -> None:
         """End the spare task."""

@@ -11,11 +11,13 @@ from typing import Any
 import msgspec
 
 from operations.access import require_access
+from operations.calls import tracing
+from operations.calls.answering import execute, is_too_late, translate, write_answer
 from operations.calls.codec import Codec
 from operations.calls.counters import Counters
 from operations.calls.direct import DirectTarget
 from operations.calls.durable import Intake, RunningDurable
-from operations.calls.eager import Starter
+from operations.calls.eager import Paused, Starter
 from operations.calls.endpoint import Endpoint, endpoint_of, namespaces_of
 from operations.calls.events import CallRequested, Requested
 from operations.calls.failures import unavailable
@@ -234,12 +236,31 @@ class CallHandler:
         if self._free <= 0 and self.is_full:
             self.endpoint.send_error(request_id, self.refuse(event.to), codec)
             return
-        kind = RunningStream if event.stream else RunningCall
-        running = kind(self, event, codec, operation, identity)
-        if running.is_too_late():
+        if is_too_late(self, event, codec):
             return
         self._seen[request_id] = event.payload.attempt
-        self._place(running, request_id)
+        if event.stream or self._free <= 0 or tracing.is_active():
+            kind = RunningStream if event.stream else RunningCall
+            self._place(kind(self, event, codec, operation, identity), request_id)
+        else:
+            self._answer(event, codec, operation, identity)
+
+    def _answer(self, event: CallRequested, codec: Codec, operation: Operation[Any], identity: Identity | None) -> None:
+        """Run a call and answer it: most handlers never wait, and nothing is written down about those."""
+        self._free -= 1
+        try:
+            envelope = self.starter.step(execute(self, event, codec, operation, identity))
+            if type(envelope) is Paused:
+                running = RunningCall(self, event, codec, operation, identity)
+                running.resume(envelope)
+                self._track(running, event.id)
+                return
+            message = write_answer(self, event, codec, envelope, None)
+        except BaseException as error:  # noqa: BLE001  # whatever a handler raises, its caller gets an answer
+            self.endpoint.send_error(event.id, translate(error, event.to), codec)
+        else:
+            self.endpoint.answer(event.id, message, True)
+        self.leave()
 
     def _taken(self, event: CallRequested, codec: Codec, delivery: Delivery) -> None:
         """Run a stored request; one that may not be run is answered and forgotten like any other."""
@@ -257,7 +278,6 @@ class CallHandler:
     def _place(self, running: RunningCall, request_id: str) -> None:
         """Run a request now, or when there is a place."""
         if self._free > 0:
-            # Most handlers never wait: those have answered here, and nothing was written down about them.
             self._free -= 1
             running.begin()
             if not running.ended:

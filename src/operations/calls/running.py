@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from typing import Any
 
 import msgspec
 
 from operations.calls import tracing
+from operations.calls.answering import execute, translate, write_answer
 from operations.calls.codec import Codec
-from operations.calls.deadlines import Bucket, now_ms, remaining_seconds
+from operations.calls.deadlines import Bucket, remaining_seconds
+from operations.calls.eager import Paused
 from operations.calls.endpoint import inbox_of
 from operations.calls.events import (
-    NULL,
     VERSION,
     Accepted,
     CallAccepted,
     CallCompleted,
     CallRequested,
-    CallResponded,
     Completed,
-    Responded,
 )
-from operations.calls.failures import aborted, timed_out, too_large, unavailable
+from operations.calls.failures import timed_out, unavailable
 from operations.calls.streams import LEASE_SECONDS, CreditGate
 from operations.calls.workplace import Workplace
-from operations.context import Identity, OperationContext
+from operations.context import Identity
 from operations.envelope import ResponseEnvelope
-from operations.errors import CallError, ErrorCode
+from operations.errors import CallError
 from operations.guard import GRACE_SECONDS
 from operations.spec import Operation
 
@@ -56,18 +54,6 @@ class RunningCall(msgspec.Struct, eq=False):
         """What is called."""
         return self._event.to
 
-    def is_too_late(self) -> bool:
-        """Whether the deadline has passed already; the caller is told."""
-        payload = self._event.payload
-        deadline = payload.deadline
-        if deadline is None or (deadline > time.time() * 1000 and deadline > (payload.sent_at or 0)):
-            return False
-        self._handler.counters.expired += 1
-        clocks = {"deadline": payload.deadline, "sentAt": payload.sent_at, "workerTime": now_ms()}
-        error = timed_out(self.operation_id, "no", "before the call began", **clocks)
-        self._handler.endpoint.send_error(self._event.id, error, self._codec)
-        return True
-
     def arm(self) -> None:
         """Set the clock of a request that takes its time."""
         self.since = asyncio.get_running_loop().time()
@@ -84,6 +70,11 @@ class RunningCall(msgspec.Struct, eq=False):
             return
         self._began = True
         self.task = self._handler.starter.start(self._run())
+
+    def resume(self, paused: Paused) -> None:
+        """Go on with what was begun and waits."""
+        self._began = True
+        self.task = paused.go_on_in(self._finish(paused))
 
     def expire(self) -> None:
         """The deadline passed: in the queue it never runs, else its task is cancelled."""
@@ -128,44 +119,31 @@ class RunningCall(msgspec.Struct, eq=False):
             self._handler.leave()
 
     async def _run(self) -> None:
-        """Work, and see to it that whatever comes of it the caller gets an answer and the place is free again."""
+        await self._finish(self._work())
+
+    async def _work(self) -> ResponseEnvelope[Any]:
+        """Execute from the beginning, within a span where spans are made."""
+        handler, event = self._handler, self._event
+        if not tracing.is_active():
+            return await execute(handler, event, self._codec, self._operation, self._identity)
+        with tracing.server_span(event.to, event.payload.metadata, event.id):
+            return await execute(handler, event, self._codec, self._operation, self._identity)
+
+    async def _finish(self, work: Awaitable[ResponseEnvelope[Any]]) -> None:
+        """See to it that whatever comes of the work the caller gets an answer and the place is free again."""
         try:
-            if tracing.is_active():
-                with tracing.server_span(self.operation_id, self._event.payload.metadata, self._event.id):
-                    envelope = await self._execute()
-            else:
-                envelope = await self._execute()
+            envelope = await work
             if not self.ended:
                 message = self._write(envelope, None)
                 self._close()
                 self._handler.endpoint.answer(self._event.id, message, True)
         except BaseException as error:  # noqa: BLE001  # whatever a handler raises, its caller gets an answer
-            self._fail(_translate(error, self.operation_id))
+            self._fail(translate(error, self.operation_id))
         finally:
             self._leave()
 
-    def _execute(self) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        operation, registry = self._operation, self._handler.registry
-        input: Any = self._event.payload.input
-        if type(input) is msgspec.Raw:
-            input = self._codec.read(input)
-        if not operation.wants_context and not registry.has_interceptors:
-            return registry.execute_found(operation, input)  # nobody would look at the context
-        return registry.execute_found(operation, input, self._make_context())
-
-    def _make_context(self) -> OperationContext:
-        return self._handler.context(self._operation, self._event.payload, self._identity)
-
     def _write(self, envelope: ResponseEnvelope[Any], sequence: int | None) -> bytes:
-        """An answer as bytes; one that cannot travel is a typed error instead."""
-        request_id = self._event.id
-        worker = self._handler.worker_id if sequence == 0 else None
-        event = CallResponded(VERSION, request_id, "", Responded(request_id, NULL, sequence, worker))
-        message = self._codec.write_response(event, envelope)
-        limit = self._handler.endpoint.transport.capabilities.max_payload
-        if limit is not None and len(message) > limit:
-            raise too_large(self.operation_id, "answer", len(message), limit, "yes")
-        return message
+        return write_answer(self._handler, self._event, self._codec, envelope, sequence)
 
     def _fail(self, error: CallError) -> None:
         if not self.ended:
@@ -216,7 +194,7 @@ class RunningStream(RunningCall):
             with tracing.server_span(self.operation_id, self._event.payload.metadata, self._event.id):
                 await self._pump()
         except BaseException as error:  # noqa: BLE001  # whatever a handler raises, its caller gets an answer
-            self._fail(_translate(error, self.operation_id))
+            self._fail(translate(error, self.operation_id))
         finally:
             self._leave()
 
@@ -225,7 +203,9 @@ class RunningStream(RunningCall):
         request_id, endpoint, gate = self._event.id, self._handler.endpoint, self._gate
         sequence = 0
         input = self._codec.read(self._event.payload.input)
-        stream = self._handler.registry.subscribe(self.operation_id, input, self._make_context())
+        stream = self._handler.registry.subscribe(
+            self.operation_id, input, self._handler.context(self._operation, self._event.payload, self._identity)
+        )
         async with contextlib.aclosing(stream):
             async for envelope in stream:
                 message = self._write(envelope, sequence)
@@ -243,16 +223,6 @@ class RunningStream(RunningCall):
             self._close()
             event = CallCompleted(VERSION, request_id, "", Completed(request_id, sequence))
             endpoint.answer(request_id, self._codec.encode(event), True)
-
-
-def _translate(error: BaseException, operation_id: str) -> CallError:
-    """What the caller gets for whatever left the registry."""
-    if isinstance(error, CallError):
-        return error
-    if isinstance(error, asyncio.CancelledError):
-        return aborted(operation_id, "cancelled")
-    kind = type(error).__name__
-    return CallError(ErrorCode.EXECUTION_ERROR, f"{operation_id}: {kind}", {"type": kind})
 
 
 class _Lease:

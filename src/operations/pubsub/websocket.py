@@ -30,8 +30,8 @@ _PROTOCOLS = "Sec-WebSocket-Protocol"
 _BEARER = "bearer."
 _MOST_UNSENT = 64 << 20
 _BATCH_BYTES = 128 << 10
-_BATCH_MESSAGES = 64
-"""How many messages wait for each other: with more, the peer would be idle until the last one is made."""
+_BATCH_MESSAGES = 8
+"""How many messages of a turn wait for each other: the peer works on the first ones while the next are made."""
 _HEADROOM = 1024
 
 

@@ -1,0 +1,186 @@
+"""Coroutines started at once: what never waits leaves nothing behind, what waits goes on as a task of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from operations.calls.eager import Paused, Starter
+
+_VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("_VARIABLE", default="unset")
+
+
+@pytest.fixture
+async def starter() -> AsyncIterator[Starter]:
+    starter = Starter()
+    yield starter
+    starter.close()
+    await asyncio.sleep(0)
+
+
+async def test_what_never_waits_gives_its_result_at_once(starter: Starter) -> None:
+    async def work() -> int:
+        return 7
+
+    assert starter.step(work()) == 7
+    assert starter.step(work()) == 7
+
+
+async def test_what_it_raises_at_once_is_raised(starter: Starter) -> None:
+    async def work() -> None:
+        raise LookupError("no")
+
+    for _ in range(2):
+        with pytest.raises(LookupError, match="no"):
+            starter.step(work())
+
+
+async def test_a_coroutine_runs_as_one_task_from_its_first_step_to_its_last(starter: Starter) -> None:
+    tasks: list[asyncio.Task[Any] | None] = []
+
+    async def work() -> None:
+        tasks.append(asyncio.current_task())
+        await asyncio.sleep(0)
+        tasks.append(asyncio.current_task())
+
+    me = asyncio.current_task()
+    task = starter.start(work())
+    assert asyncio.current_task() is me
+    assert task is not None
+    await task
+    assert tasks == [task, task]
+    assert task is not me
+
+
+async def test_what_waits_goes_on_within_another_coroutine(starter: Starter) -> None:
+    ready = asyncio.Event()
+
+    async def work() -> str:
+        await ready.wait()
+        await asyncio.sleep(0)
+        return "done"
+
+    results: list[str] = []
+
+    async def outer(paused: Paused) -> None:
+        results.append(await paused)
+
+    paused = starter.step(work())
+    assert type(paused) is Paused
+    task = paused.go_on_in(outer(paused))
+    ready.set()
+    await task
+    assert results == ["done"]
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3])
+async def test_cancelling_reaches_the_coroutine_however_soon_it_comes(starter: Starter, turns: int) -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("inner")
+            raise
+
+    async def outer(paused: Paused) -> None:
+        try:
+            await paused
+        except asyncio.CancelledError:
+            seen.append("outer")
+
+    paused = starter.step(work())
+    task = paused.go_on_in(outer(paused))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait((task,))
+    assert seen == ["inner", "outer"]
+
+
+async def test_a_coroutine_may_swallow_its_cancellation_and_go_on(starter: Starter) -> None:
+    async def work() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            return "stayed"
+        return "never"
+
+    results: list[str] = []
+
+    async def outer(paused: Paused) -> None:
+        results.append(await paused)
+
+    paused = starter.step(work())
+    task = paused.go_on_in(outer(paused))
+    task.cancel()
+    await asyncio.wait((task,))
+    assert results == ["stayed"]
+
+
+async def test_a_coroutine_may_end_by_swallowing_its_cancellation(starter: Starter) -> None:
+    async def work() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "ended"
+        return "never"
+
+    results: list[str] = []
+
+    async def outer(paused: Paused) -> None:
+        results.append(await paused)
+
+    paused = starter.step(work())
+    task = paused.go_on_in(outer(paused))
+    task.cancel()
+    await asyncio.wait((task,))
+    assert results == ["ended"]
+
+
+async def test_what_one_coroutine_sets_in_its_context_the_next_does_not_see(starter: Starter) -> None:
+    async def mark(value: str) -> str:
+        before = _VARIABLE.get()
+        _VARIABLE.set(value)
+        return before
+
+    assert [starter.step(mark(str(number))) for number in range(3)] == ["unset"] * 3
+    assert _VARIABLE.get() == "unset"
+
+
+async def test_a_first_step_may_start_another(starter: Starter) -> None:
+    async def inner() -> asyncio.Task[Any] | None:
+        return asyncio.current_task()
+
+    async def outer() -> tuple[object, object, object]:
+        before = asyncio.current_task()
+        return before, starter.step(inner()), asyncio.current_task()
+
+    before, within, after = starter.step(outer())
+    assert before is after
+    assert within is not before
+
+
+async def test_a_timeout_in_the_first_step_cancels_that_coroutine_alone(starter: Starter) -> None:
+    async def work() -> str:
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            return "timed out"
+        return "never"
+
+    results: list[str] = []
+
+    async def outer(paused: Paused) -> None:
+        results.append(await paused)
+
+    paused = starter.step(work())
+    await paused.go_on_in(outer(paused))
+    assert results == ["timed out"]
