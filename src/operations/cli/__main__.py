@@ -1,5 +1,5 @@
 """`python -m operations.cli`: the command line where its script is not on the path."""
 
-from operations.cli.main import program
+from _operations_entry import program
 
 program()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from operations.cli import telling
 from operations.cli.arguments import UsageError
 from operations.cli.terminal import paint, printable
 from operations.errors import CallError, ErrorCode
@@ -21,28 +21,21 @@ _CODES: dict[str, int] = {
     ErrorCode.ABORTED: TRANSPORT,
     ErrorCode.TIMEOUT: DEADLINE,
 }
+_NAMES = {
+    USAGE: "USAGE_ERROR",
+    NOT_FOUND: "NOT_FOUND",
+    DENIED: str(ErrorCode.ACCESS_DENIED),
+    OPERATION: str(ErrorCode.EXECUTION_ERROR),
+    TRANSPORT: str(ErrorCode.UNAVAILABLE),
+    DEADLINE: str(ErrorCode.TIMEOUT),
+}
+"""The code of a failure that is a command's own."""
 _HINTS: dict[str, str] = {
     ErrorCode.OPERATION_NOT_FOUND: "ops ls lists what there is, ops search finds by words",
     ErrorCode.ACCESS_DENIED: "the token or the access rules do not allow it: see ops doctor",
     ErrorCode.UNAVAILABLE: "ops doctor checks every source",
     ErrorCode.TIMEOUT: "give it longer with --timeout 60",
 }
-
-
-_MOST_SKIPPED = 3
-_hiding: list[Callable[[str], str]] = []
-
-
-def hide_with(hide: Callable[[str], str]) -> None:
-    """Have what others said pass through `hide` before it is told: from here on there are secrets to repeat."""
-    _hiding[:] = [hide]
-
-
-def redacted(text: str) -> str:
-    """A text that others may have had a part in, without what is secret."""
-    for hide in _hiding:
-        text = hide(text)
-    return text
 
 
 class Terminated(Exception):  # noqa: N818  # not an error: somebody asked for it
@@ -64,28 +57,56 @@ def exit_code_of(error: CallError) -> int:
     return _CODES.get(error.code, OPERATION)
 
 
-def report(error: BaseException) -> int:
+class Failure(NamedTuple):
+    """Why a command ended as it did: for programs a code and details, for people what is shown."""
+
+    code: str
+    message: str
+    exit_code: int
+    hint: str = ""
+    details: Any = None
+    shown: str = ""
+    """The message where people are told more than programs, who have the details."""
+
+
+def report(error: BaseException, *, traceback: str = "") -> int:
     """Say on stderr what went wrong and what to do; the exit code for it."""
+    failure = explain(error)
+    if telling.is_json():
+        _tell_json(failure, traceback)
+        return failure.exit_code
+    if traceback:
+        telling.tell(telling.redacted(traceback))
+    _complain(failure)
+    return failure.exit_code
+
+
+def conclude(exit_code: int, message: str, hint: str = "") -> int:
+    """Tell programs why a command that gave its result still failed, people having read it there; the exit code."""
+    if exit_code != OK and telling.is_json():
+        _tell_json(Failure(_NAMES[exit_code], message, exit_code, hint))
+    return exit_code
+
+
+def explain(error: BaseException) -> Failure:
+    """What an exception means to whoever typed the command."""
     if isinstance(error, UsageError):
-        complain(error.message, error.hint)
-        return USAGE
+        return Failure(_NAMES[USAGE], error.message, USAGE, error.hint)
     if isinstance(error, CommandError):
-        complain(error.message, error.hint)
-        return error.exit_code
+        return Failure(_NAMES[error.exit_code], error.message, error.exit_code, error.hint)
     if isinstance(error, CallError) and isinstance(error.__cause__, ImportError):
-        return report(error.__cause__)  # an extra that a source needs only when it is called
+        return explain(error.__cause__)  # an extra that a source needs only when it is called
     if isinstance(error, CallError):
-        complain(describe(error), hint_for(error))
-        return exit_code_of(error)
+        message = error.message or str(error.code)
+        return Failure(str(error.code), message, exit_code_of(error), hint_for(error), error.details, describe(error))
     if isinstance(error, ImportError):
-        complain(str(error), "" if "pip install" in str(error) else "is everything installed? see ops doctor")
-        return USAGE
+        hint = "" if "pip install" in str(error) else "is everything installed? see ops doctor"
+        return Failure("NOT_INSTALLED", str(error), USAGE, hint)
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
-        complain(f"{place}{error.strerror or error}")
-        return USAGE
-    complain(f"unexpected {type(error).__name__}: {error}", "run it again with --debug and report what it prints")
-    return OPERATION
+        return Failure("SYSTEM_ERROR", f"{place}{error.strerror or error}", USAGE)
+    message = f"unexpected {type(error).__name__}: {error}"
+    return Failure("UNEXPECTED_ERROR", message, OPERATION, "run it again with --debug and report what it prints")
 
 
 def describe(error: CallError) -> str:
@@ -114,34 +135,25 @@ def hint_for(error: CallError) -> str:
     return _HINTS.get(error.code, "")
 
 
-def complain(message: str, hint: str = "") -> None:
-    """Print an error and its hint on stderr."""
-    head, *rest = redacted(message).split("\n")
-    tell(f"{paint('red', 'error:', sys.stderr)} {printable(head)}")
+def _complain(failure: Failure) -> None:
+    """Print an error and its hint for people."""
+    head, *rest = telling.redacted(failure.shown or failure.message).split("\n")
+    telling.tell(f"{paint('red', 'error:', sys.stderr)} {printable(head)}")
     for line in rest:
-        tell(printable(line))
-    if hint:
-        tell(f"{paint('dim', 'hint:', sys.stderr)} {printable(redacted(hint))}")
+        telling.tell(printable(line))
+    if failure.hint:
+        telling.tell(f"{paint('dim', 'hint:', sys.stderr)} {printable(telling.redacted(failure.hint))}")
 
 
-def warn(message: str) -> None:
-    """Print a line about something that did not stop the command."""
-    tell(f"{paint('yellow', 'note:', sys.stderr)} {printable(redacted(message))}")
-
-
-def tell_skipped(skipped: Sequence[tuple[str, str]]) -> None:
-    """Say which files or operations of a source are not there, and why; the first of many."""
-    for path, reason in skipped[:_MOST_SKIPPED]:
-        warn(f"{path} was skipped: {reason}")
-    if len(skipped) > _MOST_SKIPPED:
-        warn(f"{len(skipped) - _MOST_SKIPPED} more were skipped: ops doctor lists them")
-
-
-def tell(line: str) -> None:
-    """Print a line on stderr, where there is one."""
-    if sys.stderr is not None:
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
+def _tell_json(failure: Failure, traceback: str = "") -> None:
+    """Print an error for programs; the same keys each time, but for the traceback."""
+    told = {
+        "code": failure.code,
+        "details": failure.details,
+        "hint": failure.hint or None,
+        "exitCode": failure.exit_code,
+    }
+    telling.tell_json("error", failure.message, {**told, "traceback": traceback} if traceback else told)
 
 
 def _answer(details: Any, told: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from operations.cli.arguments import COMMON, Command, Option, usage
 from operations.cli.commands import GROUPS
@@ -15,10 +16,16 @@ _EXAMPLES = (
     ("ops call shop.quote item=tea count=4", "call one"),
     ("ops call shop.quote item=tea --envelope | jq .meta", "with all that its source said"),
 )
-_CODES = (
-    "0 ok · 2 usage or validation · 3 not found · 4 denied · 5 operation error · 6 transport · 7 deadline · "
-    "130 interrupted"
-)
+EXIT_CODES = {
+    "0": "ok",
+    "2": "usage or validation",
+    "3": "not found",
+    "4": "denied",
+    "5": "operation error",
+    "6": "transport",
+    "7": "deadline",
+    "130": "interrupted",
+}
 
 
 def overview() -> str:
@@ -32,7 +39,8 @@ def overview() -> str:
         lines += ["", paint("bold", group), *_rows([(name, text) for name, text in commands.items()])]
     lines += ["", paint("bold", "For example"), *_rows(_EXAMPLES)]
     lines += ["", paint("bold", "Options of every command"), *_options(COMMON)]
-    lines += ["", *_wrap("Exit codes: " + _CODES), "", "ops COMMAND --help tells more, with examples."]
+    codes = " · ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+    lines += ["", *_wrap(f"Exit codes: {codes}"), "", "ops COMMAND --help tells more, with examples."]
     return "\n".join(lines)
 
 
@@ -56,6 +64,53 @@ def describe(command: Command) -> str:
     if not command.parts:
         lines += ["", paint("bold", "Options of every command"), *_options(COMMON)]
     return "\n".join(lines)
+
+
+def as_data(command: Command | None) -> dict[str, Any]:
+    """The same for programs: of one command, or of all of them in short."""
+    if command is None:
+        return {
+            "usage": "ops COMMAND [options] ...",
+            "commands": [
+                {"name": name, "group": group, "summary": text}
+                for group, commands in GROUPS.items()
+                for name, text in commands.items()
+            ],
+            "options": list(map(_option_data, COMMON)),
+            "exitCodes": EXIT_CODES,
+        }
+    return {
+        "name": command.name,
+        "summary": command.summary,
+        "usage": usage(command),
+        "notes": " ".join(command.notes.split()),
+        "arguments": [
+            {
+                "name": argument.name,
+                "help": argument.help,
+                "required": argument.required,
+                "many": argument.many,
+                "choices": list(argument.choices),
+            }
+            for argument in command.arguments
+        ],
+        "forms": [{"form": form, "help": text} for form, text in command.forms],
+        "options": [] if command.parts else list(map(_option_data, command.all_options())),
+        "examples": [{"command": typed, "help": text} for typed, text in command.examples],
+        "commands": [{"name": part.name, "summary": part.summary, "usage": usage(part)} for part in command.parts],
+    }
+
+
+def _option_data(option: Option) -> dict[str, Any]:
+    return {
+        "name": option.name,
+        "short": option.short or None,
+        "value": option.value or None,
+        "help": option.help,
+        "choices": list(option.choices),
+        "default": option.default,
+        "many": option.many,
+    }
 
 
 def _options(options: Sequence[Option]) -> list[str]:

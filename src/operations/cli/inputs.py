@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from operations.cli.arguments import UsageError, suggestion
-from operations.cli.failures import warn
 from operations.cli.fields import Fields
 from operations.cli.fields import Path as Place
+from operations.cli.telling import warn
 
 _WORD = re.compile(r"^(?P<key>[^=@:]+(?::(?!=)[^=@:]*)*?)(?P<sign>:=@|=@|:=|=|@)(?P<value>.*)$", re.S)
 _STEP = re.compile(r"\[(\d*)\]|([^.\[\]]+)")

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from operations.catalogue import unknown_operation
 from operations.cli.arguments import Given
-from operations.cli.failures import CommandError, tell_skipped, warn
+from operations.cli.failures import CommandError
 from operations.cli.fields import Fields
 from operations.cli.running import run
+from operations.cli.telling import tell_skipped, warn
 from operations.config.cache import Catalogue, CatalogueEntry, load_catalogue
 from operations.spec import OperationSpec
 
@@ -53,7 +54,8 @@ def _cached(given: Given, catalogue: Catalogue) -> Listing:
     if not given.quiet:
         for source in catalogue.sources.values():
             if source.state == "failed":
-                warn(f"the source {source.name} could not be opened: {source.problem} (--refresh tries again)")
+                message = f"the source {source.name} could not be opened: {source.problem} (--refresh tries again)"
+                warn(message, source=source.name)
             tell_skipped(source.skipped)
     kinds = {name: source.kind for name, source in catalogue.sources.items()}
     return Listing(catalogue.entries, kinds, catalogue.spec)

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from operations.cli import terminal
 from operations.cli.arguments import COMMON, Command, Given, UsageError, parse, suggestion
 from operations.cli.commands import SUMMARIES, find_command
-from operations.cli.failures import INTERRUPTED, OK, TERMINATED, Terminated, redacted, report, tell
+from operations.cli.failures import INTERRUPTED, OK, TERMINATED, Terminated, report
+from operations.cli.telling import speaking
+from operations.wire import encode_json
 
 _THREADS_WITHIN = 0.2
 
@@ -20,13 +22,24 @@ def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else list(words)
     # So that a configuration can start Python programs that need what is installed beside this one.
     os.environ.setdefault("OPERATIONS_PYTHON", sys.executable)
-    debug = "--debug" in words
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal of another encoding gets question marks, not an error
+    with speaking(as_json=_says(words, "--json")), terminal.results_apart():
+        return _run_to_its_end(words)
+
+
+def _says(words: Sequence[str], option: str) -> bool:
+    """Whether an option stands among words that may yet turn out to be no command line at all."""
+    before = words[: words.index("--")] if "--" in words else words
+    return any(word.partition("=")[0] == option for word in before)
+
+
+def _run_to_its_end(words: Sequence[str]) -> int:
+    """Run what was typed; whatever it raises becomes its exit code."""
     try:
         code = _run(words)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        if terminal.results() is not None:
+            terminal.results().flush()
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -34,14 +47,17 @@ def main(words: Sequence[str] | None = None) -> int:
         return TERMINATED
     except BrokenPipeError:
         # The reader has what it wanted. Nothing more is written, the flush at the interpreter's end included.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if terminal.results() is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), terminal.results().fileno())
         return OK
     except Exception as error:  # noqa: BLE001  # whatever it is, it ends as one clear line
-        if debug:
-            import traceback
+        return report(error, traceback=_traceback() if _says(words, "--debug") else "")
 
-            tell(redacted(traceback.format_exc().rstrip()))
-        return report(error)
+
+def _traceback() -> str:
+    from traceback import format_exc
+
+    return format_exc().rstrip()
 
 
 def program() -> None:
@@ -50,6 +66,7 @@ def program() -> None:
     A plain function that an operation left in a thread cannot be stopped, and the interpreter would wait for it: a
     deadline or Ctrl-C would end nothing.
     """
+    terminal.claim_stdout()
     code = main()
     threading = sys.modules.get("threading")  # what nobody has imported has started nothing
     started = [] if threading is None else [each for each in threading.enumerate() if each.name != "MainThread"]
@@ -66,10 +83,10 @@ def _run(words: Sequence[str]) -> int:
     if before.get("no_color"):
         terminal.forbid_colours()
     if before.get("version"):
-        return _show_version()
+        return _show_version(as_json=_says(words, "--json"))
     if not rest or rest[0] == "help" or before.get("help"):
         wanted = [word for word in rest if word != "help"]
-        return _show_help(_resolve(wanted)[0] if wanted else None)
+        return _show_help(_resolve(wanted)[0] if wanted else None, as_json=_says(words, "--json"))
     command, rest = _resolve(rest)
     given = parse(command, rest, before=before)
     if given.no_color:
@@ -77,7 +94,7 @@ def _run(words: Sequence[str]) -> int:
     if given.help or command.run is None:
         if not given.help:
             raise UsageError(f"ops {command.name} needs to know what", f"ops {command.name} --help")
-        return _show_help(command)
+        return _show_help(command, as_json=_says(words, "--json"))
     return _finish(command, given)
 
 
@@ -129,16 +146,20 @@ def _resolve(words: list[str]) -> tuple[Command, list[str]]:
     return command, rest
 
 
-def _show_help(command: Command | None) -> int:
+def _show_help(command: Command | None, *, as_json: bool) -> int:
     from operations.cli import help
 
+    if as_json:
+        terminal.write_text(encode_json(help.as_data(command)).decode() + "\n")
+        return OK
     text = help.overview() if command is None else help.describe(command)
     terminal.write_text(text + "\n")
     return OK
 
 
-def _show_version() -> int:
+def _show_version(*, as_json: bool) -> int:
     from importlib.metadata import version
 
-    terminal.write_text(f"operations {version('operations')}\n")
+    told = {"name": "operations", "version": version("operations")}
+    terminal.write_text(encode_json(told).decode() + "\n" if as_json else "{name} {version}\n".format(**told))
     return OK

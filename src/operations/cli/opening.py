@@ -6,8 +6,8 @@ import sys
 from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 
-from operations.cli.failures import tell
 from operations.cli.status import StatusLine
+from operations.cli.telling import is_json, tell, tell_json
 from operations.cli.terminal import is_terminal, printable
 from operations.config import Config, SourceReport, Workspace, open_workspace
 
@@ -31,9 +31,11 @@ def open_sources(
     def show_consent(source: str, url: str) -> None:
         if line is not None:
             line.clear()
-        tell(
-            f"the source {printable(source)} asks for your consent; open this address in a browser:\n  {printable(url)}"
-        )
+        asked = f"the source {source} asks for your consent; open this address in a browser:"
+        if is_json():
+            tell_json("info", asked, {"source": source, "url": url})
+        else:
+            tell(f"{printable(asked)}\n  {printable(url)}")
 
     show_waiting()
     is_watched = is_terminal(sys.stdin) and is_terminal(sys.stderr)

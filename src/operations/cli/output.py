@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from typing import Any
 
 import msgspec
 
+from operations.cli import telling
 from operations.cli.arguments import Given
-from operations.cli.failures import OPERATION, CommandError, tell
+from operations.cli.failures import OPERATION, CommandError
 from operations.cli.pipes import write_all
-from operations.cli.terminal import is_terminal, paint, paint_json, printable, write_text
+from operations.cli.terminal import is_terminal, paint, paint_json, printable, results, write_text
 from operations.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError
 from operations.wire import encode_json
@@ -22,7 +22,7 @@ class Output:
     """Writes results as the options of a command want them, to the stdout there is when it is made."""
 
     def __init__(self, given: Given) -> None:
-        self._stdout = sys.stdout
+        self._stdout = results()
         self._json = bool(given.json)
         self._quiet = bool(given.quiet)
         self._raw = bool(given.raw)
@@ -30,12 +30,12 @@ class Output:
         self._jq: Any = None if given.jq is None else _compile(given.jq)
         self.pretty = is_terminal(self._stdout) and not self._json
 
-    def text_of(self, envelope: ResponseEnvelope[Any], *, compact: bool = False) -> bytes:
-        """The result as it is written, its line end included."""
+    def text_of(self, envelope: ResponseEnvelope[Any], *, compact: bool = False, to_file: bool = False) -> bytes:
+        """The result as it is written, its line end included; a file gets bytes as they are, with `--json` too."""
         value = self._wanted(envelope)
         if self._jq is not None:
             return b"".join(self._rendered(each, compact=compact) for each in self._run_jq(value))
-        if isinstance(value, bytes) and not self._json:
+        if isinstance(value, bytes) and (to_file or not self._json):
             return value
         return self._rendered(value, compact=compact)
 
@@ -50,7 +50,7 @@ class Output:
 
     async def result(self, envelope: ResponseEnvelope[Any], started: float, *, to: str | None = None) -> None:
         """Write one result, and the line of meta."""
-        text = self.text_of(envelope)
+        text = self.text_of(envelope, to_file=to is not None)
         if to is not None:
             with open(to, "wb") as file:  # noqa: ASYNC230  # one small local file, and nothing else runs
                 file.write(text)
@@ -58,7 +58,8 @@ class Output:
             self.note(f"{len(envelope.data):,} bytes: write them to a file with -o FILE, or to a pipe")
         else:
             await self.write(text)
-        self.note(meta_line(envelope, time.perf_counter() - started))
+        seconds = time.perf_counter() - started
+        self.note(meta_line(envelope, seconds), source=envelope.meta.source, seconds=round(seconds, 6))
 
     async def write(self, content: bytes) -> None:
         """Write to stdout. In a pipe off the loop: a reader that is slow must not hold up the connections."""
@@ -74,10 +75,10 @@ class Output:
         """A text that stands back, to be written beside a result."""
         return paint("dim", text, self._stdout).encode()
 
-    def note(self, line: str) -> None:
-        """Say something on stderr that is no result."""
+    def note(self, line: str, **more: Any) -> None:
+        """Say something on stderr that is no result; `more` is for programs."""
         if not self._quiet:
-            tell(paint("dim", printable(line), sys.stderr))
+            telling.note(line, **more)
 
     def _wanted(self, envelope: ResponseEnvelope[Any]) -> Any:
         if self._part == "envelope":
@@ -106,10 +107,10 @@ class Output:
         return found
 
 
-def write_json(value: Any) -> None:
-    """Write a value as JSON: indented and coloured on a terminal, one line in a pipe."""
+def write_json(value: Any, *, compact: bool = False) -> None:
+    """Write a value as JSON: indented and coloured on a terminal, one line in a pipe and for one of many."""
     text = encode_json(value)
-    if is_terminal(sys.stdout):
+    if is_terminal(results()) and not compact:
         write_text(paint_json(printable(msgspec.json.format(text, indent=2).decode())) + "\n")
     else:
         write_text(text.decode() + "\n")

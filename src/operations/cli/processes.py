@@ -6,16 +6,17 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 from operations.calls import from_call, serve_registry
 from operations.cli.arguments import Given
-from operations.cli.failures import OK, CommandError, tell, warn
+from operations.cli.failures import OK, CommandError
 from operations.cli.opening import open_sources
-from operations.cli.output import counted
+from operations.cli.output import counted, write_json
 from operations.cli.reaching import until_refused
 from operations.cli.session import report_failures, require_configuration
+from operations.cli.telling import tell, warn
 from operations.cli.terminal import printable
 from operations.cli.transports import open_transport, shown_url, transport_at
 from operations.config import store_catalogue
@@ -35,7 +36,8 @@ async def offer(given: Given, *, pool: bool) -> int:
         report_failures(given, workspace.reports)
         if not len(workspace.registry):
             raise CommandError("there is nothing to offer", "ops ls lists what the configuration has")
-        say(given, f"connecting to {shown_url(settings)}")
+        url = shown_url(settings)
+        say(given, "connecting", f"connecting to {url}", url=url)
         trying = asyncio.create_task(_tell_refusal(given, settings))
         async with _connected(open_transport(settings, given), told) as transport:
             trying.cancel()
@@ -52,17 +54,19 @@ async def serve_until(
     refused: Mapping[str, str] = {}
 
     def lost(reason: str) -> None:
-        say(given, f"cut off: {reason}; trying to come back")
+        say(given, "lost", f"cut off: {reason}; trying to come back", reason=reason)
 
     async with serving as handler, AsyncExitStack() as stack:
-        stack.callback(transport.watch(lambda: say(given, "connected again"), lost))
-        say(given, f"offering {counted(len(registry), 'operation')}; Ctrl-C ends")
+        stack.callback(transport.watch(lambda: say(given, "back", "connected again"), lost))
+        count = len(registry)
+        say(given, "offering", f"offering {counted(count, 'operation')}; Ctrl-C ends", operations=count)
         while not told.is_set():
             await _wait(told, _LOOK_EVERY)
             for operation_id in handler.rejected.keys() - refused.keys():
-                warn(f"{operation_id} was refused: {handler.rejected[operation_id]}")
+                reason = handler.rejected[operation_id]
+                warn(f"{operation_id} was refused: {reason}", operation=operation_id, reason=reason)
             refused = dict(handler.rejected)
-        say(given, "stopping; calls that run may finish")
+        say(given, "stopping", "stopping; calls that run may finish")
 
 
 async def follow_offers(given: Given, transport: Transport, told: asyncio.Event) -> None:
@@ -80,9 +84,9 @@ async def follow_offers(given: Given, transport: Transport, told: asyncio.Event)
             changed.cancel()
             stopped.cancel()
             now = set(remote.ids)
-            for sign, ids in (("+", now - known), ("-", known - now)):
+            for event, sign, ids in (("added", "+", now - known), ("removed", "-", known - now)):
                 for operation_id in sorted(ids):
-                    say(given, f"{sign} {operation_id}")
+                    say(given, event, f"{sign} {operation_id}", operation=operation_id)
             known = now
 
 
@@ -107,10 +111,14 @@ async def stopping() -> AsyncIterator[asyncio.Event]:
             loop.remove_signal_handler(number)
 
 
-def say(given: Given, text: str) -> None:
-    """Print a line with the time on stderr."""
-    if not given.quiet:
-        tell(f"{time.strftime('%H:%M:%S')} {printable(text)}")
+def say(given: Given, event: str, text: str, **more: Any) -> None:
+    """Tell what happened: a line with the time on stderr, or with `--json` an object on stdout, as the result it is."""
+    if not given.json:
+        if not given.quiet:
+            tell(f"{time.strftime('%H:%M:%S')} {printable(text)}")
+        return
+    with suppress(BrokenPipeError):  # whoever looked has gone; the work goes on
+        write_json({"event": event, "time": round(time.time(), 3), **more}, compact=True)
 
 
 async def _wait(told: asyncio.Event, longest: float) -> None:
@@ -122,7 +130,8 @@ async def _wait(told: asyncio.Event, longest: float) -> None:
 
 
 async def _tell_refusal(given: Given, settings: TransportSettings) -> None:
-    say(given, f"{shown_url(settings)} cannot be reached: {await until_refused(settings)}; trying again until it can")
+    url, reason = shown_url(settings), await until_refused(settings)
+    say(given, "refused", f"{url} cannot be reached: {reason}; trying again until it can", url=url, reason=reason)
 
 
 @asynccontextmanager

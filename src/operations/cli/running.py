@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from typing import TypeVar
 
-from operations.cli import failures
+from operations.cli import failures, telling
 
 T = TypeVar("T")
+ENTRY = "_operations_entry"
+"""The module that the installed command starts in; what it does with Ctrl-C is told by where its handler is from."""
 
 
 class _Notes(logging.Handler):
@@ -19,7 +21,7 @@ class _Notes(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show one."""
-        failures.warn(record.getMessage())
+        telling.warn(record.getMessage(), logger=record.name)
 
 
 class _Everything(logging.Handler):
@@ -27,7 +29,12 @@ class _Everything(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show one."""
-        failures.tell(failures.redacted(self.format(record)))
+        if not telling.is_json():
+            telling.tell(telling.redacted(self.format(record)))
+            return
+        trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else None
+        more = {"logger": record.name, **({"traceback": trace} if trace else {})}
+        telling.tell_json(record.levelname.lower(), record.getMessage(), more)
 
 
 def show_log(*, quiet: bool, debug: bool) -> None:
@@ -45,7 +52,24 @@ def show_log(*, quiet: bool, debug: bool) -> None:
 
 def run(outcome: Awaitable[T]) -> T:
     """Run to the end; what comes of it. Raises KeyboardInterrupt when Ctrl-C ended it, Terminated for SIGTERM."""
-    return asyncio.run(_until_done(outcome))
+    with asyncio.Runner() as runner:
+        runner.get_loop()  # an interrupt would leave one half made
+        with _interrupts_cancel():
+            return runner.run(_until_done(outcome))
+
+
+@contextlib.contextmanager
+def _interrupts_cancel() -> Iterator[None]:
+    """Have Ctrl-C cancel what runs, while something does; before and after, the installed command ends at once."""
+    before = signal.getsignal(signal.SIGINT)
+    ends_at_once = getattr(before, "__module__", None) == ENTRY
+    if ends_at_once:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if ends_at_once:
+            signal.signal(signal.SIGINT, before)
 
 
 async def _until_done(outcome: Awaitable[T]) -> T:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Collection
-from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from operations.catalogue import unknown_operation
 from operations.cli.arguments import Given
-from operations.cli.failures import TRANSPORT, CommandError, hide_with, tell_skipped, warn
+from operations.cli.failures import TRANSPORT, CommandError
 from operations.cli.lazy import LazySources
 from operations.cli.opening import open_sources
 from operations.cli.reaching import until_refused
 from operations.cli.status import StatusLine, spinning
+from operations.cli.telling import hide_with, tell_skipped, warn
 from operations.cli.transports import open_transport, shown_url, transport_at
 from operations.config import (
     Catalogue,
@@ -101,8 +101,6 @@ async def open_session(given: Given, wanted: str | None = None) -> AsyncIterator
     """Open what a command needs: the source of the operation it wants where that is known, else all of them."""
     config = find_configuration(given) if given.url is not None else require_configuration(given)
     async with AsyncExitStack() as stack:
-        # What functions print is no result.
-        stack.enter_context(redirect_stdout(sys.stderr))
         line = await stack.enter_async_context(spinning("opening", quiet=given.quiet))
         registry, reports = OperationRegistry(), list[SourceReport]()
         if config is not None and given.url is None:
@@ -167,7 +165,7 @@ def report_failures(given: Given, reports: Collection[SourceReport]) -> None:
     for report in reports:
         if report.state == "failed" and not given.quiet:
             hint = f" ({report.hint})" if report.hint else ""
-            warn(f"the source {report.name} could not be opened: {report.problem}{hint}")
+            warn(f"the source {report.name} could not be opened: {report.problem}{hint}", source=report.name)
 
 
 async def _open(stack: AsyncExitStack, config: Config, wanted: str | None, line: StatusLine) -> Workspace:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -20,11 +22,44 @@ _STYLES = {
     "cyan": "36",
 }
 _settings = {"colours": True}
+_results: list[Any] = []
 
 
 def forbid_colours() -> None:
     """Have no colours, whatever the terminal can do."""
     _settings["colours"] = False
+
+
+def results() -> Any:
+    """Where results go: the stdout there was when the program began; None where it was closed."""
+    return _results[0] if _results else sys.stdout
+
+
+@contextlib.contextmanager
+def results_apart() -> Iterator[None]:
+    """Have only results reach stdout while this lasts: what functions and modules print is none, and goes to stderr."""
+    _results[:] = [sys.stdout]
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _results.clear()
+
+
+def claim_stdout() -> None:
+    """Take stdout away from whatever writes to its descriptor and not through Python; that goes to stderr too."""
+    if sys.stdout is None:
+        return
+    try:
+        own = os.dup(sys.stdout.fileno())
+    except (OSError, ValueError):
+        return
+    try:
+        os.dup2(2, 1)
+    except OSError:  # there is no stderr
+        os.close(own)
+        return
+    sys.stdout = open(own, "w", encoding=sys.stdout.encoding, errors="replace")  # noqa: SIM115  # closed by the end
 
 
 def is_terminal(stream: Any) -> bool:
@@ -43,14 +78,14 @@ def is_coloured(stream: Any) -> bool:
 
 def paint(style: str, text: str, stream: Any = None) -> str:
     """Text in a style, where the stream shows one (stdout unless another is named)."""
-    if not text or not is_coloured(sys.stdout if stream is None else stream):
+    if not text or not is_coloured(results() if stream is None else stream):
         return text
     return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
 
 
 def columns(stream: Any = None) -> int:
     """How many characters fit on a line of the terminal; 100 where there is none."""
-    stream = sys.stdout if stream is None else stream
+    stream = results() if stream is None else stream
     try:
         return (
             int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS") else os.get_terminal_size(stream.fileno()).columns
@@ -61,9 +96,10 @@ def columns(stream: Any = None) -> int:
 
 def write_text(text: str) -> None:
     """Write a text to stdout, where there is one."""
-    if sys.stdout is not None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+    stream = results()
+    if stream is not None:
+        stream.write(text)
+        stream.flush()
 
 
 def printable(text: str) -> str:
@@ -81,7 +117,7 @@ def one_line(text: str, width: int | None = None) -> str:
 
 def paint_json(text: str, stream: Any = None) -> str:
     """JSON with its keys, texts and numbers in colours, where the stream shows any."""
-    if not is_coloured(sys.stdout if stream is None else stream):
+    if not is_coloured(results() if stream is None else stream):
         return text
 
     def coloured(part: re.Match[str]) -> str:

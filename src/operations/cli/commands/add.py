@@ -8,12 +8,14 @@ from typing import Any
 
 from operations.cli.arguments import Argument, Command, Given, Option, UsageError
 from operations.cli.commands import SUMMARIES
-from operations.cli.failures import OK, TRANSPORT, CommandError, tell_skipped
+from operations.cli.failures import OK, TRANSPORT, CommandError, conclude
 from operations.cli.output import counted, write_json
+from operations.cli.telling import tell_skipped
 from operations.cli.terminal import paint, printable, write_text
 from operations.config import add_source
 from operations.errors import CallError
 
+_HINT = "ops doctor says more"
 _NAME = Argument("NAME", "what to call the source; its operations are below it")
 
 
@@ -56,7 +58,7 @@ async def _add(given: Given, table: dict[str, Any]) -> int:
     path = _target(given)
     add_source(path, given.name, table)
     if given.no_check:
-        write_text(f"{given.name} was added to {path}\n")
+        _write(given, {"config": str(path), "source": given.name}, f"{given.name} was added to {path}\n")
         return OK
     try:
         config = read_configuration(path)
@@ -68,25 +70,27 @@ async def _add(given: Given, table: dict[str, Any]) -> int:
     report = next(report for report in workspace.reports if report.name == given.name)
     if not given.quiet:
         tell_skipped([(skip.path, skip.reason) for skip in report.skipped])
+    told = {
+        "config": str(path),
+        "source": given.name,
+        "state": report.state,
+        "operations": report.operations,
+        "problem": report.problem,
+    }
+    if report.state == "ready":
+        count, following = counted(report.operations, "operation"), paint("bold", f"ops ls --source {given.name}")
+        _write(given, told, f"{given.name} was added to {path}: {count}\nNext: {following}\n")
+        return OK
+    message, hint = f"{given.name} was added, but cannot be opened: {report.problem}", report.hint or _HINT
+    _write(given, told, f"{printable(message)}\n{printable(hint)}\n")
+    return conclude(TRANSPORT, message, hint)
+
+
+def _write(given: Given, told: dict[str, Any], text: str) -> None:
     if given.json:
-        write_json(
-            {
-                "config": str(path),
-                "source": given.name,
-                "state": report.state,
-                "operations": report.operations,
-                "problem": report.problem,
-            }
-        )
-    elif report.state == "ready":
-        count = counted(report.operations, "operation")
-        write_text(
-            f"{given.name} was added to {path}: {count}\nNext: {paint('bold', f'ops ls --source {given.name}')}\n"
-        )
+        write_json(told)
     else:
-        write_text(f"{given.name} was added to {path}, but cannot be opened: {printable(report.problem or '')}\n")
-        write_text(f"{printable(report.hint or 'ops doctor says more')}\n")
-    return OK if report.state == "ready" else TRANSPORT
+        write_text(text)
 
 
 def _target(given: Given) -> Path:

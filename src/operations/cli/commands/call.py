@@ -7,7 +7,7 @@ from typing import Any
 
 from operations.cli.arguments import Argument, Command, Given, Option, seconds
 from operations.cli.commands import SUMMARIES
-from operations.cli.failures import OK, OPERATION, CommandError
+from operations.cli.failures import OK, OPERATION, CommandError, conclude
 from operations.cli.inputs import INPUT_FORMS, read_input, read_stdin
 from operations.cli.options import RESULT_OPTIONS, TRANSPORT_OPTIONS
 from operations.cli.output import Output, require_place
@@ -20,6 +20,8 @@ CALL_ARGUMENTS = (
     Argument("OPERATION", "its id: namespace.name", completes="operation"),
     Argument("INPUT", "key=value, key:=json, key@file, @input.json, -", required=False, many=True, completes="field"),
 )
+
+TOOL_ERROR = "the tool reported an error"
 
 
 def run(given: Given) -> Any:
@@ -47,7 +49,7 @@ async def _call(given: Given, stdin: bytes) -> int:
         if given.dry_run:
             envelope = local_envelope(without_secrets(envelope.data, session.redact), operation.id)
         await output.result(envelope, started, to=given.output)
-    return exit_code_for(envelope)
+    return conclude(exit_code_for(envelope), TOOL_ERROR)
 
 
 def _context(given: Given, operation_id: str, line: StatusLine) -> OperationContext:

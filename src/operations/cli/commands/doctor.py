@@ -14,7 +14,7 @@ from urllib.request import getproxies
 
 from operations.cli.arguments import Command, Given
 from operations.cli.commands import SUMMARIES
-from operations.cli.failures import OK, TRANSPORT, USAGE
+from operations.cli.failures import OK, TRANSPORT, USAGE, conclude
 from operations.cli.output import counted, duration, write_json
 from operations.cli.session import NO_CONFIG, config_path, read_configuration, refresh_catalogue
 from operations.cli.status import spinning
@@ -78,7 +78,8 @@ async def _look(given: Given) -> int:
             code = TRANSPORT
         findings.append(_cache(config, time.perf_counter() - started))
     _print(given, findings)
-    return code
+    bad = [found.what for found in findings if found.state == "bad"]
+    return conclude(code, f"something is wrong: {', '.join(dict.fromkeys(bad))}", "see fix in the findings")
 
 
 def _extras(config: Config | None) -> Iterator[Finding]:

@@ -56,7 +56,7 @@ async def _listen(given: Given) -> int:
     async with AsyncExitStack() as stack:
         stack.push_async_callback(hub.close)
         told = await stack.enter_async_context(stopping())
-        say(given, f"the hub is at {hub.url}; Ctrl-C ends")
+        say(given, "listening", f"the hub is at {hub.url}; Ctrl-C ends", url=hub.url)
         if given.serve:
             await _serve_own(stack, given, config, hub.transport(), told)
         else:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from operations.cli.arguments import Argument, Command, Given, Option
 from operations.cli.commands import SUMMARIES
-from operations.cli.failures import NOT_FOUND, OK, CommandError, tell
+from operations.cli.failures import NOT_FOUND, OK, CommandError
 from operations.cli.listing import as_data, read_listing
 from operations.cli.options import LISTING_OPTIONS
 from operations.cli.output import write_json
-from operations.cli.terminal import columns, is_terminal, one_line, paint, printable, write_text
+from operations.cli.telling import note
+from operations.cli.terminal import columns, is_terminal, one_line, paint, printable, results, write_text
 from operations.config.cache import CatalogueEntry
 
 _COLOURS = {"query": "green", "mutation": "yellow", "subscription": "magenta"}
@@ -24,20 +24,21 @@ def run(given: Given) -> int:
     entries = [entry for entry in listing.entries if _wanted(entry, given)]
     if given.json:
         write_json([as_data(entry) for entry in entries])
-        return OK
     if not entries and listing.entries and (given.pattern or given.type or given.source or given.tag):
         hint = f"{len(listing.entries)} operations are there; ops search finds by words"
         raise CommandError("no operation is like that", hint, exit_code=NOT_FOUND)
+    if given.json:
+        return OK
     if given.table:
         lines = table(entries)
-    elif given.tree or is_terminal(sys.stdout):
+    elif given.tree or is_terminal(results()):
         lines = _tree(entries, listing.kinds)
     else:
         lines = tabbed(entries)
     write_text("".join(f"{line}\n" for line in lines))
     if not entries and not given.quiet:
         more = "ops doctor says why" if listing.kinds else "ops add adds a source, ops init a first operation"
-        tell(f"No operations yet: {more}.")
+        note(f"No operations yet: {more}.")
     return OK
 
 

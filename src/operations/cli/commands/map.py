@@ -13,8 +13,8 @@ from typing import Any
 
 from operations.cli.arguments import Argument, Command, Given, Option, UsageError, seconds, whole_number
 from operations.cli.commands import SUMMARIES
-from operations.cli.commands.call import deadline_of, exit_code_for
-from operations.cli.failures import OK, OPERATION, CommandError, exit_code_of
+from operations.cli.commands.call import TOOL_ERROR, deadline_of, exit_code_for
+from operations.cli.failures import OK, OPERATION, CommandError, conclude, exit_code_of
 from operations.cli.inputs import INPUT_FORMS, read_input
 from operations.cli.mapping import Outcome, map_lines
 from operations.cli.options import RESULT_OPTIONS, TRANSPORT_OPTIONS
@@ -91,7 +91,7 @@ class _Report:
         else:
             code = exit_code_for(outcome.result)
             if code != OK:
-                self._note(outcome.number, code, "the tool reported an error")
+                self._note(outcome.number, code, TOOL_ERROR)
             self._keep(outcome.number, outcome.result)
         self._status.update(self._progress())
         if len(self._buffer) > _FLUSH or time.perf_counter() - self._flushed > 0.1 or outcome.is_last_for_now:
@@ -106,10 +106,15 @@ class _Report:
         failed = self.failures.total()
         lines = counted(self._count, "line")
         text = f"{lines}, {failed:,} failed" if failed else lines
-        self._output.note(f"{text} · {duration(time.perf_counter() - self._started)}")
-        if failed:
+        seconds = time.perf_counter() - self._started
+        figures = {"lines": self._count, "failed": failed, "seconds": round(seconds, 6)}
+        self._output.note(f"{text} · {duration(seconds)}", **figures)
+        if not failed:
+            return OK
+        if not self._given.json:
             self._output.note(f"first failure: {self._first}")
-        return OK if not failed else next(iter(self.failures)) if len(self.failures) == 1 else OPERATION
+        code = next(iter(self.failures)) if len(self.failures) == 1 else OPERATION
+        return conclude(code, f"{failed:,} of {lines} failed; the first was {self._first}")
 
     def _keep(self, number: int, envelope: ResponseEnvelope[Any]) -> None:
         """Keep a result to be written; one that cannot be, be it for --jq, is the failure of its line alone."""

@@ -9,8 +9,9 @@ from typing import Any
 
 from operations.cli.arguments import Argument, Command, Given, Option
 from operations.cli.commands import SUMMARIES
-from operations.cli.failures import NOT_FOUND, OK, CommandError, warn
+from operations.cli.failures import NOT_FOUND, OK, CommandError
 from operations.cli.output import write_json
+from operations.cli.telling import warn
 from operations.cli.terminal import one_line, paint, printable, write_text
 from operations.sources.scanner import ManifestChange, OperationManifest, scan_operations, watch_operations
 from operations.spec import OperationSpec
@@ -23,28 +24,32 @@ def run(given: Given) -> Any:
     manifest = scan_operations(given.code)
     if given.json:
         write_json(_as_data(manifest))
-        return OK
-    write_text("".join(f"{line}\n" for line in _describe(manifest)))
-    for skipped in manifest.skipped:
-        warn(f"{skipped.path}: {one_line(skipped.reason)}")
+    else:
+        write_text("".join(f"{line}\n" for line in _describe(manifest)))
+        for skipped in manifest.skipped:
+            warn(f"{skipped.path}: {one_line(skipped.reason)}")
     if not manifest.operations and not manifest.specs:
         raise CommandError(f"no operations in {given.code}", "a function with @operation is one", exit_code=NOT_FOUND)
     return OK
 
 
 async def _watch(given: Given) -> int:
-    def tell(change: ManifestChange) -> None:
-        clock = time.strftime("%H:%M:%S")
-        if given.json:
-            write_json({"added": change.added, "replaced": change.replaced, "removed": change.removed})
-        else:
-            for sign, ids in (("+", change.added), ("~", change.replaced), ("-", change.removed)):
-                write_text("".join(f"{clock} {sign} {printable(each)}\n" for each in ids))
-        for skipped in change.skipped:
-            warn(f"{skipped.path}: {one_line(skipped.reason)}")
-
-    await watch_operations(given.code, tell)
+    await watch_operations(given.code, _tell_json if given.json else _tell)
     return OK
+
+
+def _tell(change: ManifestChange) -> None:
+    clock = time.strftime("%H:%M:%S")
+    for sign, ids in (("+", change.added), ("~", change.replaced), ("-", change.removed)):
+        write_text("".join(f"{clock} {sign} {printable(each)}\n" for each in ids))
+    for skipped in change.skipped:
+        warn(f"{skipped.path}: {one_line(skipped.reason)}")
+
+
+def _tell_json(change: ManifestChange) -> None:
+    skipped = [{"path": each.path, "reason": each.reason} for each in change.skipped]
+    told = {"added": change.added, "replaced": change.replaced, "removed": change.removed, "skipped": skipped}
+    write_json(told, compact=True)
 
 
 def _describe(manifest: OperationManifest) -> Iterator[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from operations.cli.arguments import Argument, Command, Given, Option, whole_number
 from operations.cli.commands import SUMMARIES
 from operations.cli.commands.ls import tabbed, table
@@ -12,7 +10,7 @@ from operations.cli.listing import as_data, read_listing
 from operations.cli.options import LISTING_OPTIONS
 from operations.cli.output import write_json
 from operations.cli.ranking import rank
-from operations.cli.terminal import is_terminal, write_text
+from operations.cli.terminal import is_terminal, results, write_text
 
 
 def run(given: Given) -> int:
@@ -20,11 +18,12 @@ def run(given: Given) -> int:
     ranked = rank(" ".join(given.words), read_listing(given).entries)[: given.limit]
     if given.json:
         write_json([as_data(entry) for entry in ranked])
-        return OK if ranked else NOT_FOUND
     if not ranked:
         words = " ".join(given.words)
         raise CommandError(f"nothing is like {words!r}", "ops ls lists everything", exit_code=NOT_FOUND)
-    lines = table(ranked) if is_terminal(sys.stdout) else tabbed(ranked)
+    if given.json:
+        return OK
+    lines = table(ranked) if is_terminal(results()) else tabbed(ranked)
     write_text("".join(f"{line}\n" for line in lines))
     return OK
 

@@ -45,11 +45,12 @@ def run(given: Given) -> Any:
     if given.curl:
         return _show_curl(given, shown)
     if given.python:
-        write_text(python_code(entry.id, example, streams=shown.streams))
-    elif given.json:
-        write_json(_as_data(shown))
+        code = python_code(entry.id, example, streams=shown.streams)
+        _write(given, code, {"python": code})
     elif given.schema:
         write_json({"input": input_schema.document, "output": output_schema.document})
+    elif given.json:
+        write_json(_as_data(shown))
     else:
         write_text("".join(f"{line}\n" for line in _describe(shown)))
     return OK
@@ -86,8 +87,16 @@ async def _show_curl(given: Given, shown: Shown) -> int:
         else:
             envelope = await session.registry.execute(operation.id, shown.example, context)
         request = without_secrets(envelope.data, session.redact)
-    write_text(curl_command(request) + "\n")
+    command = curl_command(request)
+    _write(given, command + "\n", {"curl": command, "request": request})
     return OK
+
+
+def _write(given: Given, text: str, data: dict[str, Any]) -> None:
+    if given.json:
+        write_json(data)
+    else:
+        write_text(text)
 
 
 def _as_data(shown: Shown) -> dict[str, Any]:

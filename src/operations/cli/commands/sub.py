@@ -8,8 +8,8 @@ from typing import Any
 
 from operations.cli.arguments import Command, Given, Option, seconds, whole_number
 from operations.cli.commands import SUMMARIES
-from operations.cli.commands.call import CALL_ARGUMENTS, deadline_of, exit_code_for
-from operations.cli.failures import OK, CommandError
+from operations.cli.commands.call import CALL_ARGUMENTS, TOOL_ERROR, deadline_of, exit_code_for
+from operations.cli.failures import OK, CommandError, conclude
 from operations.cli.inputs import INPUT_FORMS, read_input, read_stdin
 from operations.cli.options import RESULT_OPTIONS, TRANSPORT_OPTIONS
 from operations.cli.output import Output, counted, duration
@@ -47,8 +47,9 @@ async def _follow(given: Given, stdin: bytes) -> int:
                 line.text = f"{operation.id} · {counted(count, 'event')} · Ctrl-C ends"
                 if count == given.limit:
                     break
-        output.note(f"{counted(count, 'event')} · {duration(time.perf_counter() - started)}")
-    return code
+        seconds = time.perf_counter() - started
+        output.note(f"{counted(count, 'event')} · {duration(seconds)}", events=count, seconds=round(seconds, 6))
+    return conclude(code, TOOL_ERROR)
 
 
 COMMAND = Command(
