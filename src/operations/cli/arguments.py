@@ -139,10 +139,10 @@ def parse(command: Command, words: Sequence[str], *, before: Mapping[str, Any] |
     """
     reader = _Reader(command, words)
     values = reader.read()
-    if values["help"]:
-        return Given(values)
     for name, value in (before or {}).items():
         values[name] = values[name] or value
+    if values["help"]:
+        return Given(values)
     values.update(_place(command, reader.placed))
     return Given(values)
 

@@ -86,8 +86,8 @@ def _run(words: Sequence[str]) -> int:
         return _show_version(as_json=_says(words, "--json"))
     if not rest or rest[0] == "help" or before.get("help"):
         wanted = [word for word in rest if word != "help"]
-        return _show_help(_resolve(wanted)[0] if wanted else None, as_json=_says(words, "--json"))
-    command, rest = _resolve(rest)
+        return _show_help(_resolve(wanted, before)[0] if wanted else None, as_json=_says(words, "--json"))
+    command, rest = _resolve(rest, before)
     given = parse(command, rest, before=before)
     if given.no_color:
         terminal.forbid_colours()
@@ -126,8 +126,8 @@ def _common_options(words: Sequence[str]) -> tuple[dict[str, object], list[str]]
     return values, rest
 
 
-def _resolve(words: list[str]) -> tuple[Command, list[str]]:
-    """The command that words open with, and the words after it."""
+def _resolve(words: list[str], before: dict[str, object]) -> tuple[Command, list[str]]:
+    """The command that words open with, and the words after it; adds common options within its name to `before`."""
     name, rest = words[0], words[1:]
     if name == "__complete":
         from operations.cli.completing import COMMAND
@@ -137,7 +137,10 @@ def _resolve(words: list[str]) -> tuple[Command, list[str]]:
         hint = "ops --help lists the commands"
         raise UsageError(f"there is no command {name!r}{suggestion(name, list(SUMMARIES))}", hint)
     command = find_command(name)
-    if command.parts and rest and not rest[0].startswith("-"):
+    if command.parts:
+        within, rest = _common_options(rest)
+        before.update(within)
+    if command.parts and rest:
         parts = {part.name.rpartition(" ")[2]: part for part in command.parts}
         if rest[0] not in parts:
             message = f"ops {name} has no {rest[0]!r}{suggestion(rest[0], list(parts))}"
