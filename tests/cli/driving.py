@@ -82,10 +82,12 @@ class Project:
         )
         return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
-    def start(self, *words: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
+    def start(
+        self, *words: str, env: Mapping[str, str] | None = None, program: str = OPS, **options: Any
+    ) -> subprocess.Popen[bytes]:
         """Start a command in pipes."""
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        return subprocess.Popen([OPS, *words], cwd=self.folder, env={**self.environment, **(env or {})}, **pipes)
+        return subprocess.Popen([program, *words], cwd=self.folder, env={**self.environment, **(env or {})}, **pipes)
 
     def terminal(
         self, *words: str, columns: int = 100, env: Mapping[str, str] | None = None, program: Sequence[str] = (OPS,)
@@ -122,6 +124,11 @@ class Terminal:
         """Press keys; `\\x03` is Ctrl-C."""
         os.write(self._controller, keys.encode())
 
+    def hang_up(self) -> None:
+        """Close the terminal, as when its window is closed."""
+        os.close(self._controller)
+        self._controller = -1
+
     def until(self, text: str, *, timeout: float = 30) -> str:
         """Read until a text is shown."""
         end = time.monotonic() + timeout
@@ -156,4 +163,5 @@ class Terminal:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
-        os.close(self._controller)
+        if self._controller >= 0:
+            os.close(self._controller)

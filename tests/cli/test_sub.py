@@ -32,9 +32,9 @@ def test_an_event_is_written_when_it_comes(project: Project) -> None:
     process.communicate()
 
 
-def test_ctrl_c_closes_the_handlers_generator(project: Project) -> None:
+def test_a_signal_closes_the_handlers_generator(project: Project) -> None:
     mark = project.folder / "closed"
-    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
         mark.unlink(missing_ok=True)
         process = project.start("sub", "shop.ticks", f"closed={mark}")
         assert process.stdout is not None
@@ -44,6 +44,25 @@ def test_ctrl_c_closes_the_handlers_generator(project: Project) -> None:
         assert process.returncode == code
         assert mark.read_text() == "closed"
         assert b"Traceback" not in err
+
+
+def test_a_terminal_that_is_closed_closes_the_stream(project: Project) -> None:
+    mark = project.folder / "closed"
+    with project.terminal("sub", "shop.ticks", "interval=0.05", f"closed={mark}") as terminal:
+        terminal.until('{"n":2}')
+        terminal.hang_up()
+        assert terminal.process.wait(30) == 129
+    assert mark.read_text() == "closed"
+
+
+def test_what_was_started_to_outlive_its_terminal_does(project: Project) -> None:
+    process = project.start("-c", "exec nohup ops sub shop.ticks count=40", program="bash")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGHUP)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert len(out.splitlines()) == 39
 
 
 def test_a_limit_closes_the_generator_too(project: Project) -> None:

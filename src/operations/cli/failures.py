@@ -11,7 +11,6 @@ from operations.cli.terminal import paint, printable
 from operations.errors import CallError, ErrorCode
 
 OK, USAGE, NOT_FOUND, DENIED, OPERATION, TRANSPORT, DEADLINE, INTERRUPTED = 0, 2, 3, 4, 5, 6, 7, 130
-TERMINATED = 128 + 15
 
 _CODES: dict[str, int] = {
     ErrorCode.VALIDATION_ERROR: USAGE,
@@ -39,7 +38,11 @@ _HINTS: dict[str, str] = {
 
 
 class Terminated(Exception):  # noqa: N818  # not an error: somebody asked for it
-    """SIGTERM ended the command, once what it had open was closed."""
+    """A signal ended the command, once what it had open was closed; the exit code is the shell's for it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
 
 
 class CommandError(Exception):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from operations.cli import terminal
 from operations.cli.arguments import COMMON, Command, Given, UsageError, parse, suggestion
 from operations.cli.commands import SUMMARIES, find_command
-from operations.cli.failures import INTERRUPTED, OK, TERMINATED, Terminated, report
+from operations.cli.failures import INTERRUPTED, OK, Terminated, report
 from operations.cli.telling import speaking
 from operations.wire import encode_json
 
@@ -43,8 +43,8 @@ def _run_to_its_end(words: Sequence[str]) -> int:
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Terminated:
-        return TERMINATED
+    except Terminated as ended:
+        return ended.exit_code
     except BrokenPipeError:
         # The reader has what it wanted. Nothing more is written, the flush at the interpreter's end included.
         if terminal.results() is not None:

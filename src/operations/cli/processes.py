@@ -10,15 +10,18 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any
 
 from operations.calls import from_call, serve_registry
+from operations.calls.signing import SignedTransport
 from operations.cli.arguments import Given
 from operations.cli.failures import OK, CommandError
 from operations.cli.opening import open_sources
 from operations.cli.output import counted, write_json
 from operations.cli.reaching import until_refused
+from operations.cli.running import heeded
 from operations.cli.session import report_failures, require_configuration
+from operations.cli.signing import open_bus
 from operations.cli.telling import tell, warn
 from operations.cli.terminal import printable
-from operations.cli.transports import open_transport, shown_url, transport_at
+from operations.cli.transports import shown_url, transport_at
 from operations.config import store_catalogue
 from operations.config.settings import TransportSettings
 from operations.pubsub import Transport
@@ -39,7 +42,7 @@ async def offer(given: Given, *, pool: bool) -> int:
         url = shown_url(settings)
         say(given, "connecting", f"connecting to {url}", url=url)
         trying = asyncio.create_task(_tell_refusal(given, settings))
-        async with _connected(open_transport(settings, given), told) as transport:
+        async with _connected(open_bus(settings, given, config, serves=True), told) as transport:
             trying.cancel()
             if transport is not None:
                 await serve_until(told, given, workspace.registry, transport, pool=pool)
@@ -50,7 +53,11 @@ async def serve_until(
     told: asyncio.Event, given: Given, registry: OperationRegistry, transport: Transport, *, pool: bool
 ) -> None:
     """Serve a registry until told to stop; says what the other side refused."""
-    serving = serve_registry(registry, transport, concurrency=given.concurrency, grace=given.grace, pool=pool)
+    # A transport that checks signatures says who calls; of any other it is known already, or is nobody.
+    options = {"identify": transport.identify} if isinstance(transport, SignedTransport) else {}
+    serving = serve_registry(
+        registry, transport, concurrency=given.concurrency, grace=given.grace, pool=pool, **options
+    )
     refused: Mapping[str, str] = {}
 
     def lost(reason: str) -> None:
@@ -92,7 +99,7 @@ async def follow_offers(given: Given, transport: Transport, told: asyncio.Event)
 
 @asynccontextmanager
 async def stopping() -> AsyncIterator[asyncio.Event]:
-    """An event that SIGTERM and Ctrl-C set, so that what runs may finish; a second Ctrl-C ends at once."""
+    """An event that Ctrl-C, SIGTERM and SIGHUP set, so that what runs may finish; a second one ends at once."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
@@ -102,12 +109,13 @@ async def stopping() -> AsyncIterator[asyncio.Event]:
             task.cancel()
         told.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    numbers = heeded(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    for number in numbers:
         loop.add_signal_handler(number, stop)
     try:
         yield told
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in numbers:
             loop.remove_signal_handler(number)
 
 
@@ -117,7 +125,7 @@ def say(given: Given, event: str, text: str, **more: Any) -> None:
         if not given.quiet:
             tell(f"{time.strftime('%H:%M:%S')} {printable(text)}")
         return
-    with suppress(BrokenPipeError):  # whoever looked has gone; the work goes on
+    with suppress(OSError):  # whoever looked has gone; the work goes on
         write_json({"event": event, "time": round(time.time(), 3), **more}, compact=True)
 
 

@@ -1,4 +1,4 @@
-"""Running a command's coroutine: Ctrl-C and SIGTERM cancel it, so that streams close and remote sides are told."""
+"""Running a command's coroutine: a signal that ends it cancels it, so that streams close and remote sides are told."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def show_log(*, quiet: bool, debug: bool) -> None:
 
 
 def run(outcome: Awaitable[T]) -> T:
-    """Run to the end; what comes of it. Raises KeyboardInterrupt when Ctrl-C ended it, Terminated for SIGTERM."""
+    """Run to the end; what comes of it. Raises KeyboardInterrupt when Ctrl-C ended it, Terminated for others."""
     with asyncio.Runner() as runner:
         runner.get_loop()  # an interrupt would leave one half made
         with _interrupts_cancel():
@@ -74,19 +74,24 @@ def _interrupts_cancel() -> Iterator[None]:
 
 async def _until_done(outcome: Awaitable[T]) -> T:
     task = asyncio.ensure_future(outcome)
-    terminated = False
+    ended_by: list[int] = []
 
-    def stop() -> None:
-        nonlocal terminated
-        terminated = True
+    def stop(number: int) -> None:
+        ended_by.append(number)
         task.cancel()
 
     loop = asyncio.get_running_loop()
     with contextlib.suppress(NotImplementedError, RuntimeError):
-        loop.add_signal_handler(signal.SIGTERM, stop)
+        for number in heeded(signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, stop, number)
     try:
         return await task
     except asyncio.CancelledError:
-        if terminated:
-            raise failures.Terminated from None
+        if ended_by:
+            raise failures.Terminated(ended_by[0]) from None
         raise
+
+
+def heeded(*numbers: signal.Signals) -> list[signal.Signals]:
+    """The signals among these that are not ignored: whoever started the program (`nohup`, a script) has that say."""
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from operations.cli.opening import open_sources
 from operations.cli.reaching import until_refused
 from operations.cli.status import StatusLine, spinning
 from operations.cli.telling import hide_with, tell_skipped, warn
-from operations.cli.transports import open_transport, shown_url, transport_at
+from operations.cli.transports import shown_url, transport_at
 from operations.config import (
     Catalogue,
     Config,
@@ -201,9 +201,10 @@ async def _import_remote(
     stack: AsyncExitStack, given: Given, config: Config | None, registry: OperationRegistry, wanted: str | None
 ) -> None:
     from operations.calls import from_call
+    from operations.cli.signing import open_bus
 
     settings = transport_at(given.url, config)
-    transport = await _connect(stack, given, settings)
+    transport = await _connect(stack, open_bus(settings, given, config), settings)
     remote = await stack.enter_async_context(from_call(transport, registry))
     try:
         async with asyncio.timeout(max(_OFFERS_WITHIN, getattr(given, "timeout", None) or 0)):
@@ -218,13 +219,15 @@ async def _import_remote(
             await remote.until(lambda: wanted in registry)
 
 
-async def _connect(stack: AsyncExitStack, given: Given, settings: TransportSettings) -> Any:
+async def _connect(
+    stack: AsyncExitStack, opening: AbstractAsyncContextManager[Any], settings: TransportSettings
+) -> Any:
     """The transport, connected; where nobody listens that is told soon, and not only when the time is up."""
     refused = asyncio.create_task(until_refused(settings))
     try:
         async with asyncio.timeout(_REMOTE_WITHIN) as limit:
             refused.add_done_callback(lambda task: None if task.cancelled() else limit.reschedule(0))
-            return await stack.enter_async_context(open_transport(settings, given))
+            return await stack.enter_async_context(opening)
     except TimeoutError:
         reason = f"did not answer within {_REMOTE_WITHIN:g} seconds"
         if refused.done():

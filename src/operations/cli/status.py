@@ -38,17 +38,21 @@ class StatusLine:
         self._next = time.monotonic() + _INTERVAL
         self._frame = (self._frame + 1) % len(_FRAMES)
         line = one_line(self.text, columns(sys.stderr) - 3)
-        sys.stderr.write(f"\r\x1b[K{paint('cyan', _FRAMES[self._frame], sys.stderr)} {paint('dim', line, sys.stderr)}")
-        sys.stderr.flush()
+        _write(f"\r\x1b[K{paint('cyan', _FRAMES[self._frame], sys.stderr)} {paint('dim', line, sys.stderr)}")
         self._drawn = True
 
     def clear(self) -> bool:
         """Take the line away, so that something else can be written in its place; whether there was one."""
         was_drawn, self._drawn = self._drawn, False
         if was_drawn:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            _write("\r\x1b[K")
         return was_drawn
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal was closed
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 @contextlib.asynccontextmanager

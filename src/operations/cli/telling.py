@@ -10,7 +10,7 @@ import io
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from operations.cli.terminal import paint, printable
@@ -60,8 +60,9 @@ def is_json() -> bool:
 def tell(line: str) -> None:
     """Print a line for people on stderr, where there is one."""
     if sys.stderr is not None:
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
+        with suppress(OSError):  # whoever looked has gone
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
 
 
 def tell_json(level: str, message: str, more: Mapping[str, Any]) -> None:
@@ -133,7 +134,7 @@ class _JSONLines(io.TextIOBase):
 
     def print(self, record: Mapping[str, Any]) -> None:
         """Print one object."""
-        with self._lock:
+        with self._lock, suppress(OSError):  # whoever looked has gone
             self._stream.write(_encoded(record) + "\n")
             self._stream.flush()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,22 @@ from operations.config.editors import editor_servers, editor_variables
 from operations.config.finding import FILE_NAME, PROJECT_FILE, find_config
 from operations.config.models import Config, Source
 from operations.config.problems import ConfigProblem, Key, problems_error
-from operations.config.settings import AccessRule, FileSettings, HubSettings, TransportSettings
+from operations.config.settings import (
+    AccessRule,
+    FileSettings,
+    HubSettings,
+    JWTSettings,
+    SigningSettings,
+    TransportSettings,
+)
 from operations.config.sources import SourceTable, choose_kind, explain_misfit
 from operations.config.variables import UnsupportedVariable, VariableProblem, Variables, fill_tree, read_variable_file
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import SCHEMES
 
 _SOURCES = "sources"
+_KEY_BYTES = 32
+_KEY = re.compile(rf"(?:[0-9a-fA-F]{{2}}){{{_KEY_BYTES},}}")
 
 
 def load_config(path: Path | None = None, *, environ: Mapping[str, str] | None = None) -> Config:
@@ -208,11 +218,34 @@ def _check_transport(checker: Checker, transport: TransportSettings, key: Key) -
     if scheme not in SCHEMES:
         known = ", ".join(f"{scheme}:" for scheme in sorted(SCHEMES))
         checker.report(key, f"a url that begins with {known} is wanted")
+    if transport.signing is not None:
+        if scheme in ("ws", "wss", "memory"):
+            checker.report((*key, "signing"), "only Redis and NATS need signatures: a hub knows who is there")
+        _check_signing(checker, transport.signing, (*key, "signing"))
+
+
+def _check_signing(checker: Checker, signing: SigningSettings, key: Key) -> None:
+    """What stands where is told, never what it is."""
+    for name, text in (("secret", signing.secret), ("key", signing.key)):
+        if text is not None and _KEY.fullmatch(text) is None:
+            message = (
+                f"at least {_KEY_BYTES} random bytes in hexadecimal digits are wanted: openssl rand -hex {_KEY_BYTES}"
+            )
+            checker.report((*key, name), message)
+    if signing.secret is None and (signing.token is None or signing.key is None):
+        checker.report(key, "a worker has a secret, a caller a token and its key: one of them is wanted")
+    if signing.jwt is not None:
+        _check_jwt(checker, signing.jwt, (*key, "jwt"))
+
+
+def _check_jwt(checker: Checker, jwt: JWTSettings, key: Key) -> None:
+    if (jwt.key is None) == (jwt.key_file is None):
+        checker.report(key, "one of key and key_file is wanted")
 
 
 def _check_hub(checker: Checker, hub: HubSettings, key: Key) -> None:
-    if hub.jwt is not None and (hub.jwt.key is None) == (hub.jwt.key_file is None):
-        checker.report((*key, "jwt"), "one of key and key_file is wanted")
+    if hub.jwt is not None:
+        _check_jwt(checker, hub.jwt, (*key, "jwt"))
     tokens = [token.token for token in hub.tokens]
     for number, token in enumerate(tokens):
         if token in tokens[:number]:

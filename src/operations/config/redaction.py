@@ -20,7 +20,7 @@ _SECRET_TABLES = frozenset({"headers", "env", "security"})
 _PUBLIC = frozenset(
     {"type", "location", "header_name", "prefix", "token_url", "scopes", "client_id", "issuer", "scope"}
 )
-_JWT_KEY = ("jwt", "key")
+_SECRET_KEYS = (("jwt", "key"), ("signing", "key"))
 _NAMES_ONLY = frozenset({"access", "rename", "allow", "deny"})
 _FLAG = re.compile(r"(--?[\w-]+)(=)?", re.S)
 _HEADER_FLAG = re.compile(r"--?(H|header|headers|e|env|u|user)$")
@@ -108,7 +108,7 @@ def _is_secret(key: tuple[str, ...]) -> bool:
     """Whether what is at a key is secret whatever it is."""
     if not key or key[0] in _NAMES_ONLY:
         return False
-    if key[-2:] == _JWT_KEY:
+    if key[-2:] in _SECRET_KEYS:
         return True
     in_auth = any(part in ("auth", "oauth", "security", "hub") for part in key[:-1])
     if key[-1] in _PUBLIC and (in_auth or len(key) == 1):

@@ -176,6 +176,30 @@ class AccessRule(Settings, frozen=True, kw_only=True):
     resource_action: Annotated[str | None, Meta(description="…on which this action is allowed.")] = None
 
 
+class JWTSettings(Settings, frozen=True, kw_only=True):
+    """Signed tokens that a hub or a worker accepts."""
+
+    key: Annotated[str | None, Meta(description="The secret or the public key.")] = None
+    key_file: Annotated[str | None, Meta(description="The file it is in.")] = None
+    algorithms: Annotated[list[str], Meta(description="The signatures that are accepted.", min_length=1)]
+    issuer: Annotated[str | None, Meta(description="Who must have signed.")] = None
+    audience: Annotated[str | None, Meta(description="Who it must be for.")] = None
+
+
+class SigningSettings(Settings, frozen=True, kw_only=True):
+    """How requests on a bus that many can write to are signed: what workers check with, what a caller signs with."""
+
+    secret: Annotated[
+        str | None, Meta(description="Of workers and the issuer of tokens: at least 32 random bytes, hexadecimal.")
+    ] = None
+    jwt: Annotated[JWTSettings | None, Meta(description="The tokens that a worker accepts.")] = None
+    required: Annotated[bool, Meta(description="Whether a worker refuses requests that nobody signed.")] = False
+    token: Annotated[str | None, Meta(description="The token of a caller.")] = None
+    key: Annotated[
+        str | None, Meta(description="The key that was issued with it, hexadecimal; not needed beside the secret.")
+    ] = None
+
+
 class TransportSettings(Settings, frozen=True, kw_only=True):
     """A bus of the call protocol."""
 
@@ -184,6 +208,7 @@ class TransportSettings(Settings, frozen=True, kw_only=True):
         str | None, Meta(description="Shown to the hub or the broker; a Redis takes it as its password.")
     ] = None
     options: Annotated[dict[str, Any], Meta(description="Keyword arguments of the transport.")] = {}
+    signing: Annotated[SigningSettings | None, Meta(description="Signed identities, on Redis and NATS.")] = None
 
 
 class TokenSettings(Settings, frozen=True, kw_only=True):
@@ -194,16 +219,6 @@ class TokenSettings(Settings, frozen=True, kw_only=True):
     scopes: Annotated[list[str], Meta(description="What they may do.")] = []
     namespaces: Annotated[list[str], Meta(description="Where they may register operations; `*` is everywhere.")] = []
     resources: Annotated[dict[str, list[str]], Meta(description="Actions by `type:id`.")] = {}
-
-
-class JWTSettings(Settings, frozen=True, kw_only=True):
-    """Signed tokens that a hub accepts."""
-
-    key: Annotated[str | None, Meta(description="The secret or the public key.")] = None
-    key_file: Annotated[str | None, Meta(description="The file it is in.")] = None
-    algorithms: Annotated[list[str], Meta(description="The signatures that are accepted.", min_length=1)]
-    issuer: Annotated[str | None, Meta(description="Who must have signed.")] = None
-    audience: Annotated[str | None, Meta(description="Who it must be for.")] = None
 
 
 class TLSSettings(Settings, frozen=True, kw_only=True):

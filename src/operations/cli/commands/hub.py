@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from operations.calls.authentication import Authenticator, JWTTokens, Principal, StaticTokens
+from operations.calls.authentication import Authenticator, Principal, StaticTokens
 from operations.cli.arguments import Command, Given, Option
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, TRANSPORT, CommandError
@@ -16,6 +16,7 @@ from operations.cli.opening import open_sources
 from operations.cli.options import LOAD_OPTIONS, TOKEN_VARIABLE
 from operations.cli.processes import follow_offers, say, serve_until, stopping
 from operations.cli.session import find_configuration, report_failures
+from operations.cli.signing import jwt_tokens
 from operations.config import Config
 from operations.config.settings import HubSettings
 from operations.context import Identity
@@ -89,10 +90,7 @@ def _authenticator(settings: HubSettings, given: Given, config: Config | None) -
             hint = f"set {TOKEN_VARIABLE}, or add [[hub.tokens]] to the configuration"
             raise CommandError("the hub knows no tokens, so nobody could dial in", hint)
         return StaticTokens(principals)
-    jwt = settings.jwt
-    folder = config.path.parent if config is not None else Path()
-    key = jwt.key if jwt.key is not None or jwt.key_file is None else (folder / jwt.key_file).read_text()
-    signed = JWTTokens(key, algorithms=jwt.algorithms, issuer=jwt.issuer, audience=jwt.audience)
+    signed = jwt_tokens(settings.jwt, config)
     return _Either(StaticTokens(principals), signed) if principals else signed
 
 
