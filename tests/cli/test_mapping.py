@@ -47,6 +47,39 @@ async def test_results_come_in_the_order_of_the_lines_whatever_order_calls_end_i
     assert [each.number for each in found] == [2, 3, 4, 5, 1]
 
 
+async def test_no_more_workers_are_started_than_there_are_lines_for() -> None:
+    most = 0
+    before = len(asyncio.all_tasks())
+
+    async def call(value: Any) -> ResponseEnvelope[Any]:
+        nonlocal most
+        most = max(most, len(asyncio.all_tasks()) - before)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return local_envelope(value, "test.echo")
+
+    assert await outcomes(b"", call, jobs=100_000) == []
+    assert most == 0
+    found = await outcomes(b"1\n2\n3\n", call, jobs=100_000)
+    assert [each.number for each in found] == [1, 2, 3]
+    assert most <= 4
+
+
+async def test_as_many_calls_run_at_a_time_as_are_wanted() -> None:
+    started: list[Any] = []
+    all_there = asyncio.Event()
+
+    async def call(value: Any) -> ResponseEnvelope[Any]:
+        started.append(value)
+        if len(started) == 5:
+            all_there.set()
+        await all_there.wait()
+        return local_envelope(value, "test.echo")
+
+    async with asyncio.timeout(10):
+        assert len(await outcomes(b"1\n2\n3\n4\n5\n", call, jobs=5)) == 5
+
+
 async def test_a_bad_line_is_an_error_with_its_number_and_stops_nothing() -> None:
     found = await outcomes(b'{"a": 1}\n\nnonsense\n[2]\n{"a": 3}', echo, b=7)
     assert [each.number for each in found] == [1, 3, 4, 5]

@@ -79,8 +79,16 @@ def test_a_spoke_offers_and_others_list_call_and_follow(
     assert gone.code == 6
 
 
-def test_ctrl_c_during_a_remote_stream_tells_the_other_side(
-    hub: tuple[subprocess.Popen[bytes], str], project: Project, tmp_path: Path
+def test_a_hub_that_loses_its_terminal_stops_as_it_should(tmp_path: Path) -> None:
+    with Project(tmp_path).terminal("hub", "--port", "0", env=TOKEN) as terminal:
+        terminal.until("the hub is at")
+        terminal.hang_up()
+        assert terminal.process.wait(30) == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_the_end_of_a_remote_stream_is_told_to_the_other_side(
+    number: signal.Signals, code: int, hub: tuple[subprocess.Popen[bytes], str], project: Project, tmp_path: Path
 ) -> None:
     _, url = hub
     closed = tmp_path / "closed"
@@ -89,9 +97,9 @@ def test_ctrl_c_during_a_remote_stream_tells_the_other_side(
         assert process.stdout is not None
         assert json.loads(process.stdout.readline()) == {"n": 0}
         assert not closed.exists()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, err = process.communicate(timeout=30)
-        assert process.returncode == 130
+        assert process.returncode == code
         assert b"Traceback" not in err
         # Through the hub the worker hears of it at once: a further call finds the file there.
         assert project.run("call", "shop.quote", "item=tea", "--url", url, env=TOKEN).code == 0

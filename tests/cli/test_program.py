@@ -84,6 +84,32 @@ def test_a_mistake_is_one_line_with_a_hint_and_exit_code_2(words: list[str], mes
     assert len(done.err.splitlines()) <= 2
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ls", "--json", "--refresh"],
+        ["call", "shop.quote", "item=tea"],
+        ["scan", "shop", "--json"],
+        ["doctor", "--json"],
+    ],
+    ids=" ".join,
+)
+def test_nothing_but_results_reaches_stdout_whatever_modules_write_there(words: str, project: Project) -> None:
+    project.write(
+        "shop/loud.py",
+        "import os, subprocess, sys\n"
+        "print('printed')\n"
+        "os.write(1, b'written to the descriptor\\n')\n"
+        "sys.__stdout__.write('written to what stdout was\\n')\n"
+        "subprocess.run(['echo', 'written by a child'])\n",
+    )
+    done = project.run(*words.split())
+    assert done.code == 0
+    assert done.data
+    for written in ("printed", "to the descriptor", "to what stdout was", "by a child"):
+        assert written in done.err
+
+
 def test_debug_shows_the_traceback(project: Project) -> None:
     assert "Traceback" in project.run("call", "shop.crash", "--debug").err
     assert "Traceback" not in project.run("call", "shop.crash").err

@@ -139,6 +139,27 @@ async def test_a_source_whose_files_changed_is_stale(place: tuple[Path, dict[str
     assert read(path, environ).stale == ["local", "shop"]
 
 
+async def test_the_files_that_a_document_refers_to_count_too(place: tuple[Path, dict[str, str]]) -> None:
+    path, environ = place
+    document = json.loads(json.dumps(DOCUMENT))
+    operation = document["paths"]["/stock/{item}"]["get"]
+    operation["parameters"].append({"$ref": "parts/parameters.json#/page"})
+    operation["parameters"].append({"$ref": "parts/missing.json#/size"})
+    write(path.parent, json.dumps(document), "api.json")
+    page = {"name": "page", "in": "query", "schema": {"$ref": "more/number.json"}}
+    write(path.parent, json.dumps({"page": page}), "parts/parameters.json")
+    write(path.parent, '{"type": "integer"}', "parts/more/number.json")
+    await fill(path, environ)
+    assert read(path, environ).stale == []
+    for name in ("parts/parameters.json", "parts/more/number.json"):
+        os.utime(path.parent / name, (1, 1))
+        assert read(path, environ).stale == ["shop"], name
+        await fill(path, environ)
+        assert read(path, environ).stale == []
+    write(path.parent, json.dumps({"size": {**page, "name": "size"}}), "parts/missing.json")
+    assert read(path, environ).stale == ["shop"]
+
+
 async def test_sources_that_are_not_open_keep_what_was_known(place: tuple[Path, dict[str, str]]) -> None:
     path, environ = place
     await fill(path, environ)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+import pytest
 
 from operations.config import load_config
 from operations.config.clients import mcp_config
@@ -91,6 +94,25 @@ def test_an_unset_variable_is_named_with_its_line(tmp_path: Path) -> None:
         "mcp.json:6: mcpServers.my files.env.KEY: the variable KEY is not set, and has no default",
         "mcp.json:9: mcpServers.remote.headers.Authorization: the variable KEY is not set, and has no default",
     ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("comand", "command"),
+        ("evn", "env"),
+        ("arg", "args"),
+        ("header", "headers"),
+        ("ulr", "url"),
+        ("disable", "disabled"),
+    ],
+)
+def test_a_key_that_is_misspelt_is_refused_with_the_right_one(typed: str, meant: str, tmp_path: Path) -> None:
+    table = {"autoApprove": ["*"], "comment": "mine", "disabledTools": [], typed: "x"}
+    if typed not in ("comand", "ulr"):
+        table["command"] = "npx"
+    path = write(tmp_path, json.dumps({"mcpServers": {"files": table}}, indent=1), "mcp.json")
+    assert problems(path) == [f"mcp.json:9: mcpServers.files.{typed}: the key is not known; did you mean {meant}?"]
 
 
 def test_what_is_no_such_file_is_said_to_be_none(tmp_path: Path) -> None:

@@ -31,16 +31,16 @@ async def map_lines(
 ) -> AsyncGenerator[Outcome, None]:
     """Call for each line, `jobs` at a time; the outcomes in the order of the lines, or as they come."""
     run = _Run(call, lines, fixed, jobs)
-    workers = [asyncio.create_task(run.work()) for _ in range(jobs)]
+    run.start_worker()
     try:
         async for outcome in run.in_order() if ordered else run.as_they_come():
             yield outcome
-        for worker in workers:
+        for worker in run.workers:
             worker.result()
     finally:
-        for worker in workers:
+        for worker in run.workers:
             worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        await asyncio.gather(*run.workers, return_exceptions=True)
 
 
 class _Run:
@@ -48,20 +48,33 @@ class _Run:
         self._call = call
         self._lines = lines
         self._fixed = fixed
+        self._jobs = jobs
         self._permits = asyncio.Semaphore(jobs * _AHEAD)
         self._done: asyncio.Queue[tuple[int, ResponseEnvelope[Any] | CallError | None] | None] = asyncio.Queue()
-        self._working = jobs
+        self.workers: list[asyncio.Task[None]] = []
+        self._working = 0
+        self._idle = 0
 
-    async def work(self) -> None:
-        """Take lines until there are none."""
+    def start_worker(self) -> None:
+        """Have one more worker, which waits for a line."""
+        self._working += 1
+        self._idle += 1
+        self.workers.append(asyncio.create_task(self._work()))
+
+    async def _work(self) -> None:
+        """Take lines until there are none; the one who takes a line sees to it that somebody waits for the next."""
         try:
             while True:
                 await self._permits.acquire()
                 taken = await self._lines.next()
                 if taken is None:
                     return
+                self._idle -= 1
+                if not self._idle and len(self.workers) < self._jobs:
+                    self.start_worker()
                 number, line = taken
                 self._done.put_nowait((number, await self._run_one(line)))
+                self._idle += 1
         finally:
             self._working -= 1
             if not self._working:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ _RENAMED = {
     "includeTools": "allow",
     "excludeTools": "deny",
 }
+_NEARLY_THE_SAME = 0.85
+"""Nearer to one of these keys than any that an editor has for itself."""
 _NO_SSE = "it speaks the SSE transport of 2024, which is not supported: use the server's streamable HTTP address"
 _TYPES = {
     "local": "stdio",
@@ -67,6 +70,8 @@ def _server(document: Document, name: str, key: Key, entry: Any) -> SourceTable:
     folder = editor_folder(document.path)
     table = {field: entry[field] for field in _KEPT if field in entry}
     table |= {ours: entry[theirs] for theirs, ours in _RENAMED.items() if theirs in entry}
+    # A key that is meant for us and misspelt is kept, to be refused with the right one; an editor's own is left out.
+    table |= {field: value for field, value in entry.items() if _is_misspelt(field, entry)}
     kind = table.get("type")
     if isinstance(kind, str):
         table["type"] = _TYPES.get(kind, kind)
@@ -77,6 +82,16 @@ def _server(document: Document, name: str, key: Key, entry: Any) -> SourceTable:
         table.pop("type")
         return SourceTable(name, key, table, folder, _NO_SSE)
     return SourceTable(name, key, table, folder)
+
+
+def _is_misspelt(field: str, entry: Mapping[str, Any]) -> bool:
+    """Whether a key can only be meant for one of ours that is missing: the same letters, or nearly the same key."""
+    known = (*_KEPT, *_RENAMED)
+    if field in known:
+        return False
+    missing = [name for name in known if name not in entry]
+    swapped = any(sorted(field.lower()) == sorted(name.lower()) for name in missing)
+    return swapped or bool(difflib.get_close_matches(field, missing, n=1, cutoff=_NEARLY_THE_SAME))
 
 
 def _as_text(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -94,20 +95,30 @@ async def _open_api(source: Source, settings: OpenAPISettings, stack: AsyncExitS
 
     namespace = namespace_for(source)
     config = service_config(settings, namespace)
-    files: tuple[str, ...] = ()
+    files = _FilesRead()
     if settings.openapi.startswith(("http://", "https://")):
         loaded = await from_openapi_url(settings.openapi, config)
     else:
-        path = document_path(source.folder, settings)
-        files = (str(path),)
-        loaded = await from_openapi_file(path, config)
+        loaded = await from_openapi_file(document_path(source.folder, settings), config, files)
     stack.push_async_callback(loaded.close)
-    return Opened(operations=loaded, namespace=namespace, files=files)
+    return Opened(operations=loaded, namespace=namespace, files=tuple(files.names))
+
+
+class _FilesRead:
+    """The machine's files, and which of them a document led to: those that are not there yet as well."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+
+    async def read(self, path: str) -> bytes:
+        """The content of a file."""
+        self.names[path] = None
+        return await in_background(Path(path).read_bytes)
 
 
 def document_path(folder: Path, settings: OpenAPISettings) -> Path:
     """The file of an API's document, relative to the configuration's folder."""
-    return (folder / Path(settings.openapi.removeprefix("file://")).expanduser()).absolute()
+    return Path(os.path.abspath(folder / Path(settings.openapi.removeprefix("file://")).expanduser()))
 
 
 async def _open_entry_point(source: Source, settings: EntryPointSettings, stack: AsyncExitStack) -> Opened:
