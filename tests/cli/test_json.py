@@ -318,6 +318,18 @@ def test_the_exit_code_of_map_is_explained_beside_the_lines(shop: Project) -> No
     assert {"lines": 2, "failed": 1}.items() <= told(done.err)[0].items()
 
 
+def test_an_interrupted_map_tells_what_it_did_and_no_error(shop: Project) -> None:
+    process = shop.start("map", "shop.quote", "--json", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(b"{}\n")
+    process.stdin.flush()
+    assert "error" in json.loads(line_of(process))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert [line["level"] for line in told(err.decode())] == ["info"]
+
+
 def test_show_gives_its_texts_as_fields(shop: Project) -> None:
     assert "registry.execute" in shop.run("show", "shop.quote", "--python", "--json").data["python"]
     assert shop.run("show", "shop.quote", "--schema", "--json").data.keys() == {"input", "output"}

@@ -94,7 +94,7 @@ def test_a_mistake_is_one_line_with_a_hint_and_exit_code_2(words: list[str], mes
     ],
     ids=" ".join,
 )
-def test_nothing_but_results_reaches_stdout_whatever_modules_write_there(words: str, project: Project) -> None:
+def test_nothing_but_results_reaches_stdout_whatever_modules_write_there(words: list[str], project: Project) -> None:
     project.write(
         "shop/loud.py",
         "import os, subprocess, sys\n"
@@ -103,7 +103,7 @@ def test_nothing_but_results_reaches_stdout_whatever_modules_write_there(words: 
         "sys.__stdout__.write('written to what stdout was\\n')\n"
         "subprocess.run(['echo', 'written by a child'])\n",
     )
-    done = project.run(*words.split())
+    done = project.run(*words)
     assert done.code == 0
     assert done.data
     for written in ("printed", "to the descriptor", "to what stdout was", "by a child"):

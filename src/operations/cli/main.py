@@ -107,8 +107,8 @@ def _finish(command: Command, given: Given) -> int:
     return outcome if isinstance(outcome, int) else run(outcome)
 
 
-def _common_options(words: Sequence[str]) -> tuple[dict[str, object], list[str]]:
-    """The common options that stand before the command, and the words from the command on."""
+def _common_options(words: Sequence[str], within: str = "") -> tuple[dict[str, object], list[str]]:
+    """The common options that stand before a command, or within its name, and the words from there on."""
     names = {name: option for option in COMMON for name in (option.name, option.short) if name}
     values: dict[str, object] = {}
     rest = list(words)
@@ -118,7 +118,8 @@ def _common_options(words: Sequence[str]) -> tuple[dict[str, object], list[str]]
             return {"version": True}, rest
         option = names.get(word)
         if option is None:
-            hint = "ops --help lists the commands; options of a command come after its name"
+            listed = f"ops {within} --help" if within else "ops --help"
+            hint = f"{listed} lists the commands; options of a command come after its name"
             raise UsageError(f"there is no option {word}{suggestion(word, list(names))}", hint)
         if option.value and not equals and not rest:
             raise UsageError(f"{word} wants a value: {word} {option.value}")
@@ -138,8 +139,8 @@ def _resolve(words: list[str], before: dict[str, object]) -> tuple[Command, list
         raise UsageError(f"there is no command {name!r}{suggestion(name, list(SUMMARIES))}", hint)
     command = find_command(name)
     if command.parts:
-        within, rest = _common_options(rest)
-        before.update(within)
+        given, rest = _common_options(rest, within=name)
+        before.update(given)
     if command.parts and rest:
         parts = {part.name.rpartition(" ")[2]: part for part in command.parts}
         if rest[0] not in parts:

@@ -116,6 +116,14 @@ def write_json(value: Any, *, compact: bool = False) -> None:
         write_text(text.decode() + "\n")
 
 
+def write_either(given: Given, data: Any, text: str) -> None:
+    """Write what `--json` wants, or the text."""
+    if given.json:
+        write_json(data)
+    else:
+        write_text(text)
+
+
 def meta_line(envelope: ResponseEnvelope[Any], seconds: float) -> str:
     """What the source said beside the data, on one line."""
     meta = envelope.meta

@@ -9,9 +9,9 @@ from typing import Any
 from operations.cli.arguments import Argument, Command, Given, Option, UsageError
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, TRANSPORT, CommandError, conclude
-from operations.cli.output import counted, write_json
+from operations.cli.output import counted, write_either
 from operations.cli.telling import tell_skipped
-from operations.cli.terminal import paint, printable, write_text
+from operations.cli.terminal import paint, printable
 from operations.config import add_source
 from operations.errors import CallError
 
@@ -58,7 +58,7 @@ async def _add(given: Given, table: dict[str, Any]) -> int:
     path = _target(given)
     add_source(path, given.name, table)
     if given.no_check:
-        _write(given, {"config": str(path), "source": given.name}, f"{given.name} was added to {path}\n")
+        write_either(given, {"config": str(path), "source": given.name}, f"{given.name} was added to {path}\n")
         return OK
     try:
         config = read_configuration(path)
@@ -79,18 +79,11 @@ async def _add(given: Given, table: dict[str, Any]) -> int:
     }
     if report.state == "ready":
         count, following = counted(report.operations, "operation"), paint("bold", f"ops ls --source {given.name}")
-        _write(given, told, f"{given.name} was added to {path}: {count}\nNext: {following}\n")
+        write_either(given, told, f"{given.name} was added to {path}: {count}\nNext: {following}\n")
         return OK
     message, hint = f"{given.name} was added, but cannot be opened: {report.problem}", report.hint or _HINT
-    _write(given, told, f"{printable(message)}\n{printable(hint)}\n")
+    write_either(given, told, f"{printable(message)}\n{printable(hint)}\n")
     return conclude(TRANSPORT, message, hint)
-
-
-def _write(given: Given, told: dict[str, Any], text: str) -> None:
-    if given.json:
-        write_json(told)
-    else:
-        write_text(text)
 
 
 def _target(given: Given) -> Path:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from operations.cli.arguments import Argument, Command, Given
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK
-from operations.cli.output import write_json
-from operations.cli.terminal import write_text
+from operations.cli.output import write_either
 
 _BASH = """\
 _ops_complete() {
@@ -64,10 +63,7 @@ _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 def run(given: Given) -> int:
     """Print the script."""
     script = _SCRIPTS[given.shell]
-    if given.json:
-        write_json({"shell": given.shell, "script": script})
-    else:
-        write_text(script)
+    write_either(given, {"shell": given.shell, "script": script}, script)
     return OK
 
 

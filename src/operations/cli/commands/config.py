@@ -5,9 +5,8 @@ from __future__ import annotations
 from operations.cli.arguments import Command, Given
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import NOT_FOUND, OK, CommandError
-from operations.cli.output import write_json
+from operations.cli.output import write_either, write_json
 from operations.cli.session import NO_CONFIG, config_path, require_configuration
-from operations.cli.terminal import write_text
 
 
 def run_show(given: Given) -> int:
@@ -31,10 +30,7 @@ def run_path(given: Given) -> int:
     path = config_path(given)
     if path is None:
         raise CommandError(NO_CONFIG, "ops init makes one", exit_code=NOT_FOUND)
-    if given.json:
-        write_json(str(path))
-    else:
-        write_text(f"{path}\n")
+    write_either(given, str(path), f"{path}\n")
     return OK
 
 

@@ -65,7 +65,8 @@ async def _map(given: Given) -> int:
             except asyncio.CancelledError:
                 await report.end()  # what was done is written, and how far it came is told
                 raise
-            return await report.end()
+            await report.end()
+            return report.conclude()
 
 
 class _Report:
@@ -97,7 +98,7 @@ class _Report:
         if len(self._buffer) > _FLUSH or time.perf_counter() - self._flushed > 0.1 or outcome.is_last_for_now:
             await self._flush()
 
-    async def end(self) -> int:
+    async def end(self) -> None:
         self._status.clear()
         self._status.is_on = False
         await self._flush()
@@ -109,11 +110,15 @@ class _Report:
         seconds = time.perf_counter() - self._started
         figures = {"lines": self._count, "failed": failed, "seconds": round(seconds, 6)}
         self._output.note(f"{text} · {duration(seconds)}", **figures)
-        if not failed:
-            return OK
-        if not self._given.json:
+        if failed and not self._given.json:
             self._output.note(f"first failure: {self._first}")
+
+    def conclude(self) -> int:
+        """The exit code: that of the failures where they are all of one kind."""
+        if not self.failures:
+            return OK
         code = next(iter(self.failures)) if len(self.failures) == 1 else OPERATION
+        failed, lines = self.failures.total(), counted(self._count, "line")
         return conclude(code, f"{failed:,} of {lines} failed; the first was {self._first}")
 
     def _keep(self, number: int, envelope: ResponseEnvelope[Any]) -> None:

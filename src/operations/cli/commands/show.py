@@ -15,7 +15,7 @@ from operations.cli.fields import Fields
 from operations.cli.inputs import INPUT_FORMS, read_input
 from operations.cli.listing import as_data, read_listing
 from operations.cli.options import LISTING_OPTIONS
-from operations.cli.output import write_json
+from operations.cli.output import write_either, write_json
 from operations.cli.snippets import curl_command, python_code, shell_command, without_secrets
 from operations.cli.terminal import columns, one_line, paint, paint_json, printable, write_text
 from operations.config.cache import CatalogueEntry
@@ -46,7 +46,7 @@ def run(given: Given) -> Any:
         return _show_curl(given, shown)
     if given.python:
         code = python_code(entry.id, example, streams=shown.streams)
-        _write(given, code, {"python": code})
+        write_either(given, {"python": code}, code)
     elif given.schema:
         write_json({"input": input_schema.document, "output": output_schema.document})
     elif given.json:
@@ -88,15 +88,8 @@ async def _show_curl(given: Given, shown: Shown) -> int:
             envelope = await session.registry.execute(operation.id, shown.example, context)
         request = without_secrets(envelope.data, session.redact)
     command = curl_command(request)
-    _write(given, command + "\n", {"curl": command, "request": request})
+    write_either(given, {"curl": command, "request": request}, command + "\n")
     return OK
-
-
-def _write(given: Given, text: str, data: dict[str, Any]) -> None:
-    if given.json:
-        write_json(data)
-    else:
-        write_text(text)
 
 
 def _as_data(shown: Shown) -> dict[str, Any]:
