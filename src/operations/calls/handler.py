@@ -248,19 +248,21 @@ class CallHandler:
     def _answer(self, event: CallRequested, codec: Codec, operation: Operation[Any], identity: Identity | None) -> None:
         """Run a call and answer it: most handlers never wait, and nothing is written down about those."""
         self._free -= 1
+        waits = False
         try:
             envelope = self.starter.step(execute(self, event, codec, operation, identity))
             if type(envelope) is Paused:
+                waits = True
                 running = RunningCall(self, event, codec, operation, identity)
                 running.resume(envelope)
                 self._track(running, event.id)
-                return
-            message = write_answer(self, event, codec, envelope, None)
+            else:
+                self.endpoint.answer(event.id, write_answer(self, event, codec, envelope, None), True)
         except BaseException as error:  # noqa: BLE001  # whatever a handler raises, its caller gets an answer
             self.endpoint.send_error(event.id, translate(error, event.to), codec)
-        else:
-            self.endpoint.answer(event.id, message, True)
-        self.leave()
+        finally:
+            if not waits:
+                self.leave()
 
     def _taken(self, event: CallRequested, codec: Codec, delivery: Delivery) -> None:
         """Run a stored request; one that may not be run is answered and forgotten like any other."""
