@@ -22,6 +22,7 @@ from operations.sources.openapi import HTTPServiceConfig, from_openapi
 CONCURRENCY = 64
 CALLS = 3_000
 ROUNDS = 5
+LOADS = 9
 DOCUMENT: dict[str, Any] = {
     "openapi": "3.0.0",
     "info": {"title": "bench", "version": "1"},
@@ -81,8 +82,8 @@ LOADERS = {
 }
 
 
-def measure_load(path: Path, code: str) -> tuple[float, float] | None:
-    """Median CPU seconds of loading, imports not counted, and the peak of memory it adds, in MiB; None if it fails."""
+def load_once(path: Path, code: str) -> tuple[float, float]:
+    """CPU seconds of loading in a process of its own, imports not counted, and the peak of memory it adds, in MiB."""
     program = (
         "import sys, time, warnings, logging\n"
         "warnings.simplefilter('ignore'); logging.disable(50)\n"
@@ -96,27 +97,32 @@ def measure_load(path: Path, code: str) -> tuple[float, float] | None:
         "exec(code)\n"
         "print(time.process_time() - start, peak() - before)\n"
     )
-    samples = []
-    for _ in range(3):
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"  it failed: {done.stderr.strip().splitlines()[-1][:120]}")
-            return None
-        samples.append(tuple(map(float, done.stdout.split())))
-    return statistics.median(taken for taken, _ in samples), statistics.median(peak for _, peak in samples)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1][:120])
+    taken, added = map(float, done.stdout.split())
+    return taken, added
 
 
 def bench_loading(title: str, path: Path, *, peers: bool) -> dict[str, Any]:
-    """Load one document each way."""
-    times, peaks = {}, {}
-    for name, code in LOADERS.items():
-        if name.startswith("FastMCP") and not peers:
-            continue
-        measured = measure_load(path, code)
-        if measured is None:
-            print(f"{name} cannot load it here: its row is left out")
-            continue
-        times[name], peaks[name] = measured
+    """Load one document each way, in turns: a machine that slows down in the middle slows all of them.
+
+    The documents are JSON as they were published, and each way is given the same bytes.
+    """
+    samples: dict[str, list[tuple[float, float]]] = {
+        name: [] for name in LOADERS if peers or not name.startswith("FastMCP")
+    }
+    for turn in range(LOADS):
+        for name in list(samples):
+            if name.startswith("FastMCP") and turn >= 3:
+                continue  # it takes seconds each time
+            try:
+                samples[name].append(load_once(path, LOADERS[name]))
+            except RuntimeError as error:
+                print(f"{name} cannot load it here, its row is left out: {error}")
+                del samples[name]
+    times = {name: statistics.median(taken for taken, _ in found) for name, found in samples.items()}
+    peaks = {name: statistics.median(added for _, added in found) for name, found in samples.items()}
     report(f"{title}: CPU, as a multiple of json.loads", times, "json.loads")
     report(f"{title}: memory added at the peak, as a multiple of json.loads", peaks, "json.loads")
     return {"cpu": times, "peak": peaks}

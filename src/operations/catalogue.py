@@ -33,9 +33,10 @@ class OperationCatalogue:
         for operation in operations:
             if not isinstance(operation, Operation):
                 raise TypeError(explain_operation(operation))
-            if not replace and (operation.id in self._operations or operation.id in added):
-                raise _already(operation.id)
-            added[operation.id] = operation
+            operation_id = operation.id
+            if not replace and (operation_id in self._operations or operation_id in added):
+                raise _already(operation_id)
+            added[operation_id] = operation
         self._operations.update(added)
         self._aliases = None
 

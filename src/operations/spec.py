@@ -76,12 +76,14 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         _require(self.name, _NAME, "name", "letters, digits, _, / and -")
         # Frozen for everybody but its own construction.
         force = msgspec.structs.force_setattr
-        force(self, "type", _member(self.type, self.id))
+        if type(self.type) is not OperationType:
+            force(self, "type", _member(self.type, self.id))
         if self.output_policy is not None:
             require_policy(self.output_policy)
         force(self, "input_schema", as_schema(self.input_schema))
         force(self, "output_schema", as_schema(self.output_schema))
-        force(self, "error_schemas", {code: as_schema(schema) for code, schema in self.error_schemas.items()})
+        if self.error_schemas:
+            force(self, "error_schemas", {code: as_schema(schema) for code, schema in self.error_schemas.items()})
 
     @cached_property
     def id(self) -> str:

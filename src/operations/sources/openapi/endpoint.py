@@ -25,7 +25,7 @@ _STREAM_MARK = b"event-stream"
 _BODILESS = frozenset({"get", "head", "options", "trace"})
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """A path and a method, and where they are described."""
 
     path: str
@@ -43,7 +43,7 @@ class Entry(msgspec.Struct, frozen=True):
         return value.raw(self.keys[0]) if len(self.keys) == 1 and isinstance(value, LazyObject) else None
 
 
-class Head(msgspec.Struct, rename="camel"):
+class Head(msgspec.Struct, rename="camel", gc=False):
     """The few things of a description that are wanted before the operation is used."""
 
     ref: Any = msgspec.field(name="$ref", default=None)
