@@ -13,7 +13,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Generic, TypeVar
 
-from operations.http.severing import CAN_SEVER, new_mark, sever
+from operations.http import severing
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class Lanes(Generic[T]):
         """Let a request go; with `patience` it was given up, and its connection is closed with the rest of its lane."""
         with self._lock:
             lane.users -= 1
-            if patience is not None and CAN_SEVER:
+            if patience is not None and severing.CAN_SEVER:
                 self._retire(lane, patience)
             elif lane.patience is None and lane.users == lane.share - 1:
                 self._put_back(lane)
@@ -104,7 +104,7 @@ class Lanes(Generic[T]):
         if handed_on:
             self._pass_on()
         if over is not None:
-            sever(lane.mark, patience=over)
+            severing.sever(lane.mark, patience=over)
 
     def clear(self) -> list[Lane[T]]:
         """Forget every lane, for its owner to close it."""
@@ -119,8 +119,9 @@ class Lanes(Generic[T]):
         if roomy:
             lane = roomy[-1]
         else:
-            mark = new_mark()
-            lane = Lane(self._build(place, mark), place, mark, self._share(place) if CAN_SEVER else sys.maxsize)
+            mark = severing.new_mark()
+            share = self._share(place) if severing.CAN_SEVER else sys.maxsize
+            lane = Lane(self._build(place, mark), place, mark, share)
             self._all.add(lane)
             roomy = self._roomy.setdefault(place, [])
             roomy.append(lane)

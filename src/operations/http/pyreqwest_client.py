@@ -20,6 +20,7 @@ from pyreqwest.proxy import ProxyBuilder
 from pyreqwest.request import StreamRequest
 
 from operations.errors import CallError, ErrorCode
+from operations.http import severing
 from operations.http.client import ClientOptions, HTTPRequest, HTTPResponse, Whole
 from operations.http.lanes import Lane, Lanes
 from operations.http.parking import park_at_exit, parked
@@ -33,7 +34,6 @@ from operations.http.rules import (
     sent_headers,
     user_agent,
 )
-from operations.http.severing import CAN_SEVER, sever
 from operations.http.waiting import ExpiredError, within
 
 _PIECE = 65536
@@ -79,7 +79,7 @@ class PyreqwestClient:
             # pyreqwest's own close() fails what is under way; idle connections close when the last reference goes.
             await lane.client.close()
             if lane.users:
-                sever(lane.mark, patience=0)
+                severing.sever(lane.mark, patience=0)
 
     async def __aenter__(self) -> Self:
         return self
@@ -396,7 +396,7 @@ def _build(options: ClientOptions, place: str, mark: int, read_timeout: float | 
         builder.no_proxy()
     if options.proxy is not None:
         builder.proxy(ProxyBuilder.all(options.proxy))
-    if CAN_SEVER:
+    if severing.CAN_SEVER:
         builder.tcp_user_timeout(timedelta(milliseconds=mark))
     if place.startswith("http:") and not (options.proxy or options.trust_env):
         builder.danger_accept_invalid_certs(True)  # there is none on the way, and reading all authorities takes long

@@ -18,6 +18,7 @@ from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 CAN_SEVER = sys.platform == "linux"
+"""Whether it can be done here."""
 
 _SHORTEST, _LONGEST = 120_000, 2_000_000
 _FIRST_DELAY, _LONGEST_DELAY = 0.005, 1.0

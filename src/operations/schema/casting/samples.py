@@ -9,7 +9,12 @@ from typing import Any
 
 _MAX_REPEAT = 2000
 _UNBOUNDED = 2**31
-_PIECE = re.compile(r"\\[pP]\{[^}]*\}|\\.|\(\?<(?![=!])|.", re.DOTALL)
+_PIECE = re.compile(r"\\[pP]\{[^}]*\}|\\.|\(\?<(?![=!])|\(\?[imsx]+\)|.", re.DOTALL)
+_MIXED = "Aa0-"
+"""A little of everything, as rules for passwords ask for it."""
+_FAMILIAR = "a0A _-z9Z~!/:"
+_ALPHANUMERIC = frozenset(["CATEGORY_DIGIT", "CATEGORY_WORD"])
+_SPELLINGS = {"(?<": "(?P<", "\\/": "/", "\\z": "\\Z"}
 _PROPERTIES = {"\\p{N}": "0-9", "\\p{Nd}": "0-9", "\\p{Lu}": "A-Z", "\\p{P}": "!.,-", "\\p{Z}": " ", "\\p{Zs}": " "}
 
 
@@ -18,8 +23,12 @@ def sample_strings(pattern: str, least: int = 0) -> Iterator[str]:
     tree = _parsed(pattern)
     if tree is None:
         return
-    for extra in dict.fromkeys((0, 1, least)):
+    lacking = max(least - len(_text(tree, 0, 0)), 0)
+    for extra in dict.fromkeys((0, 1, 2, lacking, least)):
         yield from dict.fromkeys(_text(tree, extra, choice) for choice in (0, 1, 2))
+    if "(?=" in pattern or "(?!" in pattern:
+        yield from (_text(tree, extra, 0, ahead=True) for extra in (0, 1))
+        yield from (_MIXED * count for count in (1, 2, 4, 8))
 
 
 def largest_repetition(pattern: str) -> int:
@@ -67,12 +76,20 @@ def _pythonic(pattern: str) -> str:
             inside = True
         elif piece == "]":
             inside = False
-        out.append("(?P<" if piece == "(?<" else "/" if piece == "\\/" else piece)
+        if piece[:2] != "(?" or piece[-1] != ")":  # flags in the middle, which Python has not
+            out.append(_SPELLINGS.get(piece, piece))
     return "".join(out)
 
 
-def _text(tree: Any, extra: int, choice: int) -> str:
-    return "".join(_piece(str(op), value, extra, choice) for op, value in tree)
+def _text(tree: Any, extra: int, choice: int, *, ahead: bool = False) -> str:
+    """The text of a sequence; with `ahead`, what it looks ahead to stands for all that follows."""
+    out = []
+    for op, value in tree:
+        if ahead and str(op) == "ASSERT" and value[0] == 1:
+            out.append(_text(value[1], extra or 1, choice))
+            break
+        out.append(_piece(str(op), value, extra, choice))
+    return "".join(out)
 
 
 def _piece(op: str, value: Any, extra: int, choice: int) -> str:
@@ -96,14 +113,33 @@ def _piece(op: str, value: Any, extra: int, choice: int) -> str:
 
 
 def _member(items: Any, choice: int) -> str:
-    refused = str(items[0][0]) == "NEGATE"
-    if refused:
-        taken = {value for op, value in items if str(op) == "LITERAL"}
-        return next((char for char in "a0 _-zA" if ord(char) not in taken), "~")
-    op, value = items[min(choice, len(items) - 1)]
+    if str(items[0][0]) == "NEGATE":
+        return next((char for char in _FAMILIAR if not any(_holds(item, char) for item in items[1:])), "\u00e9")
+    # Letters and digits before punctuation, which may mean something where the text is put.
+    ordered = sorted(items, key=lambda item: not _is_alphanumeric(item))
+    op, value = ordered[min(choice, len(ordered) - 1)]
     samples = {"CATEGORY_DIGIT": "0", "CATEGORY_SPACE": " "}
     if str(op) == "RANGE":
         return chr(min(value[0] + choice, value[1]))
     if str(op) == "LITERAL":
         return chr(value)
     return samples.get(str(value), "a")
+
+
+def _is_alphanumeric(item: Any) -> bool:
+    op, value = item
+    if str(op) == "CATEGORY":
+        return str(value) in _ALPHANUMERIC
+    return chr(value if str(op) == "LITERAL" else value[0]).isalnum()
+
+
+def _holds(item: Any, char: str) -> bool:
+    """Whether a character is in one part of a class."""
+    op, value = item
+    if str(op) == "LITERAL":
+        return ord(char) == int(value)
+    if str(op) == "RANGE":
+        return int(value[0]) <= ord(char) <= int(value[1])
+    tests = {"DIGIT": char.isdigit(), "SPACE": char.isspace(), "WORD": char.isalnum() or char == "_"}
+    found = tests.get(str(value).rpartition("_")[2], True)
+    return found is not ("_NOT_" in str(value))

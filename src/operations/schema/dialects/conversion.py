@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from operations.schema.dialects.keywords import (
     ASSERTIONS,
+    FORMS,
     LITERALS,
     SCHEMA,
     SCHEMA_LISTS,
@@ -198,8 +199,11 @@ class _Converter:
             if not silent:
                 self._complain(f"{keyword}: {error}")
             return
-        if not ASSERTIONS.get(keyword, _anything)(value):
-            self._complain(f"{keyword}: {value!r:.60} is not understood")
+        if keyword == "examples" and isinstance(value, dict):
+            value = list(value.values())  # named, as OpenAPI has them beside a schema
+        if not FORMS.get(keyword, _anything)(value):
+            if keyword in ASSERTIONS:
+                self._complain(f"{keyword}: {value!r:.60} is not understood")
         elif keyword == "pattern" and engine_of(value) is None:
             self._complain(f"pattern: {value!r:.60} is not a regular expression that can be run")
         else:

@@ -122,6 +122,14 @@ ASSERTIONS: Final[dict[str, Callable[[Any], bool]]] = {
 }
 """Keywords that assert something and hold no schema, with the test of a well-formed value."""
 
+FORMS: Final[dict[str, Callable[[Any], bool]]] = {
+    **ASSERTIONS,
+    **dict.fromkeys(("title", "description", "format", "contentEncoding", "contentMediaType", "$comment"), _is_text),
+    **dict.fromkeys(("deprecated", "readOnly", "writeOnly"), _is_flag),
+    "examples": lambda value: isinstance(value, list | tuple),
+}
+"""What the values of keywords look like, those that only describe included: an engine refuses a schema for either."""
+
 ASSERTING: Final = (ASSERTIONS.keys() | SCHEMA | SCHEMA_LISTS | SCHEMA_MAPS | {"$ref"}) - {"contentSchema"}
 """Keywords of a converted schema that can refuse a value; without any, it accepts everything."""
 

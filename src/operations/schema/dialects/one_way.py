@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
+from operations.schema.dialects.traversal import schemas_below, schemas_in
 
 OneWay = Literal["readOnly", "writeOnly"]
 
@@ -24,31 +24,11 @@ def lift_required(document: dict[str, Any] | bool, keyword: OneWay, *, root: boo
 
     Without `root`, the document's own members stay as they are: an object that nobody sends as such.
     """
-    if isinstance(document, dict) and any(node.get(keyword) is True for node in _nodes(document)):
+    if isinstance(document, dict) and any(node.get(keyword) is True for node in schemas_in(document)):
         own = document.get("required")
         _Lifting(document, keyword).run()
         if own and not root:
             document["required"] = own
-
-
-def _nodes(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    pending: list[Any] = [document]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, dict):
-            yield node
-            pending.extend(_below(node))
-
-
-def _below(node: Mapping[str, Any]) -> Iterator[Any]:
-    """The schemas that a schema holds."""
-    for key, value in node.items():
-        if key in SCHEMA:
-            yield value
-        elif key in SCHEMA_LISTS and isinstance(value, list):
-            yield from value
-        elif (key in SCHEMA_MAPS or key == "$defs") and isinstance(value, dict):
-            yield from value.values()
 
 
 class _Lifting:
@@ -72,7 +52,9 @@ class _Lifting:
             parts = {id(part) for part in _parts(node)}
             refused = {id(node[key]) for key in _REFUSING if key in node}
             pending.extend(
-                (inner, marked if id(inner) in parts else _NONE) for inner in _below(node) if id(inner) not in refused
+                (inner, marked if id(inner) in parts else _NONE)
+                for inner in schemas_below(node)
+                if id(inner) not in refused
             )
 
     def _marks(self, node: dict[str, Any]) -> frozenset[str]:

@@ -8,6 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from operations.schema.dialects.keywords import TYPES
+
+_MISSPELLED = {
+    **dict.fromkeys(("int", "int32", "int64", "long", "short", "integers"), "integer"),
+    **dict.fromkeys(("float", "double", "decimal", "numeric", "int or float"), "number"),
+    **dict.fromkeys(("bool", "boolen"), "boolean"),
+    **dict.fromkeys(("str", "text", "char", "file", "date", "datetime", "date-time", "time", "timestamp"), "string"),
+    **dict.fromkeys(("uuid", "guid", "email", "url", "uri", "byte", "binary", "base64", "enum", "strings"), "string"),
+    **dict.fromkeys(("list", "arrays"), "array"),
+    **dict.fromkeys(("map", "dict", "dictionary", "hash", "json", "obj"), "object"),
+    **{kind: kind for kind in TYPES},
+}
+"""Types as people write them who have another language in mind."""
 _DOCUMENTATION = frozenset({"discriminator", "xml", "externalDocs", "nullable", "x-nullable", "example"})
 
 
@@ -15,6 +28,9 @@ def from_openapi30(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """One schema object, its sub-schemas untouched, with OpenAPI's own keywords replaced or dropped."""
     if "$ref" in schema:
         return schema
+    kind = schema.get("type")
+    if isinstance(kind, str) and kind not in TYPES and (meant := _MISSPELLED.get(kind.strip().lower())):
+        schema = {**schema, "type": meant}
     nullable = schema.get("nullable") is True or schema.get("x-nullable") is True
     if not nullable and not any(keyword in schema for keyword in _DOCUMENTATION):
         return schema

@@ -210,8 +210,9 @@ def _encode(
     verbatim = _verbatim(media_type, value, kind)
     if verbatim is not None:
         return verbatim
-    if kind == "lines" and isinstance(value, (list, tuple)):
-        return Body(media_type, b"".join([json_bytes(item) + b"\n" for item in value]))
+    if kind == "lines":
+        items = value if isinstance(value, (list, tuple)) else [value]  # often what is described is one line
+        return Body(media_type, b"".join([json_bytes(item) + b"\n" for item in items]))
     if kind == "yaml":
         return Body(media_type, json_bytes(value))  # JSON is YAML
     if kind == "text" and not isinstance(value, (dict, list, tuple)) and value is not None:

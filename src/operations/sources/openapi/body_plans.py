@@ -18,6 +18,7 @@ _PLAIN_OBJECT = frozenset(
     }
 )
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+_SCALARS = ("string", "integer", "number", "boolean", "file")
 _DEEPEST = 20
 
 
@@ -122,7 +123,8 @@ def plan_body(documents: Documents, body: Node, taken: frozenset[str], notes: li
     It is taken apart when everything it may be is a plain object. Media types whose members differ are then one flat
     input, and what is given tells which one is meant.
     """
-    declared = dict(body.get("content").items()) or {"application/octet-stream": Node(None, body.address)}
+    content = {kind: _followed(documents, media) for kind, media in body.get("content").items()}
+    declared = content or {"application/octet-stream": Node(None, body.address)}
     contents = [_content(documents, kind, declared[kind], notes) for kind in sorted(declared, key=_preference)]
     distinct = _distinct(contents)
     required = body.value.get("required") is True
@@ -141,6 +143,10 @@ def plan_body(documents: Documents, body: Node, taken: frozenset[str], notes: li
 
 def _content(documents: Documents, kind: str, media: Node, notes: list[str]) -> _Content:
     schema = media.get("schema")
+    if essence(kind) == _FORMS[1] and (schema.value is None or _declared_type(documents, schema) in _SCALARS):
+        told = "is not given" if schema.value is None else "is of a single value, which no form is"
+        notes.append(f"the schema of {essence(kind)} {told}: any fields are taken")
+        return _Content(kind, media, {"type": "object"}, None)
     if is_json(kind) or essence(kind) in _FORMS:
         return _Content(kind, media, documents.schema(schema), _members(documents, schema, notes))
     return _Content(kind, media, _raw_schema(documents, schema, kind), None)
@@ -194,15 +200,16 @@ def _any_of(schemas: Sequence[Any]) -> Any:
 
 def _raw_schema(documents: Documents, schema: Node, media_type: str) -> Any:
     """The schema of a body that is sent as it is given: text or bytes, whatever structure the text has."""
-    try:
-        kind = documents.follow(schema).get("type").value
-    except DanglingReferenceError:
-        kind = None
-    if kind == "string":
+    if _declared_type(documents, schema) == "string":
         return documents.schema(schema)
     if essence(media_type).endswith(("/*", "yaml", "jsonl", "ndjson", "json-seq")):
         return documents.schema(schema)
     return {"type": "string", "contentMediaType": essence(media_type)}
+
+
+def _declared_type(documents: Documents, schema: Node) -> str | None:
+    kind = _followed(documents, schema).get("type").value
+    return kind if isinstance(kind, str) else None
 
 
 def _file_schema(schema: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin
@@ -16,7 +17,7 @@ MAIN = "api:///document"
 
 _LAZY_LEVELS = {"paths": 2, "components": 2, "definitions": 1, "parameters": 1, "responses": 1}
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode = msgspec.json.Decoder().decode
+_decode_strictly = msgspec.json.Decoder().decode
 
 
 class LazyObject(Mapping[str, Any]):
@@ -54,21 +55,38 @@ def _decode_lazily(raw: msgspec.Raw, levels: int) -> Any:
     if levels > 0:
         try:
             return LazyObject(_decode_members(raw), levels)
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, UnicodeDecodeError):
             pass  # not an object
     return _decode(raw)
+
+
+def _decode(raw: msgspec.Raw) -> Any:
+    try:
+        return _decode_strictly(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # Numbers without bounds, halves of characters, text in another encoding: no reason to lose an operation.
+        return json.loads(bytes(raw).decode("utf-8", "replace"))
+
+
+def as_utf8(text: bytes | str) -> bytes:
+    """The text of a document in UTF-8, whatever Unicode encoding it came in, without a byte order mark."""
+    if isinstance(text, str):
+        return text.removeprefix("\ufeff").encode("utf-8", "replace")
+    encoding = json.detect_encoding(text[:4])
+    if encoding in ("utf-8", "utf-8-sig"):
+        return text.removeprefix(b"\xef\xbb\xbf")
+    return text.decode(encoding, "replace").encode("utf-8", "replace")
 
 
 def read_document(text: bytes | str | Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Read an API document (or a part of one) from JSON or YAML text; raises `VALIDATION_ERROR` when it is neither."""
     if isinstance(text, Mapping):
         return text if _has_text_keys(text) else with_text_keys(text)
-    data = text.encode() if isinstance(text, str) else text
-    data = data.removeprefix(b"\xef\xbb\xbf")
+    data = as_utf8(text)
     if data.lstrip()[:1] == b"{":
         try:
             return LazyObject(_decode_members(data), _LAZY_LEVELS)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             # A YAML document may open with a brace as well.
             reason = f"malformed JSON: {error}"
     else:

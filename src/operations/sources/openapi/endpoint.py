@@ -12,7 +12,9 @@ from operations.context import OperationContext
 from operations.envelope import HTTPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.schema import Schema, deferred_schema, lift_required
+from operations.schema.dialects.mending import mend
 from operations.sources.openapi.documents import DanglingReferenceError, Documents, LazyObject, Node
+from operations.sources.openapi.impossible import why_nothing_fits
 from operations.sources.openapi.media import is_stream
 from operations.sources.openapi.names import Names
 from operations.sources.openapi.requests import RequestBuilder
@@ -95,9 +97,11 @@ class Endpoint:
     def notes(self) -> list[str]:
         """What in its description could not be used."""
         try:
-            return list(self._template.notes)
+            template = self._template
         except BrokenOperationError as error:
             return [f"cannot be called: {error}"]
+        impossible = why_nothing_fits(self._documents, template.plan.document)
+        return [*template.notes, f"no input fits: {impossible}"] if impossible else list(template.notes)
 
     def call(self, input: Any, context: OperationContext) -> Awaitable[Any]:
         """The handler."""
@@ -134,6 +138,8 @@ class Endpoint:
         entry = self._entry
         try:
             description = self._documents.follow(entry.description())
+            if description.value is None:
+                description = description._replace(value={})  # nothing is said of it, as YAML lets one write
         except DanglingReferenceError as error:
             raise BrokenOperationError(str(error)) from error
         return self._reader.read(entry.path, entry.method, entry.item, description)
@@ -204,23 +210,30 @@ class Endpoint:
 
 
 def _ask_of_requests(schema: dict[str, Any] | bool) -> None:
-    """Ask for no member that only the server sets; the input itself is made of what is sent."""
+    """Ask for no member that only the server sets, nor for what nobody can give; the input itself is what is sent."""
     lift_required(schema, "readOnly", root=False)
+    mend(schema)
 
 
 def _ask_of_responses(schema: dict[str, Any] | bool) -> None:
-    """Ask for no member that the server only takes."""
+    """Ask for no member that the server only takes, nor for what no answer can hold."""
     lift_required(schema, "writeOnly")
+    mend(schema)
 
 
 def _head(entry: Entry, documents: Documents) -> Head:
     raw = entry.raw()
     try:
-        if raw is not None:
-            head = _decode_head(raw)
-            if head.ref is None:
-                return head
+        if raw is not None and (head := _decoded_head(raw)) is not None and head.ref is None:
+            return head
         value = documents.follow(entry.description()).value
         return msgspec.convert(value, Head) if isinstance(value, Mapping) else Head()
     except (msgspec.ValidationError, DanglingReferenceError):
         return Head()
+
+
+def _decoded_head(raw: msgspec.Raw) -> Head | None:
+    try:
+        return _decode_head(raw)
+    except UnicodeDecodeError:
+        return None  # the document reads text in other encodings as well as it can

@@ -22,6 +22,7 @@ from operations.sources.openapi.documents import (
     Documents,
     LazyObject,
     Node,
+    as_utf8,
     read_document,
 )
 from operations.sources.openapi.endpoint import Endpoint, Entry
@@ -78,8 +79,10 @@ def from_openapi(
     document: Mapping[str, Any] | bytes | str, config: HTTPServiceConfig, *, loader: Loader | None = None
 ) -> APIOperations:
     """The operations of a document; files it refers to come through `loader(address)` or not at all."""
+    if isinstance(document, (bytes, str)):
+        document = as_utf8(document)
     main = read_document(document, "the document")
-    may_stream = not isinstance(document, (bytes, str)) or _mentions_streams(document)
+    may_stream = not isinstance(document, bytes) or _mentions_streams(document)
     return _operations(Documents(main, loader=loader), config, [], may_stream=may_stream)
 
 
@@ -102,15 +105,14 @@ async def from_openapi_file(
     location = _absolute(path, fs)
     folder = location.parent if root is None else _absolute(root, fs)
     try:
-        text = await read(str(location))
+        text = as_utf8(await read(str(location)))
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror or error}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message) from error
     documents = Documents(read_document(text, str(path)), location.as_uri(), loader=loader)
-    raw = text.encode() if isinstance(text, str) else text
-    text_of_json = raw if isinstance(documents.root.value, LazyObject) else None
+    text_of_json = text if isinstance(documents.root.value, LazyObject) else None
     problems = await crawl(documents, text_of_json, read, folder=folder.as_uri().rstrip("/") + "/")
-    return _operations(documents, config, problems, may_stream=len(documents) > 1 or _mentions_streams(raw))
+    return _operations(documents, config, problems, may_stream=len(documents) > 1 or _mentions_streams(text))
 
 
 async def from_openapi_url(url: str, config: HTTPServiceConfig, *, loader: Loader | None = None) -> APIOperations:
@@ -135,6 +137,7 @@ async def from_openapi_url(url: str, config: HTTPServiceConfig, *, loader: Loade
     found = sent.response.url
     if sent.response.status != 200:
         raise CallError(ErrorCode.UNAVAILABLE, _not_a_document(url, found, sent.response))
+    body = as_utf8(body)
     documents = Documents(read_document(body, without_query(found)), found, loader=loader)
     return _operations(documents, config, [], document_url=found, may_stream=_mentions_streams(body))
 
@@ -151,9 +154,9 @@ def _absolute(path: str | Path, fs: OpenAPIFS | None) -> Path:
     return Path(os.path.abspath(path)) if fs is None else Path("/", path)
 
 
-def _mentions_streams(text: bytes | str) -> bool:
+def _mentions_streams(text: bytes) -> bool:
     """Whether a document may describe streams at all, told by one search instead of reading each operation."""
-    return "event-stream" in text if isinstance(text, str) else b"event-stream" in text
+    return b"event-stream" in text
 
 
 def _operations(

@@ -32,7 +32,7 @@ _is_token = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 # Empty segments, and those of one or two dots, raw or encoded however often, with or without the `;…` that some
 # servers cut off: what normalising a path makes another path of.
 _find_lost_segment = re.compile(r"/(?:(?:\.|%(?:25)*2e){1,2}(?:;[^/]*)?)?(?=/|$)", re.IGNORECASE).search
-_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _QUERY_EXPRESSION = re.compile(r"\{[?&#][^{}]*\}")
 # What may not stand in a value where reserved characters are allowed: `#`, `[` and `]` end or break a query, `&` and
 # `+` mean something in a form, and a percent sign outside of a triple is data.
@@ -217,11 +217,11 @@ def _refuse_lost_segments(path: str, filled: str, names: list[str]) -> None:
     """Refuse a value that leaves its segment empty or a dot segment; those of the path key itself stay as they are."""
     position = 0
     # Values hold no slash, so the segments are the same ones before and after filling.
-    for shape, segment in zip(_PLACEHOLDER.sub("{}", path).split("/"), filled.split("/"), strict=True):
-        if "{}" in shape and _find_lost_segment(f"/{segment}"):
+    for shape, segment in zip(_PLACEHOLDER.sub("\0", path).split("/"), filled.split("/"), strict=True):
+        if "\0" in shape and _find_lost_segment(f"/{segment}"):
             reason = "servers would take its path segment for another path" if segment else "it is empty"
             raise _refusal(Parameter(names[position], "path"), ValueError(reason))
-        position += shape.count("{}")
+        position += shape.count("\0")
 
 
 def _path_text(parameter: Parameter, value: Any) -> str:

@@ -126,7 +126,10 @@ class RequestBuilder:
         return self._parameters.get(place, []), values
 
     def _no_server(self) -> str:
-        message = f"{self.template.method} {self.template.path}: the document names no server; give base_url"
+        url = _filled_in(self.template.servers[0] if self.template.servers else {}, self._config.server_variables)
+        told = f"the document's server {url} is no whole address; give server_variables or base_url"
+        told = told if "{" in url else "the document names no server; give base_url"
+        message = f"{self.template.method} {self.template.path}: {told}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
 
@@ -134,18 +137,37 @@ def base_url(servers: Sequence[Mapping[str, Any]], config: HTTPServiceConfig, do
     """The address that paths are appended to; None when neither configuration nor document gives a whole one."""
     if config.base_url is not None:
         return config.base_url.rstrip("/")
-    server = servers[0] if servers else {"url": "/"}
+    url = _filled_in(servers[0] if servers else {}, config.server_variables)
+    if document_url is not None:
+        url = urljoin(document_url, url)
+    elif url.startswith("//"):
+        url = f"https:{url}"
+    return url.rstrip("/") if _is_whole(url) else None
+
+
+def _filled_in(server: Mapping[str, Any], given: Mapping[str, str]) -> str:
+    """The address of a server with its variables filled in, as far as there is anything to fill them with."""
     url = server.get("url")
     url = url if isinstance(url, str) else "/"
-    for name, value in config.server_variables.items():
+    for name, value in given.items():
         url = url.replace(f"{{{name}}}", value)
     variables = server.get("variables")
     for name, variable in variables.items() if isinstance(variables, Mapping) else ():
-        default = variable.get("default") if isinstance(variable, Mapping) else ""
-        url = url.replace(f"{{{name}}}", str(default))
-    if document_url is not None:
-        url = urljoin(document_url, url)
-    return url.rstrip("/") if urlsplit(url).scheme in ("http", "https") else None
+        told = variable if isinstance(variable, Mapping) else {}
+        choices = told.get("enum")
+        default = told.get("default", choices[0] if isinstance(choices, list) and choices else None)
+        if default is not None:
+            url = url.replace(f"{{{name}}}", str(default))
+    return url
+
+
+def _is_whole(url: str) -> bool:
+    """Whether requests can go to an address: it names a host, and no variable is left in it."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and "{" not in url
+    except ValueError:
+        return False
 
 
 def origin(url: str) -> Origin:

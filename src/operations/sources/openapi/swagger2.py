@@ -92,6 +92,9 @@ def _described(field: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _schema_of(parameter: Mapping[str, Any]) -> dict[str, Any]:
+    own = parameter.get("schema")
+    if isinstance(own, Mapping) and "type" not in parameter:
+        return dict(own)  # as only OpenAPI 3 has it
     schema = {key: parameter[key] for key in _SCHEMA_KEYS if key in parameter}
     if schema.get("type") == "file":
         return {"type": "string", "format": "binary"}

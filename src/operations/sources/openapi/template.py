@@ -16,6 +16,8 @@ from operations.sources.openapi.parameters import Parameter
 
 _IGNORED_HEADERS = ("accept", "content-type", "authorization")
 _VARIABLE = re.compile(r"\{([^{}?&#][^{}]*)\}")
+_TELLING = frozenset({"type", "$ref", "allOf", "anyOf", "oneOf", "enum", "const", "properties", "items"})
+"""Keywords that tell what kind of value a schema is about."""
 _LOCATIONS = ("path", "query", "header", "cookie", "querystring")
 
 
@@ -90,7 +92,7 @@ class TemplateReader:
             raise BrokenOperationError(str(error)) from error
         return Template(
             method=method.upper(),
-            path=path,
+            path=path if path.startswith("/") else f"/{path}",
             plan=plan,
             servers=self._servers(item, operation),
             security=self._security(operation),
@@ -105,12 +107,10 @@ class TemplateReader:
         for owner in (item, operation):
             for _, reference in owner.get("parameters").items():
                 node = self._documents.follow(reference)
-                if isinstance(node.value, Mapping) and node.value.get("name") == "":
-                    notes.append(f"the parameter at {reference.pointer} has an empty name: left out")
-                    continue
-                if not isinstance(node.value, Mapping) or not node.text("name") or not node.text("in"):
-                    raise BrokenOperationError(f"the parameter at {reference.pointer} has no name or no place")
-                found[node.text("in"), node.text("name")] = node
+                if node.text("name") and node.text("in"):
+                    found[node.text("in"), node.text("name")] = node
+                else:
+                    notes.append(f"the parameter at {reference.pointer} has no name or no place: left out")
         return list(found.values())
 
     def _fields(self, path: str, parameters: Sequence[Node], notes: list[str]) -> list[Field]:
@@ -239,13 +239,17 @@ def _place_name(place: str) -> str:
 
 def _filled(schema: Any) -> Any:
     """The schema of a path parameter, which cannot be empty: an empty segment would be another path."""
+    if schema is True:
+        schema = {}
     if not isinstance(schema, Mapping):
         return schema
+    if not schema.keys() & _TELLING:
+        schema = {**schema, "type": ["string", "number", "boolean"]}  # what else it is, nobody says
     bounds = {"string": "minLength", "array": "minItems", "object": "minProperties"}
     kind = schema.get("type")
     bound = bounds.get(kind) if isinstance(kind, str) else "minLength"
     if "$ref" in schema:
-        return {"allOf": [schema], "minLength": 1}
+        return {"allOf": [schema], **dict.fromkeys(bounds.values(), 1)}
     if kind == "array" and "items" in schema:
         schema = {**schema, "items": _filled(schema["items"])}
     if bound is None or (isinstance(schema.get(bound), int) and schema[bound] > 0):

@@ -30,11 +30,14 @@ def read_yaml(text: str) -> Any:
         return with_text_keys(_read_fast(text))
     except ValueError as error:
         reason = str(error)
-    try:
-        # Not every document that people publish is strictly YAML 1.2: a second, more lenient reader has a look.
-        return with_text_keys(_read_lenient(text))
-    except ValueError:
-        raise CallError(ErrorCode.VALIDATION_ERROR, f"malformed YAML: {reason}") from None
+    # Not every document that people publish is strictly YAML 1.2: a second, more lenient reader has a look, and where
+    # tabs stand for spaces, a third.
+    for lenient in dict.fromkeys((text, text.replace("\t", "  "))):
+        try:
+            return with_text_keys(_read_lenient(lenient))
+        except ValueError:
+            continue
+    raise CallError(ErrorCode.VALIDATION_ERROR, f"malformed YAML: {reason}")
 
 
 def _read_fast(text: str) -> Any:

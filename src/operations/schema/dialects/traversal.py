@@ -1,0 +1,42 @@
+"""Going over a converted document: the schemas it is made of, and what its references lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
+
+_FURTHEST = 50
+_POINTER = "#/$defs/"
+
+
+def schemas_in(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every schema of a document that is an object, each once, the document itself first."""
+    pending: list[Any] = [document]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            yield node
+            pending.extend(schemas_below(node))
+
+
+def schemas_below(node: Mapping[str, Any]) -> Iterator[Any]:
+    """The schemas that a schema holds."""
+    for key, value in node.items():
+        if key in SCHEMA:
+            yield value
+        elif key in SCHEMA_LISTS and isinstance(value, list):
+            yield from value
+        elif (key in SCHEMA_MAPS or key == "$defs") and isinstance(value, dict):
+            yield from value.values()
+
+
+def target_in(definitions: Mapping[str, Any], schema: Any) -> Any:
+    """What a schema that is a reference leads to, else the schema itself; references to the root stay as they are."""
+    for _ in range(_FURTHEST):
+        reference = schema.get("$ref") if isinstance(schema, dict) else None
+        if not isinstance(reference, str) or not reference.startswith(_POINTER):
+            break
+        schema = definitions.get(reference[len(_POINTER) :], True)
+    return schema
