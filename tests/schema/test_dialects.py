@@ -139,3 +139,25 @@ def test_dynamic_references_are_exact_when_checking_and_followed_when_casting() 
     assert schema.check({"children": [{"data": 1}]})
     assert not schema.check({"children": [{"data": "x"}]})
     assert schema.cast({"children": [{"data": "1", "x": 1}]}) == {"children": [{"data": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value", "kept"),
+    [
+        ("examples", {"mars": "@mars.jpg"}, ["@mars.jpg"]),
+        ("examples", "one", None),
+        ("title", 2020, None),
+        ("description", None, None),
+        ("deprecated", "true", None),
+        ("readOnly", 1, None),
+        ("format", ["date"], None),
+        ("contentMediaType", {}, None),
+    ],
+)
+def test_a_bad_word_about_a_schema_costs_nothing_of_the_schema(keyword: str, value: Any, kept: Any) -> None:
+    schema = from_schema({"type": "object", "required": ["a"], "properties": {"a": {"type": "string", keyword: value}}})
+    assert not schema.check({})
+    assert not schema.check({"a": 1})
+    assert isinstance(schema.document, dict)
+    assert schema.document["properties"]["a"].get(keyword) == kept
+    assert convert({"type": "string", keyword: value}).complaints == ()

@@ -95,10 +95,26 @@ def test_pattern_engines() -> None:
         r"^\/x$",
         "^#[0-9a-fA-F]{6}$",
         r"^\s*$",
+        r"\A(25[0-5]|[0-1]?\d?\d)(\.(25[0-5]|[0-1]?\d?\d)){3}\z",
+        r"^[^a-z0-9A-Z\s]+$",
+        r"^[^\w]{2}$",
+        "^(?i)[A-F]+$",
+        r"(?=^.{8,64}$)((?=.*\d)(?=.*[A-Z])(?=.*[a-z]))^.*",
+        r"(?=^.{2,256}$)(?!.*\s)[0-9a-z-]*$",
+        r"^arn:(?=[^:]+:fsx:[^:]+:\d{12}:)((|(?![^:]*-{2})[a-z0-9].*(?<!-)):){4}(?!/).{0,1024}$",
     ],
 )
 def test_samples_match(pattern: str) -> None:
     assert any(matcher(pattern)(sample) for sample in sample_strings(pattern))
+
+
+def test_samples_reach_a_length_and_do_not_leap_over_it() -> None:
+    pattern = r"^arn:[A-Za-z0-9_/.-]{0,63}:\d{12}$"
+    assert 30 in [len(sample) for sample in sample_strings(pattern, 30)]
+
+
+def test_samples_prefer_letters_to_what_means_something_in_a_path() -> None:
+    assert next(sample_strings(r"^[\.\-_A-Za-z0-9]+$")) == "A"
 
 
 def test_samples_of_nonsense() -> None:

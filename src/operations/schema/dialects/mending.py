@@ -13,7 +13,7 @@ from typing import Any
 
 from operations.schema.dialects.overlaps import covers, kinds_of, kinds_overlap
 from operations.schema.dialects.patterns import engine_of, matcher
-from operations.schema.dialects.traversal import schemas_in, target_in
+from operations.schema.dialects.traversal import parts_of, schemas_in, target_in
 
 # A caret after a slash, or a slash after a dollar sign, matches nowhere: the slashes only quote the expression.
 _QUOTED = re.compile(r"/(\^.*|.*\$)/([a-z]*)", re.DOTALL)
@@ -147,7 +147,7 @@ class _Joined:
 
         Where a required member is described nowhere, it is not closed either.
         """
-        if "allOf" not in node and ("required" not in node or "additionalProperties" not in node):
+        if "allOf" not in node and not ("required" in node and node.keys() & {"$ref", "additionalProperties"}):
             return None
         parts = list(self._parts(node, set()))
         closing = [part for part in parts if self._excludes(part, parts)]
@@ -165,7 +165,7 @@ class _Joined:
             return
         seen.add(id(node))
         yield node
-        for part in _direct_parts(node):
+        for part in parts_of(node):
             yield from self._parts(target_in(self._definitions, part), seen)
 
     def _excludes(self, part: dict[str, Any], parts: list[dict[str, Any]]) -> bool:
@@ -193,7 +193,7 @@ class _Joined:
         if id(node) in closed:
             del made["additionalProperties"]
         parts = []
-        for part in _direct_parts(node):
+        for part in parts_of(node):
             target = target_in(self._definitions, part)
             inner = {id(found) for found in self._parts(target, set())} if isinstance(target, dict) else set()
             touched = inner & closed and id(target) not in trail
@@ -202,9 +202,3 @@ class _Joined:
         if parts:
             made["allOf"] = parts
         return made
-
-
-def _direct_parts(node: dict[str, Any]) -> Iterator[Any]:
-    if "$ref" in node:
-        yield {"$ref": node["$ref"]}
-    yield from node.get("allOf", ())

@@ -10,7 +10,7 @@ from typing import Any
 
 from operations.schema.dialects.keywords import ASSERTING, ASSERTIONS
 from operations.schema.dialects.literals import same
-from operations.schema.dialects.traversal import target_in
+from operations.schema.dialects.traversal import parts_of, target_in
 
 Kinds = frozenset[str]
 
@@ -97,11 +97,11 @@ def _asserted(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _joined(schema: dict[str, Any], definitions: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-    """A schema with the parts of its `allOf` in it; with a `not` where they cannot be told in one."""
-    made = {key: value for key, value in schema.items() if key in ASSERTING and key != "allOf"}
+    """A schema with its parts in it; with a `not` where they cannot be told in one."""
+    made = {key: value for key, value in schema.items() if key in ASSERTING and key not in ("allOf", "$ref")}
     if made.get("additionalProperties") is True:
         del made["additionalProperties"]
-    for part in schema.get("allOf", ()):
+    for part in parts_of(schema):
         target = target_in(definitions, part)
         if not isinstance(target, dict) or depth > _DEEPEST:
             return {**made, "not": {}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
+from operations.schema.dialects.keywords import ASSERTING, SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
 
 _FURTHEST = 50
 _POINTER = "#/$defs/"
@@ -33,10 +33,19 @@ def schemas_below(node: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def target_in(definitions: Mapping[str, Any], schema: Any) -> Any:
-    """What a schema that is a reference leads to, else the schema itself; references to the root stay as they are."""
+    """What a schema that is nothing but a reference leads to, else the schema itself; the root stays a reference."""
     for _ in range(_FURTHEST):
         reference = schema.get("$ref") if isinstance(schema, dict) else None
         if not isinstance(reference, str) or not reference.startswith(_POINTER):
             break
+        if len(schema) > 1 and len(schema.keys() & ASSERTING) > 1:
+            break
         schema = definitions.get(reference[len(_POINTER) :], True)
     return schema
+
+
+def parts_of(schema: Mapping[str, Any]) -> Iterator[Any]:
+    """The schemas that have to fit beside what a schema says itself."""
+    if "$ref" in schema:
+        yield {"$ref": schema["$ref"]}
+    yield from schema.get("allOf", ())
