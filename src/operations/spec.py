@@ -74,6 +74,7 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             "segments of letters, digits, _ and - joined by dots",
         )
         _require(self.name, _NAME, "name", "letters, digits, _, / and -")
+        self.__dict__["id"] = f"{self.namespace}.{self.name}"  # every registry asks for it
         # Frozen for everybody but its own construction.
         force = msgspec.structs.force_setattr
         if type(self.type) is not OperationType:

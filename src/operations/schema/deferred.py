@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from threading import RLock
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 
 from operations.schema.schema import Loader, Schema
@@ -14,19 +14,23 @@ if TYPE_CHECKING:
 Write = Callable[[], Mapping[str, Any] | bool]
 Revise = Callable[[dict[str, Any] | bool], None]
 
+_making_locks = Lock()
+
 
 class _DeferredSchema(Schema):
     """A Schema that asks for its document on first use."""
 
-    def __init__(self, write: Write, *, dialect: str | None, loader: Loader | None, revise: Revise | None) -> None:
+    def __init__(self, write: Write, dialect: str | None, loader: Loader | None, revise: Revise | None) -> None:
         self._write = write
         self._revise = revise
         self._dialect = dialect
         self._loader = loader
-        self._lock = RLock()
 
     def __getattr__(self, name: str) -> Any:
-        # Only `_source` is not there from the beginning.
+        # Only the source and the lock under which it is made are not there from the beginning.
+        if name == "_lock":
+            with _making_locks:
+                return self.__dict__.setdefault("_lock", RLock())
         if name != "_source":
             raise AttributeError(name)
         with self._lock:
@@ -52,4 +56,4 @@ def deferred_schema(
     For a source of a thousand operations of which a program calls ten. `revise` may change the converted document, as
     `lift_required` does.
     """
-    return _DeferredSchema(write, dialect=dialect, loader=loader, revise=revise)
+    return _DeferredSchema(write, dialect, loader, revise)

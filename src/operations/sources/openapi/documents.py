@@ -17,6 +17,7 @@ MAIN = "api:///document"
 
 _LAZY_LEVELS = {"paths": 2, "components": 2, "definitions": 1, "parameters": 1, "responses": 1}
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_nested = msgspec.json.Decoder(dict[str, dict[str, msgspec.Raw]]).decode
 _decode_strictly = msgspec.json.Decoder().decode
 
 
@@ -25,10 +26,12 @@ class LazyObject(Mapping[str, Any]):
 
     __slots__ = ("_decoded", "_levels", "_raw")
 
-    def __init__(self, raw: dict[str, msgspec.Raw], levels: int | Mapping[str, int]) -> None:
+    def __init__(
+        self, raw: Mapping[str, Any], levels: int | Mapping[str, int], decoded: dict[str, Any] | None = None
+    ) -> None:
         self._raw = raw
         self._levels = levels
-        self._decoded: dict[str, Any] = {}
+        self._decoded = {} if decoded is None else decoded
 
     def __getitem__(self, key: str) -> Any:
         if key not in self._decoded:
@@ -46,13 +49,20 @@ class LazyObject(Mapping[str, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._raw
 
-    def raw(self, key: str) -> msgspec.Raw:
-        """A member's JSON text."""
-        return self._raw[key]
+    def raw(self, key: str) -> msgspec.Raw | None:
+        """A member's JSON text, where it was not looked into with the whole."""
+        raw = self._raw[key]
+        return raw if isinstance(raw, msgspec.Raw) else None
 
 
 def _decode_lazily(raw: msgspec.Raw, levels: int) -> Any:
     if levels > 0:
+        try:
+            if levels == 2:
+                nested = _decode_nested(raw)  # two levels in one go, unless a member is no object
+                return LazyObject(nested, 1, {key: LazyObject(inner, 1) for key, inner in nested.items()})
+        except (msgspec.ValidationError, UnicodeDecodeError):
+            pass
         try:
             return LazyObject(_decode_members(raw), levels)
         except (msgspec.ValidationError, UnicodeDecodeError):

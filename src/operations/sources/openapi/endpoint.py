@@ -178,7 +178,8 @@ class Endpoint:
         )
 
     def _schema(self, write: Any, revise: Callable[[dict[str, Any] | bool], None]) -> Schema:
-        return deferred_schema(write, dialect=self._service.dialect, loader=self._documents.load, revise=revise)
+        service = self._service
+        return deferred_schema(write, dialect=service.dialect, loader=service.load, revise=revise)
 
     def _input_document(self) -> Any:
         try:

@@ -65,6 +65,8 @@ class HTTPService:
         version = documents.root.get("info").value
         self.version = str(version.get("version", "")) if isinstance(version, Mapping) else ""
         self.may_stream = may_stream
+        self.load = documents.load
+        """What schemas get other documents by; one for all of them, thousands as they may be."""
 
     def beside_document(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """A schema with the parts of the document that it may refer to beside it."""
