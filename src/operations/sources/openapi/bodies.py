@@ -225,7 +225,6 @@ _WANTED: Mapping[Kind, str] = {
     "text": "give the text",
     "form": "give an object",
     "multipart": "give an object",
-    "lines": "give an array",
 }
 
 
