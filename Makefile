@@ -8,6 +8,8 @@ READY := $(VENV)/.ready
 PEERS := tests/node/node_modules/.ready
 BENCH := .venv-bench
 PYTEST := $(BIN)/python -m pytest
+# Two at a time, a file to each: most tests wait for processes and servers of their own.
+TWO := -n 2 --dist loadfile
 
 .PHONY: help run test quick lint types contracts bench build conformance faults soak lock clean
 
@@ -33,10 +35,10 @@ run: $(READY)  ## see in ten seconds what this is
 	@$(BIN)/python examples/quickstart/tour.py
 
 test: $(READY) $(PEERS) lint types contracts  ## lint, types, import contracts and every test
-	$(PYTEST) -q
+	$(PYTEST) -q $(TWO)
 
 quick: $(READY) $(PEERS) lint types  ## the inner loop: lint, types and the fast tests
-	$(PYTEST) -q -x -m "not slow and not faults and not conformance" \
+	$(PYTEST) -q -x $(TWO) -m "not slow and not faults and not conformance" \
 		--ignore=tests/http --ignore=tests/contracts --ignore=tests/sources/mcp \
 		--ignore-glob='tests/calls/*faults*' --ignore=tests/pubsub --ignore=tests/cli
 

@@ -400,6 +400,7 @@ def test_a_signed_token_gives_identity_scopes_and_namespaces() -> None:
         jwt.encode({"sub": "ada", "exp": time.time() + 60}, "", algorithm="none"),
         jwt.encode({"sub": "ada"}, KEY, algorithm="HS256"),
     ],
+    ids=["none", "empty", "no token", "expired", "another key", "unsigned", "without an end"],
 )
 def test_other_signed_tokens_are_refused(bad: str | None) -> None:
     with pytest.raises(CallError) as caught:
