@@ -230,8 +230,7 @@ async def _greet(connection: Connection, address: RedisAddress, name: str, *, se
 
 def is_refusal(reply: Reply) -> bool:
     """Whether the server does not let this user do something; within a script 6.2 says so in other words."""
-    text = str(reply)
-    return isinstance(reply, ReplyError) and any(mark in text for mark in _REFUSALS)
+    return isinstance(reply, ReplyError) and any(mark in str(reply) for mark in _REFUSALS)
 
 
 def _bytes(value: str | bytes | int) -> bytes:

@@ -17,8 +17,9 @@ _MOST_AT_ONCE = 64
 _MOST_AMONG_OTHERS = 8
 _BATCH_SECONDS = 0.002
 _FLUSH_SECONDS = 0.001
-_WORTH_ASKING_AHEAD = 16
+_AHEAD_SECONDS = 0.001
 _AT_ONCE_SECONDS = 0.0005
+_LOOK_EVERY = 8
 
 Taken = Callable[[bytes, bytes], None]
 """Given the key of a queue and a request that was in it."""
@@ -29,7 +30,8 @@ class Taker:
 
     It begins with one request at a time and takes twice as many whenever there were as many as it asked for: a burst is
     shared by all who wait, and a worker under load need not ask for each request. Nor does it take more than it works
-    off in two milliseconds, so that one with handlers that compute leaves the rest to others.
+    off in two milliseconds, so that one with handlers that compute leaves the rest to others. Where that leaves time, or
+    there are no others, the next question is asked before what came is worked off, so that server and worker overlap.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Taker:
         self._count = 1
         self._asked = False
         self._asked_at = 0.0
+        self._quick = 0
         self._rest = False
         self._stopped: asyncio.Future[None] | None = None
 
@@ -108,10 +111,11 @@ class Taker:
         if reply is None:
             self._count = 1
         else:
-            key, requests = reply
-            self._adapt(len(requests))
-            self._ask_ahead(key)
-            self._deliver(key, requests)
+            key, elements = reply
+            self._adapt(len(elements))
+            requests = _split_all(elements)
+            self._ask_ahead(key, len(requests))
+            self._deliver(key, requests, len(elements))
         self._go_on()
 
     def _got_one(self, reply: Reply) -> None:
@@ -121,54 +125,68 @@ class Taker:
         if reply is None:
             self._count = 1
         else:
-            key, request = reply
-            # An answer that did not wait for its request: there may be more of them.
-            at_once = time.perf_counter() - self._asked_at < _AT_ONCE_SECONDS
-            more = max(self._count - 1, int(at_once))
+            key, element = reply
+            more = self._more()
             if more and self._stopped is None:
                 self._rest = True
                 self._connection.put(pack(b"LPOP", key, b"%d" % more), lambda rest: self._got_rest(key, rest))
-            self._ask_ahead(key)
+            requests = split(element)
+            self._ask_ahead(key, len(requests))
             self._connection.flush()
-            self._deliver(key, (request,))
+            self._deliver(key, requests, 1)
         self._go_on()
+
+    def _more(self) -> int:
+        """How many to ask for beside the one that came.
+
+        Answers that do not wait for their request may mean that there are more: now and then it is worth a look.
+        """
+        if self._count == 1 and time.perf_counter() - self._asked_at < _AT_ONCE_SECONDS:
+            self._quick += 1
+            return int(self._quick % _LOOK_EVERY == 0)
+        return self._count - 1
 
     def _got_rest(self, key: bytes, reply: Reply) -> None:
         self._rest = False
         if self._is_unusable(reply):
             return
-        requests = reply or ()
-        self._adapt(len(requests) + 1)
-        if requests:
-            self._deliver(key, requests)
+        if reply:
+            self._adapt(len(reply) + 1)
+            self._deliver(key, _split_all(reply), len(reply))
+        else:
+            self._count = 1
         self._go_on()
 
-    def _ask_ahead(self, served: bytes) -> None:
-        """Ask before what came is worked off, if that takes no time worth mentioning."""
+    def _ask_ahead(self, served: bytes, came: int) -> None:
+        """Ask before what came is worked off, if that takes no time worth mentioning or nobody else could take it.
+
+        One request alone is answered first: its caller may well be the one who sends the next.
+        """
         if len(self.keys) > 1 and served in self.keys:
             # The first queue that has anything is served: each has its turn to be the first.
             self.keys.remove(served)
             self.keys.append(served)
-        if self._count >= _WORTH_ASKING_AHEAD:
+        if came > 1 and (self.is_alone or 0 < self._pace < _AHEAD_SECONDS):
             self.ask()
 
     def _go_on(self) -> None:
-        if not self._rest:
+        if not self._rest and not self._asked:
+            self._flush()  # whoever waits for an answer comes first
             self.ask()
         if self._stopped is not None and not self._asked and not self._rest and not self._stopped.done():
             self._stopped.set_result(None)
 
-    def _deliver(self, key: bytes, requests: Sequence[bytes]) -> None:
-        self.took[key] += len(requests)
+    def _deliver(self, key: bytes, requests: Sequence[bytes], elements: int) -> None:
+        self.took[key] += elements
         begun = flushed = time.perf_counter()
-        for request in itertools.chain.from_iterable(map(split, requests)):
+        for request in requests:
             self._taken(key, request)
             now = time.perf_counter()
             if now - flushed > _FLUSH_SECONDS:
                 # The answer of a handler that took its time does not wait for those of the next ones.
                 self._flush()
                 flushed = now
-        taken = (time.perf_counter() - begun) / len(requests)
+        taken = (time.perf_counter() - begun) / elements
         self._pace += (taken - self._pace) / 4 if self._pace else taken
 
     def _is_unusable(self, reply: Any) -> bool:
@@ -177,6 +195,10 @@ class Taker:
         elif isinstance(reply, ReplyError):
             self._life.end(str(reply))
         return isinstance(reply, ReplyError)
+
+
+def _split_all(elements: Sequence[bytes]) -> list[bytes]:
+    return list(itertools.chain.from_iterable(map(split, elements)))
 
 
 def wake(life: Life, connection: Connection) -> None:

@@ -34,7 +34,8 @@ MAX_PAYLOAD = 16 << 20
 """The largest message by default; Redis cuts off a listener for whom more than 32 MB wait."""
 _BATCH_BYTES = 128 << 10
 _MOST_PUSHED = 256
-_MOST_HELD = 32
+_FIRST_WRITE = 32
+"""After how many messages to one address a turn's first write comes; each further one after twice as many."""
 _MOST_KEPT = 16 << 20
 _KEPT_SECONDS = 30.0
 _CAPABILITIES = Capabilities(
@@ -90,6 +91,7 @@ class RedisTransport:
         """Whether there was one worker alone at an address when something was last sent there."""
         self._reading = False
         self._scheduled = False
+        self._most_held = _FIRST_WRITE
         self._unsettled = 0
         self._listeners: dict[bytes, list[Receive]] = {}
         self._refusal: Refused | None = None
@@ -143,8 +145,9 @@ class RedisTransport:
             self._outbox[address] = [(message, undelivered)]
         else:
             waiting.append((message, undelivered))
-            if len(waiting) >= _MOST_HELD:
+            if len(waiting) >= self._most_held:
                 # Whoever gets these can begin while the rest of the turn is still being made.
+                self._most_held *= 2
                 self.write()
 
     def store(
@@ -159,6 +162,7 @@ class RedisTransport:
 
     def _write_turn(self) -> None:
         self._scheduled = False
+        self._most_held = _FIRST_WRITE
         self.write()
 
     async def flush(self) -> None:
@@ -279,6 +283,7 @@ class RedisTransport:
     def end_reading(self) -> None:
         """They were handed out."""
         self._reading = False
+        self._most_held = _FIRST_WRITE
         if self._outbox:
             self.write()
 
