@@ -58,6 +58,11 @@ class Server:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> Server:
         """Start it, and return once it answers."""
         settings = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder, "--save", ""]

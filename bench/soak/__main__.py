@@ -87,10 +87,9 @@ def child(*arguments: object) -> Iterator[Child]:
 def redis() -> Iterator[tuple[str, Look]]:
     """A Redis server, and what it holds."""
     server = Server("valkey").start()
-    pid = int(server.command("INFO", "server").decode().partition("process_id:")[2].split()[0])
 
     def look() -> dict[str, float]:
-        seen = look_at(pid)  # before there is a connection to ask with
+        seen = look_at(server.pid)  # before there is a connection to ask with
         keyspace = server.command("INFO", "keyspace").decode()
         keys, expiring = (int(keyspace.partition(word)[2].partition(",")[0] or 0) for word in ("keys=", "expires="))
         # What expires by itself is bounded: the keys of stored requests are known for ten minutes.

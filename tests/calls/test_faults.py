@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import random
-import resource
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -23,6 +22,7 @@ from operations.calls.spoke import Spoke
 from operations.testing import error_of
 from tests.calls.history import SCALE, History, Ledger, open_sockets
 from tests.calls.proxy import Proxy
+from tests.calls.scenes import run_out_of_descriptors
 from tests.waiting import until
 
 TOKENS = StaticTokens(
@@ -316,18 +316,7 @@ async def test_a_process_without_file_descriptors_backs_off_and_recovers(stage: 
     await stage.worker("one")
     caller = await stage.spoke("caller")
     pending = PendingRequestMap(caller)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        # The highest descriptor in use is the most that may be: the next connection cannot be had.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-        caller.cut()
-        await until(lambda: not caller.is_up and caller.failures >= 2)
-        error = await stage.history.call(pending, "work.mutate")
-        assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    await until(lambda: caller.is_up)
-    assert not isinstance(await stage.history.call(pending, "work.query"), CallError)
+    await run_out_of_descriptors(caller, pending, stage.history)
 
 
 @pytest.mark.fault(31, on="websocket")

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import random
-import resource
 import signal
 import sys
 import time
@@ -16,12 +15,13 @@ from typing import Any
 import pytest
 
 from operations import CallError, ErrorCode, OperationRegistry, operation
-from operations.calls import CallHandler, PendingRequestMap, from_call, presence
+from operations.calls import CallHandler, PendingRequestMap, from_call
 from operations.calls.endpoint import endpoint_of
 from operations.pubsub.nats import NatsTransport, connect
 from operations.testing import error_of
 from tests.calls.history import SCALE, History
 from tests.calls.proxy import Proxy
+from tests.calls.scenes import WORKER, drain_one_of_two, run_out_of_descriptors
 from tests.nats_server import NatsServer, nats_cluster, nats_server
 from tests.waiting import until
 
@@ -34,32 +34,6 @@ QUICK: dict[str, Any] = {
     "timeout": 5 * HEARTBEAT,
     "trusted": True,
 }
-WORKER = """
-import asyncio, sys, time
-from operations import OperationRegistry, operation
-from operations.calls import presence, serve_registry
-from operations.pubsub.nats import connect
-
-presence.HEARTBEAT_SECONDS = float(sys.argv[3])
-
-@operation(id="work.sleep", type="query")
-async def sleep(seconds: float) -> str:
-    await asyncio.sleep(seconds)
-    return sys.argv[2]
-
-@operation(id="work.spin")
-async def spin(seconds: float) -> str:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
-    return sys.argv[2]
-
-async def main():
-    async with connect(sys.argv[1], name=sys.argv[2]) as transport:
-        await serve_registry(OperationRegistry([sleep, spin]), transport)
-
-asyncio.run(main())
-"""
 
 
 class Stage:
@@ -130,7 +104,6 @@ async def drain(stream: AsyncIterator[Any]) -> None:
 
 @pytest.fixture(autouse=True)
 def short_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "HEARTBEAT_SECONDS", HEARTBEAT)
     for module in ("streams", "running"):
         monkeypatch.setattr(f"operations.calls.{module}.LEASE_SECONDS", LEASE)
 
@@ -264,11 +237,10 @@ async def test_a_frozen_worker_loses_its_calls_and_its_late_answers_are_counted(
 async def test_nobody_to_answer_fails_at_once_and_who_waits_is_served(stage: Stage) -> None:
     """Faults 9 and 10."""
     pending = PendingRequestMap(await stage.end())
-    started = time.perf_counter()
     for _ in range(100):
         error = await stage.history.call(pending, "work.query")
         assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
-    assert time.perf_counter() - started < 5 * SCALE, "each within 10 ms, and as much again for a busy machine"
+        assert "nobody listens" in error.message, "the server said so: no deadline passed and no heartbeat was missed"
     waiting = asyncio.create_task(stage.history.call(pending, "work.query", wait=True))
     await until(lambda: pending.in_flight == 1)
     await stage.worker()
@@ -373,24 +345,7 @@ async def test_sigterm_under_load_fails_no_call_while_another_worker_lives(stage
     first = await stage.process("first")
     await stage.process("second")
     pending = PendingRequestMap(await stage.end())
-    answers: list[str] = []
-    stop = asyncio.Event()
-
-    async def work() -> None:
-        while not stop.is_set():
-            answers.append((await pending.call("work.sleep", {"seconds": 0.005})).data)
-
-    load = [asyncio.create_task(work()) for _ in range(30)]
-    await until(lambda: len(answers) > 100)
-    first.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(20):
-        assert await first.wait() == 0
-    seen = len(answers)
-    await until(lambda: len(answers) > seen + 100)
-    stop.set()
-    await asyncio.gather(*load)
-    assert set(answers) == {"first", "second"}
-    assert set(answers[-30:]) == {"second"}
+    await drain_one_of_two(first, pending)
 
 
 @pytest.mark.fault(23, on="nats")
@@ -459,17 +414,7 @@ async def test_a_process_without_file_descriptors_backs_off_and_recovers(stage: 
     await stage.worker()
     caller = await stage.end()
     pending = PendingRequestMap(caller)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-        caller.cut()
-        await until(lambda: not caller.is_up and caller.failures >= 2)
-        error = await stage.history.call(pending, "work.mutate")
-        assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    await until(lambda: caller.is_up)
-    assert not isinstance(await stage.history.call(pending, "work.query"), CallError)
+    await run_out_of_descriptors(caller, pending, stage.history)
 
 
 @pytest.mark.fault(42, on="nats")

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import random
-import resource
 import signal
 import sys
 import time
@@ -16,41 +15,16 @@ from typing import Any
 import pytest
 
 from operations import CallError, ErrorCode, OperationRegistry, operation
-from operations.calls import CallHandler, PendingRequestMap, presence
+from operations.calls import CallHandler, PendingRequestMap
 from operations.pubsub.redis import RedisTransport
 from operations.testing import error_of
 from tests.calls.history import SCALE, History
 from tests.calls.proxy import Proxy
+from tests.calls.scenes import WORKER, drain_one_of_two, run_out_of_descriptors
 from tests.redis_servers import Server
 from tests.waiting import until
 
 QUICK: dict[str, Any] = {"heartbeat": 0.2, "shortest_delay": 0.01, "longest_delay": 0.05}
-WORKER = """
-import asyncio, sys, time
-from operations import OperationRegistry, operation
-from operations.calls import presence, serve_registry
-from operations.pubsub.redis import RedisTransport
-
-presence.HEARTBEAT_SECONDS = 0.2
-
-@operation(id="work.sleep", type="query")
-async def sleep(seconds: float) -> str:
-    await asyncio.sleep(seconds)
-    return sys.argv[2]
-
-@operation(id="work.spin")
-async def spin(seconds: float) -> str:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
-    return sys.argv[2]
-
-async def main():
-    async with RedisTransport(sys.argv[1], heartbeat=0.2) as transport:
-        await serve_registry(OperationRegistry([sleep, spin]), transport)
-
-asyncio.run(main())
-"""
 
 
 class Stage:
@@ -80,7 +54,9 @@ class Stage:
 
     async def process(self, name: str) -> asyncio.subprocess.Process:
         known = self.workers
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", WORKER, self.server.url, name)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", WORKER, self.server.url, name, str(QUICK["heartbeat"])
+        )
         self.processes.append(process)
         await until(lambda: self.workers > known)
         return process
@@ -94,8 +70,7 @@ class Stage:
 
 
 @pytest.fixture(params=["redis", "valkey"])
-async def stage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    monkeypatch.setattr(presence, "HEARTBEAT_SECONDS", 0.2)
+async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
     server = Server(request.param)
     await asyncio.to_thread(server.start)
     try:
@@ -313,24 +288,7 @@ async def test_sigterm_under_load_fails_no_call(stage: Stage) -> None:
     await stage.process("second")
     caller = await stage.end()
     pending = PendingRequestMap(caller)
-    answers: list[str] = []
-    stop = asyncio.Event()
-
-    async def work() -> None:
-        while not stop.is_set():
-            answers.append((await pending.call("work.sleep", {"seconds": 0.005})).data)
-
-    tasks = [asyncio.create_task(work()) for _ in range(40)]
-    await until(lambda: len(answers) > 200)
-    first.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(20):
-        assert await first.wait() == 0
-    seen = len(answers)
-    await until(lambda: len(answers) > seen + 200)
-    stop.set()
-    await asyncio.gather(*tasks)
-    assert set(answers) == {"first", "second"}
-    assert set(answers[-20:]) == {"second"}
+    await drain_one_of_two(first, pending)
 
 
 @pytest.mark.parametrize("who", ["caller", "worker"])
@@ -421,17 +379,7 @@ async def test_without_file_descriptors_it_backs_off_and_recovers(stage: Stage) 
     await stage.worker()
     caller = await stage.end()
     pending = PendingRequestMap(caller)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-        caller.cut()
-        await until(lambda: not caller.is_up and caller.failures >= 2)
-        error = await stage.history.call(pending, "work.mutate")
-        assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    await until(lambda: caller.is_up)
-    assert not isinstance(await stage.history.call(pending, "work.query"), CallError)
+    await run_out_of_descriptors(caller, pending, stage.history)
 
 
 @pytest.mark.faults

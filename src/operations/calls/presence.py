@@ -27,10 +27,17 @@ from operations.calls.workplace import Workplace
 from operations.wire import encode_json
 
 HEARTBEAT_SECONDS = 2.0
+"""How often a worker says that it lives, on a transport that has no heartbeat of its own."""
 LOST_AFTER = 3
 """How many heartbeats may be missing before a worker counts as lost."""
 _ACKNOWLEDGED_WITHIN = 2.0
 _AROUND = 1_024
+
+
+def heartbeat_of(endpoint: Endpoint) -> float:
+    """How often workers say that they live: as often as the transport looks after its server. All ends must agree."""
+    heartbeat: float = getattr(endpoint.transport, "heartbeat", HEARTBEAT_SECONDS)
+    return heartbeat
 
 
 class Announcer:
@@ -102,7 +109,7 @@ class Announcer:
 
     def _beat(self) -> None:
         self._say_alive()
-        self._pulse = asyncio.get_running_loop().call_later(HEARTBEAT_SECONDS, self._beat)
+        self._pulse = asyncio.get_running_loop().call_later(heartbeat_of(self._endpoint), self._beat)
 
     def _say_alive(self) -> None:
         behind = tuple(getattr(self._handler.transport, "behind", ()))
@@ -156,7 +163,7 @@ class Lifeline:
     def watch(self) -> None:
         """Look after what waits, until nothing does."""
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_SECONDS, self._check)
+            self._timer = asyncio.get_running_loop().call_later(heartbeat_of(self._endpoint), self._check)
 
     def _notice(self, event: Event) -> None:
         if isinstance(event, (WorkerAlive, WorkerAnnounced, WorkerGone)):
@@ -167,7 +174,7 @@ class Lifeline:
 
     def _check(self) -> None:
         self._timer = None
-        oldest = asyncio.get_running_loop().time() - HEARTBEAT_SECONDS * LOST_AFTER
+        oldest = asyncio.get_running_loop().time() - heartbeat_of(self._endpoint) * LOST_AFTER
         for table in (self._seen, self._behind):
             for name in [name for name, heard in table.items() if heard < oldest]:
                 del table[name]
@@ -272,8 +279,9 @@ class Directory:
 
     def _expire_silent(self) -> None:
         loop = asyncio.get_running_loop()
-        oldest = loop.time() - HEARTBEAT_SECONDS * LOST_AFTER
+        heartbeat = heartbeat_of(self._endpoint)
+        oldest = loop.time() - heartbeat * LOST_AFTER
         for worker_id, seen in list(self._seen.items()):
             if seen < oldest:
                 self._remove(worker_id)
-        self._timer = loop.call_later(HEARTBEAT_SECONDS, self._expire_silent)
+        self._timer = loop.call_later(heartbeat, self._expire_silent)

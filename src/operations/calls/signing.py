@@ -22,6 +22,7 @@ from operations.calls.sealing import SEAL_BYTES, is_sealed, join, split
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import Capabilities, Delivery, Receive, Stop, Take, Transport, Undelivered
+from operations.recent import Recent
 
 _BY_TOKEN = 1
 _BY_WORKER = 2
@@ -97,7 +98,7 @@ class SignedTransport:
         self._secret = secret
         self._tokens = tokens
         self._required = required
-        self._known: dict[str, tuple[bytes, Principal | None]] = {}
+        self._known: Recent[str, tuple[bytes, Principal]] = Recent(_MOST_TOKENS)
         self._replays = Replays()
         self._vouched: Principal | CallError | bool | None = None
         self._stored = False
@@ -203,13 +204,12 @@ class SignedTransport:
         if kind == _BY_WORKER:
             self._compare(given, seal(self._secret.worker_key, request))
             return True
-        key, principal = self._known.get(token, (b"", None))
+        key, principal = self._known.get(token) or (b"", None)
         # The seal first: whoever cannot make one does not get a token looked at, which costs a hundred times as much.
         self._compare(given, seal(key or self._secret.session(token).key, request))
         if principal is None:
             principal = self._admit(token)
         if principal.expires_at is not None and principal.expires_at < time.time():
-            self._known.pop(token, None)
             raise self._refuse("expired", "the token has expired")
         return principal
 
@@ -225,8 +225,6 @@ class SignedTransport:
             principal = self._tokens.authenticate(token)
         except CallError as error:
             raise self._refuse("invalid", error.message) from None
-        if len(self._known) >= _MOST_TOKENS:
-            del self._known[next(iter(self._known))]
         self._known[token] = self._secret.session(token).key, principal
         return principal
 

@@ -19,6 +19,7 @@ from operations.calls.events import VERSION, Hello, HubHello, HubWelcome, Welcom
 from operations.calls.hub import keep_receiver
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import UNTRUSTED, Capabilities, Receive, Stop, Undelivered
+from operations.pubsub.watchers import Watchers
 from operations.pubsub.websocket import HEARTBEAT_SECONDS, MAX_PAYLOAD, Connection, connect
 
 _log = logging.getLogger("operations")
@@ -62,7 +63,7 @@ class Spoke:
         self._generation = 0
         self._connection: Connection | None = None
         self._receivers: dict[Receive, int] = {}
-        self._watchers: list[tuple[Callable[[], None], Callable[[str], None]]] = []
+        self._watchers = Watchers()
         self._welcomed: asyncio.Future[Welcome] | None = None
         self._closing = asyncio.Event()
         self._first: asyncio.Future[None] | None = None
@@ -104,14 +105,7 @@ class Spoke:
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
         """Be told when the hub is back, and when it is lost."""
-        pair = (up, down)
-        self._watchers.append(pair)
-
-        def stop() -> None:
-            if pair in self._watchers:
-                self._watchers.remove(pair)
-
-        return stop
+        return self._watchers.add(up, down)
 
     async def close(self) -> None:
         """Write what is buffered, leave the hub, and do not come back."""
@@ -165,8 +159,7 @@ class Spoke:
         self.capabilities = msgspec.structs.replace(_CAPABILITIES, max_payload=limit)
         self._connection = connection
         self.reconnects = self._generation - 1
-        for up, _ in list(self._watchers):
-            up()
+        self._watchers.up()
         return connection
 
     def _fresh_token(self) -> str | None:
@@ -193,8 +186,7 @@ class Spoke:
         self.unsent += connection.unsent
         if self._connection is connection:
             self._connection = None
-            for _, down in list(self._watchers):
-                down(reason)
+            self._watchers.down(reason)
 
     def _read_welcome(self, message: bytes) -> None:
         try:

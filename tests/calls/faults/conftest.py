@@ -6,17 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from operations.calls import presence
 from tests.calls.faults.stages import MIDDLES, Stage, open_stage
 from tests.waiting import until
 
 
 @pytest.fixture(params=list(MIDDLES))
-async def stage(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Stage]:
+async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stage]:
     """A bus of its own on every transport; what is left in the end is an error."""
-    monkeypatch.setattr(presence, "HEARTBEAT_SECONDS", presence.HEARTBEAT_SECONDS)
     before = len(asyncio.all_tasks())
     async with open_stage(request.param, tmp_path) as stage:
         yield stage

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from operations import CallError, Identity, Operation, OperationRegistry, operation
-from operations.calls import PendingRequestMap, presence, serve_registry
+from operations.calls import PendingRequestMap, serve_registry
 from operations.calls.authentication import Principal, StaticTokens
 from operations.calls.hub import Hub
 from operations.pubsub import connect
@@ -25,8 +25,6 @@ CONCURRENCY = 4_096
 
 def open_end(url: str, heartbeat: float, who: str = "caller") -> AbstractAsyncContextManager[Any]:
     """An end of a bus that notices faults soon and comes back soon."""
-    # What is said once in seconds by default would make each fault take as long to notice.
-    presence.HEARTBEAT_SECONDS = heartbeat
     options: dict[str, Any] = {"heartbeat": heartbeat, "shortest_delay": 0.02, "longest_delay": 0.2}
     return connect(url, **options, **({"token": who} if url.startswith("ws") else {"trusted": True}))
 

@@ -16,20 +16,21 @@ import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import UNTRUSTED, Capabilities, Receive, Refused, Stop, Take, Undelivered
-from operations.pubsub.framing import batches, join, shares, split
+from operations.pubsub.framing import split
 from operations.pubsub.nats.connection import Connection, open_connection
-from operations.pubsub.nats.jetstream import Queues
+from operations.pubsub.nats.outbox import Outbox
+from operations.pubsub.nats.queues import Queues
 from operations.pubsub.nats.receipts import Receipts
 from operations.pubsub.nats.servers import ServerPool, Settings
 from operations.pubsub.nats.subjects import Subjects
 from operations.pubsub.nats.wire import Full, Message, ServerInfo, subscribe, unsubscribe
+from operations.pubsub.watchers import Watchers
 
 _log = logging.getLogger("operations")
 HEARTBEAT_SECONDS = 2.0
 _LOST_AFTER = 3
 _MOST_ADDRESSES = 8_192
 _MOST_KEPT = 4 << 20
-_BATCH_BYTES = 128 << 10
 _NO_RESPONDERS = 503
 _HARMLESS = ("inbox.", "peer.", "control.")
 _JOINED = ("inbox.", "work.")
@@ -89,7 +90,7 @@ class NatsTransport:
         """How many messages could not be sent and were nobody's to hear of."""
         self._settings = settings
         self._pool = ServerPool(settings.servers)
-        self._heartbeat = heartbeat
+        self.heartbeat = heartbeat
         self._timeout = timeout
         self._delays = shortest_delay, longest_delay
         self._connection: Connection | None = None
@@ -101,13 +102,10 @@ class NatsTransport:
         self.receipts = Receipts(inbox)
         """The replies that this end waits for."""
         self.subscribe(inbox + b".*", full=self._replied)
-        self._answers: dict[bytes, list[bytes]] = {}
-        """What this turn sends to inboxes: all that goes to one of them goes as one message."""
-        self._requests: dict[bytes, list[tuple[bytes, Undelivered]]] = {}
-        """What this turn sends to whoever shares the work at a subject: a few of them go together."""
+        self._outbox = Outbox(self.receipts)
         self._kept: list[tuple[bytes, bytes]] = []
         self._kept_bytes = 0
-        self._watchers: list[tuple[Callable[[], None], Callable[[str], None]]] = []
+        self._watchers = Watchers()
         self._queues = Queues(self, self._subjects, ack_wait=ack_wait, replicas=replicas)
         self._closing = asyncio.Event()
         self._first: asyncio.Future[None] | None = None
@@ -155,22 +153,11 @@ class NatsTransport:
         if connection is None or subject is None or len(message) > connection.info.max_payload:
             self._not_sent(address, subject, message, undelivered)
         elif undelivered is not None:
-            requests = self._requests.get(subject)
-            if requests is None:
-                self._requests[subject] = [(message, undelivered)]
-                connection.expect_write()
-            else:
-                requests.append((message, undelivered))
+            self._outbox.request(connection, subject, message, undelivered)
         elif address.startswith("inbox."):
-            answers = self._answers.get(subject)
-            if answers is None:
-                self._answers[subject] = [message]
-                connection.expect_write()
-            else:
-                answers.append(message)
+            self._outbox.answer(connection, subject, message)
         else:
-            if self._requests:
-                self._put_requests(connection)  # what controls a request comes after it
+            self._outbox.put_requests(connection)  # what controls a request comes after it
             connection.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
@@ -181,14 +168,7 @@ class NatsTransport:
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
         """Be told when the server is back, and when it is lost."""
-        pair = (up, down)
-        self._watchers.append(pair)
-
-        def stop() -> None:
-            if pair in self._watchers:
-                self._watchers.remove(pair)
-
-        return stop
+        return self._watchers.add(up, down)
 
     def store(
         self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
@@ -203,8 +183,7 @@ class NatsTransport:
     async def flush(self) -> None:
         """Return once the server has processed what was sent so far, and what it sent before has been received."""
         if self._connection is not None:
-            self._put_requests(self._connection)
-            self._put_answers(self._connection)
+            self._outbox.put(self._connection)
             with contextlib.suppress(CallError):
                 await self._connection.processed()
 
@@ -345,43 +324,13 @@ class NatsTransport:
                 self._attach(connection, subscription)
         self._connection = connection
         self.reconnects += 1
-        connection.before_write(functools.partial(self._complete_write, connection))
+        connection.before_write(functools.partial(self._outbox.put, connection))
         kept, self._kept, self._kept_bytes = self._kept, [], 0
         for subject, message in kept:
             connection.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
-        self._pulse = asyncio.get_running_loop().call_later(self._heartbeat, self._beat)
+        self._pulse = asyncio.get_running_loop().call_later(self.heartbeat, self._beat)
         self._queues.regained()
-        for up, _ in list(self._watchers):
-            up()
-
-    def _complete_write(self, connection: Connection) -> None:
-        """End a write with the answers of this turn, and with a PING where somebody wants to hear of messages that
-        nobody got: its PONG means that somebody did."""
-        if self._requests:
-            self._put_requests(connection)
-        if self._answers:
-            self._put_answers(connection)
-        self.receipts.written()
-        if connection.is_writing and self.receipts.is_waiting and not connection.unanswered:
-            connection.ping(self.receipts.seal())
-
-    def _put_requests(self, connection: Connection) -> None:
-        sent, self._requests = self._requests, {}
-        most = min(_BATCH_BYTES, connection.info.max_payload)
-        for subject, entries in sent.items():
-            messages = [message for message, _ in entries]
-            for share in shares(messages, most):
-                together = entries[share]
-                tell = together[0][1] if len(together) == 1 else functools.partial(_tell_all, together)
-                reply, message = self.receipts.expect(subject, tell), join(messages[share])
-                connection.send(b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(message), message))
-
-    def _put_answers(self, connection: Connection) -> None:
-        answers, self._answers = self._answers, {}
-        most = min(_BATCH_BYTES, connection.info.max_payload)
-        for subject, messages in answers.items():
-            for message in batches(messages, most):
-                connection.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
+        self._watchers.up()
 
     def _beat(self) -> None:
         connection = self._connection
@@ -389,12 +338,12 @@ class NatsTransport:
             return
         loop = asyncio.get_running_loop()
         silent = loop.time() - connection.heard
-        if silent > self._heartbeat * _LOST_AFTER:
+        if silent > self.heartbeat * _LOST_AFTER:
             connection.abort("the NATS server gives no sign of life")
             return
-        if silent >= self._heartbeat * 0.9 or connection.unanswered:
+        if silent >= self.heartbeat * 0.9 or connection.unanswered:
             connection.ping(lambda: None)
-        self._pulse = loop.call_later(self._heartbeat, self._beat)
+        self._pulse = loop.call_later(self.heartbeat, self._beat)
 
     async def _pause(self, attempt: int, error: CallError) -> None:
         """Wait before the next round over the servers: longer each time, and never the same for all clients."""
@@ -422,27 +371,17 @@ class NatsTransport:
             return
         self._connection = None
         self._why_down = reason
-        answers, self._answers = self._answers, {}
-        for subject, messages in answers.items():
-            for message in messages:
-                self._keep(subject, message)
-        requests, self._requests = self._requests, {}
         if self._pulse is not None:
             self._pulse.cancel()
         explained = f"there is no connection to the NATS server: {reason}"
-        for entries in requests.values():
-            _tell_all(entries, explained)
+        for subject, messages in self._outbox.lost(explained).items():
+            for message in messages:
+                self._keep(subject, message)
         self.receipts.lost(explained)
         self._queues.lost()
-        for _, down in list(self._watchers):
-            down(reason)
+        self._watchers.down(reason)
         if not self._closing.is_set():
             _log.info("the connection to NATS was lost: %s", reason)
-
-
-def _tell_all(entries: list[tuple[bytes, Undelivered]], reason: str) -> None:
-    for _, undelivered in entries:
-        undelivered(reason)
 
 
 def _splitting(receive: Receive) -> Receive:

@@ -30,8 +30,8 @@ class Taker:
 
     It begins with one request at a time and takes twice as many whenever there were as many as it asked for: a burst is
     shared by all who wait, and a worker under load need not ask for each request. Nor does it take more than it works
-    off in two milliseconds, so that one with handlers that compute leaves the rest to others. Where that leaves time, or
-    there are no others, the next question is asked before what came is worked off, so that server and worker overlap.
+    off in two milliseconds, so that one with handlers that compute leaves the rest to others. Where there is time for
+    it, or there are no others, it asks again before what came is worked off, so that server and worker overlap.
     """
 
     def __init__(

@@ -27,6 +27,7 @@ from operations.pubsub.redis.queues import QUEUE_MILLISECONDS, Queues
 from operations.pubsub.redis.scripts import PUSH
 from operations.pubsub.redis.stored import Stored, explain
 from operations.pubsub.redis.topology import Surveyor
+from operations.pubsub.watchers import Watchers
 
 _log = logging.getLogger("operations")
 HEARTBEAT_SECONDS = 2.0
@@ -97,7 +98,7 @@ class RedisTransport:
         self._refusal: Refused | None = None
         self._queues = Queues(self)
         self._stored = Stored(self)
-        self._watchers: list[tuple[Callable[[], None], Callable[[str], None]]] = []
+        self._watchers = Watchers()
         self._kept: list[bytes] = []
         self._lost_at = 0.0
         self._pulse: asyncio.TimerHandle | None = None
@@ -296,14 +297,7 @@ class RedisTransport:
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
         """Be told when the server is back, and when it is lost."""
-        pair = (up, down)
-        self._watchers.append(pair)
-
-        def stop() -> None:
-            if pair in self._watchers:
-                self._watchers.remove(pair)
-
-        return stop
+        return self._watchers.add(up, down)
 
     def cut(self, reason: str = "cut on purpose") -> None:
         """Drop the connections as a fault would; the transport comes back by itself."""
@@ -358,8 +352,7 @@ class RedisTransport:
             self._first.set_result(None)
             return
         self.reconnects += 1
-        for up, _ in list(self._watchers):
-            up()
+        self._watchers.up()
 
     async def _end(self, life: Life) -> None:
         self.life = None
@@ -371,8 +364,7 @@ class RedisTransport:
             for message, undelivered in messages:
                 self.send(address, message, undelivered)
         _log.warning("the connection to Redis at %s was lost: %s", self.address, life.reason)
-        for _, down in list(self._watchers):
-            down(life.reason)
+        self._watchers.down(life.reason)
         for publication in await life.close(within=0):
             self._keep(publication)
 

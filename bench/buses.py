@@ -1,0 +1,290 @@
+"""Calls over a broker against other ways to use it: the same comparison for every broker, each process on its own.
+
+Rates at several concurrencies, two workers against one, and how the CPU time of a call (of caller, workers and broker
+together) grows with the number of workers and operations. The workers that are counted share one process: each has its
+connections and heartbeats of its own, and all of them together fit on a small machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any, NamedTuple
+
+from bench.calls import CONCURRENCIES, ROUNDS, TEXT, Figures, echo, measure, run
+from bench.measure import save
+from bench.soak.processes import look_at
+from operations import Operation, OperationRegistry, operation
+from operations.calls import CallHandler, PendingRequestMap
+from operations.pubsub import connect
+
+OURS = "operations"
+COMPUTE_SECONDS = 0.004
+IDLE_SECONDS = 4.0
+ONE_AT_A_TIME, EIGHT_EACH, SIXTY_FOUR = "one call at a time", "8 callers for each worker", "64 callers in all"
+GROWTH: dict[str, Sequence[tuple[int, int, int]]] = {
+    ONE_AT_A_TIME: ((1, 10, 1), (64, 10, 1)),
+    EIGHT_EACH: ((1, 10, 8), (8, 10, 64), (64, 10, 512)),
+    SIXTY_FOUR: ((1, 10, 64), (8, 10, 64), (64, 10, 64)),
+    "10, 1,000 and 10,000 operations": ((1, 10, 64), (1, 1_000, 64), (1, 10_000, 64)),
+}
+"""Loads, each as workers, operations and callers; the first of each is what the others are compared with."""
+
+
+class Contender(NamedTuple):
+    """One way to make calls over a broker."""
+
+    serve: Callable[..., Coroutine[Any, Any, None]]
+    call: Callable[..., Coroutine[Any, Any, Figures]]
+    needs: str = "json"
+    """The library without which it is left out."""
+    concurrencies: Sequence[int] = CONCURRENCIES
+
+
+class Bus(NamedTuple):
+    """What is compared over one broker."""
+
+    module: str
+    """The program that starts the processes."""
+    contenders: Mapping[str, Contender]
+    wanted: Sequence[tuple[str, str]]
+    """What is said of our rate over that of a contender."""
+
+
+@operation(id="bench.compute", type="query")
+async def compute(text: str) -> int:
+    """A handler that keeps its processor busy."""
+    end = time.thread_time() + COMPUTE_SECONDS
+    rounds = 0
+    while time.thread_time() < end:
+        rounds += 1
+    return rounds
+
+
+def many_operations(count: int) -> list[Operation[Any]]:
+    """The echo, and so many others beside it."""
+
+    def make(number: int) -> Operation[Any]:
+        @operation(id=f"bench.other{number}", type="query")
+        async def other(text: str) -> str:
+            return text
+
+        return other
+
+    return [echo, compute, *(make(number) for number in range(count - 2))]
+
+
+async def until_told() -> None:
+    """Say that the worker is ready, and work until the one who started it is gone."""
+    print("ready", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+async def serve_ours(url: str, workers: int = 1, count: int = 2) -> None:
+    """Our worker, or several in one process."""
+    operations = many_operations(count)
+    async with AsyncExitStack() as stack:
+        for _ in range(workers):
+            transport = await stack.enter_async_context(connect(url))
+            handler = CallHandler(OperationRegistry(operations), transport, concurrency=4096)
+            stack.push_async_callback(handler.close)
+            await transport.flush()
+        async with connect(url) as probe:
+            await PendingRequestMap(probe).call("bench.echo", {"text": ""}, wait=True)
+        await until_told()
+
+
+async def call_ours(url: str, concurrency: int, what: str = "bench.echo") -> Figures:
+    """Our client."""
+    async with connect(url) as transport:
+        pending = PendingRequestMap(transport)
+        return await measure(lambda: pending.call(what, {"text": TEXT}), concurrency)
+
+
+async def spend(url: str, concurrency: int, calls: int) -> float:
+    """The CPU seconds that so many calls take of their caller, after as many that do not count."""
+    async with connect(url) as transport:
+        pending = PendingRequestMap(transport)
+
+        async def work(left: Iterator[int]) -> None:
+            for _ in left:
+                await pending.call("bench.echo", {"text": TEXT})
+
+        for _ in range(2):
+            left = iter(range(calls))
+            start = time.process_time()
+            await asyncio.gather(*(work(left) for _ in range(concurrency)))
+        return time.process_time() - start
+
+
+class Comparison:
+    """One run of everything, over one server."""
+
+    def __init__(self, bus: Bus, url: str, server: int) -> None:
+        self._bus = bus
+        self._url = url
+        self._server = server
+
+    @contextmanager
+    def worker(self, name: str = OURS, *options: int) -> Iterator[int]:
+        """A worker in a process of its own, by the id of that; it ends when its standard input does."""
+        command = [sys.executable, "-m", self._bus.module, "--server", name, self._url, *map(str, options)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdin is not None
+        try:
+            if process.stdout.readline().strip() != "ready":
+                raise RuntimeError(f"the worker of {name} did not start")
+            yield process.pid
+        finally:
+            process.stdin.close()
+            process.wait(20)
+            process.stdout.close()
+
+    def apart(self, *arguments: object) -> Any:
+        """A client in a process of its own, so that none inherits another's garbage."""
+        command = [sys.executable, "-m", self._bus.module, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def rates(self) -> dict[str, dict[int, Figures]]:
+        """Every contender at every concurrency, in interleaved rounds; the median of each."""
+        results: dict[str, dict[int, list[Figures]]] = {}
+        contenders = {name: each for name, each in self._bus.contenders.items() if is_installed(name, each.needs)}
+        for number in range(ROUNDS):
+            for name, contender in contenders.items():
+                print(f"round {number + 1}: {name}", flush=True)
+                with self.worker(name):
+                    for concurrency in contender.concurrencies:
+                        figures = self.apart("--client", name, self._url, concurrency)
+                        results.setdefault(name, {}).setdefault(concurrency, []).append(figures)
+        return {
+            name: {
+                concurrency: {key: statistics.median(figures[key] for figures in rounds) for key in ("rate", "p99")}
+                for concurrency, rounds in by_concurrency.items()
+            }
+            for name, by_concurrency in results.items()
+        }
+
+    def two_workers(self) -> float:
+        """How much two workers do of what one does, with a handler that computes."""
+        ratios = []
+        for _ in range(ROUNDS):
+            with self.worker():
+                one = self.apart("--client", OURS, self._url, 16, "bench.compute")["rate"]
+                with self.worker():
+                    ratios.append(self.apart("--client", OURS, self._url, 16, "bench.compute")["rate"] / one)
+        return statistics.median(ratios)
+
+    def growth(self) -> dict[str, dict[str, float]]:
+        """The CPU time of a call under each load, over that under the first of its kind."""
+        taken: dict[tuple[int, int, int], list[float]] = {}
+        for _ in range(ROUNDS):
+            for load in sorted({load for loads in GROWTH.values() for load in loads}):
+                taken.setdefault(load, []).append(self._cost(*load))
+        grown = {}
+        for kind, loads in GROWTH.items():
+            first = statistics.median(taken[loads[0]])
+            grown[kind] = {
+                f"{workers} workers, {operations:,} operations": statistics.median(taken[load]) / first
+                for load in loads
+                for workers, operations, _ in (load,)
+            }
+        return grown
+
+    def _cost(self, workers: int, operations: int, callers: int) -> float:
+        """The CPU seconds of one call, of caller, workers and server together."""
+        calls = 2_000 if callers == 1 else 10_000
+        with self.worker(OURS, workers, operations) as pid:
+            before = self._spent(pid)
+            caller: float = self.apart("--spend", self._url, callers, calls)
+            # Workers and server have served the calls that did not count as well.
+            return (caller + (self._spent(pid) - before) / 2) / calls
+
+    def _spent(self, pid: int) -> float:
+        return look_at(pid)["cpu"] + look_at(self._server)["cpu"]
+
+    def idle(self) -> dict[str, float]:
+        """How much of a core idle workers take, and the server for them."""
+        shares = {}
+        for workers in (1, 64):
+            with self.worker(OURS, workers) as pid:
+                time.sleep(1.0)
+                before = self._spent(pid)
+                time.sleep(IDLE_SECONDS)
+                shares[f"{workers} idle"] = (self._spent(pid) - before) / IDLE_SECONDS
+        return shares
+
+    def report(self, name: str, *, only_growth: bool = False) -> None:
+        """The whole comparison, printed and kept."""
+        if only_growth:
+            self._report_growth()
+            return
+        results = self.rates()
+        print(f"\n{'':<20}" + "".join(f"{f'c{concurrency}':>12}" for concurrency in CONCURRENCIES))
+        for contender, figures in results.items():
+            print(f"{contender:<20}" + "".join(f"{each['rate']:>12,.0f}" for each in figures.values()))
+        verdicts = {
+            text: {
+                concurrency: results[OURS][concurrency]["rate"] / figures["rate"]
+                for concurrency, figures in results[contender].items()
+            }
+            for text, contender in self._bus.wanted
+            if contender in results
+        }
+        for text, ratios in verdicts.items():
+            print(f"  {text}: " + ", ".join(f"c{number} {ratio:.2f}" for number, ratio in ratios.items()))
+        shared = self.two_workers()
+        print(f"  two workers over one, with a handler that computes (wanted: 1.7 or more): {shared:.2f}")
+        growth = {"two workers over one": shared, **self._report_growth()}
+        save(name, {"results": results, "verdicts": verdicts, "growth": growth})
+
+    def _report_growth(self) -> dict[str, Any]:
+        grown, idle = self.growth(), self.idle()
+        for kind, costs in grown.items():
+            print(f"  CPU of a call, {kind}: " + ", ".join(f"{load} {cost:.2f}" for load, cost in costs.items()))
+        print("  of a core: " + ", ".join(f"{share:.3f} for {workers}" for workers, share in idle.items()))
+        return {"cost": grown, "idle": idle}
+
+
+def is_installed(name: str, module: str) -> bool:
+    """Whether a contender can be measured; one that cannot is named."""
+    try:
+        __import__(module)
+    except ImportError:
+        print(f"{module} is not installed: {name} is left out")
+        return False
+    return True
+
+
+def run_part(bus: Bus, options: argparse.Namespace) -> bool:
+    """Be the process that the arguments ask for, if they do."""
+    if options.server:
+        name, url, *numbers = options.server
+        run(bus.contenders[name].serve(url, *map(int, numbers)))
+    elif options.client:
+        name, url, concurrency, *what = options.client
+        print(json.dumps(run(bus.contenders[name].call(url, int(concurrency), *what))))
+    elif options.spend:
+        url, callers, calls = options.spend
+        print(json.dumps(run(spend(url, int(callers), int(calls)))))
+    else:
+        return False
+    return True
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What the processes of a comparison are started with."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--server", nargs="+")
+    parser.add_argument("--client", nargs="+")
+    parser.add_argument("--spend", nargs=3)
+    parser.add_argument("--growth", action="store_true", help="only how the cost of a call grows")
+    return parser
