@@ -175,7 +175,7 @@ class Comparison:
 
     def two_workers(self) -> float:
         """How much two workers do of what one does, with a handler that computes."""
-        ratios = []
+        ratios: list[float] = []
         for _ in range(ROUNDS):
             with self.worker():
                 one = self.apart("--client", OURS, self._url, 16, "bench.compute")["rate"]

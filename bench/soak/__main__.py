@@ -23,7 +23,7 @@ from tests.redis_servers import Server
 
 from bench.measure import save
 from bench.soak.processes import look_at
-from bench.soak.timeline import Sample, draw, find_growth
+from bench.soak.timeline import Sample, draw, find_excess, find_growth
 
 SECONDS = float(os.environ.get("OPERATIONS_SOAK_SECONDS", "900"))
 TRANSPORTS = os.environ.get("OPERATIONS_SOAK_TRANSPORTS", "redis,nats,websocket").split(",")
@@ -92,8 +92,9 @@ def redis() -> Iterator[tuple[str, Look]]:
         seen = look_at(server.pid)  # before there is a connection to ask with
         keyspace = server.command("INFO", "keyspace").decode()
         keys, expiring = (int(keyspace.partition(word)[2].partition(",")[0] or 0) for word in ("keys=", "expires="))
-        # What expires by itself is bounded: the keys of stored requests are known for ten minutes.
-        return {**seen, "entries": keys - expiring + server.command("XLEN", "operations:{soak}:stored")}
+        # What expires are the ids of stored requests, each known for ten minutes: they have a bound of their own.
+        stored = server.command("XLEN", "operations:{soak}:stored")
+        return {**seen, "entries": keys - expiring + stored, "kept": expiring}
 
     try:
         yield server.url, look
@@ -141,7 +142,7 @@ def soak(name: str) -> dict[str, Any]:
             rate = float(RATES[name])
         else:
             with child("most", url) as most:
-                rate = most.wait_for("most", 60) / 2
+                rate = most.wait_for("most", 90) / 2
         print(f"{name}: {rate:,.0f} calls a second for {SECONDS:,.0f} s", flush=True)
         middle: list[Sample] = []
         with child("caller", url, rate, SECONDS, EVERY) as caller:
@@ -177,7 +178,8 @@ def soak(name: str) -> dict[str, Any]:
 def report(name: str, result: dict[str, Any]) -> list[str]:
     """Print what one transport did, and return what is wrong with it."""
     tally = result["tally"]
-    wrong = [f"{name}: {problem}" for problem in find_growth(result["processes"])]
+    problems = [*find_growth(result["processes"]), *find_excess(result)]
+    wrong = [f"{name}: {problem}" for problem in problems]
     failed = {what: number for what, number in tally.items() if what.startswith("failed")}
     if failed:
         wrong.append(f"{name}: {failed}")

@@ -18,7 +18,10 @@ KINDS = {
     "tasks": ("tasks", 1.0),
     "entries": ("entries", 1.0),
     "objects": ("objects, thousands", 1 / 1000),
+    "kept": ("ids of stored calls, ten minutes each", 1.0),
 }
+KNOWN_SECONDS = 600.0
+"""How long Redis knows the id of a stored call: the ids rise for so long, and no further."""
 WARM_UP = 1 / 3
 """The part of the time in which caches and memories of bounded size may fill."""
 ALLOWED = {
@@ -47,6 +50,14 @@ def find_growth(processes: Processes) -> Iterator[str]:
                 yield f"{kind} of the {process} grew from {before:,.0f} to {after:,.0f}"
 
 
+def find_excess(result: Mapping[str, Any]) -> Iterator[str]:
+    """Whether more ids are kept than calls were stored in the time for which each is known."""
+    kept = [sample["kept"] for sample in result["processes"]["middle"] if "kept" in sample]
+    most = result["tally"].get("stored", 0) * min(1.0, KNOWN_SECONDS / result["seconds"]) * 1.1 + 16
+    if kept and max(kept) > most:
+        yield f"{max(kept):,.0f} ids of stored calls are kept, where {most:,.0f} are the most"
+
+
 def draw(results: Mapping[str, Any]) -> str:
     """One row for each kind of thing, one column for each process, one line for each transport."""
     columns = ["caller", "worker", "middle"]
@@ -63,9 +74,10 @@ def draw(results: Mapping[str, Any]) -> str:
             body.append(_panel(f"{title}: {'server or hub' if process == 'middle' else process}", lines, x, y))
     bottom = GAP + len(KINDS) * (HEIGHT + GAP)
     for index, name in enumerate(results):
-        x = LEFT + index * 160
+        x = LEFT + index * 320
         body.append(f'<rect x="{x}" y="{bottom}" width="12" height="12" fill="{COLOURS[index % len(COLOURS)]}"/>')
-        body.append(f'<text x="{x + 18}" y="{bottom + 10}">{escape(name)}</text>')
+        load = f"{name}: {results[name]['rate']:,.0f} calls a second, {results[name]['kept']:.0%} of them kept"
+        body.append(f'<text x="{x + 18}" y="{bottom + 10}">{escape(load)}</text>')
     size = f'width="{LEFT + len(columns) * (WIDTH + LEFT)}" height="{bottom + 30}"'
     style = 'font-family="sans-serif" font-size="11"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>\n' + "\n".join(body) + "\n</svg>\n"
@@ -76,7 +88,7 @@ def _panel(title: str, lines: Mapping[str, list[tuple[float, float]]], left: flo
     points = [point for line in lines.values() for point in line]
     parts = [f'<text x="{left}" y="{top - 8}" font-weight="bold">{escape(title)}</text>']
     if not points:
-        parts.append(f'<text x="{left}" y="{top + 20}" fill="#888">not told by servers</text>')
+        parts.append(f'<text x="{left}" y="{top + 20}" fill="#888">not told here</text>')
         return "\n".join(parts)
     last, most = max(point[0] for point in points) or 1.0, max(point[1] for point in points) or 1.0
     for value in (0.0, most):

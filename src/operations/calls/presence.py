@@ -24,6 +24,7 @@ from operations.calls.events import (
 )
 from operations.calls.failures import unavailable
 from operations.calls.workplace import Workplace
+from operations.pubsub import Stop
 from operations.wire import encode_json
 
 HEARTBEAT_SECONDS = 2.0
@@ -150,6 +151,8 @@ class Lifeline:
 
     A worker says within a fraction of a second that it has a call. A call that nobody has after three heartbeats went
     to a worker that was lost; unless workers that live say that they are behind, for then it may still lie at the bus.
+    Workers are listened to only while something waits: else each of many workers, which call nobody, would hear all
+    others for nothing.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -157,12 +160,14 @@ class Lifeline:
         self._seen: dict[str, float] = {}
         self._behind: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
-        endpoint.hear(WORKERS)
+        self._stop_hearing: Stop | None = None
         endpoint.notices.append(self._notice)
 
     def watch(self) -> None:
         """Look after what waits, until nothing does."""
         if self._timer is None:
+            if self._stop_hearing is None:
+                self._stop_hearing = self._endpoint.hear(WORKERS)
             self._timer = asyncio.get_running_loop().call_later(heartbeat_of(self._endpoint), self._check)
 
     def _notice(self, event: Event) -> None:
@@ -184,6 +189,9 @@ class Lifeline:
                 waiting.failed(unavailable(waiting.operation_id, "the worker gives no sign of life", "unknown"))
         if self._endpoint.waiting:
             self.watch()
+        elif self._stop_hearing is not None:
+            self._stop_hearing()
+            self._stop_hearing = None
 
     def _progress(self, waiting: Waiting) -> float | None:
         """When it was last heard that a call which nobody has may still lie at the bus."""
