@@ -222,11 +222,14 @@ class Comparison:
                 shares[f"{workers} idle"] = (self._spent(pid) - before) / IDLE_SECONDS
         return shares
 
-    def report(self, name: str, *, only_growth: bool = False) -> None:
-        """The whole comparison, printed and kept."""
-        if only_growth:
-            self._report_growth()
-            return
+    def report(self, name: str, only: str | None = None) -> None:
+        """The comparison, or one half of it, printed and kept."""
+        if only != "growth":
+            save(name, self._report_rates())
+        if only != "rates":
+            save(f"{name}-growth", self._report_growth())
+
+    def _report_rates(self) -> dict[str, Any]:
         results = self.rates()
         print(f"\n{'':<20}" + "".join(f"{f'c{concurrency}':>12}" for concurrency in CONCURRENCIES))
         for contender, figures in results.items():
@@ -241,17 +244,15 @@ class Comparison:
         }
         for text, ratios in verdicts.items():
             print(f"  {text}: " + ", ".join(f"c{number} {ratio:.2f}" for number, ratio in ratios.items()))
-        shared = self.two_workers()
-        print(f"  two workers over one, with a handler that computes (wanted: 1.7 or more): {shared:.2f}")
-        growth = {"two workers over one": shared, **self._report_growth()}
-        save(name, {"results": results, "verdicts": verdicts, "growth": growth})
+        return {"results": results, "verdicts": verdicts}
 
     def _report_growth(self) -> dict[str, Any]:
-        grown, idle = self.growth(), self.idle()
+        shared, grown, idle = self.two_workers(), self.growth(), self.idle()
+        print(f"  two workers over one, with a handler that computes (wanted: 1.7 or more): {shared:.2f}")
         for kind, costs in grown.items():
             print(f"  CPU of a call, {kind}: " + ", ".join(f"{load} {cost:.2f}" for load, cost in costs.items()))
         print("  of a core: " + ", ".join(f"{share:.3f} for {workers}" for workers, share in idle.items()))
-        return {"cost": grown, "idle": idle}
+        return {"two workers over one": shared, "cost": grown, "idle": idle}
 
 
 def is_installed(name: str, module: str) -> bool:
@@ -286,5 +287,5 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--server", nargs="+")
     parser.add_argument("--client", nargs="+")
     parser.add_argument("--spend", nargs=3)
-    parser.add_argument("--growth", action="store_true", help="only how the cost of a call grows")
+    parser.add_argument("--only", choices=["rates", "growth"], help="one half of the comparison")
     return parser

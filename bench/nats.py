@@ -173,7 +173,7 @@ def main() -> None:
 
     with nats_server(jetstream=False) as server:
         assert server.process is not None
-        Comparison(BUS, server.url, server.process.pid).report("nats", only_growth=options.growth)
+        Comparison(BUS, server.url, server.process.pid).report("nats", options.only)
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ def main() -> None:
 
     server = Server(options.engine).start()
     try:
-        Comparison(BUS, server.url, server.pid).report("redis", only_growth=options.growth)
+        Comparison(BUS, server.url, server.pid).report("redis", options.only)
     finally:
         server.remove()
 

@@ -235,6 +235,32 @@ async def test_a_worker_that_gives_no_sign_of_life_loses_its_calls(monkeypatch: 
         assert (await retried).data == 1
 
 
+async def test_workers_are_listened_to_only_while_something_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("operations.calls.presence.HEARTBEAT_SECONDS", 0.05)
+    blind = Capabilities(knows_no_responders=True, tracks_peers=False, groups=True, ordered=True, identity="none")
+    bus = MemoryTransport(direct=False, capabilities=blind)
+    bus.listen("work.x", lambda message: None)
+    end = bus.join()
+    pending = PendingRequestMap(end)
+    heard: list[Any] = []
+    endpoint_of(end).notices.append(heard.append)
+
+    async def is_heard() -> bool:
+        heard.clear()
+        bus.send("workers", JSON.encode(WorkerAlive(VERSION, "", "workers", Worker("w.1", behind=("x",)))))
+        await asyncio.sleep(0.01)
+        return bool(heard)
+
+    assert not await is_heard()
+    waiting = asyncio.create_task(pending.call("x.y"))
+    await until(lambda: pending.in_flight == 1)
+    assert await is_heard()
+    waiting.cancel()
+    async with asyncio.timeout(5):
+        while await is_heard():
+            pass
+
+
 async def test_a_call_that_nobody_has_is_waited_for_while_its_workers_say_that_they_are_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
