@@ -53,8 +53,11 @@ def find_growth(processes: Processes) -> Iterator[str]:
 def find_excess(result: Mapping[str, Any]) -> Iterator[str]:
     """Whether more ids are kept than calls were stored in the time for which each is known."""
     kept = [sample["kept"] for sample in result["processes"]["middle"] if "kept" in sample]
-    most = result["tally"].get("stored", 0) * min(1.0, KNOWN_SECONDS / result["seconds"]) * 1.1 + 16
-    if kept and max(kept) > most:
+    if not kept:
+        return
+    # What the search for the rate stored is known for a while too.
+    most = kept[0] + result["tally"].get("stored", 0) * min(1.0, KNOWN_SECONDS / result["seconds"]) * 1.1 + 16
+    if max(kept) > most:
         yield f"{max(kept):,.0f} ids of stored calls are kept, where {most:,.0f} are the most"
 
 
