@@ -18,6 +18,7 @@ _MOST_AMONG_OTHERS = 8
 _BATCH_SECONDS = 0.002
 _FLUSH_SECONDS = 0.001
 _AHEAD_SECONDS = 0.001
+_QUICK_SECONDS = 0.0002
 _AT_ONCE_SECONDS = 0.0005
 _LOOK_EVERY = 8
 
@@ -30,8 +31,8 @@ class Taker:
 
     It begins with one request at a time and takes twice as many whenever there were as many as it asked for: a burst is
     shared by all who wait, and a worker under load need not ask for each request. Nor does it take more than it works
-    off in two milliseconds, so that one with handlers that compute leaves the rest to others. Where there is time for
-    it, or there are no others, it asks again before what came is worked off, so that server and worker overlap.
+    off in two milliseconds, so that one with handlers that compute leaves the rest to others. Where handlers are quick
+    it asks again before what came is worked off, so that server and worker overlap.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Taker:
         self._wait = f"{seconds:g}".encode()
         self._takes_many = life.server_version >= 7
         self._pace = 0.0
+        self._is_quick = False
         self._count = 1
         self._asked = False
         self._asked_at = 0.0
@@ -158,15 +160,17 @@ class Taker:
         self._go_on()
 
     def _ask_ahead(self, served: bytes, came: int) -> None:
-        """Ask before what came is worked off, if that takes no time worth mentioning or nobody else could take it.
+        """Ask before what came is worked off, if requests take no time worth mentioning.
 
-        One request alone is answered first: its caller may well be the one who sends the next.
+        One that is alone takes as much as there is; but another worker may have come since it last heard of others, and
+        is not to be left without work while requests wait here. One request alone is answered first: its caller may
+        well be the one who sends the next.
         """
         if len(self.keys) > 1 and served in self.keys:
             # The first queue that has anything is served: each has its turn to be the first.
             self.keys.remove(served)
             self.keys.append(served)
-        if came > 1 and (self.is_alone or 0 < self._pace < _AHEAD_SECONDS):
+        if came > 1 and self._is_quick and (self.is_alone or self._pace < _AHEAD_SECONDS):
             self.ask()
 
     def _go_on(self) -> None:
@@ -186,7 +190,9 @@ class Taker:
                 # The answer of a handler that took its time does not wait for those of the next ones.
                 self._flush()
                 flushed = now
-        taken = (time.perf_counter() - begun) / elements
+        elapsed = time.perf_counter() - begun
+        self._is_quick = elapsed < _QUICK_SECONDS * len(requests)
+        taken = elapsed / elements
         self._pace += (taken - self._pace) / 4 if self._pace else taken
 
     def _is_unusable(self, reply: Any) -> bool:
