@@ -10,6 +10,7 @@ import pytest
 
 from operations.errors import CallError, ErrorCode
 from operations.schema import deferred_schema, from_schema
+from operations.schema.casting.tidying import generate
 
 INTEGER = {"type": "integer"}
 NUMBER = {"type": "number"}
@@ -167,3 +168,10 @@ def test_an_only_object_variant_is_entered_even_when_nothing_matches() -> None:
     schema = from_schema({"type": "object", "properties": members})
     assert schema.cast({"d": {"b": False}, "n": 2}) == {"d": {}, "n": "2"}
     assert schema.cast({"d": {"b": False}, "n": "2"}) == {"d": {}, "n": "2"}
+
+
+def test_a_schema_of_thousands_of_objects_is_tidied_without_code_of_its_own() -> None:
+    inner = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    schema = from_schema({"type": "object", "properties": {f"m{n}": inner | {"title": str(n)} for n in range(2000)}})
+    assert generate(schema._nodes) is None
+    assert schema.cast({"m7": {"a": 1, "x": 2}, "y": 3}) == {"m7": {"a": 1}}

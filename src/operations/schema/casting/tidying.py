@@ -14,7 +14,8 @@ from operations.schema.casting.nodes import MISSING, Node, Nodes, telling_member
 from operations.schema.casting.repair import Repair, default_for, defaultable
 from operations.schema.dialects.literals import copied
 
-_MAX_FUNCTIONS = 3000
+_MAX_LINES = 5_000
+"""Reading more code than this takes longer than repairing thousands of values without it."""
 _MAX_LEARNED = 32
 _MAX_REBUILT = 4
 _CONTAINERS = (
@@ -36,7 +37,7 @@ def generate(nodes: Nodes) -> tuple[Tidy, Tidy] | None:
     """
     learned: dict[int, list[str]] = {}
     quick = _Writer(nodes, learned, quick=True).compiled()
-    thorough = _Writer(nodes, learned, quick=False).compiled()
+    thorough = None if quick is None else _Writer(nodes, learned, quick=False).compiled()
     return None if quick is None or thorough is None else (quick, thorough)
 
 
@@ -56,10 +57,12 @@ class _Writer:
     def compiled(self) -> Tidy | None:
         """The function of the root, or None when it has nothing to do or too much."""
         root = self._function(self._nodes.root)
-        while self._pending and len(self._sources) <= _MAX_FUNCTIONS:
+        written = 0
+        while self._pending and written <= _MAX_LINES:
             name, node = self._pending.pop()
-            body = "".join(f"    {line}\n" for line in self._body(node))
-            self._sources.append(f"def {name}(v):\n{body}    return v\n")
+            body = [f"    {line}\n" for line in self._body(node)]
+            self._sources.append(f"def {name}(v):\n{''.join(body)}    return v\n")
+            written += len(body) + 2
         if root is None or self._pending:
             return None
         exec(compile("\n".join(self._sources), "<operations.schema.casting.tidying>", "exec"), self._namespace)

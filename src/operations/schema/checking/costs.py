@@ -30,6 +30,13 @@ _ASKED = ("anyOf", "oneOf", "not", "if")
 """Where an outline, or the native engine by itself, only asks whether a value fits, and lists no errors."""
 
 _Key = str | int
+_APPLYING = frozenset(
+    {
+        *(*_LISTS, *_SINGLE, *UNEVALUATED, "$ref", "dependentSchemas", "properties", "prefixItems"),
+        *("additionalProperties", "items", "patternProperties", "propertyNames", "contains"),
+    }
+)
+"""Keywords that hold or name other schemas, so that there is more to look at than the schema itself."""
 
 
 class _Looks:
@@ -182,6 +189,9 @@ class Costs:
     def _looks(self, schema: Any, how: _Pass, *, top: bool) -> _Looks:
         looks = _Looks(how.own)
         if not isinstance(schema, dict):
+            return looks
+        if _APPLYING.isdisjoint(schema):  # most schemas of a large document: a type and a description
+            self._schemas[id(schema)] = how.own
             return looks
         again = 1 + sum(keyword in schema for keyword in UNEVALUATED)
         if "$ref" in schema:
