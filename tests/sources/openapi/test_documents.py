@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from operations import CallError, ErrorCode, OperationType
-from operations.sources.openapi import APIOperations, HTTPServiceConfig, from_openapi, from_openapi_file
+from operations.sources.openapi import (
+    APIOperations,
+    HTTPServiceConfig,
+    from_openapi,
+    from_openapi_file,
+    from_openapi_url,
+)
 from operations.sources.openapi.documents import LazyObject, read_document
 from operations.sources.openapi.yaml_text import read_yaml
 
@@ -254,3 +260,41 @@ async def test_files_may_come_from_anywhere_that_can_read() -> None:
 async def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(CallError, match="cannot be read: No such file"):
         await from_openapi_file(tmp_path / "nope.yaml", CONFIG)
+
+
+@pytest.mark.parametrize("document", [None, 5, []])
+def test_what_is_no_document_at_all_is_told(document: Any) -> None:
+    with pytest.raises(CallError, match=f"the document is {type(document).__name__}, not a mapping, text or bytes"):
+        from_openapi(document, CONFIG)
+
+
+async def test_errors_name_the_file_or_the_address(tmp_path: Path) -> None:
+    class Files:
+        def read(self, path: str) -> Any:
+            return {"/empty.json": None}[path]
+
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    with pytest.raises(CallError, match=r"/other\.json: not an API document"):
+        await from_openapi_file(tmp_path / "other.json", CONFIG)
+    with pytest.raises(CallError, match=r"missing\.json cannot be read: no such file"):
+        await from_openapi_file("missing.json", CONFIG, Files())
+    with pytest.raises(CallError, match=r"empty\.json cannot be read: the file reader gave NoneType"):
+        await from_openapi_file("empty.json", CONFIG, Files())
+    with pytest.raises(CallError, match=r"'api\.json' is no http or https address; from_openapi_file reads files"):
+        await from_openapi_url("api.json?key=secret", CONFIG)
+
+
+def test_paths_that_are_no_object_are_told() -> None:
+    assert load({"paths": []}).diagnostics() == {"": ["the paths are list, not an object"]}
+
+
+def test_a_schema_that_is_found_by_its_id_is_not_said_to_accept_anything() -> None:
+    def taking(address: str) -> Any:
+        content = {"application/json": {"schema": {"$ref": address}}}
+        return {"post": {"operationId": address[-4:], "requestBody": {"required": True, "content": content}}}
+
+    pet = {"$id": "https://schemas.test/pets", "type": "object", "properties": {"age": {"type": "integer"}}}
+    paths = {"/a": taking("https://schemas.test/pets"), "/b": taking("https://schemas.test/none")}
+    operations = load({"paths": paths, "components": {"schemas": {"Pet": pet}}})
+    assert list(operations.diagnostics()) == ["api.none"]
+    assert not operations[0].spec.input_schema.check({"body": {"age": "old"}})

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from operations.sources.openapi.bodies import Body, choose_media_type, encode_body
-from operations.sources.openapi.documents import DanglingReferenceError, Documents, Node
+from operations.sources.openapi.documents import DanglingReferenceError, Documents, IdentifiedReferenceError, Node
 from operations.sources.openapi.media import essence, is_json, is_text
 
 _PLAIN_OBJECT = frozenset(
@@ -253,6 +253,8 @@ def _members(documents: Documents, node: Node, notes: list[str], depth: int = 0)
     """The members of a plain object schema, those joined by `allOf` included; None for any other schema."""
     try:
         node = documents.follow(node)
+    except IdentifiedReferenceError:
+        return None
     except DanglingReferenceError as error:
         notes.append(f"the body's schema accepts anything: {error}")
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urljoin
 
@@ -128,6 +129,10 @@ class DanglingReferenceError(LookupError):
     """A reference that leads nowhere."""
 
 
+class IdentifiedReferenceError(DanglingReferenceError):
+    """A reference to a schema by its `$id`, which validation follows, but which is no place in a document."""
+
+
 class Node(NamedTuple):
     """A place in a document: what is there, in which document, and the keys that lead to it."""
 
@@ -182,10 +187,28 @@ class Documents:
     def load(self, address: str) -> Any:
         """The document at an address; raises DanglingReferenceError when it is not there."""
         if address not in self._parts:
+            if address in self._identified:
+                raise IdentifiedReferenceError(f"{address} is the `$id` of a schema")
             if self._loader is None:
                 raise DanglingReferenceError(f"{address} is outside of the document, and no loader was given")
             self._parts[address] = read_document(self._loader(address), address)
         return self._parts[address]
+
+    @cached_property
+    def _identified(self) -> frozenset[str]:
+        """The addresses that schemas of the main document give themselves."""
+        found: set[str] = set()
+        schemas = [self.root.get("components", "schemas").value, self.root.get("definitions").value]
+        pending = [(value, self.root.address) for value in schemas]
+        while pending:
+            value, base = pending.pop()
+            own = value.get("$id") if isinstance(value, Mapping) else None
+            if isinstance(own, str):
+                base = urljoin(base, own).partition("#")[0]
+                found.add(base)
+            members = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+            pending += [(member, base) for member in members if isinstance(member, (Mapping, list))]
+        return frozenset(found)
 
     def follow(self, node: Node) -> Node:
         """The node itself, or what its `$ref` leads to."""

@@ -9,6 +9,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import NoneType
 from typing import Any, Protocol
 from urllib.parse import urljoin
 
@@ -18,6 +19,7 @@ from operations.sources.openapi.auth import NOBODY
 from operations.sources.openapi.config import HTTPServiceConfig
 from operations.sources.openapi.crawl import crawl
 from operations.sources.openapi.documents import (
+    MAIN,
     DanglingReferenceError,
     Documents,
     LazyObject,
@@ -81,6 +83,9 @@ def from_openapi(
     """The operations of a document; files it refers to come through `loader(address)` or not at all."""
     if isinstance(document, (bytes, str)):
         document = as_utf8(document)
+    elif not isinstance(document, Mapping):
+        message = f"the document is {type(document).__name__}, not a mapping, text or bytes"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
     main = read_document(document, "the document")
     may_stream = not isinstance(document, bytes) or _mentions_streams(document)
     return _operations(Documents(main, loader=loader), config, [], may_stream=may_stream)
@@ -100,14 +105,19 @@ async def from_openapi_file(
         if fs is None:
             return await asyncio.to_thread(Path(name).read_bytes)
         content = fs.read(name)
-        return await content if inspect.isawaitable(content) else content
+        content = await content if inspect.isawaitable(content) else content
+        if not isinstance(content, (bytes, str)):
+            raise OSError(f"the file reader gave {type(content).__name__}, not text or bytes")
+        return content
 
     location = _absolute(path, fs)
     folder = location.parent if root is None else _absolute(root, fs)
     try:
         text = as_utf8(await read(str(location)))
-    except OSError as error:
-        message = f"{path} cannot be read: {error.strerror or error}"
+    except (OSError, LookupError) as error:
+        # A file reader over a mapping says with a KeyError that there is no such file.
+        reason = "no such file" if isinstance(error, LookupError) else error.strerror or error
+        message = f"{path} cannot be read: {reason}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message) from error
     documents = Documents(read_document(text, str(path)), location.as_uri(), loader=loader)
     text_of_json = text if isinstance(documents.root.value, LazyObject) else None
@@ -117,6 +127,9 @@ async def from_openapi_file(
 
 async def from_openapi_url(url: str, config: HTTPServiceConfig, *, loader: Loader | None = None) -> APIOperations:
     """The operations of a document at a URL, redirects followed; no credentials are sent to fetch it."""
+    if not url.lower().startswith(("http://", "https://")):
+        message = f"{url.partition('?')[0]!r} is no http or https address; from_openapi_file reads files"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
     client = config.client or default_client(ClientOptions(proxy=config.proxy))
     wanted = [("Accept", "application/json, application/yaml, */*")]
     outgoing = Outgoing(
@@ -167,7 +180,7 @@ def _operations(
     may_stream: bool,
     document_url: str | None = None,
 ) -> APIOperations:
-    _require_document(documents.root.value)
+    _require_document(documents.root)
     service = HTTPService(documents, config, document_url=document_url, may_stream=may_stream)
     reader = TemplateReader(documents)
     names = Names()
@@ -196,17 +209,23 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _require_document(document: Mapping[str, Any]) -> None:
+def _require_document(root: Node) -> None:
+    document = root.value
     version = document.get("openapi", document.get("swagger"))
     if version is None or ("paths" not in document and "webhooks" not in document and "components" not in document):
-        message = "not an API document: it has no `openapi` or `swagger` version, or no paths"
+        name = "" if root.address == MAIN else f"{root.address.partition('?')[0].removeprefix('file://')}: "
+        message = f"{name}not an API document: it has no `openapi` or `swagger` version, or no paths"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
 
 def _entries(documents: Documents, problems: list[str]) -> Iterator[Entry]:
     """Every path and method of the document, in its order; what a path refers to is followed."""
     newest = str(documents.root.value.get("openapi", "")).startswith("3.2")
-    for path, own in documents.root.get("paths").items():
+    paths = documents.root.get("paths")
+    if not isinstance(paths.value, (Mapping, NoneType)):
+        problems.append(f"the paths are {type(paths.value).__name__}, not an object")
+        return
+    for path, own in paths.items():
         if path.startswith("x-"):
             continue
         try:
