@@ -7,7 +7,7 @@ import base64
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urljoin
 
 import msgspec
 
@@ -16,6 +16,7 @@ from operations.http import HTTPClient, HTTPRequest, read_body
 from operations.sources.openapi.config import HTTPAuth
 
 _EARLY_SECONDS = 30
+_LIFETIME = 3600.0
 _MAX_TOKEN_ANSWER = 1024 * 1024
 
 
@@ -38,8 +39,11 @@ class Authenticator:
         auth: HTTPAuth | Mapping[str, HTTPAuth] | None,
         schemes: Mapping[str, Mapping[str, Any]],
         client: HTTPClient,
+        home: str,
     ) -> None:
         self._auth = auth
+        self._home = home
+        """The address that a token URL may be relative to."""
         self._schemes = schemes
         self._client = client
         self._tokens: dict[tuple[str, str, str, tuple[str, ...]], tuple[str, float]] = {}
@@ -112,6 +116,7 @@ class Authenticator:
             raise CallError(
                 ErrorCode.VALIDATION_ERROR, "oauth2: neither the configuration nor the document has a token URL"
             )
+        url = urljoin(self._home, url)
         key = (url, auth.client_id or "", auth.client_secret or "", tuple(auth.scopes))
         token, expires = self._tokens.get(key, ("", 0.0))
         if time.monotonic() < expires:
@@ -157,8 +162,16 @@ def _read_token(status: int, body: bytes) -> tuple[str, float]:
         error = answer.get("error") if isinstance(answer, dict) else None
         message = f"oauth2: the token endpoint answered {status}{f' ({error})' if isinstance(error, str) else ''}"
         raise CallError(ErrorCode.EXECUTION_ERROR, message, {"statusCode": status})
-    lifetime = answer.get("expires_in", 3600)
-    return token, float(lifetime) if isinstance(lifetime, (int, float, str)) and str(lifetime).isdigit() else 3600.0
+    return token, _lifetime(answer.get("expires_in"))
+
+
+def _lifetime(told: Any) -> float:
+    """For how many seconds a token is good; an hour where nobody says so."""
+    try:
+        seconds = float(told)
+    except (TypeError, ValueError, OverflowError):
+        return _LIFETIME
+    return seconds if seconds >= 0 and not isinstance(told, bool) else _LIFETIME
 
 
 def _show_key(auth: HTTPAuth, scheme: Mapping[str, Any] | None) -> Credentials:
@@ -170,12 +183,17 @@ def _show_key(auth: HTTPAuth, scheme: Mapping[str, Any] | None) -> Credentials:
     pair = (name or "X-API-Key", value)
     if location == "query":
         return Credentials(query=[pair])
-    return Credentials(cookies=[pair]) if location == "cookie" else Credentials(headers=[pair])
+    if location != "cookie":
+        return Credentials(headers=[pair])
+    if ";" in value:
+        raise CallError(ErrorCode.VALIDATION_ERROR, "an API key that holds a semicolon cannot be sent as a cookie")
+    return Credentials(cookies=[pair])
 
 
 def _token_url(scheme: Mapping[str, Any] | None) -> str | None:
     flows = scheme.get("flows") if scheme is not None else None
-    for flow in flows.values() if isinstance(flows, Mapping) else ():
+    flows = flows if isinstance(flows, Mapping) else {}
+    for flow in (flows.get("clientCredentials"), *flows.values()):
         url = flow.get("tokenUrl") if isinstance(flow, Mapping) else None
         if isinstance(url, str) and url:
             return url

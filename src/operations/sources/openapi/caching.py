@@ -13,6 +13,10 @@ from operations.envelope import HTTPResponseMeta, ResponseEnvelope, http_envelop
 from operations.sources.openapi.auth import Credentials
 from operations.sources.openapi.requests import PreparedRequest
 
+_VALIDATORS = {"if-none-match": "etag", "if-modified-since": "last-modified"}
+CONDITIONS = frozenset({*_VALIDATORS, "if-match", "if-unmodified-since", "if-range"})
+"""Headers that make a request conditional."""
+
 
 class Kept(msgspec.Struct, frozen=True):
     """An answer that can be asked for conditionally."""
@@ -22,8 +26,8 @@ class Kept(msgspec.Struct, frozen=True):
 
     def conditions(self) -> list[tuple[str, str]]:
         """The headers that ask for the answer only if it changed."""
-        pairs = (("If-None-Match", "etag"), ("If-Modified-Since", "last-modified"))
-        return [(ask, self.meta.headers[told]) for ask, told in pairs if told in self.meta.headers]
+        headers = self.meta.headers
+        return [(ask.title(), headers[told]) for ask, told in _VALIDATORS.items() if told in headers]
 
     def renewed(self, headers: Sequence[tuple[str, str]]) -> ResponseEnvelope[Any]:
         """The kept answer with the headers of the one that said it is still good."""

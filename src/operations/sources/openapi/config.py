@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -132,7 +133,7 @@ class HTTPCallOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     dry_run: bool = False
     """Return the request that would be sent instead of sending it."""
-    download_to: str | None = None
+    download_to: str | os.PathLike[str] | None = None
     """Write the body to this path as it arrives; `data` is then the path and the size."""
     url: str | None = None
     """Send to this address instead, for the next page of a list; it must be of the same origin."""

@@ -17,7 +17,7 @@ from operations.http import HTTPClient, HTTPRequest, HTTPResponse
 from operations.sources.openapi.auth import Credentials
 from operations.sources.openapi.config import HTTPServiceConfig
 from operations.sources.openapi.redirects import Trail
-from operations.sources.openapi.requests import PreparedRequest, origin, without_query
+from operations.sources.openapi.requests import PreparedRequest, origin, overridden, without_query
 from operations.sources.openapi.responses import header
 
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "QUERY"})
@@ -127,7 +127,7 @@ class Exchange:
         prepared, body = outgoing.prepared, outgoing.prepared.body
         headers = prepared.headers_with(outgoing.credentials)
         if outgoing.extra:
-            headers = [*headers, *outgoing.extra]
+            headers = overridden(headers, outgoing.extra)
         if body is not None and body.data is None and body.length is not None:
             headers = [*headers, ("Content-Length", str(body.length))]
         timeout = outgoing.timeout
@@ -175,7 +175,7 @@ class Exchange:
 
 def _retry_after(value: str) -> float | None:
     """Seconds that a `Retry-After` header asks for; None when it does not say."""
-    if value.strip().isdigit():
+    if value.isascii() and value.strip().isdigit():
         return float(value)
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time()) if value else None

@@ -51,7 +51,7 @@ async def pages(
     call = context or OperationContext()
     if pagination.kind == "page":
         value.setdefault(pagination.parameter, pagination.first)
-    seen: set[Any] = set()
+    seen: set[str] = set()
     for _ in range(pagination.most):
         envelope = await registry.execute(operation, value, call)
         if pagination.kind == "page" and not _at(envelope.data, pagination.items):
@@ -60,9 +60,10 @@ async def pages(
         following = _next(pagination, envelope, value)
         if following is None:
             return
-        if following in seen:
-            raise CallError(ErrorCode.EXECUTION_ERROR, f"the next page is one that was seen already: {following!r}")
-        seen.add(following)
+        mark = repr(following)
+        if mark in seen:
+            raise CallError(ErrorCode.EXECUTION_ERROR, f"the next page is one that was seen already: {mark}")
+        seen.add(mark)
         if pagination.kind == "link":
             call = _to(call, envelope, str(following))
         else:
@@ -117,5 +118,8 @@ def _to(context: OperationContext, envelope: ResponseEnvelope[Any], address: str
 def _at(data: Any, path: str) -> Any:
     for part in path.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
-        data = data.get(key) if isinstance(data, dict) else None
+        if isinstance(data, list):
+            data = data[int(key)] if key.isdecimal() and int(key) < len(data) else None
+        else:
+            data = data.get(key) if isinstance(data, dict) else None
     return data

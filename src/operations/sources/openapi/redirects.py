@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from urllib.parse import parse_qsl, urljoin, urlsplit
+from urllib.parse import parse_qsl, quote, urljoin, urlsplit
 
 import msgspec
 
@@ -13,6 +13,9 @@ from operations.sources.openapi.parameters import query_string
 from operations.sources.openapi.requests import Origin, origin
 
 _HARMLESS = frozenset({"accept", "accept-encoding", "user-agent", "content-type", "last-event-id", "range"})
+_UNREADABLE = "\ufffd"  # what a client gives for the bytes of a header that it cannot read
+_WRITTEN = "".join(map(chr, range(0x21, 0x7F))).replace("\\", "")
+"""What stays as it is in an address that a server wrote."""
 
 
 class Trail:
@@ -32,11 +35,10 @@ class Trail:
 
         Another origin gets no header but the harmless ones: whatever was configured for this API may be a secret.
         """
-        url = urljoin(request.url, location)
-        target = origin(url)
-        if not location or target[0] not in ("http", "https") or (self._home[0] == "https" and target[0] == "http"):
+        url = _address(request.url, location)
+        if url is None or (self._home[0] == "https" and origin(url)[0] != "https"):
             return None
-        self._at_home = self._at_home and target == self._home
+        self._at_home = self._at_home and origin(url) == self._home
         if self._at_home:
             url, headers = self._with_key(url), list(request.headers)
         else:
@@ -62,3 +64,14 @@ class Trail:
         return (
             f"{whole}{'&' if '?' in whole else '?'}{query_string((), {}, missing)}{'#' if fragment else ''}{fragment}"
         )
+
+
+def _address(base: str, location: str) -> str | None:
+    """Where a redirect leads, percent-encoded where the server forgot to, as browsers do it; None for nowhere."""
+    if not location or _UNREADABLE in location:
+        return None
+    try:
+        url = quote(urljoin(base, location), safe=_WRITTEN)
+        return url if origin(url)[0] in ("http", "https") else None
+    except ValueError:
+        return None  # no host, or no port, that could be one

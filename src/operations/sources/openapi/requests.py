@@ -40,7 +40,7 @@ class PreparedRequest(msgspec.Struct, frozen=True):
             return headers
         if credentials.headers:
             shown = [pair for pair in credentials.headers if pair[0].lower() not in self.own]
-            headers = _overridden(headers, shown)
+            headers = overridden(headers, shown)
         if (self.cookies is None and not credentials.cookies) or "cookie" in self.own:
             return headers
         pairs = [f"{name}={value}" for name, value in credentials.cookies]
@@ -64,9 +64,13 @@ class RequestBuilder:
     ) -> None:
         self.template = template
         self._config = config
-        self._base = base_url(template.servers, config, document_url)
+        base = base_url(template.servers, config, document_url)
+        self._base: str | None = None
+        self._fixed_query = ""
+        if base is not None:
+            self._base, self._fixed_query = _split_query(base)
         # What is configured may be a secret: it goes to the API's own origin, not to an operation's server elsewhere.
-        at_home = self._base is not None and origin(self._base) == home
+        at_home = base is not None and origin(base) == home
         self._headers = list(config.headers.items()) if at_home else []
         self._path = template.path
         self.accept = ", ".join(kind for kind in template.accepts if not is_stream(kind)) or "*/*"
@@ -75,7 +79,8 @@ class RequestBuilder:
         for key, parameter in template.plan.parameters.items():
             self._keys.setdefault(parameter.location, []).append((key, parameter.name))
             self._parameters.setdefault(parameter.location, []).append(parameter)
-        self._shortcut = Shortcut.of(template)
+        # A server with a query of its own has it in every request, which is not the short way.
+        self._shortcut = None if self._fixed_query else Shortcut.of(template)
         plain = template.plan.body is None and not {"header", "cookie"} & self._keys.keys()
         self._same_headers = tuple(self._fixed_headers(self.accept)) if plain else None
         """The headers of every call that asks for nothing of its own, where no input makes any."""
@@ -100,26 +105,26 @@ class RequestBuilder:
             return PreparedRequest(self.template.method, url, query, self._same_headers, None, None)
         headers = self._fixed_headers(accept)
         if "header" in self._keys:
-            headers = _overridden(headers, header_values(*self._values(input, "header")))
+            headers = overridden(headers, header_values(*self._values(input, "header")))
         cookies = cookie_header(*self._values(input, "cookie")) if "cookie" in self._keys else None
         plan = self.template.plan.body
         body = None if plan is None else plan.body(input, options.content_type, self._config.content_types)
         if body is not None and body.content_type is not None:
-            headers = _overridden(headers, [("Content-Type", body.content_type)])
+            headers = overridden(headers, [("Content-Type", body.content_type)])
         if options.headers:
-            headers = _overridden(headers, list(options.headers.items()))
+            headers = overridden(headers, list(options.headers.items()))
         own = frozenset(name.lower() for name in options.headers)
         return PreparedRequest(self.template.method, url, query, headers, cookies, body, own)
 
     def _fixed_headers(self, accept: str) -> list[tuple[str, str]]:
-        return _overridden([("Accept", accept)], self._headers)
+        return overridden([("Accept", accept)], self._headers)
 
     def _fill(self, input: Mapping[str, Any]) -> tuple[str, str]:
         """Path and query, whatever the values are and however they are written."""
         path, _, fixed = expand_path(self._path, *self._values(input, "path")).partition("?")
         place = "querystring" if "querystring" in self._keys else "query"
         query = query_string(*self._values(input, place)) if place in self._keys else ""
-        return path, "&".join(part for part in (fixed, query) if part)
+        return path, "&".join(part for part in (self._fixed_query, fixed, query) if part)
 
     def _values(self, input: Mapping[str, Any], place: str) -> tuple[list[Parameter], dict[str, Any]]:
         values = {name: input[key] for key, name in self._keys.get(place, ()) if key in input}
@@ -134,15 +139,24 @@ class RequestBuilder:
 
 
 def base_url(servers: Sequence[Mapping[str, Any]], config: HTTPServiceConfig, document_url: str | None) -> str | None:
-    """The address that paths are appended to; None when neither configuration nor document gives a whole one."""
+    """The address of the API, with a query that it may have; None where the document gives no whole one."""
     if config.base_url is not None:
-        return config.base_url.rstrip("/")
+        if not _is_whole(config.base_url):
+            message = "base_url is no whole address: it has to be like https://api.example.com/v1"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message)
+        return config.base_url
     url = _filled_in(servers[0] if servers else {}, config.server_variables)
     if document_url is not None:
         url = urljoin(document_url, url)
     elif url.startswith("//"):
         url = f"https:{url}"
-    return url.rstrip("/") if _is_whole(url) else None
+    return url if _is_whole(url) else None
+
+
+def _split_query(base: str) -> tuple[str, str]:
+    """What paths are appended to, and the query that every request has."""
+    path, _, query = base.partition("#")[0].partition("?")
+    return path.rstrip("/"), query
 
 
 def _filled_in(server: Mapping[str, Any], given: Mapping[str, str]) -> str:
@@ -183,7 +197,7 @@ def without_query(url: str) -> str:
     return urlunsplit((parts.scheme, f"{host}:{parts.port}" if parts.port else host, parts.path, "", ""))
 
 
-def _overridden(headers: Sequence[tuple[str, str]], own: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def overridden(headers: Sequence[tuple[str, str]], own: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Headers with the more particular ones in place of those of the same name."""
     names = {name.lower() for name, _ in own}
     return [pair for pair in headers if pair[0].lower() not in names] + list(own)

@@ -18,7 +18,7 @@ from operations.errors import CallError, ErrorCode
 from operations.http import ClientOptions, HTTPClient, HTTPResponse, Whole, default_client, read_body
 from operations.sources.openapi import swagger2
 from operations.sources.openapi.auth import NOBODY, Authenticator, Credentials
-from operations.sources.openapi.caching import ValidatorCache
+from operations.sources.openapi.caching import CONDITIONS, ValidatorCache
 from operations.sources.openapi.config import NO_OPTIONS, HTTPCallOptions, HTTPServiceConfig
 from operations.sources.openapi.documents import Documents
 from operations.sources.openapi.download import download
@@ -59,6 +59,7 @@ class HTTPService:
         root: Any = swagger2.servers(document) if "swagger" in document else document.get("servers")
         servers = [server for server in root if isinstance(server, Mapping)] if isinstance(root, list) else []
         home = base_url(servers, config, document_url)
+        self._address = home or ""
         self.home = None if home is None else origin(home)
         swagger = "swagger" in document
         self.dialect = "openapi-3.0" if swagger or str(document.get("openapi")).startswith("3.0") else "2020-12"
@@ -142,7 +143,8 @@ class HTTPService:
             prepared = _sent_to(options.url, prepared)
         if options.dry_run:
             return self._dry_run(prepared, template)
-        cache = self._cache if options.download_to is None else None
+        # Who asks conditionally by itself is told what the server says.
+        cache = self._cache if options.download_to is None and not prepared.own & CONDITIONS else None
         credentials = NOBODY
         for attempt in range(3):
             if self.config.auth is not None or options.auth is not None:
@@ -297,7 +299,8 @@ class HTTPService:
                     )
                 )
             self._exchange = Exchange(client, self.config)
-            self._authenticator = Authenticator(self.config.auth, security_schemes(self._documents), client)
+            schemes = security_schemes(self._documents)
+            self._authenticator = Authenticator(self.config.auth, schemes, client, self._address)
         return self._exchange
 
     def _parser(self, before: SSEParser | None = None) -> SSEParser:
@@ -338,11 +341,15 @@ def _may_resume(error: CallError, context: OperationContext) -> bool:
 
 def _sent_to(address: str, prepared: PreparedRequest) -> PreparedRequest:
     """The request to another address, which must be of the same origin."""
-    target = urljoin(prepared.url, address)
-    if origin(target) != origin(prepared.url):
+    try:
+        target = urljoin(prepared.url, address).partition("#")[0]
+        at_home = origin(target) == origin(prepared.url)
+    except ValueError:
+        at_home = False
+    if not at_home:
         raise CallError(ErrorCode.VALIDATION_ERROR, "the address of a call must be of the API's own origin")
     url, _, query = target.partition("?")
-    return msgspec.structs.replace(prepared, url=url, query=query.partition("#")[0])
+    return msgspec.structs.replace(prepared, url=url, query=query)
 
 
 def _event_envelope(event: ServerSentEvent, meta: HTTPResponseMeta) -> ResponseEnvelope[Any]:

@@ -1,0 +1,230 @@
+"""Servers, redirects, tokens, streams and files that are not as one would like them, called as users call them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from operations import ErrorCode, OperationContext, OperationRegistry
+from operations.http.httpx2_client import Httpx2Client
+from operations.sources.openapi import (
+    HTTPAuth,
+    HTTPCallOptions,
+    HTTPRetry,
+    HTTPServiceConfig,
+    Pagination,
+    from_openapi,
+    items,
+)
+from operations.testing import error_of
+from tests.http.servers import Exchange, answering, raw_server, response
+
+JSON = b"Content-Type: application/json\r\n"
+NUMBER = {"name": "z", "in": "query", "schema": {"type": "integer"}}
+CURSOR = {"name": "cursor", "in": "query", "schema": {}}
+RESUMED = {"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}}
+
+
+def described(**more: Any) -> dict[str, Any]:
+    """A document of one query and one stream."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "t", "version": "1"},
+        "paths": {
+            "/p": {"get": {"operationId": "get", "parameters": [NUMBER, CURSOR]}},
+            "/e": {
+                "get": {
+                    "operationId": "watch",
+                    "parameters": [RESUMED],
+                    "responses": {"200": {"content": {"text/event-stream": {}}}},
+                }
+            },
+        },
+        **more,
+    }
+
+
+def registry(base: str | None, document: dict[str, Any] | None = None, **options: Any) -> OperationRegistry:
+    config = HTTPServiceConfig(namespace="api", base_url=base, **options)
+    return OperationRegistry(from_openapi(document or described(), config))
+
+
+def call_with(**options: Any) -> OperationContext:
+    return OperationContext(metadata={"http": HTTPCallOptions(**options)})
+
+
+def lines(heads: list[bytes], name: bytes) -> list[list[bytes]]:
+    """What each request had in a header."""
+    return [
+        [line.partition(b":")[2].strip() for line in head.split(b"\r\n") if line.lower().startswith(name)]
+        for head in heads
+    ]
+
+
+@pytest.mark.parametrize("input", [{}, {"z": 1}])
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [("/v1?tenant=7", "/v1/p?tenant=7"), ("/v1/?a=1#top", "/v1/p?a=1"), ("?a=1", "/p?a=1"), ("/v1/#top", "/v1/p")],
+)
+async def test_the_query_of_a_server_is_in_every_request(base: str, expected: str, input: dict[str, Any]) -> None:
+    heads: list[bytes] = []
+    async with raw_server(answering(response(b"{}", headers=JSON), heads=heads)) as server:
+        address = f"{server.url}{base}"
+        given = registry(address)
+        told = registry(None, described(servers=[{"url": address}]))
+        await given.execute("api.get", input)
+        await told.execute("api.get", input)
+        dry = await told.execute("api.get", input, call_with(dry_run=True))
+    more = ("&" if "?" in expected else "?") + "z=1" if input else ""
+    assert [head.split()[1].decode() for head in heads] == [expected + more] * 2
+    assert dry.data["url"] == f"{server.url}{expected}{more}"
+
+
+@pytest.mark.parametrize("base", ["localhost:8000", "http://[", "http://host:99999", "/v1", ""])
+def test_a_base_url_that_is_none_is_refused_at_once(base: str) -> None:
+    with pytest.raises(Exception, match="base_url is no whole address") as raised:
+        registry(base)
+    assert getattr(raised.value, "code", None) is ErrorCode.VALIDATION_ERROR
+
+
+@pytest.mark.parametrize("location", [b"http://[bad", b"http://host:99999/"])
+async def test_a_redirect_that_leads_nowhere_is_the_answer(location: bytes) -> None:
+    answer = response(b"", status="302 Found", headers=b"Location: %s\r\n" % location)
+    async with raw_server(answering(answer)) as server:
+        error = await error_of(registry(server.url).execute("api.get"))
+    assert error.details["statusCode"] == 302
+    assert error.details["headers"]["location"] == location.decode()
+
+
+async def test_a_redirect_is_encoded_where_the_server_forgot() -> None:
+    targets: list[bytes] = []
+
+    async def behaviour(exchange: Exchange) -> None:
+        targets.append((await exchange.head()).split()[1])
+        moved = response(status="302 Found", headers="Location: /käse und brot\r\nConnection: close\r\n".encode())
+        found = response(b"{}", headers=JSON + b"Connection: close\r\n")
+        await exchange.write(moved if targets[-1] == b"/p" else found)
+
+    async with raw_server(behaviour) as server:
+        assert (await registry(server.url, client=Httpx2Client()).execute("api.get")).data == {}
+        assert targets == [b"/p", b"/k%C3%A4se%20und%20brot"]
+        # The default client cannot read such a header, and goes nowhere rather than somewhere.
+        error = await error_of(registry(server.url).execute("api.get"))
+    assert error.details["statusCode"] == 302
+    assert targets[2:] == [b"/p"]
+
+
+@pytest.mark.parametrize("given", ["input", "header"])
+async def test_a_stream_is_resumed_from_where_it_broke_off_not_from_where_it_was_asked_for(given: str) -> None:
+    heads: list[bytes] = []
+    event = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\nid: 5\ndata: 1\n\n"
+    async with raw_server(answering(event, heads=heads)) as server:
+        own = registry(server.url, reconnect=1)
+        input = {"Last-Event-ID": "3"} if given == "input" else {}
+        context = call_with(headers={"Last-Event-ID": "3"} if given == "header" else {})
+        assert [event.data async for event in own.subscribe("api.watch", input, context)] == [1, 1]
+    assert lines(heads, b"last-event-id") == [[b"3"], [b"5"]]
+
+
+async def test_who_asks_conditionally_is_told_what_the_server_says() -> None:
+    heads: list[bytes] = []
+    tagged = response(b"{}", headers=JSON + b'ETag: "1"\r\n')
+    async with raw_server(answering(tagged, heads=heads)) as server:
+        own = registry(server.url, cache=True)
+        for _ in range(2):
+            await own.execute("api.get", {}, call_with(headers={"If-None-Match": '"0"'}))
+    assert lines(heads, b"if-none-match") == [[b'"0"'], [b'"0"']]
+
+
+async def test_a_cursor_may_be_an_object_and_be_found_in_a_list() -> None:
+    async def behaviour(exchange: Exchange) -> None:
+        first = b"?" not in (await exchange.head()).split()[1]
+        page = b'{"links": [{"next": {"k": 1}}], "items": [1]}' if first else b'{"links": [], "items": [2]}'
+        await exchange.write(response(page, headers=JSON + b"Connection: close\r\n"))
+
+    cursor = Pagination(kind="cursor", parameter="cursor", cursor="/links/0/next", items="/items")
+    async with raw_server(behaviour) as server:
+        found = [item async for item in items(registry(server.url), "api.get", pagination=cursor)]
+    assert found == [1, 2]
+
+
+async def test_a_cursor_that_comes_again_is_an_error() -> None:
+    cursor = Pagination(kind="cursor", parameter="cursor", cursor="/next")
+    async with raw_server(answering(response(b'{"next": {"k": 1}}', headers=JSON))) as server:
+        error = await error_of(_all(items(registry(server.url), "api.get", pagination=cursor)))
+    assert "seen already" in error.message
+
+
+async def test_a_wait_that_is_no_number_is_nobodys_error() -> None:
+    async def behaviour(exchange: Exchange) -> None:
+        await exchange.head()
+        busy.append(True)
+        asked = b"Connection: close\r\nRetry-After: \xb2\r\n"
+        await exchange.write(response(status="503 Busy" if len(busy) == 1 else "204 No Content", headers=asked))
+
+    busy: list[bool] = []
+    async with raw_server(behaviour) as server:
+        own = registry(server.url, client=Httpx2Client(), retry=HTTPRetry(first_delay=0.001))
+        assert (await own.execute("api.get")).data is None
+
+
+@pytest.mark.parametrize("lifetime", ["3600", '"3600"', "3600.5", '"\u00b2"', "null", "{}", "-1", "true"])
+@pytest.mark.parametrize("url", ["/token", "SERVER/token"])
+async def test_a_token_comes_from_the_flow_for_machines(url: str, lifetime: str) -> None:
+    heads: list[bytes] = []
+    token = response(f'{{"access_token": "T", "expires_in": {lifetime}}}'.encode(), headers=JSON)
+    async with raw_server(answering(token, heads=heads)) as server:
+        flows = {
+            "authorizationCode": {"tokenUrl": f"{server.url}/people"},
+            "clientCredentials": {"tokenUrl": url.replace("SERVER", server.url)},
+        }
+        schemes = {"machine": {"type": "oauth2", "flows": flows}}
+        document = described(components={"securitySchemes": schemes}, security=[{"machine": []}])
+        own = registry(f"{server.url}/v1", document, auth=HTTPAuth(type="oauth2", client_id="a", client_secret="b"))
+        await own.execute("api.get")
+        await own.execute("api.get")
+    assert [head.split()[1] for head in heads] == [b"/token", b"/v1/p", b"/v1/p"]
+    assert lines(heads, b"authorization")[1:] == [[b"Bearer T"]] * 2
+
+
+async def test_downloads_to_one_path_do_not_meet_and_touch_no_other_file(tmp_path: Path) -> None:
+    async def behaviour(exchange: Exchange) -> None:
+        await exchange.head()
+        waiting.append(True)
+        if len(waiting) == 3:
+            together.set()
+        await together.wait()
+        await exchange.write(response(b"whole", headers=b"Connection: close\r\n"))
+
+    waiting: list[bool] = []
+    together = asyncio.Event()
+    (tmp_path / "file.part").write_bytes(b"mine")
+    async with raw_server(behaviour) as server:
+        own = registry(server.url)
+        calls = [own.execute("api.get", {}, call_with(download_to=tmp_path / "file")) for _ in range(3)]
+        assert [envelope.data["size"] for envelope in await asyncio.gather(*calls)] == [5, 5, 5]
+    assert sorted(os.listdir(tmp_path)) == ["file", "file.part"]
+    assert ((tmp_path / "file").read_bytes(), (tmp_path / "file.part").read_bytes()) == (b"whole", b"mine")
+
+
+@pytest.mark.parametrize(("place", "reason"), [("none/file", "No such file or directory"), (".", "it is a folder")])
+async def test_a_download_that_cannot_be_written_says_so(tmp_path: Path, place: str, reason: str) -> None:
+    async with raw_server(answering(response(b"whole"))) as server:
+        error = await error_of(registry(server.url).execute("api.get", {}, call_with(download_to=tmp_path / place)))
+    assert error.message == f"the answer cannot be written to {tmp_path / place}: {reason}"
+
+
+async def test_a_key_in_a_cookie_brings_no_other_cookie() -> None:
+    async with raw_server(answering(response(b"{}", headers=JSON))) as server:
+        key = HTTPAuth(type="api_key", token="a; admin=1", location="cookie", header_name="key")
+        error = await error_of(registry(server.url).execute("api.get", {}, call_with(auth=key)))
+    assert error.code is ErrorCode.VALIDATION_ERROR
+    assert "admin" not in error.message
+
+
+async def _all(found: Any) -> list[Any]:
+    return [item async for item in found]
