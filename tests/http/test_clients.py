@@ -38,6 +38,11 @@ def test_a_missing_client_names_what_to_install() -> None:
         "try:\n    operations.http.default_client()\nexcept ImportError as error:\n    print(error)\n"
     )
     assert _python(code) == 'HTTP needs pyreqwest: pip install "operations[openapi]"\n'
+    code = (
+        "import sys; sys.modules['httpx2'] = None\n"
+        "try:\n    import operations.http.httpx2_client\nexcept ImportError as error:\n    print(error)\n"
+    )
+    assert _python(code) == 'Httpx2Client needs httpx2: pip install "operations[httpx2]"\n'
 
 
 async def test_the_default_client_is_pyreqwest() -> None:

@@ -9,7 +9,12 @@ from contextlib import AbstractAsyncContextManager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Self
 
-import httpx2
+try:
+    import httpx2
+except ModuleNotFoundError as error:
+    if error.name != "httpx2":
+        raise
+    raise ImportError('Httpx2Client needs httpx2: pip install "operations[httpx2]"', name="httpx2") from None
 
 from operations.errors import CallError, ErrorCode
 from operations.http.client import ClientOptions, HTTPRequest, HTTPResponse
