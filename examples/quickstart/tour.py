@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-OPS = [sys.executable, "-m", "operations.cli"]
+OPS = [sys.executable, "-m", "operations"]
 STEPS = (
     ("One registry: Python functions, the tools of an MCP server, the endpoints of an HTTP API", "ops ls --tree"),
     ("A Python function", "ops call shop.quote item=tea count=4 --envelope"),

@@ -56,7 +56,7 @@ def test_both_names_and_the_module_run_the_same_program(tmp_path: Path) -> None:
     shown = project.run("--version").out
     assert shown.startswith("operations ")
     assert project.run("--version", program=[str(Path(OPS).with_name("operations"))]).out == shown
-    assert project.run("--version", program=[sys.executable, "-m", "operations.cli"]).out == shown
+    assert project.run("--version", program=[sys.executable, "-m", "operations"]).out == shown
 
 
 @pytest.mark.parametrize(

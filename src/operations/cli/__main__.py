@@ -1,5 +1,0 @@
-"""`python -m operations.cli`: the command line where its script is not on the path."""
-
-from _operations_entry import program
-
-program()
