@@ -136,7 +136,11 @@ def test_nobody_there_is_a_transport_failure(project: Project) -> None:
     [
         (["spoke"], "where to? no transport is named"),
         (["spoke", "--url", "main"], "'main' is no transport of the configuration"),
-        (["call", "a.b", "--url", "ftp://x"], "'ftp://x' is no address of a transport"),
+        (["call", "a.b", "--url", "ftp://x"], "'ftp://x' is no address: 'ftp' is not a transport's scheme"),
+        (["call", "shop.quote", "--url", "ws://h:99999"], "'ws://h:99999' is no address: the port 99999"),
+        (["worker", "--url", "redis://[::1"], "'redis://[::1' is no address: the bracket"),
+        (["worker", "--url", "nats://"], "'nats://' is no address: it names no host"),
+        (["spoke", "--url", "ws://"], "'ws://' is no address: it names no host"),
         (["worker", "--url", "redis://127.0.0.1:9"], "pip install 'operations[redis]'"),
         (["worker", "--url", "nats://127.0.0.1:9"], "pip install 'operations[nats]'"),
         (["hub"], "the hub knows no tokens"),

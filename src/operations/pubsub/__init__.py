@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from operations.errors import CallError, ErrorCode
+from operations.pubsub.addresses import places, wrong_address
 
 if TYPE_CHECKING:
     import ssl
@@ -140,8 +141,6 @@ _OPENERS = {
     "ws": "operations.calls.spoke:Spoke",
     "wss": "operations.calls.spoke:Spoke",
 }
-SCHEMES = frozenset(_OPENERS)
-"""How the URLs of transports begin."""
 
 
 def connect(url: str, **options: Any) -> AbstractAsyncContextManager[Any]:
@@ -150,13 +149,19 @@ def connect(url: str, **options: Any) -> AbstractAsyncContextManager[Any]:
     Its library is imported only now; one that is missing names the extra to install. The options are those of the
     transport: `operations.pubsub.memory|redis|nats.connect`, `operations.calls.spoke.Spoke`.
     """
-    scheme = url.partition(":")[0].lower()
-    opener = _OPENERS.get(scheme)
-    if opener is None:
-        raise ValueError(f"{scheme!r} is not a transport's scheme; known are {', '.join(sorted(_OPENERS))}")
+    check_address(url)
+    opener = _OPENERS[url.partition(":")[0].lower()]
     module, _, name = opener.partition(":")
     opened: AbstractAsyncContextManager[Any] = getattr(importlib.import_module(module), name)(url, **options)
     return opened
+
+
+def check_address(url: str) -> None:
+    """Raise a CallError that says what is wrong with the address of a transport; no library is needed for that."""
+    scheme = url.partition(":")[0].lower()
+    if scheme not in _OPENERS:
+        raise wrong_address(url, f"{scheme!r} is not a transport's scheme; known are {', '.join(sorted(_OPENERS))}")
+    places(url)
 
 
 def require_extra(module: str, extra: str) -> ImportError:
