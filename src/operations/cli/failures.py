@@ -31,10 +31,12 @@ _NAMES = {
 """The code of a failure that is a command's own."""
 _HINTS: dict[str, str] = {
     ErrorCode.OPERATION_NOT_FOUND: "ops ls lists what there is, ops search finds by words",
-    ErrorCode.ACCESS_DENIED: "the token or the access rules do not allow it: see ops doctor",
+    ErrorCode.ACCESS_DENIED: "the token or the access rules do not allow it",
     ErrorCode.UNAVAILABLE: "ops doctor checks every source",
     ErrorCode.TIMEOUT: "give it longer with --timeout 60",
 }
+
+_HUB_HINT = "OPERATIONS_TOKEN or --token-file holds the token; the hub knows those under [hub] of its configuration"
 
 
 class Terminated(Exception):  # noqa: N818  # not an error: somebody asked for it
@@ -128,6 +130,8 @@ def hint_for(error: CallError) -> str:
     if isinstance(details, dict):
         if isinstance(details.get("hint"), str):
             return str(details["hint"])
+        if "hub" in details:
+            return _HUB_HINT if error.code == ErrorCode.ACCESS_DENIED else "is it a hub that listens there?"
         if details.get("statusCode", details.get("status")) in (401, 403):
             return "the API refused the credentials: see the auth of its source in operations.toml"
     if error.code == ErrorCode.VALIDATION_ERROR and error.message.startswith("invalid input for "):

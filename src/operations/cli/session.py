@@ -43,10 +43,13 @@ NO_CONFIG = "there is no operations.toml here or in a folder above"
 class Session:
     """A registry with what is known of where its operations come from."""
 
-    def __init__(self, registry: OperationRegistry, config: Config | None, reports: list[SourceReport]) -> None:
+    def __init__(
+        self, registry: OperationRegistry, config: Config | None, reports: list[SourceReport], *, is_remote: bool
+    ) -> None:
         self.registry = registry
         self.config = config
         self.reports = reports
+        self._is_remote = is_remote
 
     def find(self, operation_id: str) -> Operation[Any]:
         """The operation; an unknown one is an error that names the nearest, and any source that could not be opened."""
@@ -90,7 +93,8 @@ class Session:
 
     def _not_found(self, operation_id: str) -> CallError:
         error = self.registry.not_found(operation_id)
-        catalogue = None if self.config is None else load_catalogue(self.config.path)
+        # What the configuration has is not what a bus offers.
+        catalogue = None if self.config is None or self._is_remote else load_catalogue(self.config.path)
         if catalogue is None or error.details["nearest"]:
             return error
         return unknown_operation(operation_id, [entry.id for entry in catalogue.entries])
@@ -112,7 +116,7 @@ async def open_session(given: Given, wanted: str | None = None) -> AsyncIterator
             await _import_remote(stack, given, config, registry, wanted)
         line.clear()
         line.is_on = False
-        yield Session(registry, config, reports)
+        yield Session(registry, config, reports, is_remote=given.url is not None)
 
 
 async def refresh_catalogue(config: Config, only: Collection[str] | None, line: StatusLine) -> Workspace:
@@ -206,17 +210,26 @@ async def _import_remote(
     settings = transport_at(given.url, config)
     transport = await _connect(stack, open_bus(settings, given, config), settings)
     remote = await stack.enter_async_context(from_call(transport, registry))
+    asks_hub = wanted is not None and "." in wanted and transport.capabilities.identity == "hub"
     try:
         async with asyncio.timeout(max(_OFFERS_WITHIN, getattr(given, "timeout", None) or 0)):
             await remote.ready()
     except TimeoutError:
         message = f"nobody offers operations at {shown_url(settings)}"
         hint = "ops worker or ops spoke offers some; --timeout waits longer for them"
-        raise CommandError(message, hint, exit_code=TRANSPORT) from None
-    # Workers answer one by one. What is wanted is waited for a little longer, and so is a whole listing.
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_ALL_WITHIN):
-            await remote.until(lambda: wanted in registry)
+        missing = CallError(ErrorCode.UNAVAILABLE, message, {"hint": hint})
+        if not asks_hub:
+            raise missing from None
+    else:
+        # Workers answer one by one. What is wanted is waited for a little longer, and so is a whole listing.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ALL_WITHIN):
+                await remote.until(lambda: wanted in registry)
+        missing = registry.not_found(wanted or "")
+    if asks_hub and wanted is not None and wanted not in registry:
+        from operations.cli.unlisted import unlisted_operation
+
+        registry.register(unlisted_operation(transport, wanted, missing))
 
 
 async def _connect(

@@ -252,7 +252,8 @@ async def connect(
         status = int(error.response.status) if error.response is not None else 0
         body = (error.raw_body or b"").decode(errors="replace") if status else str(error)
         code = ErrorCode.ACCESS_DENIED if status in (401, 403) else ErrorCode.UNAVAILABLE
-        raise CallError(code, f"the hub refused the connection: {body or status}", {"status": status}) from None
+        details = {"status": status, "hub": _shown(url)}
+        raise CallError(code, f"the hub refused the connection: {body or status}", details) from None
     except ssl.SSLCertVerificationError as error:
         raise untrusted(_shown(url), error) from error
     except (TimeoutError, OSError, picows.WSError) as error:
