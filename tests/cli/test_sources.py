@@ -254,8 +254,10 @@ def test_a_missing_extra_is_named_and_harms_no_other_source(
     names = f"{module},httpx2"
     assert mixed.run(names, "call", "shop.quote", "item=tea", program=blocked, env=own).code == 0
     done = mixed.run(names, "call", operation, "text=a" if extra == "mcp" else "{}", program=blocked, env=own)
-    assert done.code in (2, 6)
+    assert done.code == 2
     assert f"operations[{extra}]" in done.err
+    told = mixed.run(names, "call", operation, "{}", "--json", program=blocked, env=own)
+    assert json.loads(told.err.splitlines()[-1])["code"] == "NOT_INSTALLED"
     doctor = mixed.run(names, "doctor", program=blocked, env=own)
     assert f"pip install 'operations[{extra}]'" in doctor.out
 
@@ -306,8 +308,23 @@ def test_sources_are_added_checked_and_listed(tmp_path: Path, api: str) -> None:
     assert project.run("add", "py", "own", "code").code == 2
     dead = project.run("add", "mcp", "dead", "--", "no-such-program-anywhere")
     assert dead.code == 6
-    assert "cannot be opened" in dead.out
+    assert "error: dead was added to" in dead.err
+    assert "cannot be opened" in dead.err
+    assert dead.out == ""
+    missing = project.run("add", "openapi", "absent", "absent.json")
+    assert (missing.code, "cannot be read" in missing.err) == (2, True)
+    spaced = project.run("add", "py", "my own", "code")
+    assert "Next: ops ls --source 'my own'" in spaced.out
     assert project.run("add", "mcp", "nothing").code == 2
+
+
+def test_doctor_looks_where_the_document_says_the_api_is(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write("api.json", json.dumps({**document(), "servers": [{"url": "http://127.0.0.1:9/v1"}]}))
+    project.write("operations.toml", '[sources.items]\nopenapi = "./api.json"\n')
+    done = project.run("doctor", env=dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), ""))
+    assert done.code == 6
+    assert "http://127.0.0.1:9/v1 cannot be reached" in done.out
 
 
 def test_scan_tells_what_is_there_and_what_was_skipped(project: Project) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from operations.catalogue import unknown_operation
 from operations.cli.arguments import Given
-from operations.cli.failures import TRANSPORT, CommandError
+from operations.cli.failures import TRANSPORT, USAGE, CommandError
 from operations.cli.lazy import LazySources
 from operations.cli.opening import open_sources
 from operations.cli.reaching import until_refused
@@ -58,8 +58,7 @@ class Session:
             return operation
         report = self._failed_source_of(operation_id)
         if report is not None:
-            message = f"the source {report.name} could not be opened: {report.problem}"
-            raise CallError(ErrorCode.UNAVAILABLE, message, {"hint": report.hint or "ops doctor checks every source"})
+            raise source_failure(report, f"the source {report.name} could not be opened")
         for each in self.reports:
             tell_skipped([(skip.path, skip.reason) for skip in each.skipped])
         raise self._not_found(operation_id)
@@ -162,6 +161,15 @@ def config_path(given: Given) -> Path | None:
     if not path.is_file():
         raise CommandError(f"{path} is not there", "ops init makes an operations.toml")
     return path.absolute()
+
+
+def source_failure(report: SourceReport, said: str) -> Exception:
+    """The error for a source that is needed and could not be opened; who has to mend it decides on its exit code."""
+    message = f"{said}: {report.problem}"
+    if report.fault == "installation":
+        return ImportError(message)
+    hint = report.hint or "ops doctor checks every source"
+    return CommandError(message, hint, exit_code=USAGE if report.fault == "configuration" else TRANSPORT)
 
 
 def report_failures(given: Given, reports: Collection[SourceReport]) -> None:
