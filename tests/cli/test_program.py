@@ -154,6 +154,27 @@ def test_a_reader_that_has_enough_ends_the_program_without_a_word(project: Proje
         assert len(done.stdout.splitlines()) == 1
 
 
+def test_a_full_disk_is_one_line_and_exit_code_2(listed: Project) -> None:
+    for words in ("ls", "--help", "--version", "doctor", "call other.double value=1"):
+        done = subprocess.run(
+            ["bash", "-c", f"{OPS} {words} > /dev/full"],
+            capture_output=True,
+            text=True,
+            cwd=listed.folder,
+            env=listed.environment,
+            timeout=60,
+            check=False,
+        )
+        assert (words, done.returncode, done.stderr) == (words, 2, "error: No space left on device\n")
+
+
+def test_help_is_a_command_with_options_too(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    assert project.run("help", "--json").data == project.run("--help", "--json").data
+    assert project.run("help", "--json", "ls").data == project.run("ls", "--help", "--json").data
+    assert project.run("help", "ls", "--json").data["name"] == "ls"
+
+
 def test_closed_standard_streams_are_no_reason_to_crash(project: Project) -> None:
     for closed in (">&-", "2>&-", "<&-", "<&- >&- 2>&-"):
         command = f"{OPS} call shop.quote item=tea {closed}; {OPS} ls {closed}; {OPS} --help {closed}"

@@ -135,6 +135,9 @@ def test_a_dead_server_is_reported_and_the_others_work(mixed: Project) -> None:
     assert mixed.run("call", "text.count", "text=one two").data == {"words": 2}
     assert mixed.run("call", "items.get_item", "id=7", "expand=true").data == {"id": 7, "expand": "true"}
     assert mixed.run("call", "shop.quote", "item=tea").code == 0
+    needed = mixed.run("call", "dead.anything")
+    assert needed.code == 6
+    assert needed.err.count("the source dead could not be opened") == 1
     doctor = mixed.run("doctor")
     assert doctor.code == 6
     assert "✓ source text" in doctor.out
@@ -316,6 +319,19 @@ def test_sources_are_added_checked_and_listed(tmp_path: Path, api: str) -> None:
     spaced = project.run("add", "py", "my own", "code")
     assert "Next: ops ls --source 'my own'" in spaced.out
     assert project.run("add", "mcp", "nothing").code == 2
+
+
+def test_a_dead_source_is_told_once_and_alone_where_its_namespace_is_called(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(
+        "operations.toml",
+        '[sources.foo]\ncommand = "no-such-program-anywhere"\n[sources.own]\npython = "./code"\n',
+    )
+    project.write("code/own.py", "open('opened', 'w').close()\n")
+    done = project.run("call", "foo.x")
+    assert done.code == 6
+    assert len([line for line in done.err.splitlines() if "foo" in line]) == 1
+    assert not (tmp_path / "opened").exists()
 
 
 def test_doctor_looks_where_the_document_says_the_api_is(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from operations.config import (
     load_config,
     store_catalogue,
 )
+from operations.config.clients import namespace_for
 from operations.config.redaction import redact
 from operations.config.settings import TransportSettings
 from operations.errors import CallError, ErrorCode
@@ -56,21 +57,25 @@ class Session:
         operation = self.registry.get_operation(operation_id)
         if operation is not None:
             return operation
-        report = self._failed_source_of(operation_id)
+        report = self.failed_source_of(operation_id)
         if report is not None:
             raise source_failure(report, f"the source {report.name} could not be opened")
         for each in self.reports:
             tell_skipped([(skip.path, skip.reason) for skip in each.skipped])
         raise self._not_found(operation_id)
 
-    def _failed_source_of(self, operation_id: str) -> SourceReport | None:
+    def report_failures(self, given: Given, wanted: str | None) -> None:
+        """Say which sources could not be opened, but the one whose operation is wanted: `find` says that."""
+        needed = None if wanted is None else self.failed_source_of(wanted)
+        report_failures(given, [report for report in self.reports if report is not needed])
+
+    def failed_source_of(self, operation_id: str) -> SourceReport | None:
         """The source that an operation would come from, by its namespace, had it been opened."""
-        for report in self.reports:
-            if report.state == "failed" and self.config is not None:
-                namespace = self.config.sources[report.name].settings.namespace or report.name
-                if operation_id.startswith(f"{namespace}."):
-                    return report
-        return None
+        if self.config is None:
+            return None
+        failed = (report for report in self.reports if report.state == "failed")
+        sources = self.config.sources
+        return next((each for each in failed if operation_id.startswith(f"{namespace_for(sources[each.name])}.")), None)
 
     def require_dry_run(self, operation: Operation[Any]) -> None:
         """Raise for an operation whose source cannot say what it would send."""
@@ -109,13 +114,14 @@ async def open_session(given: Given, wanted: str | None = None) -> AsyncIterator
         if config is not None and given.url is None:
             workspace = await _open(stack, config, wanted, line)
             registry, reports = workspace.registry, workspace.reports
-            report_failures(given, reports)
         if given.url is not None:
             line.text = f"connecting to {shown_url(transport_at(given.url, config))}"
             await _import_remote(stack, given, config, registry, wanted)
         line.clear()
         line.is_on = False
-        yield Session(registry, config, reports, is_remote=given.url is not None)
+        session = Session(registry, config, reports, is_remote=given.url is not None)
+        session.report_failures(given, wanted)
+        yield session
 
 
 async def refresh_catalogue(config: Config, only: Collection[str] | None, line: StatusLine) -> Workspace:
@@ -182,7 +188,7 @@ def report_failures(given: Given, reports: Collection[SourceReport]) -> None:
 
 async def _open(stack: AsyncExitStack, config: Config, wanted: str | None, line: StatusLine) -> Workspace:
     catalogue = load_catalogue(config.path) if wanted is not None else None
-    only = None if catalogue is None or wanted is None else _sources_of(wanted, catalogue)
+    only = None if wanted is None else _sources_of(wanted, catalogue, config)
     inner = await stack.enter_async_context(AsyncExitStack())
     workspace = await inner.enter_async_context(open_sources(config, only, line))
     if only is not None and wanted not in workspace.registry and not _failed(workspace, only):
@@ -190,7 +196,7 @@ async def _open(stack: AsyncExitStack, config: Config, wanted: str | None, line:
         await inner.aclose()
         only = None
         workspace = await inner.enter_async_context(open_sources(config, None, line))
-    if catalogue is None or only is None or not set(only).isdisjoint(catalogue.stale):
+    if only is None or (catalogue is not None and not set(only).isdisjoint(catalogue.stale)):
         # Writing it reads every description of the source: not for a call that found all as it was.
         store_catalogue(workspace)
     if only is not None and catalogue is not None:
@@ -204,9 +210,15 @@ def _failed(workspace: Workspace, only: Collection[str]) -> bool:
     return any(report.state == "failed" and report.name in only for report in workspace.reports)
 
 
-def _sources_of(wanted: str, catalogue: Catalogue) -> list[str] | None:
-    source = catalogue.source_of(wanted)
-    return None if source is None else [source]
+def _sources_of(wanted: str, catalogue: Catalogue | None, config: Config) -> list[str] | None:
+    """The source of an operation: the one it had, or whose namespace it is in; None where it may be any."""
+    known = None if catalogue is None else catalogue.source_of(wanted)
+    if known is not None:
+        return [known]
+    # Functions bring namespaces of their own: only servers and APIs are told by theirs.
+    found = [name for name, source in config.sources.items() if source.kind in ("mcp", "openapi")]
+    found = [name for name in found if wanted.startswith(f"{namespace_for(config.sources[name])}.")]
+    return found if len(found) == 1 else None
 
 
 async def _import_remote(
