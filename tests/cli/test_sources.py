@@ -279,7 +279,8 @@ def test_init_makes_an_operation_that_can_be_called(tmp_path: Path) -> None:
     assert done.code == 0
     assert "ops call hello.greet name=Ada" in done.out
     assert project.run("call", "hello.greet", "name=Ada").data == {"greeting": "Hello, Ada!"}
-    assert project.run("init").code == 2
+    again = project.run("init")
+    assert (again.code, "hint: ops add adds a source to it" in again.err) == (2, True)
     assert project.run("init", "elsewhere").code == 0
     assert project.run("-c", "elsewhere", "call", "hello.greet", "name=Bob", "shout=yes").data == {
         "greeting": "HELLO, BOB!"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, NamedTuple
 
@@ -109,7 +110,8 @@ def explain(error: BaseException) -> Failure:
         return Failure("NOT_INSTALLED", str(error), USAGE, hint)
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
-        return Failure("SYSTEM_ERROR", f"{place}{error.strerror or error}", USAGE)
+        hint = f"relative paths begin at {os.getcwd()}" if isinstance(error, FileNotFoundError) and place else ""
+        return Failure("SYSTEM_ERROR", f"{place}{error.strerror or error}", USAGE, hint)
     message = f"unexpected {type(error).__name__}: {error}"
     return Failure("UNEXPECTED_ERROR", message, OPERATION, "run it again with --debug and report what it prints")
 
@@ -137,6 +139,8 @@ def hint_for(error: CallError) -> str:
     if error.code == ErrorCode.VALIDATION_ERROR and error.message.startswith("invalid input for "):
         operation_id = error.message.partition("\n")[0].removeprefix("invalid input for ")
         return f"ops show {operation_id} tells what it takes"
+    if error.code == ErrorCode.EXECUTION_ERROR and error.__cause__ is not None:
+        return "--debug shows where it was raised"
     if error.code == ErrorCode.OPERATION_NOT_FOUND and "did you mean" in error.message:
         return ""
     return _HINTS.get(error.code, "")

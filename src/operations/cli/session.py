@@ -38,7 +38,11 @@ _REMOTE_WITHIN = 5.0
 _OFFERS_WITHIN = 3.0
 """Workers answer at once when they are asked; one that was cut off says within two seconds that it is back."""
 _ALL_WITHIN = 0.5
-NO_CONFIG = "there is no operations.toml here or in a folder above"
+
+
+def no_config(where: str = "here") -> str:
+    """That there is no configuration."""
+    return f"there is no operations.toml {where} or in a folder above"
 
 
 class Session:
@@ -144,7 +148,11 @@ def require_configuration(given: Given) -> Config:
 
 def read_configuration(path: Path) -> Config:
     """The configuration in a file; what it holds of secrets is hidden in all that is told from here on."""
-    config = load_config(path)
+    try:
+        config = load_config(path)
+    except CallError as error:
+        hint = "mend the file; ops config schema > operations.schema.json is for an editor"
+        raise CallError(error.code, error.message, {**(error.details or {}), "hint": hint}) from None
     hide_with(lambda text: redact(text, config))
     return config
 
@@ -153,7 +161,8 @@ def require_config_path(given: Given) -> Path:
     """The configuration file that is named, or the nearest one; there must be one."""
     path = config_path(given)
     if path is None:
-        raise CommandError(NO_CONFIG, "ops init makes one; --config names another")
+        where = "here" if given.config is None else f"in {given.config}"
+        raise CommandError(no_config(where), "ops init makes one; --config names another")
     return path
 
 

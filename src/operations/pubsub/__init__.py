@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -34,6 +35,13 @@ def untrusted(where: str, error: ssl.SSLCertVerificationError) -> CallError:
     reason = f"no connection to {where}: its certificate is not trusted ({error.verify_message})"
     advice = "an authority of your own is trusted with tls=ssl.create_default_context(cafile=…)"
     return CallError(ErrorCode.UNAVAILABLE, f"{reason}; {advice}", {"executed": "no", "reason": UNTRUSTED})
+
+
+def reason_of(error: Exception) -> str:
+    """Why a connection failed, as people say it: without the number and the address that asyncio puts there."""
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__
 
 
 Stop = Callable[[], None]

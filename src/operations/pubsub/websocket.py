@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import require_extra, untrusted
+from operations.pubsub import reason_of, require_extra, untrusted
 from operations.pubsub.framing import batches, split
 
 try:
@@ -257,7 +257,7 @@ async def connect(
     except ssl.SSLCertVerificationError as error:
         raise untrusted(_shown(url), error) from error
     except (TimeoutError, OSError, picows.WSError) as error:
-        reason = f"no connection to {_shown(url)}: {str(error) or type(error).__name__}"
+        reason = f"no connection to {_shown(url)}: {reason_of(error)}"
         raise CallError(ErrorCode.UNAVAILABLE, reason, {"executed": "no"}) from error
     if not connection.is_open:
         # picows says nothing of a connection that is cut while its upgrade is on its way.

@@ -94,7 +94,7 @@ def _target(given: Given) -> Path:
     from operations.cli.session import config_path
     from operations.config import initialise
 
-    return config_path(given) or initialise(Path.cwd())
+    return config_path(given) or initialise(Path(given.config or "."))
 
 
 def _place(name: str, given: Given) -> str:

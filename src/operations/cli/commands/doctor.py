@@ -17,7 +17,7 @@ from operations.cli.arguments import Command, Given
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, TRANSPORT, USAGE, conclude
 from operations.cli.output import counted, duration, write_json
-from operations.cli.session import NO_CONFIG, config_path, read_configuration, refresh_catalogue
+from operations.cli.session import config_path, no_config, read_configuration, refresh_catalogue
 from operations.cli.status import spinning
 from operations.cli.terminal import paint, printable, write_text
 from operations.config import Config, SourceReport, Workspace, load_catalogue
@@ -58,7 +58,7 @@ async def _look(given: Given) -> int:
     try:
         path = config_path(given)
         if path is None:
-            findings.append(Finding("bad", "configuration", NO_CONFIG, "ops init makes one"))
+            findings.append(Finding("bad", "configuration", no_config(), "ops init makes one"))
             code = USAGE
         else:
             config = read_configuration(path)
