@@ -300,7 +300,7 @@ class HTTPService:
                 )
             self._exchange = Exchange(client, self.config)
             schemes = security_schemes(self._documents)
-            self._authenticator = Authenticator(self.config.auth, schemes, client, (self.base_url or ""))
+            self._authenticator = Authenticator(self.config.auth, schemes, client, self.base_url or "")
         return self._exchange
 
     def _parser(self, before: SSEParser | None = None) -> SSEParser:
