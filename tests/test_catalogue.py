@@ -11,6 +11,7 @@ from operations import (
     OperationSpec,
     OperationType,
 )
+from operations.catalogue import unknown_operation
 from operations.testing import stub_operation
 
 
@@ -115,6 +116,15 @@ def test_listing_filters_by_namespace_type_and_tag() -> None:
     assert [found.id for found in registry.list(namespace="shop")] == everything[:3]
     assert [found.id for found in registry.list(type="mutation")] == ["shop.buy"]
     assert [found.id for found in registry.list(tag="x", type="query")] == ["shop.sell"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest"),
+    [("T.ECHO", ["t.echo"]), ("t", ["t.echo", "t.other"]), ("t.echo", []), ("x.echo", ["t.echo"]), ("zzz", [])],
+)
+def test_what_is_near_to_an_id(asked: str, nearest: list[str]) -> None:
+    known = ["t.echo"] if asked == "t.echo" else ["t.echo", "t.other"]
+    assert unknown_operation(asked, known).details["nearest"] == nearest
 
 
 async def test_an_unknown_id_names_the_nearest() -> None:

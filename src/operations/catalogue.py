@@ -137,11 +137,14 @@ def _already(operation_id: str, message: str | None = None) -> CallError:
 
 
 def unknown_operation(operation_id: str, known: Iterable[str]) -> CallError:
-    """The error for an id that is none of the known ones; it names the nearest."""
+    """The error for an id that is none of the known ones; it names the nearest, which it never is itself."""
     from difflib import get_close_matches  # only worth its import when something went wrong
 
-    candidates = sorted(known, key=lambda each: abs(len(each) - len(operation_id)))[:_MOST_COMPARED]
-    nearest = get_close_matches(operation_id, candidates, n=3, cutoff=0.6)
+    others = (each for each in known if each != operation_id)
+    candidates = sorted(others, key=lambda each: abs(len(each) - len(operation_id)))[:_MOST_COMPARED]
+    below = [each for each in candidates if each.startswith(f"{operation_id}.")][:3]
+    folded = {each.lower(): each for each in candidates}
+    nearest = below or [folded[each] for each in get_close_matches(operation_id.lower(), folded, n=3, cutoff=0.6)]
     if not nearest:
         nearest = [each for each in candidates if each.rpartition(".")[2] == operation_id.rpartition(".")[2]][:3]
     hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""

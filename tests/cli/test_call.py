@@ -207,6 +207,35 @@ def test_a_thread_that_goes_on_holds_up_neither_deadline_nor_ctrl_c(project: Pro
     assert short.data == "done"
 
 
+def test_a_text_that_is_not_unicode_is_told_or_escaped_but_never_unexpected(project: Project) -> None:
+    project.write(
+        "other/odd.py", "from operations import operation\n@operation\ndef text() -> str: return 'a\\ud800'\n"
+    )
+    for words, message in (([], "cannot be written as JSON"), (["--raw"], "cannot be written as text")):
+        done = project.run("call", "odd.text", *words)
+        assert (done.code, message in done.err) == (5, True)
+    with project.terminal("call", "odd.text") as terminal:
+        assert terminal.end() == 0
+        assert "a\\ud800" in terminal.shown
+
+
+def test_json_keeps_the_quotes_that_raw_takes_off(project: Project) -> None:
+    assert project.run("call", "shop.text", "text=a", "--raw").out == "a\n"
+    assert project.run("call", "shop.text", "text=a", "--raw", "--json").out == '"a"\n'
+
+
+def test_a_note_is_not_written_into_the_status_line(project: Project) -> None:
+    project.write(
+        "other/noisy.py",
+        "import asyncio, logging\nfrom operations import operation\n@operation\nasync def warn() -> int:\n"
+        "    await asyncio.sleep(1)\n    logging.getLogger('operations').warning('all is well')\n"
+        "    await asyncio.sleep(0.3)\n    return 1\n",
+    )
+    with project.terminal("call", "noisy.warn", "--no-color") as terminal:
+        assert terminal.end() == 0
+        assert "calling noisy.warn\r\x1b[Knote: all is well\r\n" in terminal.raw
+
+
 def test_a_result_that_json_cannot_carry_is_the_operations_failure(project: Project) -> None:
     project.write("other/late.py", BLOCKING)
     done = project.run("call", "late.nan")

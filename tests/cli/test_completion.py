@@ -31,6 +31,7 @@ def offered(project: Project, line: str) -> list[str]:
         ("ops add ", ["mcp", "openapi", "py"]),
         ("ops completion z", ["zsh"]),
         ("ops ls --ty", ["--type"]),
+        ("ops sub shop.", ["shop.ticks"]),
         ("ops ls --type q", ["query"]),
         ("ops call shop.q", ["shop.quote"]),
         ("ops call --timeout 5 shop.q", ["shop.quote"]),

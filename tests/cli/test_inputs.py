@@ -99,6 +99,7 @@ def test_files_and_stdin_are_read(tmp_path: Path) -> None:
     assert read_input([f"address:=@{tmp_path}/input.json"], SCHEMA) == {"address": {"item": "tea"}}
     assert read_input(["-"], SCHEMA, b'{"count": 3}') == {"count": 3}
     assert read_input(["@-"], True, b"[1]") == [1]
+    assert read_input(["-"], True, b"\xef\xbb\xbf[1]") == [1]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,10 @@ def test_files_and_stdin_are_read(tmp_path: Path) -> None:
         (["photo@no-such-file"], "no-such-file: no such file or directory"),
         (["tags[3]=x"], "item 3 of a list that has 0 so far"),
         (["[1]", "item=a"], "cannot be put into an input that is no object"),
+        (["address.city=Rome", "address:={}"], "address is given as a whole and in parts"),
+        (["lines[0].item=a", "lines[0]:={}"], "lines[0] is given as a whole and in parts"),
+        (["@"], "the name of a file is missing after @"),
+        (["photo@"], "the name of a file is missing after @"),
         (["{}", "-"], "the whole input is given twice"),
         (["tags=a", "tags.b=c"], "has a value already that is no object"),
         ([".=3"], "is no key"),

@@ -38,7 +38,7 @@ class Case(NamedTuple):
 CASES = {
     "init": Case(["init", "new"], ["init", "api.json"], 2),
     "add mcp": Case(["add", "mcp", "m", "--no-check", "--", "nothing"], ["add", "mcp", "m", "--", "./nothing-here"], 6),
-    "add openapi": Case(["add", "openapi", "o", "./api.json"], ["add", "openapi", "o", "./nothing.json"], 6),
+    "add openapi": Case(["add", "openapi", "o", "./api.json"], ["add", "openapi", "o", "./nothing.json"], 2),
     "add py": Case(["add", "py", "p", "./extra"], ["add", "py", "shop", "./extra"], 2),
     "doctor": Case(["doctor"], ["doctor", "-c", "dead/operations.toml"], 6),
     "ls": Case(["ls"], ["ls", "nothing.like.it"], 3),

@@ -86,6 +86,18 @@ def test_listing_opens_nothing_once_it_is_cached_and_notices_changes(project: Pr
     assert len(mark.read_text()) > len(imports)
 
 
+@pytest.mark.parametrize("name", ["later", "./later"])
+def test_a_source_that_failed_is_tried_again_once_its_folder_is_there(name: str, project: Project) -> None:
+    project.write("operations.toml", f'[sources.later]\npython = "{name}"\n[sources.doc]\nopenapi = "./doc.json"\n')
+    assert "there is no folder" in project.run("ls").err
+    assert "doc.json cannot be read" in project.run("ls").err
+    project.write("later/code.py", "from operations import operation\n@operation\ndef one() -> int: return 1\n")
+    project.write("doc.json", '{"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": {}}')
+    done = project.run("search", "one", "--json")
+    assert [entry["id"] for entry in done.data] == ["code.one"]
+    assert done.err == ""
+
+
 def test_words_find_operations_the_likeliest_first(project: Project) -> None:
     found = project.run("search", "send", "item").out.splitlines()
     assert found[0].startswith("shop.send\t")

@@ -28,6 +28,11 @@ def test_results_are_in_the_order_of_the_lines_with_failures_in_their_place(proj
     assert "first failure: line 2: malformed JSON" in done.err
 
 
+def test_bytes_are_a_line_of_json_each(project: Project) -> None:
+    done = project.run("map", "shop.photo", stdin="{}\n{}\n")
+    assert done.lines == [{"$bytes": "iVBORwD/"}] * 2
+
+
 def test_failures_may_go_to_a_file_of_their_own(project: Project) -> None:
     project.write("items.ndjson", MIXED)
     done = project.run("map", "shop.quote", "-i", "items.ndjson", "--errors", "failed.ndjson", "-j", "2")

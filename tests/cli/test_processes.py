@@ -86,6 +86,36 @@ def test_a_hub_that_loses_its_terminal_stops_as_it_should(tmp_path: Path) -> Non
         assert terminal.process.wait(30) == 0
 
 
+def test_a_signal_that_comes_twice_is_no_failure(hub: tuple[subprocess.Popen[bytes], str], project: Project) -> None:
+    _, url = hub
+    with (
+        running(project, "spoke", "--url", url, said="offering") as (spoke, _),
+        running(project, "hub", "--port", "0", said="the hub is at") as (other, _),
+    ):
+        for each in (spoke, other):
+            for _ in range(3):
+                each.send_signal(signal.SIGTERM)
+            assert each.wait(30) == 0
+            assert each.stderr is not None
+            assert b"Traceback" not in each.stderr.read()
+
+
+def test_a_second_signal_ends_what_still_runs_at_once(
+    hub: tuple[subprocess.Popen[bytes], str], project: Project
+) -> None:
+    _, url = hub
+    with running(project, "spoke", "--url", url, said="offering") as (spoke, _):
+        call = project.start("call", "shop.slow", "seconds=60", "--url", url, env=TOKEN)
+        while spoke.poll() is None:
+            spoke.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                spoke.wait(1.1)
+        assert spoke.returncode == 0
+        assert spoke.stderr is not None
+        assert b"Traceback" not in spoke.stderr.read()
+        call.communicate(timeout=30)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_the_end_of_a_remote_stream_is_told_to_the_other_side(
     number: signal.Signals, code: int, hub: tuple[subprocess.Popen[bytes], str], project: Project, tmp_path: Path
@@ -136,7 +166,11 @@ def test_nobody_there_is_a_transport_failure(project: Project) -> None:
     [
         (["spoke"], "where to? no transport is named"),
         (["spoke", "--url", "main"], "'main' is no transport of the configuration"),
-        (["call", "a.b", "--url", "ftp://x"], "'ftp://x' is no address of a transport"),
+        (["call", "a.b", "--url", "ftp://x"], "'ftp://x' is no address: 'ftp' is not a transport's scheme"),
+        (["call", "shop.quote", "--url", "ws://h:99999"], "'ws://h:99999' is no address: the port 99999"),
+        (["worker", "--url", "redis://[::1"], "'redis://[::1' is no address: the bracket"),
+        (["worker", "--url", "nats://"], "'nats://' is no address: it names no host"),
+        (["spoke", "--url", "ws://"], "'ws://' is no address: it names no host"),
         (["worker", "--url", "redis://127.0.0.1:9"], "pip install 'operations[redis]'"),
         (["worker", "--url", "nats://127.0.0.1:9"], "pip install 'operations[nats]'"),
         (["hub"], "the hub knows no tokens"),
@@ -172,6 +206,40 @@ def test_a_hub_knows_the_tokens_of_its_configuration(tmp_path: Path, project: Pr
         with running(project, "spoke", "--url", url, said="offering"):
             done = project.run("call", "shop.quote", "item=tea", "--url", url, env={"OPERATIONS_TOKEN": "ada"})
             assert done.data["item"] == "tea"
+
+
+def test_a_caller_without_the_scope_is_told_by_the_hub(tmp_path: Path) -> None:
+    hub = Project(tmp_path / "hub")
+    hub.write(
+        "operations.toml",
+        '[hub]\nport = 0\n[[hub.tokens]]\ntoken = "worker"\nidentity = "worker"\nnamespaces = ["t"]\n'
+        '[[hub.tokens]]\ntoken = "ada"\nidentity = "ada"\n[sources.t]\npython = "./code"\n',
+    )
+    hub.write(
+        "code/t.py",
+        "from operations import AccessControl, operation\n"
+        '@operation(access_control=AccessControl(required_scopes=("t:write",)))\n'
+        "async def denied(text: str) -> str: return text\n"
+        '@operation(access_control=AccessControl(required_scopes=("t:write",)))\n'
+        "async def ticks():\n    yield 1\n",
+    )
+    assert hub.run("ls").code == 0
+    ada = {"OPERATIONS_TOKEN": "ada"}
+    with running(hub, "hub", said="the hub is at") as (_, line):
+        url = line.split()[5].rstrip(";")
+        hub.write("token", "worker")
+        with running(hub, "spoke", "--url", url, "--token-file", "token", said="offering 2 operations"):
+            denied = hub.run("call", "t.denied", "text=x", "--url", url, env=ada)
+            assert denied.code == 4
+            assert "error: 'ada' may not call t.denied: missing scope t:write" in denied.err
+            assert hub.run("sub", "t.ticks", "--url", url, env=ada).code == 4
+            missing = hub.run("call", "t.nothing", "--url", url, env=ada)
+            assert missing.code in (3, 6)
+            assert "did you mean" not in missing.err
+            refused = hub.run("call", "t.denied", "--url", url, env={"OPERATIONS_TOKEN": "nobody"})
+            assert refused.code == 4
+            assert "source" not in refused.err
+            assert "OPERATIONS_TOKEN" in refused.err
 
 
 def test_credentials_in_an_address_are_not_shown(project: Project) -> None:

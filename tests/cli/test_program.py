@@ -73,6 +73,7 @@ def test_both_names_and_the_module_run_the_same_program(tmp_path: Path) -> None:
         (["ls"], "error: there is no operations.toml here or in a folder above"),
         (["call", "a.b"], "error: there is no operations.toml here or in a folder above"),
         (["-c", "nowhere.toml", "ls"], "error: nowhere.toml is not there"),
+        (["-c", "/", "ls"], "error: there is no operations.toml in / or in a folder above"),
     ],
 )
 def test_a_mistake_is_one_line_with_a_hint_and_exit_code_2(words: list[str], message: str, tmp_path: Path) -> None:
@@ -112,7 +113,9 @@ def test_nothing_but_results_reaches_stdout_whatever_modules_write_there(words: 
 
 def test_debug_shows_the_traceback(project: Project) -> None:
     assert "Traceback" in project.run("call", "shop.crash", "--debug").err
-    assert "Traceback" not in project.run("call", "shop.crash").err
+    done = project.run("call", "shop.crash")
+    assert "Traceback" not in done.err
+    assert "hint: --debug shows where it was raised" in done.err
 
 
 @pytest.mark.parametrize(
@@ -131,6 +134,7 @@ def test_a_bad_configuration_names_the_place(text: str, message: str, tmp_path: 
         done = project.run(*words)
         assert done.code == 2, words
         assert message in done.err
+        assert "hint: mend the file" in done.err
         assert "Traceback" not in done.err
     doctor = project.run("doctor")
     assert doctor.code == 2
@@ -152,6 +156,27 @@ def test_a_reader_that_has_enough_ends_the_program_without_a_word(project: Proje
         assert done.returncode == 0, words
         assert done.stderr == ""
         assert len(done.stdout.splitlines()) == 1
+
+
+def test_a_full_disk_is_one_line_and_exit_code_2(listed: Project) -> None:
+    for words in ("ls", "--help", "--version", "doctor", "call other.double value=1"):
+        done = subprocess.run(
+            ["bash", "-c", f"{OPS} {words} > /dev/full"],
+            capture_output=True,
+            text=True,
+            cwd=listed.folder,
+            env=listed.environment,
+            timeout=60,
+            check=False,
+        )
+        assert (words, done.returncode, done.stderr) == (words, 2, "error: No space left on device\n")
+
+
+def test_help_is_a_command_with_options_too(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    assert project.run("help", "--json").data == project.run("--help", "--json").data
+    assert project.run("help", "--json", "ls").data == project.run("ls", "--help", "--json").data
+    assert project.run("help", "ls", "--json").data["name"] == "ls"
 
 
 def test_closed_standard_streams_are_no_reason_to_crash(project: Project) -> None:

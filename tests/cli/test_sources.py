@@ -135,6 +135,9 @@ def test_a_dead_server_is_reported_and_the_others_work(mixed: Project) -> None:
     assert mixed.run("call", "text.count", "text=one two").data == {"words": 2}
     assert mixed.run("call", "items.get_item", "id=7", "expand=true").data == {"id": 7, "expand": "true"}
     assert mixed.run("call", "shop.quote", "item=tea").code == 0
+    needed = mixed.run("call", "dead.anything")
+    assert needed.code == 6
+    assert needed.err.count("the source dead could not be opened") == 1
     doctor = mixed.run("doctor")
     assert doctor.code == 6
     assert "✓ source text" in doctor.out
@@ -254,8 +257,10 @@ def test_a_missing_extra_is_named_and_harms_no_other_source(
     names = f"{module},httpx2"
     assert mixed.run(names, "call", "shop.quote", "item=tea", program=blocked, env=own).code == 0
     done = mixed.run(names, "call", operation, "text=a" if extra == "mcp" else "{}", program=blocked, env=own)
-    assert done.code in (2, 6)
+    assert done.code == 2
     assert f"operations[{extra}]" in done.err
+    told = mixed.run(names, "call", operation, "{}", "--json", program=blocked, env=own)
+    assert json.loads(told.err.splitlines()[-1])["code"] == "NOT_INSTALLED"
     doctor = mixed.run(names, "doctor", program=blocked, env=own)
     assert f"pip install 'operations[{extra}]'" in doctor.out
 
@@ -274,7 +279,8 @@ def test_init_makes_an_operation_that_can_be_called(tmp_path: Path) -> None:
     assert done.code == 0
     assert "ops call hello.greet name=Ada" in done.out
     assert project.run("call", "hello.greet", "name=Ada").data == {"greeting": "Hello, Ada!"}
-    assert project.run("init").code == 2
+    again = project.run("init")
+    assert (again.code, "hint: ops add adds a source to it" in again.err) == (2, True)
     assert project.run("init", "elsewhere").code == 0
     assert project.run("-c", "elsewhere", "call", "hello.greet", "name=Bob", "shout=yes").data == {
         "greeting": "HELLO, BOB!"
@@ -306,8 +312,36 @@ def test_sources_are_added_checked_and_listed(tmp_path: Path, api: str) -> None:
     assert project.run("add", "py", "own", "code").code == 2
     dead = project.run("add", "mcp", "dead", "--", "no-such-program-anywhere")
     assert dead.code == 6
-    assert "cannot be opened" in dead.out
+    assert "error: dead was added to" in dead.err
+    assert "cannot be opened" in dead.err
+    assert dead.out == ""
+    missing = project.run("add", "openapi", "absent", "absent.json")
+    assert (missing.code, "cannot be read" in missing.err) == (2, True)
+    spaced = project.run("add", "py", "my own", "code")
+    assert "Next: ops ls --source 'my own'" in spaced.out
     assert project.run("add", "mcp", "nothing").code == 2
+
+
+def test_a_dead_source_is_told_once_and_alone_where_its_namespace_is_called(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write(
+        "operations.toml",
+        '[sources.foo]\ncommand = "no-such-program-anywhere"\n[sources.own]\npython = "./code"\n',
+    )
+    project.write("code/own.py", "open('opened', 'w').close()\n")
+    done = project.run("call", "foo.x")
+    assert done.code == 6
+    assert len([line for line in done.err.splitlines() if "foo" in line]) == 1
+    assert not (tmp_path / "opened").exists()
+
+
+def test_doctor_looks_where_the_document_says_the_api_is(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write("api.json", json.dumps({**document(), "servers": [{"url": "http://127.0.0.1:9/v1"}]}))
+    project.write("operations.toml", '[sources.items]\nopenapi = "./api.json"\n')
+    done = project.run("doctor", env=dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), ""))
+    assert done.code == 6
+    assert "http://127.0.0.1:9/v1 cannot be reached" in done.out
 
 
 def test_scan_tells_what_is_there_and_what_was_skipped(project: Project) -> None:

@@ -170,7 +170,8 @@ def test_the_table_of_a_project_file(tmp_path: Path) -> None:
         ("[sources.a]\nopenapi='x'\n[sources.a.retry]\ntries = 3", "4: sources.a.retry.tries: the key is not known"),
         ("[access]\n'a.*' = 'x'", "2: access.a.*: expected array, got str"),
         ("[access]\n'a.*' = { scope = [] }", "2: access.a.*.scope: the key is not known; did you mean scopes?"),
-        ("[transports.a]\nurl = 'http://x'", "2: transports.a.url: a url that begins with memory:"),
+        ("[transports.a]\nurl = 'http://x'", "2: transports.a.url: 'http://x' is no address: 'http' is not"),
+        ("[transports.a]\nurl = 'ws://x:99999'", "2: transports.a.url: 'ws://x:99999' is no address: the port 99999"),
         ("[hub]\nport = 70000", "2: hub.port: expected int <= 65535"),
         ("[[hub.tokens]]\ntoken='a'\nidentity='a'\n[[hub.tokens]]\nidentity='b'", "4: hub.tokens[1]: token is missing"),
         (

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from operations import CallError, ErrorCode
 from operations.pubsub import connect
+from operations.pubsub.addresses import places
 from operations.pubsub.memory import MemoryTransport
 from tests.waiting import until
 
@@ -23,8 +25,57 @@ async def test_memory_buses_are_shared_by_name() -> None:
     assert got == [b"heard"]
 
 
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("ws://127.0.0.1:99999", "the port 99999 is not one of 1 to 65535"),
+        ("ws://127.0.0.1:0/", "the port 0 is not one"),
+        ("ws://127.0.0.1:http/", "the port 'http' is no number"),
+        ("ws://", "it names no host: ws://host:port"),
+        ("ws:", "ws://host:port is wanted"),
+        ("wss://:443/", "it names no host"),
+        ("ws://a b/", "no name of one"),
+        ("ws://a..b/", "no name of one"),
+        (f"ws://{'a' * 64}.example/", "no name of one"),
+        ("nats://", "it names no host: nats://host:port"),
+        ("nats://a:1,b:2x", "the port '2x' is no number"),
+        ("nats://127.0.0.1:-1", "the port '-1' is no number"),
+        ("tls://[::1", "is not closed"),
+        ("redis://[::1", "is not closed"),
+        ("redis://[nonsense]:6379", "no IPv6 address"),
+        ("redis://::1", "stands in brackets"),
+        ("redis://h:70000/0", "the port 70000 is not"),
+        ("redis+cluster://a:1,b:99999", "the port 99999 is not"),
+        ("redis://:s3cret:x@h:s3cret", "its port is no number"),
+        ("unix://", "it names no socket"),
+    ],
+)
+def test_what_is_no_address_is_told_before_anything_is_dialled(url: str, says: str) -> None:
+    with pytest.raises(CallError) as caught:
+        connect(url)
+    assert caught.value.code is ErrorCode.VALIDATION_ERROR
+    assert says in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("ws://hub.example/path?a=b@c:d", [("hub.example", 80)]),
+        ("wss://[::1]:8700", [("::1", 8700)]),
+        ("nats://ada:s3:cret@a,nats://b:2,c", [("a", 4222), ("b", 2), ("c", 4222)]),
+        ("redis://:a,b/c@h/1", [("h", 6379)]),
+        ("redis://", [("127.0.0.1", 6379)]),
+        ("redis+sentinel://a,b:1/service", [("a", 26379), ("b", 1)]),
+        ("unix:///tmp/redis.sock", []),
+        ("memory:", []),
+    ],
+)
+def test_where_an_address_leads(url: str, found: list[tuple[str, int]]) -> None:
+    assert places(url) == found
+
+
 def test_an_unknown_scheme_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'amqp' is not a transport's scheme; known are memory, nats, redis"):
+    with pytest.raises(CallError, match="'amqp' is not a transport's scheme; known are memory, nats, redis"):
         connect("amqp://127.0.0.1")
 
 

@@ -69,12 +69,13 @@ def test_urls_are_read(url: str, nodes: list[tuple[str, int]], more: dict[str, A
         ("localhost:6379", "no Redis URL"),
         ("http://localhost", "the scheme 'http' is not known"),
         ("redis://h:port", "'port' is no number"),
+        ("redis://h/first", "the database 'first' is no number"),
         ("redis+sentinel://h", "names the service"),
         ("redis+cluster://h/3", "only the database 0"),
     ],
 )
 def test_urls_that_say_nothing_useful_are_refused(url: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(CallError, match=says):
         parse_address(url)
 
 

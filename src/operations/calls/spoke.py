@@ -19,6 +19,7 @@ from operations.calls.events import VERSION, Hello, HubHello, HubWelcome, Welcom
 from operations.calls.hub import keep_receiver
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import UNTRUSTED, Capabilities, Receive, Stop, Undelivered
+from operations.pubsub.addresses import places
 from operations.pubsub.watchers import Watchers
 from operations.pubsub.websocket import HEARTBEAT_SECONDS, MAX_PAYLOAD, Connection, connect
 
@@ -46,6 +47,7 @@ class Spoke:
         longest_delay: float = 5.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        places(url)  # what is no address is told now: it would be tried for ever
         self.url = url
         self.peer = os.urandom(16).hex()
         self.welcome: Welcome | None = None

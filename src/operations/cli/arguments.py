@@ -48,7 +48,7 @@ class Argument(NamedTuple):
     many: bool = False
     choices: Sequence[str] = ()
     completes: str = ""
-    """What completion offers for it: `operation`, `field`, `command`."""
+    """What completion offers for it: `operation`, `stream`, `namespace`, `field`, `file`."""
 
     @property
     def shown(self) -> str:

@@ -47,7 +47,7 @@ def _candidates(words: list[str]) -> Iterator[str]:
     *before, word = words
     command, placed, waiting = _place(before)
     if waiting is not None:
-        yield from _values(waiting.choices, waiting.completes, word, placed, before)
+        yield from _values(waiting, word, placed, before)
     elif command is None:
         yield from _begins(word, (option.name for option in COMMON) if word.startswith("-") else SUMMARIES)
     elif command.parts:
@@ -57,7 +57,7 @@ def _candidates(words: list[str]) -> Iterator[str]:
     else:
         argument = _argument(command, len(placed))
         if argument is not None:
-            yield from _values(argument.choices, argument.completes, word, placed, before)
+            yield from _values(argument, word, placed, before)
 
 
 def _place(words: Sequence[str]) -> tuple[Command | None, list[str], Option | None]:
@@ -88,18 +88,17 @@ def _argument(command: Command, count: int) -> Argument | None:
     return last if last is not None and last.many else None
 
 
-def _values(
-    choices: Sequence[str], completes: str, word: str, placed: list[str], before: Sequence[str]
-) -> Iterator[str]:
-    if choices:
-        yield from _begins(word, choices)
-    elif completes == "file":
+def _values(declared: Argument | Option, word: str, placed: list[str], before: Sequence[str]) -> Iterator[str]:
+    if declared.choices:
+        yield from _begins(word, declared.choices)
+    elif declared.completes == "file":
         yield FILES
-    elif completes in ("operation", "namespace"):
+    elif declared.completes in ("operation", "namespace", "stream"):
         catalogue = _catalogue(before)
-        ids = [entry.id for entry in catalogue.entries] if catalogue is not None else []
-        yield from _operations(word, ids)
-    elif completes == "field" and placed:
+        entries = catalogue.entries if catalogue is not None else ()
+        only = declared.completes == "stream"
+        yield from _operations(word, [each.id for each in entries if not only or each.type == "subscription"])
+    elif declared.completes == "field" and placed:
         yield from _fields(word, placed, _catalogue(before))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, NamedTuple
 
@@ -31,10 +32,12 @@ _NAMES = {
 """The code of a failure that is a command's own."""
 _HINTS: dict[str, str] = {
     ErrorCode.OPERATION_NOT_FOUND: "ops ls lists what there is, ops search finds by words",
-    ErrorCode.ACCESS_DENIED: "the token or the access rules do not allow it: see ops doctor",
+    ErrorCode.ACCESS_DENIED: "the token or the access rules do not allow it",
     ErrorCode.UNAVAILABLE: "ops doctor checks every source",
     ErrorCode.TIMEOUT: "give it longer with --timeout 60",
 }
+
+_HUB_HINT = "OPERATIONS_TOKEN or --token-file holds the token; the hub knows those under [hub] of its configuration"
 
 
 class Terminated(Exception):  # noqa: N818  # not an error: somebody asked for it
@@ -107,7 +110,8 @@ def explain(error: BaseException) -> Failure:
         return Failure("NOT_INSTALLED", str(error), USAGE, hint)
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
-        return Failure("SYSTEM_ERROR", f"{place}{error.strerror or error}", USAGE)
+        hint = f"relative paths begin at {os.getcwd()}" if isinstance(error, FileNotFoundError) and place else ""
+        return Failure("SYSTEM_ERROR", f"{place}{error.strerror or error}", USAGE, hint)
     message = f"unexpected {type(error).__name__}: {error}"
     return Failure("UNEXPECTED_ERROR", message, OPERATION, "run it again with --debug and report what it prints")
 
@@ -128,11 +132,15 @@ def hint_for(error: CallError) -> str:
     if isinstance(details, dict):
         if isinstance(details.get("hint"), str):
             return str(details["hint"])
+        if "hub" in details:
+            return _HUB_HINT if error.code == ErrorCode.ACCESS_DENIED else "is it a hub that listens there?"
         if details.get("statusCode", details.get("status")) in (401, 403):
             return "the API refused the credentials: see the auth of its source in operations.toml"
     if error.code == ErrorCode.VALIDATION_ERROR and error.message.startswith("invalid input for "):
         operation_id = error.message.partition("\n")[0].removeprefix("invalid input for ")
         return f"ops show {operation_id} tells what it takes"
+    if error.code == ErrorCode.EXECUTION_ERROR and error.__cause__ is not None:
+        return "--debug shows where it was raised"
     if error.code == ErrorCode.OPERATION_NOT_FOUND and "did you mean" in error.message:
         return ""
     return _HINTS.get(error.code, "")

@@ -16,6 +16,7 @@ _EXAMPLES = (
     ("ops call shop.quote item=tea count=4", "call one"),
     ("ops call shop.quote item=tea --envelope | jq .meta", "with all that its source said"),
 )
+VERSION = Option("--version", "the version, in place of a command", "-V")
 EXIT_CODES = {
     "0": "ok",
     "2": "usage or validation",
@@ -38,7 +39,7 @@ def overview() -> str:
     for group, commands in GROUPS.items():
         lines += ["", paint("bold", group), *_rows([(name, text) for name, text in commands.items()])]
     lines += ["", paint("bold", "For example"), *_rows(_EXAMPLES)]
-    lines += ["", paint("bold", "Options of every command"), *_options(COMMON)]
+    lines += ["", paint("bold", "Options of every command"), *_options((*COMMON, VERSION))]
     codes = " · ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     lines += ["", *_wrap(f"Exit codes: {codes}"), "", "ops COMMAND --help tells more, with examples."]
     return "\n".join(lines)
@@ -76,7 +77,7 @@ def as_data(command: Command | None) -> dict[str, Any]:
                 for group, commands in GROUPS.items()
                 for name, text in commands.items()
             ],
-            "options": list(map(_option_data, COMMON)),
+            "options": list(map(_option_data, (*COMMON, VERSION))),
             "exitCodes": EXIT_CODES,
         }
     return {

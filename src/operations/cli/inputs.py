@@ -19,6 +19,7 @@ _WORD = re.compile(r"^(?P<key>[^=@:]+(?::(?!=)[^=@:]*)*?)(?P<sign>:=@|=@|:=|=|@)
 _STEP = re.compile(r"\[(\d*)\]|([^.\[\]]+)")
 _APPEND = -1
 _STDIN = ("-", "@-")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 INPUT_FORMS = (
     ("item=tea", "a value, read as the type that the schema gives the field"),
@@ -174,22 +175,25 @@ def _put(target: dict[str, Any], place: Place, value: Any, key: str, said: set[t
 
     What a whole input has at the place is replaced; `said` holds the places that words have set before.
     """
+    steps = tuple(place)
+    parted = _APPEND not in place and any(len(other) > len(steps) and other[: len(steps)] == steps for other in said)
     holder: Any = target
     for step, following in pairwise(place):
         made: Any = [] if isinstance(following, int) else {}
         holder = _enter(holder, step, made, key)
     last = place[-1]
-    if isinstance(holder, list):
-        _set_item(holder, last, value, key)
-        return
-    before = holder.get(last)
+    before = None if isinstance(holder, list) else holder.get(last)
     if isinstance(before, list) and isinstance(value, list):
         before.extend(value)
-    elif tuple(place) in said and _APPEND not in place:
+    elif parted:
+        raise UsageError(f"{key} is given as a whole and in parts")
+    elif isinstance(holder, list):
+        _set_item(holder, last, value, key)
+    elif steps in said and _APPEND not in place:
         raise UsageError(f"{key} is given twice, and is no list")
     else:
         holder[last] = value
-    said.add(tuple(place))
+    said.add(steps)
 
 
 def _enter(holder: Any, step: str | int, made: Any, key: str) -> Any:
@@ -242,7 +246,7 @@ def _json(content: bytes, name: str) -> Any:
     if not content.strip():
         raise UsageError(f"{name} is empty: JSON is wanted")
     try:
-        return decode_json(content)
+        return decode_json(content.removeprefix(_BYTE_ORDER_MARK))
     except CallError as error:
         raise UsageError(f"{name}: {error.message}", "text is quoted in JSON; name=text needs no quotes") from None
 
@@ -260,6 +264,8 @@ def _text_hint(name: str, text: str) -> str:
 
 
 def _read_file(name: str, hint: str = "") -> bytes:
+    if not name:
+        raise UsageError("the name of a file is missing after @", "key@file and @input.json read one, @- reads stdin")
     try:
         return Path(name).expanduser().read_bytes()
     except (OSError, ValueError, RuntimeError) as error:

@@ -46,9 +46,7 @@ def _run_to_its_end(words: Sequence[str]) -> int:
     except Terminated as ended:
         return ended.exit_code
     except BrokenPipeError:
-        # The reader has what it wanted. Nothing more is written, the flush at the interpreter's end included.
-        if terminal.results() is not None:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), terminal.results().fileno())
+        terminal.abandon_results()  # the reader has what it wanted
         return OK
     except Exception as error:  # noqa: BLE001  # whatever it is, it ends as one clear line
         return report(error, traceback=_traceback() if _says(words, "--debug") else "")
@@ -85,7 +83,7 @@ def _run(words: Sequence[str]) -> int:
     if before.get("version"):
         return _show_version(as_json=_says(words, "--json"))
     if not rest or rest[0] == "help" or before.get("help"):
-        wanted = [word for word in rest if word != "help"]
+        _, wanted = _common_options([word for word in rest if word != "help"])
         return _show_help(_resolve(wanted, before)[0] if wanted else None, as_json=_says(words, "--json"))
     command, rest = _resolve(rest, before)
     given = parse(command, rest, before=before)

@@ -11,7 +11,7 @@ RESULT_OPTIONS = (
     Option("--envelope", "the whole envelope: data and meta", "-e"),
     Option("--meta", "the meta alone"),
     Option("--jq", "run the result through a jq program", value="PROGRAM"),
-    Option("--raw", "texts without quotes", "-r"),
+    Option("--raw", "texts without quotes; --json keeps them", "-r"),
 )
 TRANSPORT_OPTIONS = (
     Option("--url", f"over a bus: a transport of the configuration, or {TRANSPORT_URLS}", "-u", value="URL"),

@@ -25,17 +25,20 @@ class Output:
         self._stdout = results()
         self._json = bool(given.json)
         self._quiet = bool(given.quiet)
-        self._raw = bool(given.raw)
+        self._raw = bool(given.raw) and not self._json  # which promises that all of stdout is JSON
         self._part = "envelope" if given.envelope else "meta" if given.meta else "data"
         self._jq: Any = None if given.jq is None else _compile(given.jq)
         self.pretty = is_terminal(self._stdout) and not self._json
 
     def text_of(self, envelope: ResponseEnvelope[Any], *, compact: bool = False, to_file: bool = False) -> bytes:
-        """The result as it is written, its line end included; a file gets bytes as they are, with `--json` too."""
+        """The result as it is written, its line end included; a file gets bytes as they are, with `--json` too.
+
+        `compact` is for one of many, each on a line of its own: bytes are JSON there.
+        """
         value = self._wanted(envelope)
         if self._jq is not None:
             return b"".join(self._rendered(each, compact=compact) for each in self._run_jq(value))
-        if isinstance(value, bytes) and (to_file or not self._json):
+        if isinstance(value, bytes) and (to_file or not (self._json or compact)):
             return value
         return self._rendered(value, compact=compact)
 
@@ -87,7 +90,7 @@ class Output:
 
     def _rendered(self, value: Any, *, compact: bool) -> bytes:
         if isinstance(value, str) and (self._raw or (self.pretty and not compact)):
-            return (value if self._raw and not self.pretty else printable(value)).encode() + b"\n"
+            return _as_text(value if self._raw and not self.pretty else printable(value))
         if self.pretty and not compact:
             blocks = _content_texts(value)
             if blocks is not None:
@@ -167,6 +170,15 @@ def _encoded(value: Any) -> bytes:
         return encode_json(value)
     except CallError as error:
         message = f"the result cannot be written as JSON: {error.message.removeprefix('(value): ')}"
+        raise CommandError(message, "the call itself was made", exit_code=OPERATION) from None
+
+
+def _as_text(text: str) -> bytes:
+    """A text as a line of its own."""
+    try:
+        return text.encode() + b"\n"
+    except UnicodeEncodeError:
+        message = "the result cannot be written as text: it holds a lone surrogate, which is not Unicode text"
         raise CommandError(message, "the call itself was made", exit_code=OPERATION) from None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
@@ -16,9 +15,9 @@ from operations.cli.failures import OK, CommandError
 from operations.cli.opening import open_sources
 from operations.cli.output import counted, write_json
 from operations.cli.reaching import until_refused
-from operations.cli.running import heeded
 from operations.cli.session import report_failures, require_configuration
 from operations.cli.signing import open_bus
+from operations.cli.stopping import stopping
 from operations.cli.telling import tell, warn
 from operations.cli.terminal import printable
 from operations.cli.transports import shown_url, transport_at
@@ -95,28 +94,6 @@ async def follow_offers(given: Given, transport: Transport, told: asyncio.Event)
                 for operation_id in sorted(ids):
                     say(given, event, f"{sign} {operation_id}", operation=operation_id)
             known = now
-
-
-@asynccontextmanager
-async def stopping() -> AsyncIterator[asyncio.Event]:
-    """An event that Ctrl-C, SIGTERM and SIGHUP set, so that what runs may finish; a second one ends at once."""
-    told = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-
-    def stop() -> None:
-        if told.is_set() and task is not None:
-            task.cancel()
-        told.set()
-
-    numbers = heeded(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    for number in numbers:
-        loop.add_signal_handler(number, stop)
-    try:
-        yield told
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
 
 
 def say(given: Given, event: str, text: str, **more: Any) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 from operations.config.settings import TransportSettings
+from operations.pubsub.addresses import places
 
-_PORTS = {"ws": 80, "wss": 443, "redis": 6379, "rediss": 6379, "nats": 4222, "tls": 4222}
 _EVERY = 0.2
 
 
@@ -24,28 +22,17 @@ async def until_refused(settings: TransportSettings, patience: float = 1.0) -> s
     since = loop.time()
     while True:
         await asyncio.sleep(_EVERY)
-        places = list(addresses(settings))
-        reasons = await asyncio.gather(*(_refusal(host, port) for host, port in places))
-        if not places or None in reasons:
+        known = addresses(settings)
+        reasons = await asyncio.gather(*(_refusal(host, port) for host, port in known))
+        if not known or None in reasons:
             since = loop.time()
         elif loop.time() - since >= patience:
             return str(reasons[0])
 
 
-def addresses(settings: TransportSettings) -> Iterator[tuple[str, int]]:
-    """The hosts and ports in a transport's URL; nothing for a URL that is not understood."""
-    scheme = settings.url.partition(":")[0].lower()
-    if scheme not in _PORTS or "servers" in settings.options:
-        return
-    _, _, rest = settings.url.partition("://")
-    for part in rest.split(","):
-        try:
-            parts = urlsplit(part if "://" in part else f"{scheme}://{part}")
-            host, port = parts.hostname, parts.port
-        except ValueError:
-            continue
-        if host:
-            yield host, port or _PORTS[scheme]
+def addresses(settings: TransportSettings) -> list[tuple[str, int]]:
+    """The hosts and ports in a transport's URL; nothing where there may be more of them than it names."""
+    return [] if "servers" in settings.options else places(settings.url)
 
 
 async def _refusal(host: str, port: int) -> str | None:

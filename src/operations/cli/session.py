@@ -10,7 +10,7 @@ from typing import Any
 
 from operations.catalogue import unknown_operation
 from operations.cli.arguments import Given
-from operations.cli.failures import TRANSPORT, CommandError
+from operations.cli.failures import TRANSPORT, USAGE, CommandError
 from operations.cli.lazy import LazySources
 from operations.cli.opening import open_sources
 from operations.cli.reaching import until_refused
@@ -27,6 +27,7 @@ from operations.config import (
     load_config,
     store_catalogue,
 )
+from operations.config.clients import namespace_for
 from operations.config.redaction import redact
 from operations.config.settings import TransportSettings
 from operations.errors import CallError, ErrorCode
@@ -37,38 +38,48 @@ _REMOTE_WITHIN = 5.0
 _OFFERS_WITHIN = 3.0
 """Workers answer at once when they are asked; one that was cut off says within two seconds that it is back."""
 _ALL_WITHIN = 0.5
-NO_CONFIG = "there is no operations.toml here or in a folder above"
+
+
+def no_config(where: str = "here") -> str:
+    """That there is no configuration."""
+    return f"there is no operations.toml {where} or in a folder above"
 
 
 class Session:
     """A registry with what is known of where its operations come from."""
 
-    def __init__(self, registry: OperationRegistry, config: Config | None, reports: list[SourceReport]) -> None:
+    def __init__(
+        self, registry: OperationRegistry, config: Config | None, reports: list[SourceReport], *, is_remote: bool
+    ) -> None:
         self.registry = registry
         self.config = config
         self.reports = reports
+        self._is_remote = is_remote
 
     def find(self, operation_id: str) -> Operation[Any]:
         """The operation; an unknown one is an error that names the nearest, and any source that could not be opened."""
         operation = self.registry.get_operation(operation_id)
         if operation is not None:
             return operation
-        report = self._failed_source_of(operation_id)
+        report = self.failed_source_of(operation_id)
         if report is not None:
-            message = f"the source {report.name} could not be opened: {report.problem}"
-            raise CallError(ErrorCode.UNAVAILABLE, message, {"hint": report.hint or "ops doctor checks every source"})
+            raise source_failure(report, f"the source {report.name} could not be opened")
         for each in self.reports:
             tell_skipped([(skip.path, skip.reason) for skip in each.skipped])
         raise self._not_found(operation_id)
 
-    def _failed_source_of(self, operation_id: str) -> SourceReport | None:
+    def report_failures(self, given: Given, wanted: str | None) -> None:
+        """Say which sources could not be opened, but the one whose operation is wanted: `find` says that."""
+        needed = None if wanted is None else self.failed_source_of(wanted)
+        report_failures(given, [report for report in self.reports if report is not needed])
+
+    def failed_source_of(self, operation_id: str) -> SourceReport | None:
         """The source that an operation would come from, by its namespace, had it been opened."""
-        for report in self.reports:
-            if report.state == "failed" and self.config is not None:
-                namespace = self.config.sources[report.name].settings.namespace or report.name
-                if operation_id.startswith(f"{namespace}."):
-                    return report
-        return None
+        if self.config is None:
+            return None
+        failed = (report for report in self.reports if report.state == "failed")
+        sources = self.config.sources
+        return next((each for each in failed if operation_id.startswith(f"{namespace_for(sources[each.name])}.")), None)
 
     def require_dry_run(self, operation: Operation[Any]) -> None:
         """Raise for an operation whose source cannot say what it would send."""
@@ -90,7 +101,8 @@ class Session:
 
     def _not_found(self, operation_id: str) -> CallError:
         error = self.registry.not_found(operation_id)
-        catalogue = None if self.config is None else load_catalogue(self.config.path)
+        # What the configuration has is not what a bus offers.
+        catalogue = None if self.config is None or self._is_remote else load_catalogue(self.config.path)
         if catalogue is None or error.details["nearest"]:
             return error
         return unknown_operation(operation_id, [entry.id for entry in catalogue.entries])
@@ -106,13 +118,14 @@ async def open_session(given: Given, wanted: str | None = None) -> AsyncIterator
         if config is not None and given.url is None:
             workspace = await _open(stack, config, wanted, line)
             registry, reports = workspace.registry, workspace.reports
-            report_failures(given, reports)
         if given.url is not None:
             line.text = f"connecting to {shown_url(transport_at(given.url, config))}"
             await _import_remote(stack, given, config, registry, wanted)
         line.clear()
         line.is_on = False
-        yield Session(registry, config, reports)
+        session = Session(registry, config, reports, is_remote=given.url is not None)
+        session.report_failures(given, wanted)
+        yield session
 
 
 async def refresh_catalogue(config: Config, only: Collection[str] | None, line: StatusLine) -> Workspace:
@@ -135,7 +148,11 @@ def require_configuration(given: Given) -> Config:
 
 def read_configuration(path: Path) -> Config:
     """The configuration in a file; what it holds of secrets is hidden in all that is told from here on."""
-    config = load_config(path)
+    try:
+        config = load_config(path)
+    except CallError as error:
+        hint = "mend the file; ops config schema > operations.schema.json is for an editor"
+        raise CallError(error.code, error.message, {**(error.details or {}), "hint": hint}) from None
     hide_with(lambda text: redact(text, config))
     return config
 
@@ -144,7 +161,8 @@ def require_config_path(given: Given) -> Path:
     """The configuration file that is named, or the nearest one; there must be one."""
     path = config_path(given)
     if path is None:
-        raise CommandError(NO_CONFIG, "ops init makes one; --config names another")
+        where = "here" if given.config is None else f"in {given.config}"
+        raise CommandError(no_config(where), "ops init makes one; --config names another")
     return path
 
 
@@ -160,6 +178,15 @@ def config_path(given: Given) -> Path | None:
     return path.absolute()
 
 
+def source_failure(report: SourceReport, said: str) -> Exception:
+    """The error for a source that is needed and could not be opened; who has to mend it decides on its exit code."""
+    message = f"{said}: {report.problem}"
+    if report.fault == "installation":
+        return ImportError(message)
+    hint = report.hint or "ops doctor checks every source"
+    return CommandError(message, hint, exit_code=USAGE if report.fault == "configuration" else TRANSPORT)
+
+
 def report_failures(given: Given, reports: Collection[SourceReport]) -> None:
     """Say which sources could not be opened; what they offer is not there, the rest is."""
     for report in reports:
@@ -170,7 +197,7 @@ def report_failures(given: Given, reports: Collection[SourceReport]) -> None:
 
 async def _open(stack: AsyncExitStack, config: Config, wanted: str | None, line: StatusLine) -> Workspace:
     catalogue = load_catalogue(config.path) if wanted is not None else None
-    only = None if catalogue is None or wanted is None else _sources_of(wanted, catalogue)
+    only = None if wanted is None else _sources_of(wanted, catalogue, config)
     inner = await stack.enter_async_context(AsyncExitStack())
     workspace = await inner.enter_async_context(open_sources(config, only, line))
     if only is not None and wanted not in workspace.registry and not _failed(workspace, only):
@@ -178,7 +205,7 @@ async def _open(stack: AsyncExitStack, config: Config, wanted: str | None, line:
         await inner.aclose()
         only = None
         workspace = await inner.enter_async_context(open_sources(config, None, line))
-    if catalogue is None or only is None or not set(only).isdisjoint(catalogue.stale):
+    if only is None or (catalogue is not None and not set(only).isdisjoint(catalogue.stale)):
         # Writing it reads every description of the source: not for a call that found all as it was.
         store_catalogue(workspace)
     if only is not None and catalogue is not None:
@@ -192,9 +219,15 @@ def _failed(workspace: Workspace, only: Collection[str]) -> bool:
     return any(report.state == "failed" and report.name in only for report in workspace.reports)
 
 
-def _sources_of(wanted: str, catalogue: Catalogue) -> list[str] | None:
-    source = catalogue.source_of(wanted)
-    return None if source is None else [source]
+def _sources_of(wanted: str, catalogue: Catalogue | None, config: Config) -> list[str] | None:
+    """The source of an operation: the one it had, or whose namespace it is in; None where it may be any."""
+    known = None if catalogue is None else catalogue.source_of(wanted)
+    if known is not None:
+        return [known]
+    # Functions bring namespaces of their own: only servers and APIs are told by theirs.
+    found = [name for name, source in config.sources.items() if source.kind in ("mcp", "openapi")]
+    found = [name for name in found if wanted.startswith(f"{namespace_for(config.sources[name])}.")]
+    return found if len(found) == 1 else None
 
 
 async def _import_remote(
@@ -206,17 +239,26 @@ async def _import_remote(
     settings = transport_at(given.url, config)
     transport = await _connect(stack, open_bus(settings, given, config), settings)
     remote = await stack.enter_async_context(from_call(transport, registry))
+    asks_hub = wanted is not None and "." in wanted and transport.capabilities.identity == "hub"
     try:
         async with asyncio.timeout(max(_OFFERS_WITHIN, getattr(given, "timeout", None) or 0)):
             await remote.ready()
     except TimeoutError:
         message = f"nobody offers operations at {shown_url(settings)}"
         hint = "ops worker or ops spoke offers some; --timeout waits longer for them"
-        raise CommandError(message, hint, exit_code=TRANSPORT) from None
-    # Workers answer one by one. What is wanted is waited for a little longer, and so is a whole listing.
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_ALL_WITHIN):
-            await remote.until(lambda: wanted in registry)
+        missing = CallError(ErrorCode.UNAVAILABLE, message, {"hint": hint})
+        if not asks_hub:
+            raise missing from None
+    else:
+        # Workers answer one by one. What is wanted is waited for a little longer, and so is a whole listing.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ALL_WITHIN):
+                await remote.until(lambda: wanted in registry)
+        missing = registry.not_found(wanted or "")
+    if asks_hub and wanted is not None and wanted not in registry:
+        from operations.cli.unlisted import unlisted_operation
+
+        registry.register(unlisted_operation(transport, wanted, missing))
 
 
 async def _connect(

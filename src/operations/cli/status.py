@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 
+from operations.cli.telling import make_room
 from operations.cli.terminal import columns, is_terminal, one_line, paint
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -40,11 +41,13 @@ class StatusLine:
         line = one_line(self.text, columns(sys.stderr) - 3)
         _write(f"\r\x1b[K{paint('cyan', _FRAMES[self._frame], sys.stderr)} {paint('dim', line, sys.stderr)}")
         self._drawn = True
+        make_room(self.clear)
 
     def clear(self) -> bool:
         """Take the line away, so that something else can be written in its place; whether there was one."""
         was_drawn, self._drawn = self._drawn, False
         if was_drawn:
+            make_room(None)
             _write("\r\x1b[K")
         return was_drawn
 

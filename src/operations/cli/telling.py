@@ -21,6 +21,12 @@ _MOST_SKIPPED = 3
 _MOST_NESTED = 50
 _hiding: list[Callable[[str], str]] = []
 _json: list[_JSONLines] = []
+_drawn: list[Callable[[], object]] = []
+
+
+def make_room(take_away: Callable[[], object] | None) -> None:
+    """Have `take_away` called before a line is told: something is drawn where it would be; None when it is not."""
+    _drawn[:] = [] if take_away is None else [take_away]
 
 
 def hide_with(hide: Callable[[str], str]) -> None:
@@ -60,6 +66,8 @@ def is_json() -> bool:
 def tell(line: str) -> None:
     """Print a line for people on stderr, where there is one."""
     if sys.stderr is not None:
+        for take_away in list(_drawn):
+            take_away()
         with suppress(OSError):  # whoever looked has gone
             sys.stderr.write(line + "\n")
             sys.stderr.flush()

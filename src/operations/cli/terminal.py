@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _JSON_PART = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)')
 _STYLES = {
     "bold": "1",
@@ -98,13 +98,28 @@ def write_text(text: str) -> None:
     """Write a text to stdout, where there is one."""
     stream = results()
     if stream is not None:
-        stream.write(text)
-        stream.flush()
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError:
+            abandon_results()
+            raise
+
+
+def abandon_results() -> None:
+    """Write nothing more to stdout, what is buffered and the flush at the interpreter's end included."""
+    if results() is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), results().fileno())
 
 
 def printable(text: str) -> str:
     """Text from elsewhere without what would steer the terminal."""
-    return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _UNSAFE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
 
 
 def one_line(text: str, width: int | None = None) -> str:

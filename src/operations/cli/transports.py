@@ -15,6 +15,7 @@ from operations.cli.failures import CommandError
 from operations.cli.options import TOKEN_VARIABLE, TRANSPORT_URLS
 from operations.config.models import Config
 from operations.config.settings import TransportSettings
+from operations.pubsub import check_address
 
 _EXTRAS = {
     **dict.fromkeys(("redis", "redis+cluster", "redis+sentinel", "unix"), "redis"),
@@ -41,6 +42,7 @@ def transport_at(url: str | None, config: Config | None) -> TransportSettings:
     if ":" not in url:
         message = f"{url!r} is no transport of the configuration{suggestion(url, list(named))}"
         raise CommandError(message, f"--url takes {TRANSPORT_URLS}")
+    check_address(url)
     return TransportSettings(url=url)
 
 

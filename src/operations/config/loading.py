@@ -25,7 +25,7 @@ from operations.config.settings import (
 from operations.config.sources import SourceTable, choose_kind, explain_misfit
 from operations.config.variables import UnsupportedVariable, VariableProblem, Variables, fill_tree, read_variable_file
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import SCHEMES
+from operations.pubsub import check_address
 
 _SOURCES = "sources"
 _KEY_BYTES = 32
@@ -214,12 +214,12 @@ class _Reading:
 
 
 def _check_transport(checker: Checker, transport: TransportSettings, key: Key) -> None:
-    scheme = transport.url.partition(":")[0]
-    if scheme not in SCHEMES:
-        known = ", ".join(f"{scheme}:" for scheme in sorted(SCHEMES))
-        checker.report(key, f"a url that begins with {known} is wanted")
+    try:
+        check_address(transport.url)
+    except CallError as error:
+        checker.report(key, error.message)
     if transport.signing is not None:
-        if scheme in ("ws", "wss", "memory"):
+        if transport.url.partition(":")[0].lower() in ("ws", "wss", "memory"):
             checker.report((*key, "signing"), "only Redis and NATS need signatures: a hub knows who is there")
         _check_signing(checker, transport.signing, (*key, "signing"))
 

@@ -32,6 +32,8 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """What is put before the ids of operations that bring their own."""
     files: Sequence[str] = ()
     """The files and folders that say what it offers."""
+    address: str | None = None
+    """Where its calls go, for a source that has one address."""
     skipped: Sequence[Skipped] = ()
     follow: Callable[[OperationCatalogue], None] | None = None
     """Registers what it offers and keeps that up to date, for a source whose operations come and go."""
@@ -77,6 +79,16 @@ def python_place(folder: Path, settings: PythonSettings) -> str | Path:
     return settings.python if is_name else path
 
 
+def expected_file(source: Source) -> str | None:
+    """The file or folder without which a source cannot be opened: where one failed, a change to it may mend it."""
+    settings = source.settings
+    if isinstance(settings, PythonSettings):
+        return str((source.folder / Path(settings.python).expanduser()).absolute())
+    if isinstance(settings, OpenAPISettings) and not settings.openapi.startswith(("http://", "https://")):
+        return str(document_path(source.folder, settings))
+    return None
+
+
 async def _open_mcp(
     source: Source, settings: MCPSettings, stack: AsyncExitStack, show_consent: ShowConsent | None
 ) -> Opened:
@@ -101,7 +113,7 @@ async def _open_api(source: Source, settings: OpenAPISettings, stack: AsyncExitS
     else:
         loaded = await from_openapi_file(document_path(source.folder, settings), config, files)
     stack.push_async_callback(loaded.close)
-    return Opened(operations=loaded, namespace=namespace, files=tuple(files.names))
+    return Opened(operations=loaded, namespace=namespace, files=tuple(files.names), address=loaded.service.base_url)
 
 
 class _FilesRead:

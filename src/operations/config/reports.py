@@ -27,6 +27,8 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     problem: str | None = None
     hint: str | None = None
+    fault: Literal["configuration", "installation", "source"] | None = None
+    """Where the problem is: in what the file says, in an extra that is not installed, or in the source itself."""
     skipped: Sequence[Skipped] = ()
     """What of it is not in the registry, and why: files that do not import, names that are taken."""
     notes: Sequence[str] = ()
@@ -43,7 +45,15 @@ def failure_report(config: Config, source: Source, failure: BaseException, secon
         seconds=seconds,
         problem=redact(problem, config),
         hint=None if hint is None else redact(hint, config),
+        fault=_fault(source, failure),
     )
+
+
+def _fault(source: Source, failure: BaseException) -> Literal["configuration", "installation", "source"]:
+    if isinstance(failure, ImportError):
+        return "installation"
+    is_wrong = isinstance(failure, CallError) and failure.code == ErrorCode.VALIDATION_ERROR
+    return "configuration" if is_wrong or source.problem is not None else "source"
 
 
 def _explain(source: Source, failure: BaseException) -> tuple[str, str | None]:

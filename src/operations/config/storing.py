@@ -18,12 +18,15 @@ from operations.config.cache import (
     Catalogue,
     CatalogueEntry,
     Head,
+    Stamp,
     cache_path,
     digest_file,
     digest_variable,
     load_catalogue,
     stamp,
 )
+from operations.config.models import Source
+from operations.config.openers import expected_file
 from operations.config.redaction import secret_variables
 from operations.config.workspace import Workspace
 from operations.spec import OperationSpec
@@ -137,6 +140,7 @@ def _sources(workspace: Workspace, before: Catalogue | None) -> list[CachedSourc
     for report in workspace.reports:
         opened = workspace.opened.get(report.name)
         earlier = known.get(report.name)
+        source = workspace.config.sources[report.name]
         known[report.name] = CachedSource(
             name=report.name,
             kind=report.kind,
@@ -144,10 +148,17 @@ def _sources(workspace: Workspace, before: Catalogue | None) -> list[CachedSourc
             operations=report.operations if opened is not None else earlier.operations if earlier is not None else 0,
             problem=report.problem,
             opened_at=now if opened is not None else earlier.opened_at if earlier is not None else 0.0,
-            files=[stamp(path) for path in opened.files] if opened is not None else earlier.files if earlier else (),
+            files=[stamp(path) for path in opened.files] if opened is not None else _files_of_failed(source, earlier),
             skipped=[(skip.path, skip.reason) for skip in report.skipped][:_MOST_SKIPPED],
         )
     return [source for name, source in known.items() if name in workspace.config.sources]
+
+
+def _files_of_failed(source: Source, earlier: CachedSource | None) -> Sequence[Stamp]:
+    """What a source that failed is tried again for: its own file as it is now, and what it was read from before."""
+    expected = expected_file(source)
+    known = [] if earlier is None else [each for each in earlier.files if each[0] != expected]
+    return known if expected is None else [*known, stamp(expected)]
 
 
 def _write(path: Path, content: bytes) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from operations.errors import CallError, ErrorCode
+from operations.pubsub.addresses import places, wrong_address
 
 if TYPE_CHECKING:
     import ssl
@@ -33,6 +35,13 @@ def untrusted(where: str, error: ssl.SSLCertVerificationError) -> CallError:
     reason = f"no connection to {where}: its certificate is not trusted ({error.verify_message})"
     advice = "an authority of your own is trusted with tls=ssl.create_default_context(cafile=…)"
     return CallError(ErrorCode.UNAVAILABLE, f"{reason}; {advice}", {"executed": "no", "reason": UNTRUSTED})
+
+
+def reason_of(error: Exception) -> str:
+    """Why a connection failed, as people say it: without the number and the address that asyncio puts there."""
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__
 
 
 Stop = Callable[[], None]
@@ -140,8 +149,6 @@ _OPENERS = {
     "ws": "operations.calls.spoke:Spoke",
     "wss": "operations.calls.spoke:Spoke",
 }
-SCHEMES = frozenset(_OPENERS)
-"""How the URLs of transports begin."""
 
 
 def connect(url: str, **options: Any) -> AbstractAsyncContextManager[Any]:
@@ -150,13 +157,19 @@ def connect(url: str, **options: Any) -> AbstractAsyncContextManager[Any]:
     Its library is imported only now; one that is missing names the extra to install. The options are those of the
     transport: `operations.pubsub.memory|redis|nats.connect`, `operations.calls.spoke.Spoke`.
     """
-    scheme = url.partition(":")[0].lower()
-    opener = _OPENERS.get(scheme)
-    if opener is None:
-        raise ValueError(f"{scheme!r} is not a transport's scheme; known are {', '.join(sorted(_OPENERS))}")
+    check_address(url)
+    opener = _OPENERS[url.partition(":")[0].lower()]
     module, _, name = opener.partition(":")
     opened: AbstractAsyncContextManager[Any] = getattr(importlib.import_module(module), name)(url, **options)
     return opened
+
+
+def check_address(url: str) -> None:
+    """Raise a CallError that says what is wrong with the address of a transport; no library is needed for that."""
+    scheme = url.partition(":")[0].lower()
+    if scheme not in _OPENERS:
+        raise wrong_address(url, f"{scheme!r} is not a transport's scheme; known are {', '.join(sorted(_OPENERS))}")
+    places(url)
 
 
 def require_extra(module: str, extra: str) -> ImportError:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import require_extra, untrusted
+from operations.pubsub import reason_of, require_extra, untrusted
 from operations.pubsub.framing import batches, split
 
 try:
@@ -252,11 +252,12 @@ async def connect(
         status = int(error.response.status) if error.response is not None else 0
         body = (error.raw_body or b"").decode(errors="replace") if status else str(error)
         code = ErrorCode.ACCESS_DENIED if status in (401, 403) else ErrorCode.UNAVAILABLE
-        raise CallError(code, f"the hub refused the connection: {body or status}", {"status": status}) from None
+        details = {"status": status, "hub": _shown(url)}
+        raise CallError(code, f"the hub refused the connection: {body or status}", details) from None
     except ssl.SSLCertVerificationError as error:
         raise untrusted(_shown(url), error) from error
     except (TimeoutError, OSError, picows.WSError) as error:
-        reason = f"no connection to {_shown(url)}: {str(error) or type(error).__name__}"
+        reason = f"no connection to {_shown(url)}: {reason_of(error)}"
         raise CallError(ErrorCode.UNAVAILABLE, reason, {"executed": "no"}) from error
     if not connection.is_open:
         # picows says nothing of a connection that is cut while its upgrade is on its way.

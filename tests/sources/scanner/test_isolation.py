@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import warnings
@@ -39,6 +40,11 @@ BROKEN = {
         "from operations import operation\n@operation\ndef f(*args): ...",
         "TypeError: f: *args has no name to be given by",
     ),
+    "mute_error": ("class E(Exception):\n def __str__(self): raise ValueError\nraise E", "E: (it cannot say what)"),
+    "bad_all": (
+        "class A:\n def __contains__(self, name): raise OSError('no')\n__all__ = A()\n" + greeting(),
+        "OSError: no",
+    ),
     "bad_error": ("class E(Exception):\n def __str__(self): return 'x' * 10_000\nraise E", "E: xxx"),
 }
 
@@ -55,6 +61,42 @@ def test_a_broken_module_is_reported_and_stops_nothing(tmp_path: Path, name: str
     reasons = {Path(skip.path).name: skip.reason for skip in manifest.skipped}
     assert reason in reasons[f"{name}.py"]
     assert all("\n" not in text and len(text) < 320 and "scanned_" not in text for text in reasons.values())
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "def __getattr__(name):\n    raise RuntimeError(name)",
+        "class Lazy:\n    def __getattribute__(self, name):\n        raise RuntimeError(name)\nlazy = Lazy()",
+        "class Lazy:\n    __class__ = property(lambda self: 1 / 0)\nlazy = Lazy()",
+        "class Lazy:\n    def __eq__(self, other): 1 / 0\n    def __hash__(self): 1 / 0\nlazy = Lazy()",
+    ],
+)
+def test_names_that_cannot_be_looked_at_hide_nothing(tmp_path: Path, odd: str) -> None:
+    write(tmp_path, {"a_good.py": greeting(), "z_good.py": greeting()})
+    (tmp_path / "odd.py").write_text(f"{odd}\n{greeting()}")
+    manifest = scan_operations(tmp_path)
+    assert [operation.id for operation in manifest.operations] == ["a_good.greet", "odd.greet", "z_good.greet"]
+    assert manifest.skipped == []
+
+
+def test_a_pipe_with_the_name_of_a_module_is_not_opened(tmp_path: Path) -> None:
+    write(tmp_path, {"good.py": greeting()})
+    os.mkfifo(tmp_path / "pipe.py")
+    manifest = scan_operations(tmp_path)
+    assert [(Path(skip.path).name, skip.reason) for skip in manifest.skipped] == [
+        ("pipe.py", "OSError: it is not a regular file")
+    ]
+    assert [operation.id for operation in manifest.operations] == ["good.greet"]
+
+
+def test_a_module_that_changes_the_folder_changes_it_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"code/moves.py": "import os\nos.chdir('/')\n" + greeting()})
+    monkeypatch.chdir(tmp_path)
+    assert [operation.id for operation in scan_operations("code").operations] == ["moves.greet"]
+    assert Path.cwd() == tmp_path
 
 
 def test_a_module_that_never_ends_is_given_up(tmp_path: Path) -> None:

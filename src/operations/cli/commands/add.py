@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from operations.cli.arguments import Argument, Command, Given, Option, UsageError
 from operations.cli.commands import SUMMARIES
-from operations.cli.failures import OK, TRANSPORT, CommandError, conclude
-from operations.cli.output import counted, write_either
+from operations.cli.failures import OK, CommandError
+from operations.cli.output import counted, write_either, write_json
 from operations.cli.telling import tell_skipped
-from operations.cli.terminal import paint, printable
+from operations.cli.terminal import paint
 from operations.config import add_source
 from operations.errors import CallError
 
-_HINT = "ops doctor says more"
 _NAME = Argument("NAME", "what to call the source; its operations are below it")
 
 
@@ -52,7 +52,7 @@ def run_py(given: Given) -> Any:
 
 
 async def _add(given: Given, table: dict[str, Any]) -> int:
-    from operations.cli.session import read_configuration, refresh_catalogue
+    from operations.cli.session import read_configuration, refresh_catalogue, source_failure
     from operations.cli.status import spinning
 
     path = _target(given)
@@ -78,12 +78,15 @@ async def _add(given: Given, table: dict[str, Any]) -> int:
         "problem": report.problem,
     }
     if report.state == "ready":
-        count, following = counted(report.operations, "operation"), paint("bold", f"ops ls --source {given.name}")
+        count, following = (
+            counted(report.operations, "operation"),
+            paint("bold", f"ops ls --source {quote(given.name)}"),
+        )
         write_either(given, told, f"{given.name} was added to {path}: {count}\nNext: {following}\n")
         return OK
-    message, hint = f"{given.name} was added, but cannot be opened: {report.problem}", report.hint or _HINT
-    write_either(given, told, f"{printable(message)}\n{printable(hint)}\n")
-    return conclude(TRANSPORT, message, hint)
+    if given.json:
+        write_json(told)
+    raise source_failure(report, f"{given.name} was added to {path}, but cannot be opened")
 
 
 def _target(given: Given) -> Path:
@@ -91,7 +94,7 @@ def _target(given: Given) -> Path:
     from operations.cli.session import config_path
     from operations.config import initialise
 
-    return config_path(given) or initialise(Path.cwd())
+    return config_path(given) or initialise(Path(given.config or "."))
 
 
 def _place(name: str, given: Given) -> str:

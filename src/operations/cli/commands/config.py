@@ -6,7 +6,7 @@ from operations.cli.arguments import Command, Given
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import NOT_FOUND, OK, CommandError
 from operations.cli.output import write_either, write_json
-from operations.cli.session import NO_CONFIG, config_path, require_configuration
+from operations.cli.session import config_path, no_config, require_configuration
 
 
 def run_show(given: Given) -> int:
@@ -29,7 +29,8 @@ def run_path(given: Given) -> int:
     """Print the path."""
     path = config_path(given)
     if path is None:
-        raise CommandError(NO_CONFIG, "ops init makes one", exit_code=NOT_FOUND)
+        where = "here" if given.config is None else f"in {given.config}"
+        raise CommandError(no_config(where), "ops init makes one", exit_code=NOT_FOUND)
     write_either(given, str(path), f"{path}\n")
     return OK
 

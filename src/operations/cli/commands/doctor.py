@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
+from socket import gaierror
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -16,10 +17,10 @@ from operations.cli.arguments import Command, Given
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, TRANSPORT, USAGE, conclude
 from operations.cli.output import counted, duration, write_json
-from operations.cli.session import NO_CONFIG, config_path, read_configuration, refresh_catalogue
+from operations.cli.session import config_path, no_config, read_configuration, refresh_catalogue
 from operations.cli.status import spinning
 from operations.cli.terminal import paint, printable, write_text
-from operations.config import Config, SourceReport, load_catalogue
+from operations.config import Config, SourceReport, Workspace, load_catalogue
 from operations.config.settings import OpenAPISettings
 from operations.errors import CallError
 
@@ -32,6 +33,7 @@ _EXTRAS = {
     "cli": ("jq", "--jq"),
 }
 _REACH_WITHIN = 3.0
+_REACH_FIX = "is it running? base_url names another address than the document's"
 _NEEDS = {"openapi": "openapi", "mcp": "mcp"}
 
 
@@ -56,7 +58,7 @@ async def _look(given: Given) -> int:
     try:
         path = config_path(given)
         if path is None:
-            findings.append(Finding("bad", "configuration", NO_CONFIG, "ops init makes one"))
+            findings.append(Finding("bad", "configuration", no_config(), "ops init makes one"))
             code = USAGE
         else:
             config = read_configuration(path)
@@ -72,7 +74,7 @@ async def _look(given: Given) -> int:
         async with spinning("opening", quiet=given.quiet) as line:
             workspace = await refresh_catalogue(config, None, line)
         opened = [found for report in workspace.reports for found in _source(report)]
-        opened += await asyncio.gather(*map(_reach, _addresses(config, workspace.reports)))
+        opened += await asyncio.gather(*map(_reach, _addresses(workspace)))
         findings += opened
         if any(found.state == "bad" for found in opened):
             code = TRANSPORT
@@ -107,14 +109,13 @@ def _source(report: SourceReport) -> Iterator[Finding]:
         yield Finding("note", f"source {report.name}", f"{skipped.path} was skipped: {skipped.reason}")
 
 
-def _addresses(config: Config, reports: list[SourceReport]) -> Iterator[tuple[str, str]]:
-    """The APIs that are called at an address of their own; through a proxy, there is nothing to find out from here."""
-    for report in reports:
-        settings = config.sources[report.name].settings
-        if report.state != "ready" or not isinstance(settings, OpenAPISettings):
-            continue
-        if settings.base_url and settings.proxy is None and not getproxies():
-            yield report.name, settings.base_url
+def _addresses(workspace: Workspace) -> Iterator[tuple[str, str]]:
+    """Where APIs are called, be it that their documents say so; through a proxy there is nothing to find out."""
+    for name, opened in workspace.opened.items():
+        settings = workspace.config.sources[name].settings
+        proxied = isinstance(settings, OpenAPISettings) and settings.proxy is not None
+        if opened.address and not proxied and not getproxies():
+            yield name, opened.address
 
 
 async def _reach(address: tuple[str, str]) -> Finding:
@@ -122,16 +123,22 @@ async def _reach(address: tuple[str, str]) -> Finding:
     name, url = address
     parts = urlsplit(url)
     url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # to be shown: without credentials
-    port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
         async with asyncio.timeout(_REACH_WITHIN):
             _, writer = await asyncio.open_connection(parts.hostname, port)
         writer.close()
     except TimeoutError:
-        return Finding("bad", f"source {name}", f"{url} does not answer", "is it running? see base_url")
+        return Finding("bad", f"source {name}", f"{url} does not answer", _REACH_FIX)
+    except gaierror:
+        return Finding(
+            "bad", f"source {name}", f"{url} cannot be reached: there is no host {parts.hostname}", _REACH_FIX
+        )
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        return Finding("bad", f"source {name}", f"{url} cannot be reached: {reason}", "is it running? see base_url")
+        return Finding("bad", f"source {name}", f"{url} cannot be reached: {reason}", _REACH_FIX)
+    except ValueError:
+        return Finding("bad", f"source {name}", f"{url} is no address of a server", "base_url names another")
     return Finding("ok", f"source {name}", f"{url} answers")
 
 

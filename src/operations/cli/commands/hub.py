@@ -14,9 +14,10 @@ from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, TRANSPORT, CommandError
 from operations.cli.opening import open_sources
 from operations.cli.options import LOAD_OPTIONS, TOKEN_VARIABLE
-from operations.cli.processes import follow_offers, say, serve_until, stopping
+from operations.cli.processes import follow_offers, say, serve_until
 from operations.cli.session import find_configuration, report_failures
 from operations.cli.signing import jwt_tokens
+from operations.cli.stopping import stopping
 from operations.config import Config
 from operations.config.settings import HubSettings
 from operations.context import Identity

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from operations.cli.arguments import Argument, Command, Given
 from operations.cli.commands import SUMMARIES
-from operations.cli.failures import OK
+from operations.cli.failures import OK, CommandError
 from operations.cli.output import write_json
 from operations.cli.terminal import paint, write_text
 from operations.config import add_source, initialise
+from operations.errors import CallError
 
 _FOLDER = "ops"
 _MODULE = '''"""Operations of this project: every function with @operation is one."""
@@ -34,7 +35,10 @@ def run(given: Given) -> int:
     """Make."""
     folder = Path(given.folder or ".")
     folder.mkdir(parents=True, exist_ok=True)
-    path = initialise(folder)
+    try:
+        path = initialise(folder)
+    except CallError as error:
+        raise CommandError(error.message, "ops add adds a source to it, ops ls lists what it has") from None
     module = folder / _FOLDER / "hello.py"
     module.parent.mkdir(exist_ok=True)
     if not module.exists():

@@ -27,6 +27,8 @@ class Shown(msgspec.Struct):
     """An operation as it is shown."""
 
     entry: CatalogueEntry
+    kind: str
+    """That of its source; empty over a bus."""
     spec: dict[str, Any]
     input_schema: Schema
     output_schema: Schema
@@ -67,7 +69,7 @@ def _find(given: Given) -> Shown:
     example, own = example_input(input_schema), read_input(given.input, input_schema.document)
     if own is not None:
         example = {**example, **own} if isinstance(example, dict) and isinstance(own, dict) else own
-    return Shown(entry, spec, input_schema, output_schema, example)
+    return Shown(entry, listing.kinds.get(entry.source, ""), spec, input_schema, output_schema, example)
 
 
 async def _show_curl(given: Given, shown: Shown) -> int:
@@ -118,7 +120,8 @@ def _describe(shown: Shown) -> Iterator[str]:
     yield ""
     yield paint("bold", "For example")
     yield "  " + printable(shell_command(entry.id, shown.example, streams=shown.streams))
-    yield "  " + paint("dim", f"ops show {printable(entry.id)} --schema, --python, --curl: more")
+    more = "--schema, --python, --curl" if shown.kind == "openapi" else "--schema, --python"
+    yield "  " + paint("dim", f"ops show {printable(entry.id)} {more}: more")
 
 
 def _fields(schema: Schema) -> Iterator[str]:

@@ -56,7 +56,7 @@ COMMAND = Command(
     name="sub",
     summary=SUMMARIES["sub"],
     run=run,
-    arguments=CALL_ARGUMENTS,
+    arguments=(CALL_ARGUMENTS[0]._replace(completes="stream"), *CALL_ARGUMENTS[1:]),
     options=(
         *RESULT_OPTIONS,
         Option("--limit", "end after so many events", "-l", value="NUMBER", convert=whole_number),

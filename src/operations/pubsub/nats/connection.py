@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import untrusted
+from operations.pubsub import reason_of, untrusted
 from operations.pubsub.nats.servers import Server, Settings
 from operations.pubsub.nats.wire import PING, PONG, Reader, ServerInfo
 
@@ -293,7 +293,7 @@ async def open_connection(
         raise untrusted(where, error) from error
     except (OSError, TimeoutError, ssl.SSLError) as error:
         connection.abort("the handshake failed")
-        reason = str(error) or f"no answer within {timeout:g} s"
+        reason = reason_of(error) if str(error) else f"no answer within {timeout:g} s"
         raise CallError(ErrorCode.UNAVAILABLE, f"no connection to {where}: {reason}", {"executed": "no"}) from error
     except BaseException:
         with contextlib.suppress(Exception):

@@ -6,13 +6,12 @@ import random
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 
+from operations.pubsub.addresses import places, wrong_address
 from operations.pubsub.nats.credentials import Credentials, read_credentials, read_seed
-
-PORT = 4222
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -79,23 +78,25 @@ def read_settings(
     """Read `nats://user:password@host:port,nats://…`; a user without a password is a token, as NATS has it."""
     urls = [part for part in (*url.split(","), *servers) if part]
     if not urls:
-        raise ValueError("no NATS server is named: nats://127.0.0.1:4222, say")
-    parts = urlsplit(urls[0] if "://" in urls[0] else f"nats://{urls[0]}")
-    if parts.username and user is None and token is None:
-        if parts.password is None:
-            token = unquote(parts.username)
+        raise wrong_address(url, "no NATS server is named: nats://127.0.0.1:4222, say")
+    found = tuple(_read_server(each) for each in urls)
+    scheme, _, rest = urls[0].rpartition("://")
+    name, has_password, secret = rest.rpartition("@")[0].partition(":")
+    if name and user is None and token is None:
+        if not has_password:
+            token = unquote(name)
         else:
-            user, password = unquote(parts.username), unquote(parts.password)
+            user, password = unquote(name), unquote(secret)
     if credentials is not None:
         who = read_credentials(credentials)
     elif nkey_seed is not None:
         who = Credentials(seed=read_seed(nkey_seed))
     else:
         who = Credentials(user=user, password=password, token=token)
-    if tls is None and parts.scheme == "tls":
+    if tls is None and scheme.lower() == "tls":
         tls = ssl.create_default_context()
     return Settings(
-        servers=tuple(_read_server(each) for each in urls),
+        servers=found,
         credentials=who,
         tls=tls,
         tls_first=tls_first,
@@ -104,12 +105,7 @@ def read_settings(
 
 
 def _read_server(url: str) -> Server:
-    parts = urlsplit(url if "://" in url else f"nats://{url}")
-    try:
-        port = parts.port or PORT
-    except ValueError:
-        port = 0
-    if parts.scheme not in ("nats", "tls") or not parts.hostname or not port:
-        shown = url.rpartition("@")[2]
-        raise ValueError(f"{shown!r} is not the address of a NATS server: nats://host:port or tls://host:port")
-    return Server(parts.hostname, port)
+    url = url if "://" in url else f"nats://{url}"
+    if url.partition("://")[0].lower() not in ("nats", "tls"):
+        raise wrong_address(url, "that of a NATS server is nats://host:port or tls://host:port")
+    return Server(*places(url)[0])

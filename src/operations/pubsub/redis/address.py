@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from operations.pubsub.addresses import PORTS, read_place, wrong_address
+
 Arrangement = Literal["single", "sentinel", "cluster"]
 _ARRANGEMENTS: dict[str, Arrangement] = {"": "single", "sentinel": "sentinel", "cluster": "cluster"}
 _EXPECTED = (
@@ -46,10 +48,10 @@ class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_address(url: str) -> RedisAddress:
-    """Read a Redis URL; raises ValueError with what was expected."""
+    """Read a Redis URL; raises a CallError with what was expected."""
     scheme, separator, rest = url.partition("://")
     if not separator:
-        raise ValueError(f"no Redis URL: {_EXPECTED}")
+        raise wrong_address(url, f"no Redis URL: {_EXPECTED}")
     base, _, arranged = scheme.lower().partition("+")
     rest, _, query = rest.partition("?")
     options = dict(urllib.parse.parse_qsl(query))
@@ -63,43 +65,40 @@ def parse_address(url: str) -> RedisAddress:
         sentinel_password=options.get("sentinel_password"),
     )
     if "unix" in (base, arranged):
+        if not place.strip("/"):
+            raise wrong_address(url, "it names no socket: unix:///path/to/redis.sock")
         socket = Node(f"/{place.lstrip('/')}", 0)
-        return msgspec.structs.replace(known, nodes=(socket,), database=_number(options.get("db", "0")))
+        return msgspec.structs.replace(known, nodes=(socket,), database=_number(options.get("db", "0"), url))
     if base not in ("redis", "rediss", "valkey", "valkeys") or arranged not in _ARRANGEMENTS:
-        raise ValueError(f"the scheme {scheme!r} is not known: {_EXPECTED}")
-    return _arrange(known, _ARRANGEMENTS[arranged], place, options, tls=base in ("rediss", "valkeys"))
+        raise wrong_address(url, f"the scheme {scheme!r} is not known: {_EXPECTED}")
+    known = msgspec.structs.replace(known, arrangement=_ARRANGEMENTS[arranged], tls=base in ("rediss", "valkeys"))
+    return _arrange(known, place, options, url)
 
 
-def _arrange(
-    known: RedisAddress, arrangement: Arrangement, place: str, options: dict[str, str], *, tls: bool
-) -> RedisAddress:
+def _arrange(known: RedisAddress, place: str, options: dict[str, str], url: str) -> RedisAddress:
+    arrangement = known.arrangement
     hosts, *path = place.split("/")
     service = path.pop(0) if arrangement == "sentinel" and path else ""
     if arrangement == "sentinel" and not service:
-        raise ValueError("a sentinel URL names the service: redis+sentinel://host:26379/service")
-    database = _number(path[0] if path and path[0] else options.get("db", "0"))
+        raise wrong_address(url, "a sentinel URL names the service: redis+sentinel://host:26379/service")
+    database = _number(path[0] if path and path[0] else options.get("db", "0"), url)
     if arrangement == "cluster" and database:
-        raise ValueError("a Redis cluster has only the database 0")
-    port = 26379 if arrangement == "sentinel" else 6379
+        raise wrong_address(url, "a Redis cluster has only the database 0")
+    port = PORTS["redis+sentinel" if arrangement == "sentinel" else "redis"]
     return msgspec.structs.replace(
         known,
-        nodes=tuple(_node(host, port) for host in hosts.split(",")),
-        arrangement=arrangement,
-        tls=tls,
+        nodes=tuple(_node(host, port, url) for host in hosts.split(",")),
         database=database,
         service=service,
     )
 
 
-def _node(text: str, default: int) -> Node:
-    if text.startswith("["):
-        host, _, port = text[1:].partition("]")
-        return Node(host, _number(port.lstrip(":") or str(default)))
-    host, _, port = text.partition(":")
-    return Node(host or "127.0.0.1", _number(port or str(default)))
+def _node(text: str, default: int, url: str) -> Node:
+    host, port = read_place(text, default, url)
+    return Node(host or "127.0.0.1", port)
 
 
-def _number(text: str) -> int:
-    if not text.isdigit():
-        raise ValueError(f"{text!r} is no number: {_EXPECTED}")
+def _number(text: str, url: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise wrong_address(url, f"the database {text!r} is no number: {_EXPECTED}")
     return int(text)

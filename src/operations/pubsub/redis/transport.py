@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from operations.errors import CallError
-from operations.pubsub import Capabilities, Receive, Refused, Stop, Take, Undelivered
+from operations.pubsub import Capabilities, Receive, Refused, Stop, Take, Undelivered, reason_of
 from operations.pubsub.framing import batches, join, shares, split
 from operations.pubsub.redis.address import parse_address
 from operations.pubsub.redis.connection import Reply, ReplyError, pack
@@ -385,7 +385,7 @@ class RedisTransport:
         shortest, longest = self._delays
         delay = min(longest, shortest * 2 ** min(attempt, 20)) * random.uniform(0.5, 1.0)
         level = logging.WARNING if attempt == 0 else logging.DEBUG
-        _log.log(level, "no connection to Redis at %s: %s", self.address, str(error) or type(error).__name__)
+        _log.log(level, "no connection to Redis at %s: %s", self.address, reason_of(error))
         await asyncio.sleep(delay)
 
     async def close(self) -> None:

@@ -58,9 +58,9 @@ class HTTPService:
         document = documents.root.value
         root: Any = swagger2.servers(document) if "swagger" in document else document.get("servers")
         servers = [server for server in root if isinstance(server, Mapping)] if isinstance(root, list) else []
-        home = base_url(servers, config, document_url)
-        self._address = home or ""
-        self.home = None if home is None else origin(home)
+        self.base_url = base_url(servers, config, document_url)
+        """Where paths are appended, but for operations with servers of their own; None where nothing says so."""
+        self.home = None if self.base_url is None else origin(self.base_url)
         swagger = "swagger" in document
         self.dialect = "openapi-3.0" if swagger or str(document.get("openapi")).startswith("3.0") else "2020-12"
         version = documents.root.get("info").value
@@ -300,7 +300,7 @@ class HTTPService:
                 )
             self._exchange = Exchange(client, self.config)
             schemes = security_schemes(self._documents)
-            self._authenticator = Authenticator(self.config.auth, schemes, client, self._address)
+            self._authenticator = Authenticator(self.config.auth, schemes, client, self.base_url or "")
         return self._exchange
 
     def _parser(self, before: SSEParser | None = None) -> SSEParser:

@@ -23,14 +23,17 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def collect(module: ModuleType) -> Found:
-    """The operations and specs among a module's names, but those it only imported; `__all__` brings these back."""
-    exported = getattr(module, "__all__", ())
+    """The operations and specs among a module's names, but those it only imported; `__all__` brings these back.
+
+    No code of the module is asked what its names are: its `__getattr__` or a lazy object's `__class__` may raise.
+    """
+    exported = vars(module).get("__all__", ())
     operations: dict[int, Operation[Any]] = {}
     specs: dict[int, OperationSpec] = {}
     for name, value in list(vars(module).items()):
-        if isinstance(value, Operation) and (name in exported or not _is_imported(value, module)):
+        if issubclass(type(value), Operation) and (name in exported or not _is_imported(value, module)):
             operations.setdefault(id(value), value)
-        elif isinstance(value, OperationSpec):
+        elif issubclass(type(value), OperationSpec):
             specs.setdefault(id(value), value)
     return Found(list(operations.values()), list(specs.values()))
 
@@ -79,4 +82,4 @@ def _is_imported(operation: Operation[Any], module: ModuleType) -> bool:
     home = sys.modules.get(getattr(operation.function, "__module__", None) or "")
     if home is None or home is module:
         return False
-    return getattr(home, getattr(operation.function, "__name__", ""), None) is operation
+    return vars(home).get(getattr(operation.function, "__name__", "")) is operation

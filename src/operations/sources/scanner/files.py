@@ -45,5 +45,8 @@ class LocalFS:
         return entries
 
     def read(self, path: str) -> bytes:
-        """The content of a file."""
-        return Path(path).read_bytes()
+        """The content of a file; a pipe or a device is none: reading it would wait for whoever writes to it."""
+        file = Path(path)
+        if file.exists() and not file.is_file():
+            raise OSError("it is not a regular file")
+        return file.read_bytes()

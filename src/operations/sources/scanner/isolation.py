@@ -4,42 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from operations.errors import CallError, ErrorCode
+
+T = TypeVar("T")
 
 _MOST_TEXT = 300
 _importing = threading.Lock()
 _inside = threading.local()
 
 
-def import_isolated(name: str, path: str, *, timeout: float) -> ModuleType | str:
-    """The module, or why there is none, in one line.
+def import_isolated(name: str, path: str, read: Callable[[ModuleType], T], *, timeout: float) -> T | str:
+    """What `read` makes of the module, or why there is none, in one line.
 
-    It is imported in a thread of its own: an exit, an interrupt or an endless loop in it ends or holds up that thread
-    only. What it prints goes to stderr, and there is nobody to answer what it asks.
+    It is imported and read in a thread of its own: an exit, an interrupt or an endless loop in it ends or holds up that
+    thread only; to look at what it has may run its code as well. What it prints goes to stderr, and there is nobody to
+    answer what it asks. Where it changes the current folder, that is changed back.
     """
     if getattr(_inside, "importing", False):
         # It would wait for itself, and import the module again that asked for it.
         message = "a module that is being scanned cannot scan: call scan_operations in a function"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
-    outcome: list[ModuleType | str] = []
+    outcome: list[T | str] = []
 
     def work() -> None:
         _inside.importing = True
         try:
-            outcome.append(importlib.import_module(name))
+            outcome.append(read(importlib.import_module(name)))
         except BaseException as error:  # noqa: BLE001  # whatever a module does, it is only left out
             outcome.append(_explain(error, name, path))
 
     thread = threading.Thread(target=work, name=f"import {name}", daemon=True)
-    with _importing, _streams_kept_from(thread):
+    with _importing, _streams_kept_from(thread), _folder_kept():
         thread.start()
         thread.join(timeout)
     if not outcome:
@@ -74,6 +78,21 @@ def _streams_kept_from(thread: threading.Thread) -> Iterator[None]:
             sys.stdin, sys.stdout = stdin, stdout
 
 
+@contextlib.contextmanager
+def _folder_kept() -> Iterator[None]:
+    """The current folder is the whole program's: relative paths of others mean what they meant."""
+    try:
+        before = os.getcwd()
+    except OSError:  # somebody removed it
+        before = None
+    try:
+        yield
+    finally:
+        if before is not None:
+            with contextlib.suppress(OSError):
+                os.chdir(before)
+
+
 def _explain(error: BaseException, name: str, path: str) -> str:
     """What went wrong in one line, with names as the author knows them."""
     if isinstance(error, SyntaxError):
@@ -90,12 +109,20 @@ def _explain(error: BaseException, name: str, path: str) -> str:
     elif isinstance(error, ImportError) and "partially initialized module" in str(error):
         reason = f"circular import: {error}"
     else:
-        reason = f"{type(error).__name__}: {error}{_line(error, path)}"
+        reason = f"{type(error).__name__}: {_text(error)}{_line(error, path)}"
     own_root = f"{name.partition('.')[0]}."
     if own_root.startswith("scanned_"):
         reason = reason.replace(own_root, "")
     reason = " ".join(reason.split())
     return reason if len(reason) <= _MOST_TEXT else f"{reason[:_MOST_TEXT]}…"
+
+
+def _text(error: BaseException) -> str:
+    """What an error says, where it can."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001  # its author's code, as all of the module is
+        return "(it cannot say what)"
 
 
 def _line(error: BaseException, path: str) -> str:

@@ -75,12 +75,12 @@ class Scanner:
 
     def _take(self, module: ModuleFile) -> bool:
         """Import a module and keep what it has; where it fails, keep what it had."""
-        outcome = import_isolated(module.name, module.path, timeout=self._timeout)
+        outcome = import_isolated(module.name, module.path, collect, timeout=self._timeout)
         if isinstance(outcome, str):
             self._failed[module.path] = outcome
             return False
         self._failed.pop(module.path, None)
-        self._found[module.path] = collect(outcome)
+        self._found[module.path] = outcome
         return True
 
     def _reload(self, modules: Iterable[ModuleFile]) -> None:
@@ -143,7 +143,7 @@ def _package_place(name: str, fs: ScannerFS, timeout: float) -> Place:
     root, *parts = name.split(".")
     if parts:
         # Finding a module imports its parents, which may do anything.
-        outcome = import_isolated(".".join((root, *parts[:-1])), "", timeout=timeout)
+        outcome = import_isolated(".".join((root, *parts[:-1])), "", lambda module: module, timeout=timeout)
         if isinstance(outcome, str):
             raise CallError(ErrorCode.VALIDATION_ERROR, f"the package {name!r} cannot be imported: {outcome}")
     try:
@@ -169,7 +169,7 @@ def _adopt_children(name: str, earlier: ModuleType) -> None:
     """Give a package that was imported again the submodules it had, which were not."""
     package = sys.modules[name]
     for attribute, value in vars(earlier).items():
-        if isinstance(value, ModuleType) and sys.modules.get(f"{name}.{attribute}") is value:
+        if issubclass(type(value), ModuleType) and sys.modules.get(f"{name}.{attribute}") is value:
             vars(package).setdefault(attribute, value)
 
 
