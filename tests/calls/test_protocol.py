@@ -432,3 +432,106 @@ async def test_nested_calls_do_not_need_a_second_place() -> None:
         bus = MemoryTransport(direct=direct)
         async with serve_registry(OperationRegistry([outer, add]), bus, concurrency=1):
             assert (await PendingRequestMap(bus).call("deep.outer")).data == 3
+
+
+@pytest.mark.parametrize("end", ["run", "expire", "abort"])
+async def test_a_long_queue_ends_in_whatever_way_and_the_place_is_free_again(wires: Any, end: str) -> None:
+    sleeper = Sleeper()
+    wire = wires(sleeper.operation, add, concurrency=1)
+    first = wire.request(0, "slow.sleep")
+    await until(sleeper.started.is_set)
+    now = int(time.time() * 1000)
+    deadline = {"deadline": now + 100, "sentAt": now} if end == "expire" else {}
+    queued = [wire.request(number, "math.add", input={"a": number, "b": 1}, **deadline) for number in range(1, 2001)]
+    await until(lambda: wire.handler.in_flight == 2001)
+    if end == "abort":
+        for request_id in queued:
+            wire.send("control.math", "call.aborted", request_id, "math.add", {"requestId": request_id})
+    if end != "run":
+        await until(lambda: wire.handler.in_flight == 1)
+    wire.send("control.slow", "call.aborted", first, "slow.sleep", {"requestId": first})
+    await until(lambda: not wire.handler.in_flight)
+    again = wire.request(3000, "math.add", input={"a": 1, "b": 1})
+    await until(lambda: any(message["id"] == again for message in wire.of("call.responded")))
+    assert len(wire.of("call.responded")) == (2001 if end == "run" else 1)
+    assert len(wire.of("call.error")) == (2000 if end == "expire" else 0)
+
+
+async def test_requests_that_ended_in_the_queue_make_room_for_others(wires: Any) -> None:
+    sleeper = Sleeper()
+    wire = wires(sleeper.operation, concurrency=1, queue=1)
+    wire.request(0, "slow.sleep")
+    await until(sleeper.started.is_set)
+    for number in range(1, 4):
+        queued = wire.request(number, "slow.sleep")
+        await until(lambda: wire.handler.in_flight == 2)
+        wire.send("control.slow", "call.aborted", queued, "slow.sleep", {"requestId": queued})
+        await until(lambda: wire.handler.in_flight == 1)
+    assert wire.handler.counters.rejected == 0
+    assert wire.of("call.error") == []
+
+
+async def test_a_deadline_that_passed_while_the_loop_was_blocked_never_runs_what_was_queued(wires: Any) -> None:
+    begun: list[str] = []
+    go_on = asyncio.Event()
+
+    @operation(id="busy.first")
+    async def first() -> None:
+        begun.append("first")
+        await go_on.wait()
+        time.sleep(0.2)  # noqa: ASYNC251  # on purpose: nobody's clock is looked at meanwhile
+
+    @operation(id="busy.second")
+    async def second() -> None:
+        begun.append("second")
+
+    wire = wires(first, second, concurrency=1)
+    wire.request(0, "busy.first")
+    await until(lambda: bool(begun))
+    now = int(time.time() * 1000)
+    wire.request(1, "busy.second", deadline=now + 100, sentAt=now)
+    await until(lambda: wire.handler.in_flight == 2)
+    go_on.set()
+    await until(lambda: bool(wire.of("call.error")) and not wire.handler.in_flight)
+    [error] = wire.of("call.error")
+    assert (error["payload"]["code"], error["payload"]["details"]["executed"]) == ("TIMEOUT", "no")
+    assert begun == ["first"]
+
+
+async def test_a_worker_that_closes_waits_for_handlers_to_clean_up_and_says_what_never_ran(wires: Any) -> None:
+    cleaned: list[bool] = []
+    begun: list[bool] = []
+
+    @operation(id="tidy.up")
+    async def tidy_up() -> None:
+        begun.append(True)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned.append(True)
+
+    wire = wires(tidy_up, concurrency=1)
+    wire.request(0, "tidy.up")
+    await until(lambda: bool(begun))
+    wire.request(1, "tidy.up")
+    await until(lambda: wire.handler.in_flight == 2)
+    await wire.handler.close()
+    assert (begun, cleaned) == ([True], [True])
+    await until(lambda: len(wire.of("call.error")) == 2)
+    assert [error["payload"]["details"]["executed"] for error in wire.of("call.error")] == ["unknown", "no"]
+
+
+async def test_a_handler_may_close_its_own_worker() -> None:
+    bus = MemoryTransport(direct=False)
+    handlers: list[CallHandler] = []
+
+    @operation(id="admin.stop")
+    async def stop() -> None:
+        await asyncio.sleep(0)
+        await handlers[0].close()
+
+    handlers.append(CallHandler(OperationRegistry([stop]), bus))
+    error = await error_of(PendingRequestMap(bus.join()).call("admin.stop"))
+    assert error.code == ErrorCode.UNAVAILABLE
+    assert not handlers[0].in_flight
