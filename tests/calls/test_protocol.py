@@ -535,3 +535,18 @@ async def test_a_handler_may_close_its_own_worker() -> None:
     error = await error_of(PendingRequestMap(bus.join()).call("admin.stop"))
     assert error.code == ErrorCode.UNAVAILABLE
     assert not handlers[0].in_flight
+
+
+async def test_calls_that_end_together_in_one_process_give_their_places_back() -> None:
+    sleeper = Sleeper()
+    bus = MemoryTransport()
+    async with serve_registry(OperationRegistry([sleeper.operation, add]), bus, concurrency=1):
+        pending = PendingRequestMap(bus)
+        calls = [asyncio.create_task(pending.call("slow.sleep")) for _ in range(3)]
+        await sleeper.started.wait()
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+        async with asyncio.timeout(10):
+            assert (await pending.call("math.add", {"a": 1, "b": 2})).data == 3
+    assert sleeper.runs == 1

@@ -121,7 +121,7 @@ class DirectTarget:
     async def _wait_for_place(self, operation_id: str) -> bool:
         if self._handler.is_full:
             raise self._handler.refuse(operation_id)
-        entrant = _Entrant()
+        entrant = _Entrant(self._handler)
         self._handler.enter(entrant)
         try:
             await entrant.granted
@@ -148,11 +148,15 @@ class DirectTarget:
 class _Entrant:
     """A caller that waits for a place."""
 
-    def __init__(self) -> None:
+    def __init__(self, handler: Workplace) -> None:
+        self._handler = handler
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def begin(self) -> None:
-        if not self.granted.done():
+        if self.granted.cancelled():
+            # It was cancelled in this turn of the loop, and has not had its own yet.
+            self._handler.leave()
+        else:
             self.granted.set_result(None)
 
 
