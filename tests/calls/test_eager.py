@@ -256,3 +256,29 @@ async def test_who_wants_to_know_when_the_task_of_a_coroutine_is_done_is_told(st
     starter.step(work())
     await asyncio.sleep(0.01)
     assert told == ["done"]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_coroutine_that_would_end_the_program_ends_itself_alone(
+    starter: Starter, kind: type[BaseException], waits: bool
+) -> None:
+    async def work() -> None:
+        if waits:
+            await asyncio.sleep(0)
+        raise kind
+
+    caught: list[type[BaseException]] = []
+
+    async def outer(paused: Paused) -> None:
+        try:
+            await paused
+        except BaseException as error:  # noqa: BLE001  # as a running call does
+            caught.append(type(error))
+
+    try:
+        paused = starter.step(work())
+        await paused.go_on_in(outer(paused))
+    except BaseException as error:  # noqa: BLE001
+        caught.append(type(error))
+    assert caught == [kind]

@@ -27,6 +27,26 @@ def _start_eagerly(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLo
     return asyncio.Task(work, loop=loop, eager_start=True)  # type: ignore[call-arg]
 
 
+class _Exit:
+    """What a coroutine raised to end the program: left to its task, it would end the loop."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+async def _contained(work: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return await work
+    except (KeyboardInterrupt, SystemExit) as error:
+        return _Exit(error)
+
+
+def _opened(result: Any) -> Any:
+    if type(result) is _Exit:
+        raise result.error
+    return result
+
+
 class _Shell(Coroutine[Any, Any, None]):
     """What a spare task runs: nothing until it is given a coroutine whose first step was taken."""
 
@@ -111,7 +131,7 @@ class Paused:
 
     def __await__(self) -> Generator[Any, Any, Any]:
         if self._shell is None:
-            return (yield from self._task)
+            return _opened((yield from self._task))
         rest = self._work.__await__()
         waiting = self._waiting
         while True:
@@ -153,8 +173,8 @@ class Starter:
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
         if _EAGER:
-            started = _start_eagerly(work, loop)
-            return started.result() if started.done() else Paused(started)
+            started = _start_eagerly(_contained(work), loop)
+            return _opened(started.result()) if started.done() else Paused(started)
         task = self._spare
         if task is None or task.done():
             task = self._park(loop)
