@@ -550,3 +550,24 @@ async def test_calls_that_end_together_in_one_process_give_their_places_back() -
         async with asyncio.timeout(10):
             assert (await pending.call("math.add", {"a": 1, "b": 2})).data == 3
     assert sleeper.runs == 1
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_bus_in_memory_outlives_the_loop_it_was_made_in(direct: bool) -> None:
+    bus = MemoryTransport(direct=direct)
+    handlers: list[CallHandler] = []
+
+    async def begin() -> Any:
+        handlers.append(CallHandler(OperationRegistry([add, count, Sleeper().operation]), bus))
+        return (await PendingRequestMap(bus).call("math.add", {"a": 1, "b": 2})).data
+
+    async def go_on() -> Any:
+        pending = PendingRequestMap(bus.join())
+        now = int(time.time() * 1000)
+        error = await error_of(pending.call("slow.sleep", deadline=now + 50))
+        counted = [event.data async for event in pending.subscribe("math.count", {"to": 3})]
+        await handlers[0].drain()
+        return error.code, counted
+
+    assert asyncio.run(begin()) == 3
+    assert asyncio.run(go_on()) == (ErrorCode.TIMEOUT, [0, 1, 2])
