@@ -571,3 +571,10 @@ def test_a_bus_in_memory_outlives_the_loop_it_was_made_in(direct: bool) -> None:
 
     assert asyncio.run(begin()) == 3
     assert asyncio.run(go_on()) == (ErrorCode.TIMEOUT, [0, 1, 2])
+
+
+async def test_a_call_that_waited_for_a_worker_in_vain_was_not_executed() -> None:
+    pending = PendingRequestMap(MemoryTransport(direct=False))
+    error = await error_of(pending.call("math.add", deadline=int(time.time() * 1000) + 100, wait=True))
+    assert (error.code, error.details["executed"]) == (ErrorCode.TIMEOUT, "no")
+    assert "before anybody could be asked" in error.message

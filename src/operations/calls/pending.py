@@ -316,7 +316,9 @@ class _PendingCall(msgspec.Struct, eq=False):
         self.worker = worker
 
     def lost(self, reason: str) -> None:
-        """The transport was lost: it may have run, or may yet."""
+        """The transport was lost: it may have run, or may yet, unless it was never sent."""
+        if self._is_held_back:
+            return
         self.worker = None
         self._risked = True
         if not self._retry:
@@ -331,6 +333,9 @@ class _PendingCall(msgspec.Struct, eq=False):
 
     def expire(self) -> None:
         """The deadline passed."""
+        if self._is_held_back:
+            self._fail(timed_out(self.operation_id, "no", "before anybody could be asked"))
+            return
         self.tell_worker("the deadline passed")
         self._fail(timed_out(self.operation_id, "unknown"))
 
@@ -357,6 +362,11 @@ class _PendingCall(msgspec.Struct, eq=False):
             return self._wait or self._risked
         return self._retry and executed == "unknown"
 
+    @property
+    def _is_held_back(self) -> bool:
+        """Whether nobody got the request so far, and it is to be sent again."""
+        return self.timer is not None and not self._risked
+
     def _resend_later(self) -> None:
         delay = min(_LONGEST_RETRY, _RETRY_SECONDS * 2**self._attempts)
         self._attempts += 1
@@ -367,6 +377,7 @@ class _PendingCall(msgspec.Struct, eq=False):
         if self._future.done():
             return
         endpoint = self._endpoint
+        self.timer = None
         if self._attempts:
             self.worker = None
             self.since = asyncio.get_running_loop().time()
