@@ -105,6 +105,18 @@ Requests = Callable[[CallRequested, Codec], None]
 Notices = Callable[[Event], None]
 
 
+class Names:
+    """The numbers behind a peer's name, of which none is given twice: a transport may be wrapped more than once."""
+
+    def __init__(self) -> None:
+        self.workers = itertools.count(1)
+        self.requests = itertools.count(1)
+        self.issued = 0
+
+
+_names: weakref.WeakValueDictionary[str, Names] = weakref.WeakValueDictionary()
+
+
 class Endpoint:
     """What the PendingRequestMaps and CallHandlers on one transport share: peer name, ids, tables, counters."""
 
@@ -120,9 +132,8 @@ class Endpoint:
         self.running: dict[str, Running] = {}
         self.namespaces: dict[str, list[Requests]] = {}
         self.notices: list[Notices] = []
-        self.new_worker = itertools.count(1).__next__
-        self._counter = itertools.count(1)
-        self._issued = 0
+        self._names = _names.setdefault(self.peer, Names())
+        self.new_worker = self._names.workers.__next__
         self._unanswered: Recent[str, None] = Recent(_REMEMBERED)
         self._stops: dict[str, tuple[Stop, int]] = {}
         self._is_pipe = transport.capabilities.identity == "hub"
@@ -136,8 +147,9 @@ class Endpoint:
 
     def new_id(self) -> str:
         """A request id that nobody else can have: this peer's random name and a counter."""
-        self._issued = next(self._counter)
-        return f"{self.peer}-{self._issued:x}"
+        names = self._names
+        names.issued = issued = next(names.requests)
+        return f"{self.peer}-{issued:x}"
 
     def hear(self, address: str, group: str | None = None) -> Stop:
         """Receive what is sent to an address; the same one heard twice is delivered once."""
@@ -294,7 +306,7 @@ class Endpoint:
             return
         peer, _, number = request_id.rpartition("-")
         try:
-            ours = peer == self.peer and 0 < int(number, 16) <= self._issued
+            ours = peer == self.peer and 0 < int(number, 16) <= self._names.issued
         except ValueError:
             ours = False
         if ours:
