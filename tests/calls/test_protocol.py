@@ -578,3 +578,12 @@ async def test_a_call_that_waited_for_a_worker_in_vain_was_not_executed() -> Non
     error = await error_of(pending.call("math.add", deadline=int(time.time() * 1000) + 100, wait=True))
     assert (error.code, error.details["executed"]) == (ErrorCode.TIMEOUT, "no")
     assert "before anybody could be asked" in error.message
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_a_deadline_may_be_a_fraction_of_a_millisecond(direct: bool) -> None:
+    bus = MemoryTransport(direct=direct)
+    async with serve_registry(OperationRegistry([add, count]), bus):
+        pending, deadline = PendingRequestMap(bus.join()), time.time() * 1000 + 10_000.5
+        assert (await pending.call("math.add", {"a": 1, "b": 2}, deadline=deadline)).data == 3
+        assert [event.data async for event in pending.subscribe("math.count", {"to": 2}, deadline=deadline)] == [0, 1]
