@@ -323,13 +323,17 @@ class Endpoint:
         self.transport.send(inbox_of(request_id), message)
 
     def send_error(self, request_id: str, error: CallError, codec: Codec) -> None:
-        """Tell the caller that its call ended in an error; what cannot travel of it is left out."""
+        """Tell the caller that its call ended in an error."""
+        self.transport.send(inbox_of(request_id), self.write_error(request_id, error, codec))
+
+    def write_error(self, request_id: str, error: CallError, codec: Codec) -> bytes:
+        """An error as bytes; what cannot travel of it is left out."""
         message = codec.encode(failed_event(request_id, error, codec))
         limit = self.transport.capabilities.max_payload
-        if limit is not None and len(message) > limit:
-            short = CallError(error.code, error.message[:_LONGEST_MESSAGE])
-            message = codec.encode(failed_event(request_id, short, codec))
-        self.transport.send(inbox_of(request_id), message)
+        if limit is None or len(message) <= limit:
+            return message
+        short = CallError(error.code, error.message[:_LONGEST_MESSAGE])
+        return codec.encode(failed_event(request_id, short, codec))
 
     def send_abort(self, request_id: str, address: str, codec: Codec, reason: str = "") -> None:
         """Tell the other side that this one gave up."""

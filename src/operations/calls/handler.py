@@ -174,6 +174,7 @@ class CallHandler:
         self._direct.stop()
         self.starter.close()
         self._stop_control()
+        self._intake.answers.close()
         if self._sweep is not None:
             self._sweep.cancel()
         if tasks:
