@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from operations import CallError, ErrorCode, OperationRegistry, local_envelope, operation
+from operations import CallError, ErrorCode, OperationContext, OperationRegistry, local_envelope, operation
 from operations.calls import (
     CALL_EVENT_SCHEMAS,
     CallEventSchema,
@@ -422,8 +422,6 @@ async def test_a_served_registry_must_allow_something() -> None:
 
 
 async def test_nested_calls_do_not_need_a_second_place() -> None:
-    from operations import OperationContext
-
     @operation(id="deep.outer")
     async def outer(context: OperationContext) -> Any:
         return (await context.env["math"]["add"](a=1, b=2)).data
@@ -587,3 +585,23 @@ async def test_a_deadline_may_be_a_fraction_of_a_millisecond(direct: bool) -> No
         pending, deadline = PendingRequestMap(bus.join()), time.time() * 1000 + 10_000.5
         assert (await pending.call("math.add", {"a": 1, "b": 2}, deadline=deadline)).data == 3
         assert [event.data async for event in pending.subscribe("math.count", {"to": 2}, deadline=deadline)] == [0, 1]
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("options", [{}, {"wait": True}, {"retry": True}])
+async def test_a_handler_whose_own_call_was_not_executed_was_executed_itself(
+    direct: bool, options: dict[str, Any]
+) -> None:
+    runs: list[str] = []
+
+    @operation(id="shop.order", type="query")
+    async def order(context: OperationContext) -> Any:
+        runs.append("order")
+        return (await context.env["bank"]["pay"]()).data
+
+    bus = MemoryTransport(direct=direct)
+    async with serve_registry(OperationRegistry([order]), bus):
+        error = await error_of(PendingRequestMap(bus.join()).call("shop.order", **options))
+    assert (error.code, error.details["operationId"]) == (ErrorCode.UNAVAILABLE, "bank.pay")
+    assert error.details["executed"] == "yes"
+    assert runs == ["order"]

@@ -9,7 +9,7 @@ from typing import Any
 from operations.calls import tracing
 from operations.calls.deadlines import now_ms, remaining_seconds
 from operations.calls.events import Requested
-from operations.calls.failures import timed_out, unavailable
+from operations.calls.failures import of_handler, timed_out, unavailable
 from operations.calls.workplace import Workplace
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
@@ -67,6 +67,9 @@ class DirectTarget:
         except BaseException as error:
             if guard.expired or not isinstance(error, CallError):
                 raise self._translate(error, guard, operation_id, ran=placed) from error
+            told = of_handler(error, operation_id)
+            if told is not error:
+                raise told from error
             raise
         finally:
             if guard.expired:
