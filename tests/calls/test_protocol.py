@@ -599,9 +599,16 @@ async def test_a_handler_whose_own_call_was_not_executed_was_executed_itself(
         runs.append("order")
         return (await context.env["bank"]["pay"]()).data
 
+    @operation(id="shop.follow")
+    async def follow(context: OperationContext) -> AsyncIterator[Any]:
+        yield (await context.env["bank"]["pay"]()).data
+
     bus = MemoryTransport(direct=direct)
-    async with serve_registry(OperationRegistry([order]), bus):
-        error = await error_of(PendingRequestMap(bus.join()).call("shop.order", **options))
+    async with serve_registry(OperationRegistry([order, follow]), bus):
+        pending = PendingRequestMap(bus.join())
+        error = await error_of(pending.call("shop.order", **options))
+        stream = pending.subscribe("shop.follow")
+        assert (await error_of(anext(stream))).details["executed"] == "yes"
     assert (error.code, error.details["operationId"]) == (ErrorCode.UNAVAILABLE, "bank.pay")
     assert error.details["executed"] == "yes"
     assert runs == ["order"]

@@ -112,6 +112,8 @@ class DirectTarget:
                         envelope = await end.next(stream, idle_timeout, operation_id)
                     except StopAsyncIteration:
                         return
+                    except CallError as error:
+                        raise of_handler(error, operation_id) from error.__cause__
                     yield envelope
             finally:
                 if not getattr(stream, "ag_running", False):  # one that still runs was left behind
