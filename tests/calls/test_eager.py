@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
+import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -28,6 +30,18 @@ async def test_what_never_waits_gives_its_result_at_once(starter: Starter) -> No
 
     assert starter.step(work()) == 7
     assert starter.step(work()) == 7
+
+
+async def test_what_never_waits_costs_no_task(starter: Starter) -> None:
+    async def work() -> int:
+        return id(asyncio.current_task())
+
+    starter.step(work())
+    await asyncio.sleep(0)
+    tasks = len(asyncio.all_tasks())
+    if sys.version_info < (3, 12):
+        assert len({starter.step(work()) for _ in range(10)}) == 1
+    assert len(asyncio.all_tasks()) == tasks
 
 
 async def test_what_it_raises_at_once_is_raised(starter: Starter) -> None:
@@ -184,3 +198,87 @@ async def test_a_timeout_in_the_first_step_cancels_that_coroutine_alone(starter:
     paused = starter.step(work())
     await paused.go_on_in(outer(paused))
     assert results == ["timed out"]
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3])
+async def test_cancelling_reaches_what_the_coroutine_waits_for_however_soon_it_comes(
+    starter: Starter, turns: int
+) -> None:
+    inner = asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        await inner
+
+    paused = starter.step(work())
+    task = paused.go_on()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait((task,))
+    assert inner.cancelled()
+    assert task.cancelled()
+
+
+@pytest.mark.parametrize("keep", [list, weakref.WeakSet], ids=["held", "held weakly"])
+async def test_whoever_cancels_the_task_of_a_coroutine_that_ended_harms_no_other(starter: Starter, keep: Any) -> None:
+    kept = keep()
+
+    async def never_waits() -> None:
+        task = asyncio.current_task()
+        kept.append(task) if isinstance(kept, list) else kept.add(task)
+
+    async def waits() -> str:
+        await asyncio.sleep(0.01)
+        return "done"
+
+    starter.step(never_waits())
+    results: list[str] = []
+
+    async def outer(paused: Paused) -> None:
+        results.append(await paused)
+
+    paused = starter.step(waits())
+    task = paused.go_on_in(outer(paused))
+    for each in list(kept):
+        each.cancel()
+    await asyncio.wait((task,))
+    assert results == ["done"]
+
+
+async def test_who_wants_to_know_when_the_task_of_a_coroutine_is_done_is_told(starter: Starter) -> None:
+    told: list[str] = []
+
+    async def work() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.add_done_callback(lambda task: told.append("cancelled" if task.cancelled() else "done"))
+
+    starter.step(work())
+    await asyncio.sleep(0.01)
+    assert told == ["done"]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_coroutine_that_would_end_the_program_ends_itself_alone(
+    starter: Starter, kind: type[BaseException], waits: bool
+) -> None:
+    async def work() -> None:
+        if waits:
+            await asyncio.sleep(0)
+        raise kind
+
+    caught: list[type[BaseException]] = []
+
+    async def outer(paused: Paused) -> None:
+        try:
+            await paused
+        except BaseException as error:  # noqa: BLE001  # as a running call does
+            caught.append(type(error))
+
+    try:
+        paused = starter.step(work())
+        await paused.go_on_in(outer(paused))
+    except BaseException as error:  # noqa: BLE001
+        caught.append(type(error))
+    assert caught == [kind]

@@ -419,7 +419,7 @@ async def test_a_token_that_expires_ends_the_connection_and_a_new_one_is_asked_f
 
     sleeper = Sleeper("shop.sleep")
     async with (
-        Hub(JWTTokens(KEY, algorithms=["HS256"])) as hub,
+        Hub(JWTTokens(KEY, algorithms=["HS256"], leeway=1)) as hub,
         Spoke(hub.url, token=fresh, shortest_delay=0.02) as spoke,
     ):
         handler = CallHandler(OperationRegistry([sleeper.operation]), spoke)
@@ -429,6 +429,44 @@ async def test_a_token_that_expires_ends_the_connection_and_a_new_one_is_asked_f
         assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "unknown")
         await until(lambda: made == 2 and hub.operations == ["shop.sleep"])
         await handler.close()
+
+
+async def test_a_spoke_whose_token_expired_for_good_hears_why_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    lost: list[str] = []
+    tokens = JWTTokens(KEY, algorithms=["HS256"], leeway=1)
+    async with Hub(tokens) as hub, Spoke(hub.url, token=token(exp=time.time() + 0.2), shortest_delay=0.02) as spoke:
+        spoke.watch(lambda: None, lost.append)
+        await until(lambda: spoke.failures > 2)
+        error = await error_of(PendingRequestMap(spoke).call("shop.sleep"))
+    assert lost == ["closed by the peer: the token expired"]
+    assert error.code is ErrorCode.UNAVAILABLE
+    assert "expired" in error.message
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+
+
+async def test_a_token_is_believed_for_the_leeway_after_its_end() -> None:
+    tokens = JWTTokens(KEY, algorithms=["HS256"], leeway=60)
+    async with Hub(tokens) as hub, Spoke(hub.url, token=token(exp=time.time() - 1)) as spoke:
+        assert (await error_of(PendingRequestMap(spoke).call("shop.sleep"))).details["executed"] == "no"
+        assert spoke.is_up
+
+
+@pytest.mark.parametrize("odd", ["s3cret\n", "schl\u00fcssel"])
+async def test_a_token_that_no_header_can_carry_is_an_error_at_once_and_never_logged(
+    odd: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Hub(TOKENS) as hub:
+        with pytest.raises(CallError, match="line break") as caught:
+            async with Spoke(hub.url, token=odd):
+                pass
+    assert caught.value.code is ErrorCode.ACCESS_DENIED
+    assert odd.strip() not in caught.value.message + caplog.text
+
+
+@pytest.mark.parametrize(("key", "algorithms"), [(KEY, "HS256"), (KEY, []), ("", ["HS256"])])
+def test_settings_that_would_refuse_every_token_are_refused_themselves(key: str, algorithms: Any) -> None:
+    with pytest.raises(ValueError, match=r"algorithms is|key that tokens"):
+        JWTTokens(key, algorithms=algorithms)
 
 
 async def test_a_json_only_peer_gets_json_from_a_messagepack_caller(field: Field) -> None:

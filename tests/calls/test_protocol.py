@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from operations import CallError, ErrorCode, OperationRegistry, local_envelope, operation
+from operations import CallError, ErrorCode, OperationContext, OperationRegistry, local_envelope, operation
 from operations.calls import (
     CALL_EVENT_SCHEMAS,
     CallEventSchema,
@@ -422,8 +422,6 @@ async def test_a_served_registry_must_allow_something() -> None:
 
 
 async def test_nested_calls_do_not_need_a_second_place() -> None:
-    from operations import OperationContext
-
     @operation(id="deep.outer")
     async def outer(context: OperationContext) -> Any:
         return (await context.env["math"]["add"](a=1, b=2)).data
@@ -432,3 +430,185 @@ async def test_nested_calls_do_not_need_a_second_place() -> None:
         bus = MemoryTransport(direct=direct)
         async with serve_registry(OperationRegistry([outer, add]), bus, concurrency=1):
             assert (await PendingRequestMap(bus).call("deep.outer")).data == 3
+
+
+@pytest.mark.parametrize("end", ["run", "expire", "abort"])
+async def test_a_long_queue_ends_in_whatever_way_and_the_place_is_free_again(wires: Any, end: str) -> None:
+    sleeper = Sleeper()
+    wire = wires(sleeper.operation, add, concurrency=1)
+    first = wire.request(0, "slow.sleep")
+    await until(sleeper.started.is_set)
+    now = int(time.time() * 1000)
+    deadline = {"deadline": now + 100, "sentAt": now} if end == "expire" else {}
+    queued = [wire.request(number, "math.add", input={"a": number, "b": 1}, **deadline) for number in range(1, 2001)]
+    await until(lambda: wire.handler.in_flight == 2001)
+    if end == "abort":
+        for request_id in queued:
+            wire.send("control.math", "call.aborted", request_id, "math.add", {"requestId": request_id})
+    if end != "run":
+        await until(lambda: wire.handler.in_flight == 1)
+    wire.send("control.slow", "call.aborted", first, "slow.sleep", {"requestId": first})
+    await until(lambda: not wire.handler.in_flight)
+    again = wire.request(3000, "math.add", input={"a": 1, "b": 1})
+    await until(lambda: any(message["id"] == again for message in wire.of("call.responded")))
+    assert len(wire.of("call.responded")) == (2001 if end == "run" else 1)
+    assert len(wire.of("call.error")) == (2000 if end == "expire" else 0)
+
+
+async def test_requests_that_ended_in_the_queue_make_room_for_others(wires: Any) -> None:
+    sleeper = Sleeper()
+    wire = wires(sleeper.operation, concurrency=1, queue=1)
+    wire.request(0, "slow.sleep")
+    await until(sleeper.started.is_set)
+    for number in range(1, 4):
+        queued = wire.request(number, "slow.sleep")
+        await until(lambda: wire.handler.in_flight == 2)
+        wire.send("control.slow", "call.aborted", queued, "slow.sleep", {"requestId": queued})
+        await until(lambda: wire.handler.in_flight == 1)
+    assert wire.handler.counters.rejected == 0
+    assert wire.of("call.error") == []
+
+
+async def test_a_deadline_that_passed_while_the_loop_was_blocked_never_runs_what_was_queued(wires: Any) -> None:
+    begun: list[str] = []
+    go_on = asyncio.Event()
+
+    @operation(id="busy.first")
+    async def first() -> None:
+        begun.append("first")
+        await go_on.wait()
+        time.sleep(0.2)  # noqa: ASYNC251  # on purpose: nobody's clock is looked at meanwhile
+
+    @operation(id="busy.second")
+    async def second() -> None:
+        begun.append("second")
+
+    wire = wires(first, second, concurrency=1)
+    wire.request(0, "busy.first")
+    await until(lambda: bool(begun))
+    now = int(time.time() * 1000)
+    wire.request(1, "busy.second", deadline=now + 100, sentAt=now)
+    await until(lambda: wire.handler.in_flight == 2)
+    go_on.set()
+    await until(lambda: bool(wire.of("call.error")) and not wire.handler.in_flight)
+    [error] = wire.of("call.error")
+    assert (error["payload"]["code"], error["payload"]["details"]["executed"]) == ("TIMEOUT", "no")
+    assert begun == ["first"]
+
+
+async def test_a_worker_that_closes_waits_for_handlers_to_clean_up_and_says_what_never_ran(wires: Any) -> None:
+    cleaned: list[bool] = []
+    begun: list[bool] = []
+
+    @operation(id="tidy.up")
+    async def tidy_up() -> None:
+        begun.append(True)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned.append(True)
+
+    wire = wires(tidy_up, concurrency=1)
+    wire.request(0, "tidy.up")
+    await until(lambda: bool(begun))
+    wire.request(1, "tidy.up")
+    await until(lambda: wire.handler.in_flight == 2)
+    await wire.handler.close()
+    assert (begun, cleaned) == ([True], [True])
+    await until(lambda: len(wire.of("call.error")) == 2)
+    assert [error["payload"]["details"]["executed"] for error in wire.of("call.error")] == ["unknown", "no"]
+
+
+async def test_a_handler_may_close_its_own_worker() -> None:
+    bus = MemoryTransport(direct=False)
+    handlers: list[CallHandler] = []
+
+    @operation(id="admin.stop")
+    async def stop() -> None:
+        await asyncio.sleep(0)
+        await handlers[0].close()
+
+    handlers.append(CallHandler(OperationRegistry([stop]), bus))
+    error = await error_of(PendingRequestMap(bus.join()).call("admin.stop"))
+    assert error.code == ErrorCode.UNAVAILABLE
+    assert not handlers[0].in_flight
+
+
+async def test_calls_that_end_together_in_one_process_give_their_places_back() -> None:
+    sleeper = Sleeper()
+    bus = MemoryTransport()
+    async with serve_registry(OperationRegistry([sleeper.operation, add]), bus, concurrency=1):
+        pending = PendingRequestMap(bus)
+        calls = [asyncio.create_task(pending.call("slow.sleep")) for _ in range(3)]
+        await sleeper.started.wait()
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+        async with asyncio.timeout(10):
+            assert (await pending.call("math.add", {"a": 1, "b": 2})).data == 3
+    assert sleeper.runs == 1
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_bus_in_memory_outlives_the_loop_it_was_made_in(direct: bool) -> None:
+    bus = MemoryTransport(direct=direct)
+    handlers: list[CallHandler] = []
+
+    async def begin() -> Any:
+        handlers.append(CallHandler(OperationRegistry([add, count, Sleeper().operation]), bus))
+        return (await PendingRequestMap(bus).call("math.add", {"a": 1, "b": 2})).data
+
+    async def go_on() -> Any:
+        pending = PendingRequestMap(bus.join())
+        now = int(time.time() * 1000)
+        error = await error_of(pending.call("slow.sleep", deadline=now + 50))
+        counted = [event.data async for event in pending.subscribe("math.count", {"to": 3})]
+        await handlers[0].drain()
+        return error.code, counted
+
+    assert asyncio.run(begin()) == 3
+    assert asyncio.run(go_on()) == (ErrorCode.TIMEOUT, [0, 1, 2])
+
+
+async def test_a_call_that_waited_for_a_worker_in_vain_was_not_executed() -> None:
+    pending = PendingRequestMap(MemoryTransport(direct=False))
+    error = await error_of(pending.call("math.add", deadline=int(time.time() * 1000) + 100, wait=True))
+    assert (error.code, error.details["executed"]) == (ErrorCode.TIMEOUT, "no")
+    assert "before anybody could be asked" in error.message
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_a_deadline_may_be_a_fraction_of_a_millisecond(direct: bool) -> None:
+    bus = MemoryTransport(direct=direct)
+    async with serve_registry(OperationRegistry([add, count]), bus):
+        pending, deadline = PendingRequestMap(bus.join()), time.time() * 1000 + 10_000.5
+        assert (await pending.call("math.add", {"a": 1, "b": 2}, deadline=deadline)).data == 3
+        assert [event.data async for event in pending.subscribe("math.count", {"to": 2}, deadline=deadline)] == [0, 1]
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("options", [{}, {"wait": True}, {"retry": True}])
+async def test_a_handler_whose_own_call_was_not_executed_was_executed_itself(
+    direct: bool, options: dict[str, Any]
+) -> None:
+    runs: list[str] = []
+
+    @operation(id="shop.order", type="query")
+    async def order(context: OperationContext) -> Any:
+        runs.append("order")
+        return (await context.env["bank"]["pay"]()).data
+
+    @operation(id="shop.follow")
+    async def follow(context: OperationContext) -> AsyncIterator[Any]:
+        yield (await context.env["bank"]["pay"]()).data
+
+    bus = MemoryTransport(direct=direct)
+    async with serve_registry(OperationRegistry([order, follow]), bus):
+        pending = PendingRequestMap(bus.join())
+        error = await error_of(pending.call("shop.order", **options))
+        stream = pending.subscribe("shop.follow")
+        assert (await error_of(anext(stream))).details["executed"] == "yes"
+    assert (error.code, error.details["operationId"]) == (ErrorCode.UNAVAILABLE, "bank.pay")
+    assert error.details["executed"] == "yes"
+    assert runs == ["order"]

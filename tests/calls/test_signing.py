@@ -371,3 +371,12 @@ async def test_a_worker_that_cannot_check_signatures_says_so(wire: Wire) -> None
         assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "UNVERIFIABLE")
     assert handler.counters.malformed == 0
     await handler.close()
+
+
+async def test_one_connection_carries_the_calls_of_several_sessions(wire: Wire, yard: Yard) -> None:
+    shared = await wire()
+    sessions = [SECRET.session(token(sub=name)) for name in ("ada", "bob")]
+    pendings = [PendingRequestMap(SignedTransport(shared, session=session)) for session in sessions]
+    names = [(await pending.call("who.am_i", wait=True)).data for pending in [*pendings, *pendings]]
+    assert names == ["ada", "bob", "ada", "bob"]
+    assert yard.handler.counters.duplicate == 0

@@ -12,7 +12,7 @@ import msgspec
 from operations.calls.codec import Codec
 from operations.calls.deadlines import now_ms
 from operations.calls.events import NULL, VERSION, CallRequested, CallResponded, Responded
-from operations.calls.failures import aborted, timed_out, too_large
+from operations.calls.failures import aborted, of_handler, timed_out, too_large
 from operations.calls.workplace import Workplace
 from operations.context import Identity
 from operations.envelope import ResponseEnvelope
@@ -62,7 +62,7 @@ def write_answer(
 def translate(error: BaseException, operation_id: str) -> CallError:
     """What the caller gets for whatever left the registry."""
     if isinstance(error, CallError):
-        return error
+        return of_handler(error, operation_id)
     if isinstance(error, asyncio.CancelledError):
         return aborted(operation_id, "cancelled")
     kind = type(error).__name__

@@ -80,6 +80,7 @@ class JWTTokens:
 
     `speaksForCallers` set to false has a worker make nested calls in its own name.
     `key` is the key of the algorithm (a secret, a public key, its PEM), or a JWKS as a dict, whose key the token names.
+    For clocks that differ, a token is believed for `leeway` seconds after its `exp`.
     """
 
     def __init__(
@@ -95,9 +96,14 @@ class JWTTokens:
             import jwt
         except ImportError:
             raise require_extra("PyJWT", "ws") from None
+        if isinstance(algorithms, str) or not algorithms:
+            raise ValueError(f"algorithms is {algorithms!r}: give a list of those that tokens may use, as ['HS256']")
+        if not key:
+            raise ValueError("the key that tokens are checked with is empty")
         self._jwt = jwt
         self._keys = jwt.PyJWKSet.from_dict(dict(key)) if isinstance(key, Mapping) and "keys" in key else None
         self._key = key
+        self._leeway = leeway
         self._options: dict[str, Any] = {"algorithms": list(algorithms), "leeway": leeway}
         if issuer is not None:
             self._options["issuer"] = issuer
@@ -122,7 +128,7 @@ class JWTTokens:
             claims,
         )
         speaks = claims.get("speaksForCallers") is not False
-        return Principal(identity, _texts(claims.get("namespaces")), float(claims["exp"]), speaks)
+        return Principal(identity, _texts(claims.get("namespaces")), float(claims["exp"]) + self._leeway, speaks)
 
     def _find_key(self, token: str) -> Any:
         """The one key, or of several the one that the token's header names."""

@@ -9,7 +9,7 @@ from typing import Any
 from operations.calls import tracing
 from operations.calls.deadlines import now_ms, remaining_seconds
 from operations.calls.events import Requested
-from operations.calls.failures import timed_out, unavailable
+from operations.calls.failures import of_handler, timed_out, unavailable
 from operations.calls.workplace import Workplace
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
@@ -67,6 +67,9 @@ class DirectTarget:
         except BaseException as error:
             if guard.expired or not isinstance(error, CallError):
                 raise self._translate(error, guard, operation_id, ran=placed) from error
+            told = of_handler(error, operation_id)
+            if told is not error:
+                raise told from error
             raise
         finally:
             if guard.expired:
@@ -109,6 +112,8 @@ class DirectTarget:
                         envelope = await end.next(stream, idle_timeout, operation_id)
                     except StopAsyncIteration:
                         return
+                    except CallError as error:
+                        raise of_handler(error, operation_id) from error.__cause__
                     yield envelope
             finally:
                 if not getattr(stream, "ag_running", False):  # one that still runs was left behind
@@ -121,7 +126,7 @@ class DirectTarget:
     async def _wait_for_place(self, operation_id: str) -> bool:
         if self._handler.is_full:
             raise self._handler.refuse(operation_id)
-        entrant = _Entrant()
+        entrant = _Entrant(self._handler)
         self._handler.enter(entrant)
         try:
             await entrant.granted
@@ -148,11 +153,15 @@ class DirectTarget:
 class _Entrant:
     """A caller that waits for a place."""
 
-    def __init__(self) -> None:
+    def __init__(self, handler: Workplace) -> None:
+        self._handler = handler
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def begin(self) -> None:
-        if not self.granted.done():
+        if self.granted.cancelled():
+            # It was cancelled in this turn of the loop, and has not had its own yet.
+            self._handler.leave()
+        else:
             self.granted.set_result(None)
 
 

@@ -2,22 +2,90 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from operations.calls.codec import UNREADABLE, Codec, codec_of
-from operations.calls.endpoint import Endpoint
+from operations.calls.endpoint import Endpoint, inbox_of
 from operations.calls.events import CallRequested
 from operations.calls.running import RunningCall
 from operations.calls.sealing import is_sealed
+from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import Delivery
+from operations.pubsub import Delivery, Stop
 from operations.recent import Recent
 
 MOST_DELIVERIES = 3
 """How many workers may die over a request before it is set aside."""
 _REMEMBERED = 65_536
+EVERYBODY_IS_BACK = 3.0
+"""Seconds after a reconnect by which callers are connected again as well."""
+_ON_THEIR_WAY = 1.0
+_MOST_KEPT = 4 << 20
 
 Start = Callable[[CallRequested, Codec, Delivery], None]
+
+
+class RecentAnswers:
+    """The last answers to stored requests: after a lost connection they are sent once more.
+
+    A worker may be back before a caller listens again, and what it says then, nobody hears. A caller that did hear it
+    drops the second one.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._kept: deque[tuple[float, str, bytes]] = deque()
+        self._size = 0
+        self._lost = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._unwatch: Stop | None = None
+
+    def watch(self) -> None:
+        """Look at the connection from now on."""
+        if self._unwatch is None:
+            self._unwatch = self._endpoint.transport.watch(self._up, self._down)
+
+    def keep(self, request_id: str, message: bytes) -> None:
+        """An answer was sent just now."""
+        self._prune()
+        self._kept.append((asyncio.get_running_loop().time(), request_id, message))
+        self._size += len(message)
+        while self._size > _MOST_KEPT:
+            self._drop()
+
+    def close(self) -> None:
+        """Repeat nothing any more."""
+        if self._unwatch is not None:
+            self._unwatch()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _drop(self) -> None:
+        self._size -= len(self._kept.popleft()[2])
+
+    def _prune(self) -> None:
+        """Without a lost connection, only what may still be on its way is worth keeping."""
+        oldest = asyncio.get_running_loop().time() - _ON_THEIR_WAY
+        while not self._lost and self._kept and self._kept[0][0] < oldest:
+            self._drop()
+
+    def _down(self, reason: str) -> None:
+        self._prune()
+        self._lost = True
+
+    def _up(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(EVERYBODY_IS_BACK, self._repeat)
+
+    def _repeat(self) -> None:
+        for _, request_id, message in self._kept:
+            self._endpoint.transport.send(inbox_of(request_id), message)
+        self._kept.clear()
+        self._size, self._lost = 0, False
 
 
 class Intake:
@@ -26,6 +94,7 @@ class Intake:
     def __init__(self, endpoint: Endpoint, start: Start) -> None:
         self._endpoint = endpoint
         self._start = start
+        self.answers = RecentAnswers(endpoint)
         self._held: dict[str, RunningDurable] = {}
         self._finished: Recent[str, None] = Recent(_REMEMBERED)
 
@@ -57,6 +126,7 @@ class Intake:
 
     def hold(self, request_id: str, running: RunningDurable) -> None:
         """A request is being run."""
+        self.answers.watch()
         self._held[request_id] = running
 
     def forget(self, request_id: str, *, finished: bool) -> bool:
@@ -89,6 +159,17 @@ class RunningDurable(RunningCall, kw_only=True):
             self.intake.forget(self._event.id, finished=False)
             self.delivery.release()
             self._stop()
+
+    def _write(self, envelope: ResponseEnvelope[Any], sequence: int | None) -> bytes:
+        message = super()._write(envelope, sequence)
+        self.intake.answers.keep(self._event.id, message)
+        return message
+
+    def _fail(self, error: CallError) -> None:
+        if not self.ended:
+            message = self._handler.endpoint.write_error(self._event.id, error, self._codec)
+            self.intake.answers.keep(self._event.id, message)
+        super()._fail(error)
 
     async def _run(self) -> None:
         # Whatever came of it was sent by now, an answer or an error.

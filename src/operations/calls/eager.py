@@ -2,7 +2,8 @@
 
 A coroutine must run as some task: code in it may ask which. So there is always a spare task, parked. The first step of
 a coroutine is taken as that task, at once; a coroutine that ends there leaves the spare as it was, for the next one.
-One that waits takes the spare over and goes on as it, and a new spare is parked when it is needed.
+One that waits takes the spare over and goes on as it, and a new spare is parked when it is needed. So does one that
+keeps hold of its task: whoever cancels that later means this coroutine, not the next one.
 
 From Python 3.12 on, asyncio starts tasks eagerly by itself, and none of this is used.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
+import weakref
 from collections.abc import Coroutine, Generator
 from typing import Any
 
@@ -25,23 +27,54 @@ def _start_eagerly(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLo
     return asyncio.Task(work, loop=loop, eager_start=True)  # type: ignore[call-arg]
 
 
+class _Exit:
+    """What a coroutine raised to end the program: left to its task, it would end the loop."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+async def _contained(work: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return await work
+    except (KeyboardInterrupt, SystemExit) as error:
+        return _Exit(error)
+
+
+def _opened(result: Any) -> Any:
+    if type(result) is _Exit:
+        raise result.error
+    return result
+
+
 class _Shell(Coroutine[Any, Any, None]):
     """What a spare task runs: nothing until it is given a coroutine whose first step was taken."""
 
-    __slots__ = ("_parked", "_rest", "_waiting")
+    __slots__ = ("_over", "_parked", "_rest", "_waiting")
 
     def __init__(self, parked: asyncio.Future[None]) -> None:
         self._parked: asyncio.Future[None] | None = parked
         self._rest: Coroutine[Any, Any, None] | None = None
         self._waiting: Any = None
+        self._over = False
+
+    def end(self) -> None:
+        """There is nothing to go on with: the coroutine ended in its first step."""
+        self._over = True
+        self._wake()
 
     def fill(self, rest: Coroutine[Any, Any, None], waiting: Any) -> None:
         """Go on with `rest`, which waits for `waiting`."""
         self._rest, self._waiting = rest, waiting
+        self._wake()
+
+    def _wake(self) -> None:
         if self._parked is not None and not self._parked.done():
             self._parked.set_result(None)
 
     def send(self, value: Any) -> Any:
+        if self._over:
+            raise StopIteration
         if self._rest is None:
             parked = self._parked
             assert parked is not None
@@ -55,7 +88,10 @@ class _Shell(Coroutine[Any, Any, None]):
     def throw(self, *error: Any) -> Any:
         if self._rest is None:
             raise error[0]
-        self._waiting = None
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and isinstance(error[0], asyncio.CancelledError) and waiting.cancel():
+            # The task was cancelled before it knew what it waits for: that is cancelled first, as it would have been.
+            return waiting
         return self._rest.throw(*error)
 
     def close(self) -> None:
@@ -95,7 +131,7 @@ class Paused:
 
     def __await__(self) -> Generator[Any, Any, Any]:
         if self._shell is None:
-            return (yield from self._task)
+            return _opened((yield from self._task))
         rest = self._work.__await__()
         waiting = self._waiting
         while True:
@@ -133,18 +169,21 @@ class Starter:
 
     def step(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Take the first step of `work`: what it returns or raises, or a `Paused` where it waits."""
-        loop = self._loop
-        if loop is None:
-            loop = self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            # A spare task of a loop that has ended never goes on.
+            self._loop, self._spare = loop, None
         if _EAGER:
-            started = _start_eagerly(work, loop)
-            return started.result() if started.done() else Paused(started)
+            started = _start_eagerly(_contained(work), loop)
+            return _opened(started.result()) if started.done() else Paused(started)
         task = self._spare
         if task is None or task.done():
             task = self._park(loop)
         shell, context = self._shell, self._context
+        assert shell is not None
         # What the first step starts in turn must not find this spare.
         self._spare = None
+        held = sys.getrefcount(task) + weakref.getweakrefcount(task)
         current = _current.get(loop)
         if current is not None:
             _leave(loop, current)
@@ -160,16 +199,13 @@ class Starter:
             if current is not None:
                 _enter(loop, current)
             if not waits:
-                self._put_back(task, context)
+                kept = held != sys.getrefcount(task) + weakref.getweakrefcount(task) or task._callbacks
+                if kept or task.cancelling() or context is not self._context or context != self._clean:
+                    # The coroutine left its mark on the context or the task, holds on to it, or started another one.
+                    shell.end()
+                else:
+                    self._spare = task
         return Paused(task, shell, work, waiting)
-
-    def _put_back(self, task: asyncio.Task[None], context: contextvars.Context) -> None:
-        """Keep a spare task for the next coroutine, if it is as it was."""
-        if context is self._context and context == self._clean and not task.cancelling():
-            self._spare = task
-        else:
-            # The coroutine started another one, or left its mark on the context or the task.
-            task.cancel()
 
     def close(self) -> None:
         """End the spare task."""

@@ -105,6 +105,18 @@ Requests = Callable[[CallRequested, Codec], None]
 Notices = Callable[[Event], None]
 
 
+class Names:
+    """The numbers behind a peer's name, of which none is given twice: a transport may be wrapped more than once."""
+
+    def __init__(self) -> None:
+        self.workers = itertools.count(1)
+        self.requests = itertools.count(1)
+        self.issued = 0
+
+
+_names: weakref.WeakValueDictionary[str, Names] = weakref.WeakValueDictionary()
+
+
 class Endpoint:
     """What the PendingRequestMaps and CallHandlers on one transport share: peer name, ids, tables, counters."""
 
@@ -120,9 +132,8 @@ class Endpoint:
         self.running: dict[str, Running] = {}
         self.namespaces: dict[str, list[Requests]] = {}
         self.notices: list[Notices] = []
-        self.new_worker = itertools.count(1).__next__
-        self._counter = itertools.count(1)
-        self._issued = 0
+        self._names = _names.setdefault(self.peer, Names())
+        self.new_worker = self._names.workers.__next__
         self._unanswered: Recent[str, None] = Recent(_REMEMBERED)
         self._stops: dict[str, tuple[Stop, int]] = {}
         self._is_pipe = transport.capabilities.identity == "hub"
@@ -136,8 +147,9 @@ class Endpoint:
 
     def new_id(self) -> str:
         """A request id that nobody else can have: this peer's random name and a counter."""
-        self._issued = next(self._counter)
-        return f"{self.peer}-{self._issued:x}"
+        names = self._names
+        names.issued = issued = next(names.requests)
+        return f"{self.peer}-{issued:x}"
 
     def hear(self, address: str, group: str | None = None) -> Stop:
         """Receive what is sent to an address; the same one heard twice is delivered once."""
@@ -294,7 +306,7 @@ class Endpoint:
             return
         peer, _, number = request_id.rpartition("-")
         try:
-            ours = peer == self.peer and 0 < int(number, 16) <= self._issued
+            ours = peer == self.peer and 0 < int(number, 16) <= self._names.issued
         except ValueError:
             ours = False
         if ours:
@@ -311,13 +323,17 @@ class Endpoint:
         self.transport.send(inbox_of(request_id), message)
 
     def send_error(self, request_id: str, error: CallError, codec: Codec) -> None:
-        """Tell the caller that its call ended in an error; what cannot travel of it is left out."""
+        """Tell the caller that its call ended in an error."""
+        self.transport.send(inbox_of(request_id), self.write_error(request_id, error, codec))
+
+    def write_error(self, request_id: str, error: CallError, codec: Codec) -> bytes:
+        """An error as bytes; what cannot travel of it is left out."""
         message = codec.encode(failed_event(request_id, error, codec))
         limit = self.transport.capabilities.max_payload
-        if limit is not None and len(message) > limit:
-            short = CallError(error.code, error.message[:_LONGEST_MESSAGE])
-            message = codec.encode(failed_event(request_id, short, codec))
-        self.transport.send(inbox_of(request_id), message)
+        if limit is None or len(message) <= limit:
+            return message
+        short = CallError(error.code, error.message[:_LONGEST_MESSAGE])
+        return codec.encode(failed_event(request_id, short, codec))
 
     def send_abort(self, request_id: str, address: str, codec: Codec, reason: str = "") -> None:
         """Tell the other side that this one gave up."""

@@ -58,6 +58,14 @@ def executed_of(error: CallError) -> Executed:
     return executed if executed in ("no", "yes") else "unknown"
 
 
+def of_handler(error: CallError, operation_id: str) -> CallError:
+    """An error as it leaves a handler: that a call of its own was not executed is not true of the handler itself."""
+    details = error.details
+    if not isinstance(details, dict) or details.get("executed") != "no" or details.get("operationId") == operation_id:
+        return error
+    return CallError(error.code, error.message, {**details, "executed": "yes"})
+
+
 def failed_event(request_id: str, error: CallError, codec: Codec) -> CallFailed:
     """The event that carries an error; details that cannot travel are left out."""
     details = NULL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -40,6 +40,7 @@ Identify = Callable[[CallRequested], Identity | None]
 _REMEMBERED = 65_536
 _ACCEPT_SECONDS = 0.1
 _FLUSHED_WITHIN = 5.0
+_CLEANED_UP_WITHIN = 1.0
 CONCURRENCY = 1_024
 QUEUE = 100_000
 
@@ -71,7 +72,8 @@ class CallHandler:
         self._concurrency = concurrency
         self._free = concurrency
         self._most_waiting = queue
-        self._entrants: deque[Entrant] = deque()
+        self._entrants: OrderedDict[Entrant, None] = OrderedDict()
+        self._letting_in = False
         self._running: dict[str, RunningCall] = {}
         self._unaccepted: dict[str, RunningCall] = {}
         self._sweep: asyncio.TimerHandle | None = None
@@ -165,16 +167,18 @@ class CallHandler:
         for namespace in list(self._stops):
             self._shut(namespace)
         self._stop_queues()
+        own = asyncio.current_task()  # a handler may close its own worker
+        tasks = [running.task for running in self._running.values() if running.task not in (None, own)]
         for running in list(self._running.values()):
-            running.end(unavailable(running.operation_id, "the worker is shutting down", "unknown"))
+            running.close()
         self._direct.stop()
-        tasks = [running.task for running in self._running.values() if running.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=1.0)
         self.starter.close()
         self._stop_control()
+        self._intake.answers.close()
         if self._sweep is not None:
             self._sweep.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLEANED_UP_WITHIN)
 
     def admit(self, operation_id: str, identity: Identity | None) -> Operation[Any]:
         """The operation, if it is here and this caller may call it."""
@@ -286,7 +290,7 @@ class CallHandler:
                 self._track(running, request_id)
         else:
             self._track(running, request_id)
-            self._entrants.append(running)
+            self._entrants[running] = None
 
     def _track(self, running: RunningCall, request_id: str) -> None:
         """Write down a request that takes its time: for its deadline, for control, and to tell who has it."""
@@ -343,12 +347,11 @@ class CallHandler:
             self._free -= 1
             entrant.begin()
         else:
-            self._entrants.append(entrant)
+            self._entrants[entrant] = None
 
     def withdraw(self, entrant: Entrant) -> None:
         """Stop waiting for a place."""
-        if entrant in self._entrants:
-            self._entrants.remove(entrant)
+        self._entrants.pop(entrant, None)
 
     def take_place(self) -> bool:
         """Take a place without waiting, if there is one."""
@@ -359,12 +362,21 @@ class CallHandler:
 
     def leave(self) -> None:
         """Give a place back: the next one that waits begins."""
-        if self._entrants:
-            self._entrants.popleft().begin()
-        else:
-            self._free += 1
+        self._free += 1
+        if self._entrants and not self._letting_in:
+            self._let_in()
         if self._idle is not None:
             self._check_idle()
+
+    def _let_in(self) -> None:
+        """Give free places to those that wait; whoever ends at once leaves within this loop, however many they are."""
+        self._letting_in = True
+        try:
+            while self._free > 0 and self._entrants:
+                self._free -= 1
+                self._entrants.popitem(last=False)[0].begin()
+        finally:
+            self._letting_in = False
 
     def finished(self, request_id: str) -> None:
         """A call or stream is over."""

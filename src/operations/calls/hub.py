@@ -155,7 +155,7 @@ class SpokeSession:
         expires_at = self.session.principal.expires_at
         if expires_at is not None:
             left = max(0.0, expires_at - time.time())
-            self._timers.append(loop.call_later(left, connection.abort, "the token expired"))
+            self._timers.append(loop.call_later(left, connection.hang_up, "the token expired"))
 
     def received(self, connection: Connection, message: bytes) -> None:
         """The hello first, then events."""

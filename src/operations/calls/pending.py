@@ -74,7 +74,7 @@ class PendingRequestMap:
         operation_id: str,
         input: Any = None,
         *,
-        deadline: int | None = None,
+        deadline: float | None = None,
         identity: Identity | None = None,
         parent_request_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -88,7 +88,8 @@ class PendingRequestMap:
         changes something. `wait` waits for somebody to answer instead of failing at once when there is nobody.
         `durable` has the request stored: it is run at least once, whatever becomes of its worker or its caller.
         """
-        request = Requested("", operation_id, input, parent_request_id, deadline, None, identity, metadata)
+        until = None if deadline is None else int(deadline)  # `time.time() * 1000 + 500` is a float
+        request = Requested("", operation_id, input, parent_request_id, until, None, identity, metadata)
         if tracing.is_active():
             return self._call_traced(request, retry, wait, durable)
         return self._start(request, retry, wait, durable)
@@ -181,7 +182,7 @@ class PendingRequestMap:
         operation_id: str,
         input: Any = None,
         *,
-        deadline: int | None = None,
+        deadline: float | None = None,
         idle_timeout: float | None = None,
         identity: Identity | None = None,
         parent_request_id: str | None = None,
@@ -189,7 +190,8 @@ class PendingRequestMap:
     ) -> AsyncIterator[ResponseEnvelope[Any]]:
         """Follow an operation's stream; `idle_timeout` (seconds) ends it when nothing comes for so long."""
         idle = None if idle_timeout is None else int(idle_timeout * 1000)
-        request = Requested("", operation_id, input, parent_request_id, deadline, idle, identity, metadata)
+        until = None if deadline is None else int(deadline)
+        request = Requested("", operation_id, input, parent_request_id, until, idle, identity, metadata)
         if tracing.is_active():
             request.metadata = dict(metadata or {})
             tracing.inject(request.metadata)
@@ -200,7 +202,7 @@ class PendingRequestMap:
         event.stream = True
         reader = StreamReader(self._endpoint, event.id, operation_id, self._codec)
         message = self._write(event)
-        reader.start(idle_timeout=idle_timeout, deadline=deadline)
+        reader.start(idle_timeout=idle_timeout, deadline=until)
         if self._lifeline is not None:
             self._lifeline.watch()
         self._transport.send(
@@ -316,7 +318,9 @@ class _PendingCall(msgspec.Struct, eq=False):
         self.worker = worker
 
     def lost(self, reason: str) -> None:
-        """The transport was lost: it may have run, or may yet."""
+        """The transport was lost: it may have run, or may yet, unless it was never sent."""
+        if self._is_held_back:
+            return
         self.worker = None
         self._risked = True
         if not self._retry:
@@ -331,6 +335,9 @@ class _PendingCall(msgspec.Struct, eq=False):
 
     def expire(self) -> None:
         """The deadline passed."""
+        if self._is_held_back:
+            self._fail(timed_out(self.operation_id, "no", "before anybody could be asked"))
+            return
         self.tell_worker("the deadline passed")
         self._fail(timed_out(self.operation_id, "unknown"))
 
@@ -357,6 +364,11 @@ class _PendingCall(msgspec.Struct, eq=False):
             return self._wait or self._risked
         return self._retry and executed == "unknown"
 
+    @property
+    def _is_held_back(self) -> bool:
+        """Whether nobody got the request so far, and it is to be sent again."""
+        return self.timer is not None and not self._risked
+
     def _resend_later(self) -> None:
         delay = min(_LONGEST_RETRY, _RETRY_SECONDS * 2**self._attempts)
         self._attempts += 1
@@ -367,6 +379,7 @@ class _PendingCall(msgspec.Struct, eq=False):
         if self._future.done():
             return
         endpoint = self._endpoint
+        self.timer = None
         if self._attempts:
             self.worker = None
             self.since = asyncio.get_running_loop().time()

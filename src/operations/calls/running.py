@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable
 from typing import Any
 
@@ -46,6 +47,7 @@ class RunningCall(msgspec.Struct, eq=False):
     _left: bool = False
     ended: bool = False
     task: asyncio.Task[None] | None = None
+    _until: float = math.inf
     since: float = 0.0
     """When the handler wrote it down, by the loop's clock; 0 while it has not."""
 
@@ -59,13 +61,14 @@ class RunningCall(msgspec.Struct, eq=False):
         self.since = asyncio.get_running_loop().time()
         payload = self._event.payload
         if payload.deadline is not None:
-            self._bucket = self._handler.endpoint.deadlines.add(
-                self, remaining_seconds(payload.deadline, payload.sent_at)
-            )
+            seconds = remaining_seconds(payload.deadline, payload.sent_at)
+            self._until = self.since + seconds
+            self._bucket = self._handler.endpoint.deadlines.add(self, seconds)
 
     def begin(self) -> None:
-        """There is a place: run, unless it ended while it waited."""
-        if self.ended:
+        """There is a place: run, unless the time is over, for which a busy loop may not have looked yet."""
+        if self._until < math.inf and asyncio.get_running_loop().time() >= self._until:
+            self.expire()
             self._handler.leave()
             return
         self._began = True
@@ -96,6 +99,10 @@ class RunningCall(msgspec.Struct, eq=False):
         """Tell the caller who has its call."""
         event = CallAccepted(VERSION, self._event.id, "", Accepted(self._event.id, worker_id))
         self._handler.endpoint.transport.send(inbox_of(self._event.id), self._codec.encode(event))
+
+    def close(self) -> None:
+        """The worker leaves: what runs is cancelled, what waits never runs."""
+        self.end(unavailable(self.operation_id, "the worker is shutting down", "unknown" if self._began else "no"))
 
     def end(self, error: CallError) -> None:
         """End it with an error, whatever the handler does."""
@@ -153,6 +160,8 @@ class RunningCall(msgspec.Struct, eq=False):
     def _close(self) -> None:
         if not self.ended:
             self.ended = True
+            if not self._began:
+                self._handler.withdraw(self)
             if self._bucket is not None:
                 self._bucket.discard(self)
             if self.since:

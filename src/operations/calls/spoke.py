@@ -56,6 +56,8 @@ class Spoke:
         """How many tries to connect failed."""
         self.unsent = 0
         """How many messages were dropped because there was no connection, or none any more."""
+        self._trouble = ""
+        """Why the last try to connect failed."""
         self._token = token
         self._options: dict[str, Any] = {"heartbeat": heartbeat, "max_payload": max_payload, "tls": tls}
         self._max_payload = max_payload
@@ -99,7 +101,7 @@ class Spoke:
             return
         self.unsent += 1
         if undelivered is not None:
-            undelivered("there is no connection to the hub")
+            undelivered(f"there is no connection to the hub{self._trouble and f' ({self._trouble})'}")
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive whatever the hub routes here."""
@@ -161,6 +163,7 @@ class Spoke:
         self.capabilities = msgspec.structs.replace(_CAPABILITIES, max_payload=limit)
         self._connection = connection
         self.reconnects = self._generation - 1
+        self._trouble = ""
         self._watchers.up()
         return connection
 
@@ -226,7 +229,8 @@ class Spoke:
         self.failures += 1
         shortest, longest = self._delays
         delay = random.uniform(0.5, 1.0) * min(longest, shortest * 2 ** min(attempt, 16))
-        level = logging.WARNING if attempt == 0 else logging.INFO
+        level = logging.INFO if error.message == self._trouble else logging.WARNING
+        self._trouble = error.message
         _log.log(level, "no connection to the hub (%s); next try in %.1f s", error.message, delay)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay):

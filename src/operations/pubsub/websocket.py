@@ -28,6 +28,7 @@ PROTOCOL = "operations.v1"
 """The sub-protocol that a client may name, and a browser has to: it offers its token as another one beside it."""
 _PROTOCOLS = "Sec-WebSocket-Protocol"
 _BEARER = "bearer."
+_LEFT_WITHIN = 1.0
 _MOST_UNSENT = 64 << 20
 _BATCH_BYTES = 128 << 10
 _BATCH_MESSAGES = 8
@@ -132,15 +133,24 @@ class Connection(picows.WSListener):
         """Write what is buffered, close, and wait until it is."""
         if not self.is_open:
             return
+        self._take_leave(reason)
+        await asyncio.wait((self._gone,), timeout=_LEFT_WITHIN)
+        if self.is_open:
+            self._transport.disconnect(graceful=False)
+            await asyncio.wait((self._gone,), timeout=_LEFT_WITHIN)
+
+    def hang_up(self, reason: str) -> None:
+        """Close without waiting: the peer is told why, and one that does not read it is cut off."""
+        if self.is_open:
+            self._take_leave(reason)
+            self._loop.call_later(_LEFT_WITHIN, self.abort, reason)
+
+    def _take_leave(self, reason: str) -> None:
         self.flush()
         self.reason = self.reason or reason
         with contextlib.suppress(Exception):
             self._transport.send_close(picows.WSCloseCode.OK, reason.encode()[:120])
         self._transport.disconnect(graceful=True)
-        await asyncio.wait((self._gone,), timeout=1.0)
-        if self.is_open:
-            self._transport.disconnect(graceful=False)
-            await asyncio.wait((self._gone,), timeout=1.0)
 
     async def wait_closed(self) -> None:
         """Return once the connection is gone."""
@@ -237,6 +247,9 @@ async def connect(
     tls: ssl.SSLContext | None = None,
 ) -> Connection:
     """Dial a WebSocket; a refused token is `ACCESS_DENIED`, anything else that fails `UNAVAILABLE`."""
+    if token is not None and not (token.isascii() and token.isprintable()):
+        problem = "a line break or a character that is not printable ASCII; was it read with the end of its line?"
+        raise CallError(ErrorCode.ACCESS_DENIED, f"the token cannot be sent to the hub: it has {problem}")
     headers = {"Authorization": f"Bearer {token}"} if token is not None else None
     connection = Connection(callbacks)
     try:

@@ -1,0 +1,86 @@
+"""Stored calls whose answer finds nobody: the worker was back before its caller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from operations import OperationRegistry, operation
+from operations.calls import PendingRequestMap, serve_registry
+from operations.calls.durable import RecentAnswers
+from operations.calls.endpoint import endpoint_of
+from operations.pubsub import connect
+from operations.pubsub.memory import MemoryTransport
+from tests.nats_server import NatsServer
+from tests.redis_servers import Server
+from tests.waiting import until
+
+
+@pytest.fixture(params=["redis", "nats"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server | NatsServer]:
+    made = Server("redis", "--appendonly", "yes") if request.param == "redis" else NatsServer()
+    try:
+        yield made.start()
+    finally:
+        made.remove()
+
+
+async def test_an_answer_sent_before_the_caller_is_back_is_sent_again(server: Server | NatsServer) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @operation(id="orders.place", durable=True)
+    async def place() -> str:
+        begun.set()
+        await go_on.wait()
+        return "placed"
+
+    async with (
+        connect(server.url, shortest_delay=0.01, longest_delay=0.02) as worker,
+        connect(server.url, shortest_delay=2.0, longest_delay=2.0) as caller,
+        serve_registry(OperationRegistry([place]), worker),
+    ):
+        call = asyncio.create_task(PendingRequestMap(caller).call("orders.place", durable=True, wait=True))
+        await begun.wait()
+        server.kill()
+        await until(lambda: not worker.is_up and not caller.is_up)
+        await asyncio.to_thread(server.start)
+        await until(lambda: bool(worker.is_up))
+        assert not caller.is_up
+        go_on.set()
+        async with asyncio.timeout(20):
+            assert (await call).data == "placed"
+
+
+class Flaky(MemoryTransport):
+    """A bus whose connection a test loses and regains."""
+
+    up: Callable[[], None]
+    down: Callable[[str], None]
+
+    def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Callable[[], None]:
+        self.up, self.down = up, down
+        return lambda: None
+
+
+async def test_answers_are_kept_for_a_lost_connection_only_and_no_more_than_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("operations.calls.durable.EVERYBODY_IS_BACK", 0.01)
+    monkeypatch.setattr("operations.calls.durable._ON_THEIR_WAY", 0.05)
+    bus = Flaky(direct=False)
+    heard: list[bytes] = []
+    bus.listen("inbox.ada", heard.append)
+    answers = RecentAnswers(endpoint_of(bus))
+    answers.watch()
+    answers.keep("ada-1", b"long ago")
+    await asyncio.sleep(0.1)
+    bus.down("cut")
+    answers.keep("ada-2", b"x" * (5 << 20))
+    answers.keep("ada-3", b"missed")
+    bus.up()
+    await until(lambda: bool(heard))
+    await asyncio.sleep(0.05)
+    assert heard == [b"missed"]
+    answers.close()
