@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from bench.soak.timeline import KINDS, Sample, draw, find_growth
+from bench.soak.timeline import ALLOWED, Sample, draw, find_excess, find_growth
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -16,7 +16,7 @@ def samples(**growth: float) -> list[Sample]:
     """Ten minutes of a process in which something grows by so much of itself."""
     flat = {"memory": 50 << 20, "sockets": 3, "tasks": 2_000, "entries": 2_000, "objects": 200_000}
     return [
-        {"at": second, **{kind: flat[kind] * (1 + growth.get(kind, 0.0) * second / 600) for kind in KINDS}}
+        {"at": second, **{kind: flat[kind] * (1 + growth.get(kind, 0.0) * second / 600) for kind in ALLOWED}}
         for second in range(0, 600, 5)
     ]
 
@@ -25,7 +25,7 @@ def test_what_is_flat_has_not_grown() -> None:
     assert list(find_growth({"worker": samples()})) == []
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", list(ALLOWED))
 def test_what_grows_is_found(kind: str) -> None:
     (problem,) = find_growth({"caller": samples(), "worker": samples(**{kind: 1.0})})
     assert problem.startswith(f"{kind} of the worker grew from ")
@@ -33,9 +33,18 @@ def test_what_grows_is_found(kind: str) -> None:
 
 def test_the_picture_has_a_line_for_each_transport() -> None:
     processes = {"caller": samples(), "worker": samples(), "middle": [{"at": 0.0, "memory": 1.0}]}
-    picture = ElementTree.fromstring(draw({"redis": {"processes": processes}, "nats": {"processes": processes}}))
+    result = {"rate": 500.0, "kept": 1.0, "processes": processes}
+    picture = ElementTree.fromstring(draw({"redis": result, "nats": result}))
     names = {element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")}
-    assert {"redis", "nats", "memory, MB: server or hub"} <= names
+    shown = "500 calls a second, 100% of them kept"
+    assert {f"redis: {shown}", f"nats: {shown}", "memory, MB: server or hub"} <= names
+
+
+@pytest.mark.parametrize(("last", "problems"), [(1_100.0, 0), (2_000.0, 1)])
+def test_more_ids_than_were_stored_in_the_time_they_are_known_for_are_found(last: float, problems: int) -> None:
+    middle = [{"at": 0.0, "kept": 0.0}, {"at": 900.0, "kept": last}]
+    result = {"seconds": 900.0, "tally": {"stored": 1_500}, "processes": {"middle": middle}}
+    assert len(list(find_excess(result))) == problems
 
 
 @pytest.mark.slow

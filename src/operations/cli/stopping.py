@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import signal
 import time
@@ -38,7 +39,8 @@ async def stopping() -> AsyncIterator[asyncio.Event]:
         for number in numbers:
             loop.remove_signal_handler(number)
             if signals.told.is_set():
-                signal.signal(number, signals.end)  # for what is yet to be closed, and the end of the interpreter
+                signal.signal(number, signals.end)  # for what is yet to be closed
+                atexit.register(signal.signal, number, signal.SIG_IGN)  # the interpreter's end takes handlers away
 
 
 class _Signals:

@@ -44,8 +44,10 @@ def test_the_documents_are_there() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("entry", manifest(), ids=lambda entry: entry["name"])
-async def test_a_document_loads_and_every_operation_builds_a_request(entry: dict[str, Any], documents: Path) -> None:
-    logging.getLogger("operations.schema").setLevel(logging.ERROR)
+async def test_a_document_loads_and_every_operation_builds_a_request(
+    entry: dict[str, Any], documents: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "operations.schema")
     config = HTTPServiceConfig(namespace="api", base_url="http://api.test/v1")
     operations = await from_openapi_file(documents / entry["file"], config)
     assert len(operations) == entry["expected_operations"]
