@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any, NamedTuple
 
-from bench.calls import CONCURRENCIES, ROUNDS, TEXT, Figures, echo, measure, run
+from bench.calls import CONCURRENCIES, ROUNDS, TEXT, Figures, echo, measure, medians, run
 from bench.measure import save
 from bench.soak.processes import look_at
 from operations import Operation, OperationRegistry, operation
@@ -165,13 +165,7 @@ class Comparison:
                     for concurrency in contender.concurrencies:
                         figures = self.apart("--client", name, self._url, concurrency)
                         results.setdefault(name, {}).setdefault(concurrency, []).append(figures)
-        return {
-            name: {
-                concurrency: {key: statistics.median(figures[key] for figures in rounds) for key in ("rate", "p99")}
-                for concurrency, rounds in by_concurrency.items()
-            }
-            for name, by_concurrency in results.items()
-        }
+        return medians(results)
 
     def two_workers(self) -> float:
         """How much two workers do of what one does, with a handler that computes."""

@@ -317,6 +317,11 @@ def measure_all() -> dict[str, dict[int, Figures]]:
                 print(f"round {round_number + 1}: {name}", flush=True)
                 for concurrency, figures in measure_one(name, folder).items():
                     results.setdefault(name, {}).setdefault(concurrency, []).append(figures)
+    return medians(results)
+
+
+def medians(results: dict[str, dict[int, list[Figures]]]) -> dict[str, dict[int, Figures]]:
+    """Of what each contender did at each concurrency in several rounds, the median."""
     return {
         name: {
             concurrency: {key: statistics.median(figures[key] for figures in rounds) for key in ("rate", "p99")}

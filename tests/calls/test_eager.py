@@ -24,6 +24,17 @@ async def starter() -> AsyncIterator[Starter]:
     await asyncio.sleep(0)
 
 
+def go_on(paused: Paused) -> tuple[asyncio.Task[Any], list[str]]:
+    """Let a coroutine that waits go on within another; its result will be in the list."""
+    assert type(paused) is Paused
+    results: list[str] = []
+
+    async def outer() -> None:
+        results.append(await paused)
+
+    return paused.go_on_in(outer()), results
+
+
 async def test_what_never_waits_gives_its_result_at_once(starter: Starter) -> None:
     async def work() -> int:
         return 7
@@ -78,14 +89,7 @@ async def test_what_waits_goes_on_within_another_coroutine(starter: Starter) -> 
         await asyncio.sleep(0)
         return "done"
 
-    results: list[str] = []
-
-    async def outer(paused: Paused) -> None:
-        results.append(await paused)
-
-    paused = starter.step(work())
-    assert type(paused) is Paused
-    task = paused.go_on_in(outer(paused))
+    task, results = go_on(starter.step(work()))
     ready.set()
     await task
     assert results == ["done"]
@@ -117,45 +121,21 @@ async def test_cancelling_reaches_the_coroutine_however_soon_it_comes(starter: S
     assert seen == ["inner", "outer"]
 
 
-async def test_a_coroutine_may_swallow_its_cancellation_and_go_on(starter: Starter) -> None:
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_a_coroutine_may_swallow_its_cancellation(starter: Starter, goes_on: bool) -> None:
     async def work() -> str:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            await asyncio.sleep(0)
+            if goes_on:
+                await asyncio.sleep(0)
             return "stayed"
         return "never"
 
-    results: list[str] = []
-
-    async def outer(paused: Paused) -> None:
-        results.append(await paused)
-
-    paused = starter.step(work())
-    task = paused.go_on_in(outer(paused))
+    task, results = go_on(starter.step(work()))
     task.cancel()
     await asyncio.wait((task,))
     assert results == ["stayed"]
-
-
-async def test_a_coroutine_may_end_by_swallowing_its_cancellation(starter: Starter) -> None:
-    async def work() -> str:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return "ended"
-        return "never"
-
-    results: list[str] = []
-
-    async def outer(paused: Paused) -> None:
-        results.append(await paused)
-
-    paused = starter.step(work())
-    task = paused.go_on_in(outer(paused))
-    task.cancel()
-    await asyncio.wait((task,))
-    assert results == ["ended"]
 
 
 async def test_what_one_coroutine_sets_in_its_context_the_next_does_not_see(starter: Starter) -> None:
@@ -190,13 +170,8 @@ async def test_a_timeout_in_the_first_step_cancels_that_coroutine_alone(starter:
             return "timed out"
         return "never"
 
-    results: list[str] = []
-
-    async def outer(paused: Paused) -> None:
-        results.append(await paused)
-
-    paused = starter.step(work())
-    await paused.go_on_in(outer(paused))
+    task, results = go_on(starter.step(work()))
+    await task
     assert results == ["timed out"]
 
 
@@ -232,13 +207,7 @@ async def test_whoever_cancels_the_task_of_a_coroutine_that_ended_harms_no_other
         return "done"
 
     starter.step(never_waits())
-    results: list[str] = []
-
-    async def outer(paused: Paused) -> None:
-        results.append(await paused)
-
-    paused = starter.step(waits())
-    task = paused.go_on_in(outer(paused))
+    task, results = go_on(starter.step(waits()))
     for each in list(kept):
         each.cancel()
     await asyncio.wait((task,))

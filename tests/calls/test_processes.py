@@ -17,6 +17,7 @@ from operations.calls import PendingRequestMap, from_call
 from operations.calls.authentication import Principal, StaticTokens
 from operations.calls.hub import Hub
 from tests import nats_server, redis_servers
+from tests.calls.scenes import drain_one_of_two
 from tests.waiting import until
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "hub_and_spokes" / "shop.py"
@@ -89,24 +90,7 @@ async def yard() -> AsyncIterator[Yard]:
 async def test_sigterm_under_load_fails_no_call_while_another_worker_lives(yard: Yard) -> None:
     first = await yard.start("first")
     await yard.start("second")
-    answers: list[str] = []
-    stop = asyncio.Event()
-
-    async def work() -> None:
-        while not stop.is_set():
-            answers.append((await yard.pending.call("work.sleep", {"seconds": 0.005})).data)
-
-    load = [asyncio.create_task(work()) for _ in range(20)]
-    await until(lambda: len(answers) > 100)
-    first.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(20):
-        assert await first.wait() == 0
-    seen = len(answers)
-    await until(lambda: len(answers) > seen + 50)
-    stop.set()
-    await asyncio.gather(*load)
-    assert set(answers) == {"first", "second"}
-    assert set(answers[-20:]) == {"second"}
+    await drain_one_of_two(first, yard.pending)
 
 
 @pytest.mark.fault(7, on="websocket")

@@ -131,8 +131,6 @@ class RunningCall(msgspec.Struct, eq=False):
     async def _work(self) -> ResponseEnvelope[Any]:
         """Execute from the beginning, within a span where spans are made."""
         handler, event = self._handler, self._event
-        if not tracing.is_active():
-            return await execute(handler, event, self._codec, self._operation, self._identity)
         with tracing.server_span(event.to, event.payload.metadata, event.id):
             return await execute(handler, event, self._codec, self._operation, self._identity)
 
