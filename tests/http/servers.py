@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import socket
 import ssl
@@ -81,7 +82,8 @@ class RawServer:
         except asyncio.CancelledError:
             pass  # the server is stopping; asyncio's streams report a cancelled handler as an error
         finally:
-            writer.transport.abort()
+            with contextlib.suppress(AttributeError):  # one that is gone already has no loop
+                writer.transport.abort()
             self._tasks.discard(task)
             await self._count(-1)
 
