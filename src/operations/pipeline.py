@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,8 +13,9 @@ import msgspec
 from operations.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope, detect_envelope, local_envelope
 from operations.errors import CallError, ErrorCode
 from operations.recent import Recent
-from operations.schema import Policy, Problem, format_value_errors
+from operations.schema import Policy, Problem, format_value_errors, jsonable
 from operations.spec import Operation
+from operations.wire import PLAIN
 
 _log = logging.getLogger("operations")
 _SCALARS = frozenset({str, int, float, bool, type(None), bytes})
@@ -80,11 +81,16 @@ class _Place(msgspec.Struct):
 def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: Mismatches) -> ResponseEnvelope[Any]:
     """Make what a handler returned (or yielded) the envelope that its caller gets."""
     envelope = None if type(result) in _SCALARS else detect_envelope(result)
+    data = result if envelope is None else envelope.data
+    if operation.dump is not None and (operation.dump is not jsonable or type(data) not in PLAIN):
+        data = _shape(operation, data)
+    schema = operation.spec.output_schema
+    if not schema.is_unknown and (envelope is None or is_described(operation, envelope)):
+        data, problems = schema.normalise(data, policy)
+        if problems:
+            _report(operation, policy, problems, mismatches)
     if envelope is None:
-        data = _normalise(operation, policy, _shape(operation, result), mismatches)
         return local_envelope(data, operation.spec.id)
-    shaped = _shape(operation, envelope.data)
-    data = _normalise(operation, policy, shaped, mismatches) if is_described(operation, envelope) else shaped
     return envelope if data is envelope.data else ResponseEnvelope(data, envelope.meta)
 
 
@@ -96,8 +102,7 @@ def check_declared_error(operation: Operation[Any], error: CallError, mismatches
 
 
 def _shape(operation: Operation[Any], data: Any) -> Any:
-    if operation.dump is None:
-        return data
+    assert operation.dump is not None
     try:
         return operation.dump(data)
     except CallError as error:
@@ -105,18 +110,13 @@ def _shape(operation: Operation[Any], data: Any) -> Any:
         raise CallError(ErrorCode.EXECUTION_ERROR, message, error.details) from error
 
 
-def _normalise(operation: Operation[Any], policy: Policy, data: Any, mismatches: Mismatches) -> Any:
-    schema = operation.spec.output_schema
-    if schema.is_unknown:
-        return data
-    normal, problems = schema.normalise(data, policy)
-    if problems:
-        if policy == "strict":
-            details = {"errors": [msgspec.to_builtins(problem) for problem in problems]}
-            message = f"{operation.id}: the result does not fit the output schema\n{format_value_errors(problems)}"
-            raise CallError(ErrorCode.VALIDATION_ERROR, message, details)
-        mismatches.report(operation.id, problems)
-    return normal
+def _report(operation: Operation[Any], policy: Policy, problems: Sequence[Problem], mismatches: Mismatches) -> None:
+    """Say that a result does not fit its schema; under `strict` that is an error."""
+    if policy == "strict":
+        details = {"errors": [msgspec.to_builtins(problem) for problem in problems]}
+        message = f"{operation.id}: the result does not fit the output schema\n{format_value_errors(problems)}"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message, details)
+    mismatches.report(operation.id, problems)
 
 
 def is_described(operation: Operation[Any], envelope: ResponseEnvelope[Any]) -> bool:

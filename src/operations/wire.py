@@ -18,7 +18,9 @@ from operations.errors import CallError, ErrorCode
 PLAIN = frozenset({str, int, bool, type(None)})
 """The types whose values are the same in every format."""
 _BYTES = frozenset({bytes, bytearray, memoryview})
-_DOLLAR, _BACKSLASH = b"$\\"
+JSON_MARKERS = tuple(b"$\\")
+"""The bytes without which JSON holds no marked bytes: a dollar, or what a foreign writer may spell it with."""
+_DOLLAR, _BACKSLASH = JSON_MARKERS
 _BIG_INTEGER = 1
 _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder().decode

@@ -1,9 +1,8 @@
-"""What a worker makes of one request: is it in time, what runs, which bytes are its answer, which error it ends in."""
+"""What a worker makes of one request: what runs, which bytes are its answer, which error it ends in."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -20,16 +19,11 @@ from operations.errors import CallError, ErrorCode
 from operations.spec import Operation
 
 
-def is_too_late(workplace: Workplace, event: CallRequested, codec: Codec) -> bool:
-    """Whether a request's deadline has passed already; its caller is told."""
-    payload = event.payload
-    deadline = payload.deadline
-    if deadline is None or (deadline > time.time() * 1000 and deadline > (payload.sent_at or 0)):
-        return False
+def refuse_late(workplace: Workplace, event: CallRequested, codec: Codec) -> None:
+    """Tell the caller of a request whose deadline has passed already, with the clocks by which it has."""
     workplace.counters.expired += 1
-    clocks = {"deadline": deadline, "sentAt": payload.sent_at, "workerTime": now_ms()}
+    clocks = {"deadline": event.payload.deadline, "sentAt": event.payload.sent_at, "workerTime": now_ms()}
     workplace.endpoint.send_error(event.id, timed_out(event.to, "no", "before the call began", **clocks), codec)
-    return True
 
 
 def execute(

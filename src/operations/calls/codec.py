@@ -11,6 +11,7 @@ from operations.calls.events import NULL, CallRequested, CallResponded, Event, H
 from operations.envelope import LocalResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.wire import (
+    JSON_MARKERS,
     PLAIN,
     decode_json,
     decode_msgpack,
@@ -48,6 +49,9 @@ class _PlainCallResponded(CallResponded, tag="call.responded"):
 
 
 _PlainEvent = _PlainCallRequested | _PlainCallResponded
+PLAIN_ANSWER, PLAIN_REQUEST = _PlainCallResponded, _PlainCallRequested
+"""The types of answers and requests that were read together with the value inside, as most are."""
+_MARKER, _ESCAPE = JSON_MARKERS
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError)
 """What reading a message may raise."""
 _UNWRITABLE = (CallError, TypeError, ValueError, OverflowError, RecursionError)
@@ -66,8 +70,8 @@ class Codec:
         codec: Any,
         encode_value: Callable[[Any], bytes],
         decode_value: Callable[[bytes], Any],
-        mark: Callable[[Any], Any],
-        has_marks: Callable[[bytes], bool],
+        mark: Callable[[Any], Any] | None,
+        has_marks: Callable[[bytes], bool] | None,
         **options: Any,
     ) -> None:
         self.name: CodecName = name
@@ -75,6 +79,7 @@ class Codec:
         self.decode_header: Callable[[bytes], Header] = codec.Decoder(Header).decode
         self._decode: Callable[[bytes], Event] = codec.Decoder(Event).decode
         self._decode_plain: Callable[[bytes], Event] = codec.Decoder(_PlainEvent, **options).decode
+        self._decode_plain_request: Callable[[bytes], CallRequested] = codec.Decoder(PLAIN_REQUEST, **options).decode
         self._decode_payload: Callable[[bytes], Requested] = codec.Decoder(Requested).decode
         self._decode_plain_payload: Callable[[bytes], Requested] = codec.Decoder(_PlainRequested, **options).decode
         self._encode_value = encode_value
@@ -84,7 +89,7 @@ class Codec:
 
     def decode(self, message: bytes) -> Event:
         """The event that a message holds; its input or output may have been read already."""
-        if self._has_marks(message):
+        if self._has_marks is not None and (_MARKER in message or _ESCAPE in message) and self._has_marks(message):
             return self._decode(message)
         try:
             return self._decode_plain(message)
@@ -92,10 +97,20 @@ class Codec:
             # Of another type, with an envelope of another source, or no event at all.
             return self._decode(message)
 
+    def decode_plain_request(self, message: bytes) -> CallRequested | None:
+        """A request with its input, where it is one that can be read in one step."""
+        if self._has_marks is not None and (_MARKER in message or _ESCAPE in message) and self._has_marks(message):
+            return None
+        try:
+            return self._decode_plain_request(message)
+        except UNREADABLE:
+            return None
+
     def decode_request(self, header: Header) -> CallRequested:
         """The request whose outside was read already."""
         raw = bytes(header.payload)
-        decode = self._decode_payload if self._has_marks(raw) else self._decode_plain_payload
+        marked = self._has_marks is not None and self._has_marks(raw)
+        decode = self._decode_payload if marked else self._decode_plain_payload
         return CallRequested(header.v, header.id, header.to, decode(raw), header.identity, header.stream, header.parent)
 
     def raw(self, value: Any) -> msgspec.Raw:
@@ -114,7 +129,7 @@ class Codec:
         given: Any = payload.input
         input = {} if given is None else given
         try:
-            payload.input = self._mark(input)
+            payload.input = input if self._mark is None else self._mark(input)  # type: ignore[assignment]
             return self.encode(event)
         except _UNWRITABLE:
             payload.input = self.raw(input)  # or the error that says what is wrong with it
@@ -135,7 +150,7 @@ class Codec:
             return self.encode(event)
         data = envelope.data
         try:
-            marked = data if type(data) in PLAIN else self._mark(data)
+            marked = data if type(data) in PLAIN or self._mark is None else self._mark(data)
             # What needs no marks is written as it is.
             payload.output = envelope if marked is data else _LocalOutput(marked, meta)  # type: ignore[assignment]
             return self.encode(event)
@@ -159,8 +174,8 @@ MSGPACK = Codec(
     msgspec.msgpack,
     encode_msgpack,
     decode_msgpack,
-    lambda value: value,
-    lambda message: False,
+    None,
+    None,
     ext_hook=read_extension,
 )
 CODECS: dict[str, Codec] = {"json": JSON, "msgpack": MSGPACK}

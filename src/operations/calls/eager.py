@@ -169,10 +169,11 @@ class Starter:
 
     def step(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Take the first step of `work`: what it returns or raises, or a `Paused` where it waits."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
+        loop = self._loop
+        if loop is None or not loop.is_running():
             # A spare task of a loop that has ended never goes on.
-            self._loop, self._spare = loop, None
+            loop, self._spare = asyncio.get_running_loop(), None
+            self._loop = loop
         if _EAGER:
             started = _start_eagerly(_contained(work), loop)
             return _opened(started.result()) if started.done() else Paused(started)

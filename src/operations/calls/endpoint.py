@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import itertools
 import logging
@@ -9,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from operations.calls.codec import JSON, UNREADABLE, Codec, codec_of
+from operations.calls.codec import JSON, PLAIN_ANSWER, PLAIN_REQUEST, UNREADABLE, Codec, codec_of
 from operations.calls.counters import Counters
 from operations.calls.deadlines import Deadlines
 from operations.calls.events import (
@@ -42,13 +43,15 @@ ASKS = "asks"
 """The address at which workers are asked what they offer."""
 _REMEMBERED = 10_000
 _LONGEST_MESSAGE = 10_000
-_EXPECTED: dict[str, tuple[type[Event], ...]] = {
-    "inbox": (CallResponded, CallCompleted, CallFailed, CallAccepted, CallAborted, WorkerAnnounced),
-    "work": (CallRequested,),
-    "control": (CallAborted, CallCredit),
-    "peer": (CallAborted, CallCredit),
-    WORKERS: (WorkerAlive, WorkerAnnounced, WorkerGone),
-    ASKS: (WorkerAsked,),
+_REQUESTS: frozenset[type[Event]] = frozenset({CallRequested, PLAIN_REQUEST})
+_ANSWERS: frozenset[type[Event]] = frozenset({CallResponded, PLAIN_ANSWER})
+_EXPECTED: dict[str, frozenset[type[Event]]] = {
+    "inbox": _ANSWERS | {CallCompleted, CallFailed, CallAccepted, CallAborted, WorkerAnnounced},
+    "work": _REQUESTS,
+    "control": frozenset({CallAborted, CallCredit}),
+    "peer": frozenset({CallAborted, CallCredit}),
+    WORKERS: frozenset({WorkerAlive, WorkerAnnounced, WorkerGone}),
+    ASKS: frozenset({WorkerAsked}),
 }
 """What is sent to which addresses: a bus that keeps peers from sending to some need not read what they send."""
 
@@ -128,6 +131,8 @@ class Endpoint:
         self.direct: list[InFlight] = []
         self.counters = Counters(lambda: len(self.running) + sum(target.in_flight for target in self.direct))
         self.deadlines = Deadlines()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The loop that was found running last."""
         self.waiting: dict[str, Waiting] = {}
         self.running: dict[str, Running] = {}
         self.namespaces: dict[str, list[Requests]] = {}
@@ -144,6 +149,11 @@ class Endpoint:
         self._unwatch = transport.watch(self._up, self._down)
         self.answer: Callable[[str, bytes, bool], None] = getattr(transport, "answer", self._answer)
         """Send an answer to whoever made a request, and whether it is the last one."""
+
+    def find_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that runs, for when the last one no longer does: asking is dear, as asyncio asks for the process."""
+        self.loop = loop = asyncio.get_running_loop()
+        return loop
 
     def new_id(self) -> str:
         """A request id that nobody else can have: this peer's random name and a counter."""
@@ -174,7 +184,7 @@ class Endpoint:
     def _receiver(self, address: str) -> Receive:
         return functools.partial(self.receive, expected=_EXPECTED[address.partition(".")[0]])
 
-    def receive(self, message: bytes, expected: tuple[type[Event], ...] | None = None) -> None:
+    def receive(self, message: bytes, expected: frozenset[type[Event]] | None = None) -> None:
         """Hand a message to whom it is for; whatever is in it, this never raises."""
         try:
             codec = JSON if message[:1] == b"{" else codec_of(message)
@@ -183,20 +193,24 @@ class Endpoint:
             except UNREADABLE:
                 self._note_unreadable(codec, message)
                 return
-            if expected is not None and not isinstance(event, expected):
+            kind = type(event)
+            if expected is not None and kind not in expected:
                 self.counters.foreign += 1
-            elif isinstance(event, CallRequested):
-                self._request(event, codec)
-            elif isinstance(event, CallResponded) and (waiting := self.waiting.get(event.id)) is not None:
-                waiting.responded(event, codec, len(message))
+            elif kind in _REQUESTS:
+                self._request(event, codec)  # type: ignore[arg-type]
+            elif kind in _ANSWERS and (waiting := self.waiting.get(event.id)) is not None:
+                waiting.responded(event, codec, len(message))  # type: ignore[arg-type]
             else:
                 self._dispatch(event, codec)
         except Exception:  # noqa: BLE001  # one message must not stop the reader
             self._note_unhandled()
 
-    def take(self, header: Header, codec: Codec) -> None:
-        """Handle a request that a router in this process has read the outside of; this never raises either."""
+    def take(self, header: Header | CallRequested, codec: Codec) -> None:
+        """Handle a request that a router in this process has read, or the outside of it; this never raises either."""
         try:
+            if isinstance(header, CallRequested):
+                self._request(header, codec)
+                return
             try:
                 event = codec.decode_request(header)
             except UNREADABLE:
@@ -279,7 +293,7 @@ class Endpoint:
         if event.payload.request_id != event.id:
             self.counters.malformed += 1
             return
-        handlers = self.namespaces.get(event.to.rpartition(".")[0])
+        handlers = self.namespaces.get(namespace_of(event.to))
         if not handlers:
             self.counters.dropped += 1
             error = CallError("UNAVAILABLE", f"{event.to}: nobody offers it here", {"executed": "no"})
@@ -317,7 +331,11 @@ class Endpoint:
     def forget(self, request_id: str, *, answered: bool) -> None:
         """A call of this end is over; an answer that still comes is late where none had come, else a duplicate."""
         if self.waiting.pop(request_id, None) is not None and not answered:
-            self._unanswered[request_id] = None
+            self.note_unanswered(request_id)
+
+    def note_unanswered(self, request_id: str) -> None:
+        """A call ends before its answer came: one that still comes is late."""
+        self._unanswered[request_id] = None
 
     def _answer(self, request_id: str, message: bytes, last: bool) -> None:
         self.transport.send(inbox_of(request_id), message)
@@ -375,9 +393,15 @@ def namespaces_of(operation_ids: Iterable[str]) -> set[str]:
 
 
 @functools.lru_cache(maxsize=4096)
+def namespace_of(operation_id: str) -> str:
+    """The namespace of an operation."""
+    return operation_id.rpartition(".")[0]
+
+
+@functools.lru_cache(maxsize=4096)
 def work_address(operation_id: str) -> str:
     """Where requests for an operation go: to one of the workers of its namespace."""
-    return f"work.{operation_id.rpartition('.')[0]}"
+    return f"work.{namespace_of(operation_id)}"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -390,13 +414,13 @@ def operation_address(operation_id: str) -> str:
 @functools.lru_cache(maxsize=4096)
 def queue_address(operation_id: str) -> str:
     """Where requests for a durable operation are stored."""
-    return f"queue.{operation_id.rpartition('.')[0]}"
+    return f"queue.{namespace_of(operation_id)}"
 
 
 @functools.lru_cache(maxsize=4096)
 def control_address(operation_id: str) -> str:
     """Where control of a call goes while its worker is not known: to all workers of its namespace."""
-    return f"control.{operation_id.rpartition('.')[0]}"
+    return f"control.{namespace_of(operation_id)}"
 
 
 def worker_address(worker_id: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 
 from operations.access import require_access
 from operations.calls import tracing
-from operations.calls.answering import execute, is_too_late, translate, write_answer
+from operations.calls.answering import execute, refuse_late, translate, write_answer
 from operations.calls.codec import Codec
 from operations.calls.counters import Counters
 from operations.calls.direct import DirectTarget
@@ -227,7 +228,7 @@ class CallHandler:
         return msgspec.structs.replace(context, env=self._env(context))
 
     def _requested(self, event: CallRequested, codec: Codec) -> None:
-        request_id = event.id
+        request_id, payload = event.id, event.payload
         if (request_id in self._seen or request_id in self.endpoint.running) and self._is_duplicate(event):
             self.counters.duplicate += 1
             return
@@ -240,9 +241,11 @@ class CallHandler:
         if self._free <= 0 and self.is_full:
             self.endpoint.send_error(request_id, self.refuse(event.to), codec)
             return
-        if is_too_late(self, event, codec):
+        deadline = payload.deadline
+        if deadline is not None and (deadline <= time.time() * 1000 or deadline <= (payload.sent_at or 0)):
+            refuse_late(self, event, codec)
             return
-        self._seen[request_id] = event.payload.attempt
+        self._seen[request_id] = payload.attempt
         if event.stream or self._free <= 0 or tracing.is_active():
             kind = RunningStream if event.stream else RunningCall
             self._place(kind(self, event, codec, operation, identity), request_id)

@@ -8,13 +8,14 @@ import itertools
 import os
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 
 from operations.calls.authentication import Authenticator, Principal
 from operations.calls.codec import CODECS, JSON, UNREADABLE, Codec, codec_of
 from operations.calls.counters import Counters
-from operations.calls.events import VERSION, Header, HubHello, HubWelcome, Welcome
+from operations.calls.events import VERSION, CallRequested, Header, HubHello, HubWelcome, Welcome
 from operations.calls.routing import Router, Session
 from operations.context import Identity
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
@@ -252,7 +253,7 @@ class HubTransport:
             claims_identity=True,
         )
         self._router = router
-        self._receivers: dict[Receive, int] = {}
+        self._receivers = Receivers()
         principal = Principal(Identity("hub"), ("*",))
         self._session = Session(f"local-{self.peer}", principal, self._hand_over, trusted=True)
         self._session.peer = self.peer
@@ -266,9 +267,9 @@ class HubTransport:
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive whatever is routed to this end."""
-        return keep_receiver(self._receivers, receive)
+        return self._receivers.add(receive)
 
-    def listen_for_requests(self, take: Callable[[Header, Codec], None]) -> None:
+    def listen_for_requests(self, take: Callable[[Header | CallRequested, Codec], None]) -> None:
         """Hand requests over as the router read them."""
         self._session.take = take
 
@@ -281,22 +282,28 @@ class HubTransport:
         self._router.leave(self._session, "it was closed")
 
     def _hand_over(self, message: bytes) -> None:
-        for receive in list(self._receivers):
+        for receive in self._receivers.all:
             receive(message)
 
 
-def keep_receiver(receivers: dict[Receive, int], receive: Receive) -> Stop:
-    """Add a receiver of a transport that is one pipe; the same one added twice gets each message once."""
-    receivers[receive] = receivers.get(receive, 0) + 1
-    stopped = False
+class Receivers:
+    """Who gets the messages of a transport that is one pipe; one that was added twice gets each message once."""
 
-    def stop() -> None:
-        nonlocal stopped
-        if stopped:
-            return
-        stopped = True
-        receivers[receive] -= 1
-        if not receivers[receive]:
-            del receivers[receive]
+    def __init__(self) -> None:
+        self.all: tuple[Receive, ...] = ()
+        self._added: Counter[Receive] = Counter()
 
-    return stop
+    def add(self, receive: Receive) -> Stop:
+        """Hand messages to one more, until it is told to stop."""
+        self._added[receive] += 1
+        self.all = tuple(self._added)
+        added = [receive]
+        return lambda: self._remove(added)
+
+    def _remove(self, added: list[Receive]) -> None:
+        while added:
+            receive = added.pop()
+            self._added[receive] -= 1
+            if not self._added[receive]:
+                del self._added[receive]
+            self.all = tuple(self._added)

@@ -143,34 +143,33 @@ class PendingRequestMap:
         message = self._write(self._address(request, now))
         if seconds <= 0:
             raise timed_out(request.operation_id, "no", "before the call began")
-        loop = asyncio.get_running_loop()
-        endpoint, request_id, future = self._endpoint, request.request_id, loop.create_future()
+        endpoint, request_id = self._endpoint, request.request_id
+        if (loop := endpoint.loop) is None or not loop.is_running():
+            loop = endpoint.find_loop()
+        future = loop.create_future()
         kind = _DurableCall if durable else _PendingCall
         waiting = kind(request_id, request.operation_id, endpoint, message, self._codec, future, retry, wait)
-        endpoint.waiting[request_id] = waiting
         if self._lifeline is not None and not durable:
             waiting.since = loop.time()
-            self._lifeline.watch()
-        answered, bucket = False, None
+            if self._lifeline.timer is None:
+                self._lifeline.watch()
+        endpoint.waiting[request_id] = waiting
+        bucket = None
         try:
             # Sent first: while it is on its way there is time to set the clock.
             waiting.send()
             bucket = endpoint.deadlines.add(waiting, seconds, loop)
             event, codec = await future
-            answered = True
-            return codec.read_envelope(event.payload.output)  # type: ignore[no-any-return]
-        except asyncio.CancelledError:
-            waiting.tell_worker("the caller was cancelled")
-            raise
-        except CallError as error:
-            answered = answered or executed_of(error) == "yes"
+        except BaseException as error:
+            waiting.note_end(error)
             raise
         finally:
+            del endpoint.waiting[request_id]
             if bucket is not None:
                 bucket.discard(waiting)
-            endpoint.forget(request_id, answered=answered)
             if waiting.timer is not None:
                 waiting.timer.cancel()  # it is over, and not sent again
+        return codec.read_envelope(event.payload.output)  # type: ignore[no-any-return]
 
     def _require_store(self, operation_id: str) -> None:
         if not self._transport.capabilities.durable:
@@ -385,6 +384,13 @@ class _PendingCall(msgspec.Struct, eq=False):
             self.since = asyncio.get_running_loop().time()
             self._message = self._codec.renumber(self._message, self._attempts)
         endpoint.transport.send(endpoint.request_address(self.operation_id), self._message, self.undelivered)
+
+    def note_end(self, error: BaseException) -> None:
+        """It ends without an answer, unless the error is one; an answer that still comes is late."""
+        if isinstance(error, asyncio.CancelledError):
+            self.tell_worker("the caller was cancelled")
+        if not (isinstance(error, CallError) and executed_of(error) == "yes"):
+            self._endpoint.note_unanswered(self.request_id)
 
     def tell_worker(self, reason: str) -> None:
         """Tell whoever runs it that nobody waits, unless it has ended."""

@@ -159,16 +159,17 @@ class Lifeline:
         self._endpoint = endpoint
         self._seen: dict[str, float] = {}
         self._behind: dict[str, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        """When it looks next; None while nothing waits."""
         self._stop_hearing: Stop | None = None
         endpoint.notices.append(self._notice)
 
     def watch(self) -> None:
         """Look after what waits, until nothing does."""
-        if self._timer is None:
+        if self.timer is None:
             if self._stop_hearing is None:
                 self._stop_hearing = self._endpoint.hear(WORKERS)
-            self._timer = asyncio.get_running_loop().call_later(heartbeat_of(self._endpoint), self._check)
+            self.timer = asyncio.get_running_loop().call_later(heartbeat_of(self._endpoint), self._check)
 
     def _notice(self, event: Event) -> None:
         if isinstance(event, (WorkerAlive, WorkerAnnounced, WorkerGone)):
@@ -178,7 +179,7 @@ class Lifeline:
                 self._behind.update(dict.fromkeys(event.payload.behind, now))
 
     def _check(self) -> None:
-        self._timer = None
+        self.timer = None
         oldest = asyncio.get_running_loop().time() - heartbeat_of(self._endpoint) * LOST_AFTER
         for table in (self._seen, self._behind):
             for name in [name for name, heard in table.items() if heard < oldest]:

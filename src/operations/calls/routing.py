@@ -18,6 +18,7 @@ from operations.calls.events import (
     Aborted,
     Announced,
     CallAborted,
+    CallRequested,
     Header,
     Registered,
     Worker,
@@ -57,8 +58,10 @@ class Session:
         self.codecs: frozenset[str] = frozenset({"json", "msgpack"})
         self.max_payload: int | None = None
         self.deliver = deliver
-        self.take: Callable[[Header, Codec], None] | None = None
+        self.take: Callable[[Header | CallRequested, Codec], None] | None = None
         """How a peer in the hub's own process gets a request: as it was read, not written and read again."""
+        self.calls_hub = False
+        """Whether its last request was for the hub's own process: the next one is then read whole at once."""
         self.watches = False
         self.claims: dict[str, Announced] = {}
         self.calls: dict[str, Route] = {}
@@ -123,13 +126,14 @@ class Router:
         """Route one message; whatever is in it, this never raises."""
         try:
             codec = codec_of(message)
-            header = codec.decode_header(message)
+            request = codec.decode_plain_request(message) if session.calls_hub else None
+            header = codec.decode_header(message) if request is None else request
         except UNREADABLE:
             self.counters.malformed += 1
             return
         try:
-            if header.type == "call.requested":
-                self._request(session, header, codec)
+            if isinstance(header, CallRequested) or header.type == "call.requested":
+                self._request(session, header, message, codec)
             else:
                 self._route(session, header, message, codec)
         except (msgspec.ValidationError, CallError):
@@ -154,7 +158,7 @@ class Router:
         else:
             self.counters.dropped += 1
 
-    def _request(self, session: Session, header: Header, codec: Codec) -> None:
+    def _request(self, session: Session, header: Header | CallRequested, message: bytes, codec: Codec) -> None:
         request_id = header.id
         if request_id.rpartition("-")[0] != session.peer:
             self.counters.foreign += 1
@@ -172,10 +176,14 @@ class Router:
             return
         header.identity = identity = self._identity(session, header)
         route = Route(request_id, header.to, session, worker, identity, header.stream)
+        session.calls_hub = worker.take is not None
         if worker.take is not None:
             session.calls[request_id] = worker.work[request_id] = route
             worker.take(header, codec)
             return
+        if isinstance(header, CallRequested):
+            header = codec.decode_header(message)
+            header.identity = identity
         forwarded = codec.encode(header)
         if worker.max_payload is not None and len(forwarded) > worker.max_payload:
             error = too_large(header.to, "request", len(forwarded), worker.max_payload, "no")
@@ -184,7 +192,7 @@ class Router:
         session.calls[request_id] = worker.work[request_id] = route
         self._deliver(worker, forwarded)
 
-    def _identity(self, session: Session, header: Header) -> Identity | None:
+    def _identity(self, session: Session, header: Header | CallRequested) -> Identity | None:
         """Whom a request is for: the session's own principal, or who its worker is to the caller it is nested in.
 
         That there is such a caller only the hub says: the parent is a request that it gave to this very session and

@@ -16,7 +16,7 @@ import msgspec
 
 from operations.calls.codec import JSON, UNREADABLE, codec_of
 from operations.calls.events import VERSION, Hello, HubHello, HubWelcome, Welcome
-from operations.calls.hub import keep_receiver
+from operations.calls.hub import Receivers
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import UNTRUSTED, Capabilities, Receive, Stop, Undelivered
 from operations.pubsub.addresses import places
@@ -66,7 +66,7 @@ class Spoke:
         self._delays = shortest_delay, longest_delay
         self._generation = 0
         self._connection: Connection | None = None
-        self._receivers: dict[Receive, int] = {}
+        self._receivers = Receivers()
         self._watchers = Watchers()
         self._welcomed: asyncio.Future[Welcome] | None = None
         self._closing = asyncio.Event()
@@ -105,7 +105,7 @@ class Spoke:
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive whatever the hub routes here."""
-        return keep_receiver(self._receivers, receive)
+        return self._receivers.add(receive)
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
         """Be told when the hub is back, and when it is lost."""
@@ -181,7 +181,7 @@ class Spoke:
         if self._connection is None and self._welcomed is not None and not self._welcomed.done():
             self._read_welcome(message)
             return
-        for receive in tuple(self._receivers):
+        for receive in self._receivers.all:
             receive(message)
 
     def closed(self, connection: Connection, reason: str) -> None:

@@ -1,58 +1,68 @@
-"""Several messages as one: a zero byte, then each behind its length. A message alone stays as it is."""
+"""Several messages as one: a zero byte, how many they are, the length of each, then all of them one after the other.
+
+Numbers have four bytes, the highest first. A message alone stays as it is.
+"""
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-_LENGTH = struct.Struct(">I")
+_NUMBER = struct.Struct(">I")
+_START = 1 + _NUMBER.size
 _FEWEST_SHARES = 8
 _LARGEST_SHARE = 8
+_UNREADABLE = b"\0"
 
 
 def join(messages: Sequence[bytes]) -> bytes:
     """One message for all of them; no message of ours begins with a zero byte by itself."""
     if len(messages) == 1:
         return messages[0]
-    parts = [b"\0"]
-    for message in messages:
-        parts += (_LENGTH.pack(len(message)), message)
-    return b"".join(parts)
+    count = len(messages)
+    return b"".join((struct.pack(f">B{count + 1}I", 0, count, *map(len, messages)), *messages))
 
 
-def batches(messages: Sequence[bytes], most: int) -> Iterator[bytes]:
+def batches(messages: Sequence[bytes], most: int) -> Sequence[bytes]:
     """The same messages in their order as few as fit in `most` bytes each; one that is larger goes alone."""
-    for share in _cut(messages, most, len(messages)):
-        yield join(messages[share])
+    if len(messages) == 1:
+        return messages
+    return [join(messages[share]) for share in _cut(messages, most, len(messages))]
 
 
-def shares(messages: Sequence[bytes], most: int) -> Iterator[slice]:
+def shares(messages: Sequence[bytes], most: int) -> Sequence[slice]:
     """Which messages go together to one of those who share the work: few enough that each gets some of a burst."""
     return _cut(messages, most, max(1, min(_LARGEST_SHARE, len(messages) // _FEWEST_SHARES)))
 
 
-def _cut(messages: Sequence[bytes], most_bytes: int, most: int) -> Iterator[slice]:
-    start, size = 0, 1
+def _cut(messages: Sequence[bytes], most_bytes: int, most: int) -> Sequence[slice]:
+    count = len(messages)
+    if _START + _NUMBER.size * count + sum(map(len, messages)) <= most_bytes:
+        return [slice(start, min(start + most, count)) for start in range(0, count, most)]
+    cut = []
+    start, size = 0, _START
     for number, message in enumerate(messages):
-        size += _LENGTH.size + len(message)
+        size += _NUMBER.size + len(message)
         if number > start and (size > most_bytes or number - start >= most):
-            yield slice(start, number)
-            start, size = number, 1 + _LENGTH.size + len(message)
-    yield slice(start, len(messages))
+            cut.append(slice(start, number))
+            start, size = number, _START + _NUMBER.size + len(message)
+    cut.append(slice(start, count))
+    return cut
 
 
 def split(batch: bytes) -> Sequence[bytes]:
     """The messages in one; what is cut short at its end is a message that nobody can read, and so is counted."""
     if batch[:1] != b"\0":
         return (batch,)
-    messages = []
-    position, end = 1, len(batch)
-    while position + 4 <= end:
-        (size,) = _LENGTH.unpack_from(batch, position)
-        position += 4
-        if position + size > end:
-            messages.append(b"\0")
-            break
-        messages.append(batch[position : position + size])
-        position += size
-    return messages
+    try:
+        (count,) = _NUMBER.unpack_from(batch, 1)
+        sizes = struct.unpack_from(f">{count}I", batch, _START)
+    except struct.error:
+        return (_UNREADABLE,)
+    places = list(itertools.accumulate(sizes, initial=_START + _NUMBER.size * count))
+    messages = [batch[start:end] for start, end in itertools.pairwise(places)]
+    if places[-1] == len(batch):
+        return messages
+    whole = sum(place <= len(batch) for place in places[1:])
+    return [*messages[:whole], _UNREADABLE]

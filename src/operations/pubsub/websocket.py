@@ -34,6 +34,8 @@ _BATCH_BYTES = 128 << 10
 _BATCH_MESSAGES = 8
 """How many messages of a turn wait for each other: the peer works on the first ones while the next are made."""
 _HEADROOM = 1024
+_TEXT, _BINARY, _CLOSE = picows.WSMsgType.TEXT, picows.WSMsgType.BINARY, picows.WSMsgType.CLOSE
+_CONTROL = frozenset({_CLOSE, picows.WSMsgType.PING, picows.WSMsgType.PONG})
 
 
 class Callbacks(Protocol):
@@ -120,8 +122,7 @@ class Connection(picows.WSListener):
             self.abort("the peer reads too slowly")
 
     def _write(self, frame: bytes) -> None:
-        kind = picows.WSMsgType.TEXT if frame[:1] == b"{" else picows.WSMsgType.BINARY
-        self._transport.send(kind, frame)
+        self._transport.send(_TEXT if frame[:1] == b"{" else _BINARY, frame)
 
     def abort(self, reason: str) -> None:
         """Cut the connection at once."""
@@ -164,11 +165,10 @@ class Connection(picows.WSListener):
     def on_ws_frame(self, transport: Any, frame: Any) -> None:
         """Called by picows for each frame."""
         kind = frame.msg_type
-        if kind == picows.WSMsgType.CLOSE:
-            self.reason = self.reason or f"closed by the peer: {frame.get_close_reason() or 'no reason given'}"
-            transport.disconnect()
-            return
-        if kind in (picows.WSMsgType.PING, picows.WSMsgType.PONG):
+        if kind in _CONTROL:
+            if kind == _CLOSE:
+                self.reason = self.reason or f"closed by the peer: {frame.get_close_reason() or 'no reason given'}"
+                transport.disconnect()
             return
         data = frame.get_payload_as_bytes()
         if self._fragments or not frame.fin:
