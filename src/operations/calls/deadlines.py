@@ -29,16 +29,19 @@ class Deadlines:
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def add(self, entry: Expiring, seconds: float, loop: asyncio.AbstractEventLoop | None = None) -> Bucket:
+    def add(self, entry: Expiring, seconds: float) -> Bucket:
         """Expire `entry` in so many seconds; returns the bucket to discard it from when it ends in time."""
-        if loop is None:
-            loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        return self.add_at(loop.time() + seconds, entry, loop)
+
+    def add_at(self, when: float, entry: Expiring, loop: asyncio.AbstractEventLoop) -> Bucket:
+        """The same at a time of the running loop's clock."""
         if loop is not self._loop:
             # The timers of a loop that has ended never come.
             self._timers.clear()
             self._buckets.clear()
             self._loop = loop
-        tick = int((loop.time() + seconds) / _RESOLUTION) + 1
+        tick = int(when / _RESOLUTION) + 1
         bucket = self._buckets.get(tick)
         if bucket is None:
             bucket = self._buckets[tick] = set()

@@ -92,12 +92,16 @@ class PendingRequestMap:
         request = Requested("", operation_id, input, parent_request_id, until, None, identity, metadata)
         if tracing.is_active():
             return self._call_traced(request, retry, wait, durable)
-        return self._start(request, retry, wait, durable)
+        if self._reach is not None and not durable:
+            return self._call_near(request, retry, wait)
+        return self._call(request, retry, wait, durable)
 
     async def _call_traced(self, request: Requested, retry: bool, wait: bool, durable: bool) -> ResponseEnvelope[Any]:
         request.metadata = metadata = dict(request.metadata or {})
         with tracing.client_span(request.operation_id, metadata):
-            return await self._start(request, retry, wait, durable)
+            if self._reach is not None and not durable:
+                return await self._call_near(request, retry, wait)
+            return await self._call(request, retry, wait, durable)
 
     def call_for(
         self, context: OperationContext, operation_id: str, input: Any, *, retry: bool = False, durable: bool = False
@@ -119,15 +123,13 @@ class PendingRequestMap:
             "metadata": context.metadata,
         }
 
-    def _start(
-        self, request: Requested, retry: bool, wait: bool, durable: bool
-    ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+    def _call_near(self, request: Requested, retry: bool, wait: bool) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         """One call ready to be awaited: by reference where its worker is in this process, else as bytes."""
-        if self._reach is not None and not durable:
-            target = self._reach(work_address(request.operation_id))
-            if target is not None:
-                return target.execute(request, self._timeout)  # type: ignore[no-any-return]
-        return self._call(request, retry, wait, durable)
+        assert self._reach is not None
+        target = self._reach(work_address(request.operation_id))
+        if target is not None:
+            return target.execute(request, self._timeout)  # type: ignore[no-any-return]
+        return self._call(request, retry, wait, durable=False)
 
     async def _call(self, request: Requested, retry: bool, wait: bool, durable: bool) -> ResponseEnvelope[Any]:
         """Send a request and wait for how it ends."""
@@ -149,8 +151,9 @@ class PendingRequestMap:
         future = loop.create_future()
         kind = _DurableCall if durable else _PendingCall
         waiting = kind(request_id, request.operation_id, endpoint, message, self._codec, future, retry, wait)
+        begun = loop.time()
         if self._lifeline is not None and not durable:
-            waiting.since = loop.time()
+            waiting.since = begun
             if self._lifeline.timer is None:
                 self._lifeline.watch()
         endpoint.waiting[request_id] = waiting
@@ -158,7 +161,7 @@ class PendingRequestMap:
         try:
             # Sent first: while it is on its way there is time to set the clock.
             waiting.send()
-            bucket = endpoint.deadlines.add(waiting, seconds, loop)
+            bucket = endpoint.deadlines.add_at(begun + seconds, waiting, loop)
             event, codec = await future
         except BaseException as error:
             waiting.note_end(error)
@@ -345,8 +348,8 @@ class _PendingCall(msgspec.Struct, eq=False):
         self.tell_worker(error.message)
         self._fail(error)
 
-    def undelivered(self, reason: str) -> None:
-        """Nobody got the request."""
+    def __call__(self, reason: str) -> None:
+        """Nobody got the request: what a transport is given to say so."""
         if self._future.done():
             return
         if not isinstance(reason, Refused) and self._may_resend("no"):
@@ -383,7 +386,7 @@ class _PendingCall(msgspec.Struct, eq=False):
             self.worker = None
             self.since = asyncio.get_running_loop().time()
             self._message = self._codec.renumber(self._message, self._attempts)
-        endpoint.transport.send(endpoint.request_address(self.operation_id), self._message, self.undelivered)
+        endpoint.transport.send(endpoint.request_address(self.operation_id), self._message, self)
 
     def note_end(self, error: BaseException) -> None:
         """It ends without an answer, unless the error is one; an answer that still comes is late."""
@@ -438,7 +441,7 @@ class _DurableCall(_PendingCall):
         if not self._future.done():
             transport: DurableTransport = self._endpoint.transport  # type: ignore[assignment]
             address, key = queue_address(self.operation_id), self.request_id
-            transport.store(address, self._message, key=key, stored=self._note_stored, undelivered=self.undelivered)
+            transport.store(address, self._message, key=key, stored=self._note_stored, undelivered=self)
 
     def _note_stored(self) -> None:
         self._stored = True

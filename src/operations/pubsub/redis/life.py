@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ssl
 from collections.abc import Sequence
 from typing import Protocol
@@ -100,21 +101,22 @@ class Life:
 
     def put(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], then: Then) -> None:
         """Run a script where its keys are; a slot that moved is followed, a server that lost its part ends the life."""
+        script.put(self.at(keys[0]), keys, arguments, functools.partial(self._check, script, keys, arguments, then))
 
-        def check(reply: object) -> None:
-            if isinstance(reply, ReplyError):
-                text = str(reply)
-                if text.startswith("MOVED") and self._follow(text):
-                    script.put(self.at(keys[0]), keys, arguments, check)
-                    self.at(keys[0]).flush()
-                    return
-                if text.startswith((*_FATAL, "MOVED", "ASK")):
-                    then(reply)
-                    self.end(text)
-                    return
-            then(reply)
-
-        script.put(self.at(keys[0]), keys, arguments, check)
+    def _check(
+        self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], then: Then, reply: object
+    ) -> None:
+        if isinstance(reply, ReplyError):
+            text = str(reply)
+            if text.startswith("MOVED") and self._follow(text):
+                self.put(script, keys, arguments, then)
+                self.at(keys[0]).flush()
+                return
+            if text.startswith((*_FATAL, "MOVED", "ASK")):
+                then(reply)
+                self.end(text)
+                return
+        then(reply)
 
     def _follow(self, text: str) -> bool:
         _, slot, place = text.split(" ")[:3]

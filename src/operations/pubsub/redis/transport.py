@@ -23,6 +23,7 @@ from operations.pubsub.redis.address import parse_address
 from operations.pubsub.redis.connection import Reply, ReplyError, pack
 from operations.pubsub.redis.life import Life
 from operations.pubsub.redis.names import Names
+from operations.pubsub.redis.outbox import Sent
 from operations.pubsub.redis.queues import QUEUE_MILLISECONDS, Queues
 from operations.pubsub.redis.scripts import PUSH
 from operations.pubsub.redis.stored import Stored, explain
@@ -42,7 +43,6 @@ _KEPT_SECONDS = 30.0
 _CAPABILITIES = Capabilities(
     knows_no_responders=True, tracks_peers=False, groups=True, ordered=True, identity="none", durable=True
 )
-_Sent = list[tuple[bytes, Undelivered | None]]
 
 
 class RedisTransport:
@@ -87,7 +87,7 @@ class RedisTransport:
         self._delays = shortest_delay, longest_delay
         self._tls = (tls or ssl.create_default_context()) if self.address.tls else None
         self._surveyor = Surveyor(self.address, self._tls, self.peer)
-        self._outbox: dict[str, _Sent] = {}
+        self._outbox: dict[str, Sent] = {}
         self._alone: dict[str, bool] = {}
         """Whether there was one worker alone at an address when something was last sent there."""
         self._reading = False
@@ -143,13 +143,13 @@ class RedisTransport:
             if not self._scheduled and not self._reading:
                 self._scheduled = True
                 asyncio.get_running_loop().call_soon(self._write_turn)
-            self._outbox[address] = [(message, undelivered)]
-        else:
-            waiting.append((message, undelivered))
-            if len(waiting) >= self._most_held:
-                # Whoever gets these can begin while the rest of the turn is still being made.
-                self._most_held *= 2
-                self.write()
+            waiting = self._outbox[address] = Sent([], [])
+        waiting.messages.append(message)
+        waiting.tell.append(undelivered)
+        if len(waiting.tell) >= self._most_held:
+            # Whoever gets these can begin while the rest of the turn is still being made.
+            self._most_held *= 2
+            self.write()
 
     def store(
         self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
@@ -181,45 +181,40 @@ class RedisTransport:
         if self._unsettled and life.topology.is_cluster:
             return  # one server must have taken note before others are sent what relies on it
         outbox, self._outbox = self._outbox, {}
-        for address, messages in outbox.items():
+        for address, sent in outbox.items():
             if address.startswith("work."):
-                for start in range(0, len(messages), _MOST_PUSHED):
-                    self._push(life, address, messages[start : start + _MOST_PUSHED])
+                for part in sent.cut(_MOST_PUSHED):
+                    self._push(life, address, part)
             else:
-                self._publish(life, address, messages)
+                self._publish(life, address, sent.messages)
         life.flush()
 
-    def _push(self, life: Life, address: str, messages: _Sent) -> None:
+    def _push(self, life: Life, address: str, sent: Sent) -> None:
         """Queue requests, if anybody lives to take them; one command for all of one turn."""
 
         def pushed(reply: Reply) -> None:
             if isinstance(reply, int) and reply > 0:
                 self._alone[address] = reply == 1
             else:
-                reason = f"no worker listens at {address}" if reply == 0 else explain(reply)
-                for _, undelivered in messages:
-                    if undelivered is not None:
-                        undelivered(reason)
+                sent.fail(f"no worker listens at {address}" if reply == 0 else explain(reply))
 
         if self._refusal is not None:
-            for _, undelivered in messages:
-                if undelivered is not None:
-                    undelivered(self._refusal)
+            sent.fail(self._refusal)
             return
         space = self.names.space(address)
-        requests = [message for message, _ in messages]
+        requests = sent.messages
         if self._alone.get(address, False):
-            elements = list(batches(requests, _BATCH_BYTES))
+            elements = batches(requests, _BATCH_BYTES)
         else:
             # Of several workers, each that waits is woken for more than one request.
             elements = [join(requests[share]) for share in shares(requests, _BATCH_BYTES)]
         arguments = [QUEUE_MILLISECONDS, *elements]
         life.put(PUSH, (space.workers, space.queue), arguments, pushed)
 
-    def _publish(self, life: Life, address: str, messages: _Sent) -> None:
+    def _publish(self, life: Life, address: str, messages: list[bytes]) -> None:
         again = address.startswith("inbox.")
         channel = self.names.channel(address)
-        for batch in batches([message for message, _ in messages], _BATCH_BYTES):
+        for batch in batches(messages, _BATCH_BYTES):
             life.main.put(pack(b"PUBLISH", channel, batch), again=again)
 
     def _keep(self, publication: bytes) -> None:
@@ -360,8 +355,8 @@ class RedisTransport:
         self._stop_pulse()
         self._queues.end()
         outbox, self._outbox = self._outbox, {}
-        for address, messages in outbox.items():
-            for message, undelivered in messages:
+        for address, sent in outbox.items():
+            for message, undelivered in zip(sent.messages, sent.tell, strict=True):
                 self.send(address, message, undelivered)
         _log.warning("the connection to Redis at %s was lost: %s", self.address, life.reason)
         self._watchers.down(life.reason)
