@@ -91,6 +91,13 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """`namespace.name`."""
         return f"{self.namespace}.{self.name}"
 
+    @cached_property
+    def is_open(self) -> bool:
+        """Whether everybody may call it."""
+        access = self.access_control
+        needs = access.required_scopes or access.required_scopes_any or access.resource_type or access.resource_action
+        return not needs
+
     def to_dict(self) -> dict[str, Any]:
         """The spec as plain data with its JSON names; what is not set is left out."""
         data: dict[str, Any] = {

@@ -70,6 +70,7 @@ class CallHandler:
         self.worker_id = f"{self.endpoint.peer}.{self.endpoint.new_worker()}"
         self.starter = Starter()
         self._identify = identify
+        self._is_vouched_for = pubsub.capabilities.identity == "hub"
         self._concurrency = concurrency
         self._free = concurrency
         self._most_waiting = queue
@@ -186,8 +187,7 @@ class CallHandler:
         operation = self.registry.get_operation(operation_id)
         if operation is None:
             raise self.registry.not_found(operation_id)
-        access = operation.spec.access_control
-        if access.required_scopes or access.required_scopes_any or access.resource_type or access.resource_action:
+        if not operation.spec.is_open:
             require_access(operation.spec, identity)
         return operation
 
@@ -233,8 +233,13 @@ class CallHandler:
             self.counters.duplicate += 1
             return
         try:
-            identity = self._authenticate(event)
-            operation = self.admit(event.to, identity)
+            if payload.identity is None and self._identify is None:
+                identity = event.identity if self._is_vouched_for else None
+            else:
+                identity = self._authenticate(event)
+            operation = self.registry.get_operation(event.to)
+            if operation is None or not operation.spec.is_open:
+                operation = self.admit(event.to, identity)
         except CallError as error:
             self.endpoint.send_error(request_id, error, codec)
             return
@@ -313,10 +318,9 @@ class CallHandler:
     def _authenticate(self, event: CallRequested) -> Identity | None:
         """Who the caller is: as the transport vouches, else as `identify` finds, else nobody."""
         claimed = event.payload.identity
-        source = self.transport.capabilities.identity
-        if source == "caller":
+        if self.transport.capabilities.identity == "caller":
             return claimed
-        identity = event.identity if source == "hub" else None
+        identity = event.identity if self._is_vouched_for else None
         if self._identify is not None:
             identity = self._identify(event)
         if claimed is not None and claimed != identity:

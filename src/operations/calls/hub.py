@@ -205,14 +205,16 @@ class SpokeSession:
             return
         session = self.session
         session.peer, session.generation, session.max_payload = hello.peer, hello.generation, hello.max_payload
-        session.codecs = frozenset(hello.codecs) & CODECS.keys() or frozenset({"json"})
-        self._welcome(connection, batch=hello.batch)
+        codecs = frozenset(hello.codecs) & CODECS.keys() or {"json"}
+        if len(codecs) < len(CODECS):
+            (session.codec,) = (CODECS[name] for name in codecs)
+        self._welcome(connection, tuple(sorted(codecs)), batch=hello.batch)
 
-    def _welcome(self, connection: Connection, *, batch: bool) -> None:
+    def _welcome(self, connection: Connection, codecs: tuple[str, ...], *, batch: bool) -> None:
         session, hub = self.session, self._hub
         welcome = Welcome(
             session.name,
-            tuple(sorted(session.codecs)),
+            codecs,
             hub.heartbeat,
             hub.max_payload,
             batch,

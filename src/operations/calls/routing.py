@@ -11,7 +11,7 @@ import msgspec
 
 from operations.access import check_access
 from operations.calls.authentication import Principal
-from operations.calls.codec import CODECS, JSON, UNREADABLE, Codec, codec_of, transcode
+from operations.calls.codec import JSON, UNREADABLE, Codec, codec_of, transcode
 from operations.calls.counters import Counters
 from operations.calls.events import (
     VERSION,
@@ -55,7 +55,8 @@ class Session:
         """Whether an identity that this peer claims for its calls is believed."""
         self.peer = ""
         self.generation = 0
-        self.codecs: frozenset[str] = frozenset({"json", "msgpack"})
+        self.codec: Codec | None = None
+        """The one that it reads, where it does not read them all."""
         self.max_payload: int | None = None
         self.deliver = deliver
         self.take: Callable[[Header | CallRequested, Codec], None] | None = None
@@ -125,7 +126,7 @@ class Router:
     def receive(self, session: Session, message: bytes) -> None:
         """Route one message; whatever is in it, this never raises."""
         try:
-            codec = codec_of(message)
+            codec = JSON if message[:1] == b"{" else codec_of(message)
             request = codec.decode_plain_request(message) if session.calls_hub else None
             header = codec.decode_header(message) if request is None else request
         except UNREADABLE:
@@ -170,11 +171,17 @@ class Router:
             self.counters.rejected += 1
             self._refuse(session, request_id, unavailable(header.to, "too many calls at once", "no"), codec)
             return
-        worker = self._find_worker(header.to)
-        if worker is None:
+        offer = self.offers.get(header.to)
+        if offer is None:
             self._refuse(session, request_id, self._explain_missing(header.to), codec)
             return
-        header.identity = identity = self._identity(session, header)
+        worker = offer.sessions[0]
+        if len(offer.sessions) > 1:
+            offer.sessions.append(offer.sessions.pop(0))
+        identity: Identity | None = session.principal.identity
+        if header.parent is not None or header.identity is not None or session.trusted:
+            identity = self._identity(session, header)
+        header.identity = identity
         route = Route(request_id, header.to, session, worker, identity, header.stream)
         session.calls_hub = worker.take is not None
         if worker.take is not None:
@@ -198,23 +205,12 @@ class Router:
         That there is such a caller only the hub says: the parent is a request that it gave to this very session and
         that is not over.
         """
-        if header.parent is None and header.identity is None and not session.trusted:
-            return session.principal.identity
         if session.trusted:
             return header.identity
         if header.identity is not None:
             self.counters.forged += 1
         parent = session.work.get(header.parent) if header.parent is not None else None
         return session.principal.identity_for(parent.identity) if parent is not None else session.principal.identity
-
-    def _find_worker(self, operation_id: str) -> Session | None:
-        offer = self.offers.get(operation_id)
-        if offer is None:
-            return None
-        sessions = offer.sessions
-        if len(sessions) > 1:
-            sessions.append(sessions.pop(0))
-        return sessions[0]
 
     def _explain_missing(self, operation_id: str) -> CallError:
         if operation_id.rpartition(".")[0] in self.namespaces:
@@ -240,7 +236,8 @@ class Router:
             self._end_with(route, too_large(route.operation_id, "answer", len(message), caller.max_payload, "yes"))
             return
         if last:
-            self._end(route)
+            del session.work[request_id]
+            caller.calls.pop(request_id, None)
         self._deliver(caller, message)
 
     def _note_unexpected(self, session: Session, request_id: str) -> None:
@@ -405,8 +402,8 @@ class Router:
         self._deliver(route.worker, JSON.encode(event))
 
     def _deliver(self, session: Session, message: bytes) -> None:
-        if len(session.codecs) < len(CODECS) and codec_of(message).name not in session.codecs:
-            message = transcode(message, CODECS[next(iter(session.codecs))])
+        if session.codec is not None:
+            message = transcode(message, session.codec)
         session.deliver(message)
 
 

@@ -67,7 +67,10 @@ class Connection(picows.WSListener):
         self._callbacks = callbacks
         self._transport: Any = None
         self._outbox: list[bytes] = []
-        self._turn = False
+        self._is_first = True
+        """Whether nothing was sent since something was read."""
+        self._held = False
+        """Whether messages wait for the end of the turn."""
         self._fragments: list[bytes] = []
         self._loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = self._loop.create_future()
@@ -78,30 +81,33 @@ class Connection(picows.WSListener):
         return self._transport is not None and not self._gone.done()
 
     def send(self, message: bytes) -> None:
-        """Send a message: the first of a turn at once, the others of that turn together at its end.
+        """Send a message: the first one after something was read at once, others of its turn together at its end.
 
         On a closed connection it is lost, as `closed` has told.
         """
-        if _intake.busy and not self._turn:
-            # What answers the messages being read goes out together once they are all read.
-            self._turn = True
-            _intake.answered.append(self)
-        if self._turn:
-            self._outbox.append(message)
-            if len(self._outbox) >= _BATCH_MESSAGES:
-                self._write_outbox()
+        if self._is_first and not _intake.busy:
+            self._is_first = False
+            if self._transport is not None and not self._gone.done():
+                self.sent += 1
+                self._transport.send(_TEXT if message[:1] == b"{" else _BINARY, message)
+            else:
+                self.unsent += 1
             return
-        self._turn = True
-        self._loop.call_soon(self.flush)
-        if self.is_open:
-            self.sent += 1
-            self._write(message)
-        else:
-            self.unsent += 1
+        if not self._held:
+            self._held = True
+            if _intake.busy:
+                # What answers the messages being read goes out together once they are all read.
+                _intake.answered.append(self)
+            else:
+                self._loop.call_soon(self.flush)
+        self._outbox.append(message)
+        if len(self._outbox) >= _BATCH_MESSAGES:
+            self._write_outbox()
 
     def flush(self) -> None:
         """End a turn: write what it sent."""
-        self._turn = False
+        self._held = False
+        self._is_first = True
         self._write_outbox()
 
     def _write_outbox(self) -> None:
@@ -171,6 +177,7 @@ class Connection(picows.WSListener):
                 transport.disconnect()
             return
         data = frame.get_payload_as_bytes()
+        self._is_first = not self._held
         if self._fragments or not frame.fin:
             self._fragments.append(data)
             if not frame.fin:
