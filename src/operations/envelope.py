@@ -158,7 +158,7 @@ class ResponseEnvelope(msgspec.Struct, Generic[T_co], frozen=True):
 
 def local_envelope(data: T, operation_id: str) -> ResponseEnvelope[T]:
     """Wrap a result made in this process, stamped with the present time."""
-    return ResponseEnvelope(data, LocalResponseMeta(operation_id, int(time.time() * 1000)))
+    return ResponseEnvelope(data, LocalResponseMeta(operation_id, time.time_ns() // 1_000_000))
 
 
 def http_envelope(

@@ -16,32 +16,32 @@ class Recent(Generic[K, T]):
     taken out before it.
     """
 
-    __slots__ = ("_least", "_newer", "_older")
+    __slots__ = ("_least", "newer", "older")
 
     def __init__(self, least: int) -> None:
         self._least = least
-        self._newer: dict[K, T] = {}
-        self._older: dict[K, T] = {}
+        self.newer: dict[K, T] = {}
+        self.older: dict[K, T] = {}
 
     def __contains__(self, key: K) -> bool:
-        return key in self._newer or key in self._older
+        return key in self.newer or key in self.older
 
     def __len__(self) -> int:
-        return len(self._newer) + len(self._older)
+        return len(self.newer) + len(self.older)
 
     def __setitem__(self, key: K, value: T) -> None:
-        self._newer[key] = value
-        if len(self._newer) >= self._least:
-            self._older, self._newer = self._newer, {}
+        self.newer[key] = value
+        if len(self.newer) >= self._least:
+            self.older, self.newer = self.newer, {}
 
     def __getitem__(self, key: K) -> T:
-        return self._newer[key] if key in self._newer else self._older[key]
+        return self.newer[key] if key in self.newer else self.older[key]
 
     def get(self, key: K) -> T | None:
         """The value of a key, if it is remembered."""
-        value = self._newer.get(key)
-        return self._older.get(key) if value is None else value
+        value = self.newer.get(key)
+        return self.older.get(key) if value is None else value
 
     def items(self) -> Iterator[tuple[K, T]]:
         """Every key that is remembered, the oldest first, with its latest value."""
-        yield from (self._older | self._newer).items()
+        yield from (self.older | self.newer).items()

@@ -158,6 +158,8 @@ class Starter:
         self._shell: _Shell | None = None
         self._context = contextvars.Context()
         self._clean = self._context
+        self._noted = 0
+        """How many hold the spare task without keeping it: asyncio itself does."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
         """Take the first step of `work`; the task that goes on with it, or None where it ended there.
@@ -184,7 +186,7 @@ class Starter:
         assert shell is not None
         # What the first step starts in turn must not find this spare.
         self._spare = None
-        held = sys.getrefcount(task) + weakref.getweakrefcount(task)
+        held = sys.getrefcount(task)
         current = _current.get(loop)
         if current is not None:
             _leave(loop, current)
@@ -200,7 +202,7 @@ class Starter:
             if current is not None:
                 _enter(loop, current)
             if not waits:
-                kept = held != sys.getrefcount(task) + weakref.getweakrefcount(task) or task._callbacks
+                kept = held != sys.getrefcount(task) or self._noted != weakref.getweakrefcount(task) or task._callbacks
                 if kept or task.cancelling() or context is not self._context or context != self._clean:
                     # The coroutine left its mark on the context or the task, holds on to it, or started another one.
                     shell.end()
@@ -218,4 +220,6 @@ class Starter:
         self._context = contextvars.copy_context()
         self._clean = self._context.copy()
         self._shell = _Shell(loop.create_future())
-        return loop.create_task(self._shell, context=self._context)
+        task = loop.create_task(self._shell, context=self._context)
+        self._noted = weakref.getweakrefcount(task)
+        return task

@@ -229,7 +229,9 @@ class CallHandler:
 
     def _requested(self, event: CallRequested, codec: Codec) -> None:
         request_id, payload = event.id, event.payload
-        if (request_id in self._seen or request_id in self.endpoint.running) and self._is_duplicate(event):
+        seen = self._seen
+        came = request_id in seen.newer or request_id in seen.older or request_id in self.endpoint.running
+        if came and self._is_duplicate(event):
             self.counters.duplicate += 1
             return
         try:
@@ -250,7 +252,7 @@ class CallHandler:
         if deadline is not None and (deadline <= time.time() * 1000 or deadline <= (payload.sent_at or 0)):
             refuse_late(self, event, codec)
             return
-        self._seen[request_id] = payload.attempt
+        seen[request_id] = payload.attempt
         if event.stream or self._free <= 0 or tracing.is_active():
             kind = RunningStream if event.stream else RunningCall
             self._place(kind(self, event, codec, operation, identity), request_id)

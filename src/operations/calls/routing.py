@@ -238,7 +238,7 @@ class Router:
         if last:
             del session.work[request_id]
             caller.calls.pop(request_id, None)
-        self._deliver(caller, message)
+        caller.deliver(message if caller.codec is None else transcode(message, caller.codec))
 
     def _note_unexpected(self, session: Session, request_id: str) -> None:
         """Count an answer that its sender has no call for: one that is over, or was, or somebody else's."""
