@@ -145,7 +145,7 @@ class Endpoint:
         self.hear(f"inbox.{self.peer}")
         listen_for_requests = getattr(transport, "listen_for_requests", None)
         if listen_for_requests is not None:
-            listen_for_requests(self.take)
+            listen_for_requests(self._request, self.open)
         self._unwatch = transport.watch(self._up, self._down)
         self.answer: Callable[[str, bytes, bool], None] = getattr(transport, "answer", self._answer)
         """Send an answer to whoever made a request, and whether it is the last one."""
@@ -205,12 +205,9 @@ class Endpoint:
         except Exception:  # noqa: BLE001  # one message must not stop the reader
             self._note_unhandled()
 
-    def take(self, header: Header | CallRequested, codec: Codec) -> None:
-        """Handle a request that a router in this process has read, or the outside of it; this never raises either."""
+    def open(self, header: Header, codec: Codec) -> None:
+        """Handle a request of which a router in this process has read the outside; this never raises either."""
         try:
-            if isinstance(header, CallRequested):
-                self._request(header, codec)
-                return
             try:
                 event = codec.decode_request(header)
             except UNREADABLE:

@@ -271,9 +271,11 @@ class HubTransport:
         """Receive whatever is routed to this end."""
         return self._receivers.add(receive)
 
-    def listen_for_requests(self, take: Callable[[Header | CallRequested, Codec], None]) -> None:
-        """Hand requests over as the router read them."""
-        self._session.take = take
+    def listen_for_requests(
+        self, take: Callable[[CallRequested, Codec], None], open: Callable[[Header, Codec], None]
+    ) -> None:
+        """Hand requests over as the router read them: whole, or the outside of them."""
+        self._session.take, self._session.open = take, open
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
         """The hub's own end is never lost: neither is ever called."""

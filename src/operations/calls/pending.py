@@ -142,7 +142,7 @@ class PendingRequestMap:
         if durable:
             self._require_store(request.operation_id)
             request.deadline = None  # it bounds how long the caller waits; what was stored is run all the same
-        message = self._write(self._address(request, now))
+        message = self._write(request, now)
         if seconds <= 0:
             raise timed_out(request.operation_id, "no", "before the call began")
         endpoint, request_id = self._endpoint, request.request_id
@@ -200,10 +200,8 @@ class PendingRequestMap:
         target = self._reach(work_address(operation_id)) if self._reach is not None else None
         if target is not None:
             return target.stream(request)  # type: ignore[no-any-return]
-        event = self._address(request, time.time())
-        event.stream = True
-        reader = StreamReader(self._endpoint, event.id, operation_id, self._codec)
-        message = self._write(event)
+        message = self._write(request, time.time(), stream=True)
+        reader = StreamReader(self._endpoint, request.request_id, operation_id, self._codec)
         reader.start(idle_timeout=idle_timeout, deadline=until)
         if self._lifeline is not None:
             self._lifeline.watch()
@@ -244,31 +242,30 @@ class PendingRequestMap:
         elif isinstance(waiting, StreamReader):
             waiting.abort(reason)
 
-    def _address(self, request: Requested, now: float) -> CallRequested:
-        """A request as an event; an identity goes where whoever vouches for it on this transport looks."""
-        vouched = None
+    def _write(self, request: Requested, now: float, *, stream: bool = False) -> bytes:
+        """A request as the bytes of an event, with an id of its own; or the typed error that says why it cannot travel.
+
+        An identity goes where whoever vouches for it on this transport looks.
+        """
+        capabilities = self._transport.capabilities
+        operation_id, vouched = request.operation_id, None
         if request.identity is not None:
-            capabilities = self._transport.capabilities
             if not capabilities.claims_identity:
                 raise CallError(ErrorCode.VALIDATION_ERROR, _UNCLAIMABLE, {"executed": "no"})
             if capabilities.identity == "hub":
                 vouched, request.identity = request.identity, None
         request.request_id = request_id = self._endpoint.new_id()
         request.sent_at = int(now * 1000)
-        request.metadata = dict(request.metadata) if request.metadata else None
-        return CallRequested(
-            VERSION, request_id, request.operation_id, request, vouched, False, request.parent_request_id
-        )
-
-    def _write(self, event: CallRequested) -> bytes:
-        """A request as bytes, or the typed error that says why it cannot travel."""
+        if request.metadata is not None:
+            request.metadata = dict(request.metadata) or None
+        event = CallRequested(VERSION, request_id, operation_id, request, vouched, stream, request.parent_request_id)
         try:
             message = self._codec.write_request(event)
         except (TypeError, ValueError, RecursionError) as error:
             raise CallError(ErrorCode.VALIDATION_ERROR, f"the request cannot be written: {error}") from error
-        limit = self._transport.capabilities.max_payload
+        limit = capabilities.max_payload
         if limit is not None and len(message) > limit:
-            raise too_large(event.to, "request", len(message), limit, "no")
+            raise too_large(operation_id, "request", len(message), limit, "no")
         return message
 
 

@@ -59,8 +59,10 @@ class Session:
         """The one that it reads, where it does not read them all."""
         self.max_payload: int | None = None
         self.deliver = deliver
-        self.take: Callable[[Header | CallRequested, Codec], None] | None = None
+        self.take: Callable[[CallRequested, Codec], None] | None = None
         """How a peer in the hub's own process gets a request: as it was read, not written and read again."""
+        self.open: Callable[[Header, Codec], None] | None = None
+        """The same of a request of which only the outside was read."""
         self.calls_hub = False
         """Whether its last request was for the hub's own process: the next one is then read whole at once."""
         self.watches = False
@@ -184,19 +186,26 @@ class Router:
         header.identity = identity
         route = Route(request_id, header.to, session, worker, identity, header.stream)
         session.calls_hub = worker.take is not None
-        if worker.take is not None:
-            session.calls[request_id] = worker.work[request_id] = route
-            worker.take(header, codec)
-            return
-        if isinstance(header, CallRequested):
-            header = codec.decode_header(message)
-            header.identity = identity
-        forwarded = codec.encode(header)
-        if worker.max_payload is not None and len(forwarded) > worker.max_payload:
-            error = too_large(header.to, "request", len(forwarded), worker.max_payload, "no")
-            self._refuse(session, request_id, error, codec)
+        if worker.take is None or worker.open is None:
+            self._forward(route, header, message, codec)
             return
         session.calls[request_id] = worker.work[request_id] = route
+        if isinstance(header, CallRequested):
+            worker.take(header, codec)
+        else:
+            worker.open(header, codec)
+
+    def _forward(self, route: Route, header: Header | CallRequested, message: bytes, codec: Codec) -> None:
+        """Send a request on, its payload as it came."""
+        if isinstance(header, CallRequested):
+            header = codec.decode_header(message)
+            header.identity = route.identity
+        worker, forwarded = route.worker, codec.encode(header)
+        if worker.max_payload is not None and len(forwarded) > worker.max_payload:
+            error = too_large(header.to, "request", len(forwarded), worker.max_payload, "no")
+            self._refuse(route.caller, header.id, error, codec)
+            return
+        route.caller.calls[header.id] = worker.work[header.id] = route
         self._deliver(worker, forwarded)
 
     def _identity(self, session: Session, header: Header | CallRequested) -> Identity | None:
