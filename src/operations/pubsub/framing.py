@@ -1,6 +1,7 @@
 """Several messages as one: a zero byte, how many they are, the length of each, then all of them one after the other.
 
-Numbers have four bytes, the highest first. A message alone stays as it is.
+Numbers have four bytes, the highest first. A message alone stays as it is. Answers that were made as soon as their
+requests were read (see `pace`) have a two in the zero's place, one alone as well.
 """
 
 from __future__ import annotations
@@ -11,29 +12,37 @@ from collections.abc import Sequence
 
 _NUMBER = struct.Struct(">I")
 _START = 1 + _NUMBER.size
+_TOGETHER, _QUICK = 0, 2
 _FEWEST_SHARES = 8
 _LARGEST_SHARE = 8
+_LARGEST_QUICK_SHARE = 32
 _UNREADABLE = b"\0"
+_MARKS = (b"\0", b"\2")
 
 
-def join(messages: Sequence[bytes]) -> bytes:
-    """One message for all of them; no message of ours begins with a zero byte by itself."""
-    if len(messages) == 1:
-        return messages[0]
+def join(messages: Sequence[bytes], *, quick: bool = False) -> bytes:
+    """One message for all of them; no message of ours begins with such a byte by itself."""
     count = len(messages)
-    return b"".join((struct.pack(f">B{count + 1}I", 0, count, *map(len, messages)), *messages))
+    if count == 1 and not quick:
+        return messages[0]
+    head = struct.pack(f">B{count + 1}I", _QUICK if quick else _TOGETHER, count, *map(len, messages))
+    return b"".join((head, *messages))
 
 
-def batches(messages: Sequence[bytes], most: int) -> Sequence[bytes]:
+def batches(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Sequence[bytes]:
     """The same messages in their order as few as fit in `most` bytes each; one that is larger goes alone."""
-    if len(messages) == 1:
+    if len(messages) == 1 and (not quick or _START + _NUMBER.size + len(messages[0]) > most):
         return messages
-    return [join(messages[share]) for share in _cut(messages, most, len(messages))]
+    return [join(messages[share], quick=quick) for share in _cut(messages, most, len(messages))]
 
 
-def shares(messages: Sequence[bytes], most: int) -> Sequence[slice]:
-    """Which messages go together to one of those who share the work: few enough that each gets some of a burst."""
-    return _cut(messages, most, max(1, min(_LARGEST_SHARE, len(messages) // _FEWEST_SHARES)))
+def shares(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Sequence[slice]:
+    """Which messages go together to one of those who share the work: few enough that each gets some of a burst.
+
+    Those that are worked off quickly go many together: to wake a worker costs more than its share.
+    """
+    largest = _LARGEST_QUICK_SHARE if quick else max(1, min(_LARGEST_SHARE, len(messages) // _FEWEST_SHARES))
+    return _cut(messages, most, largest)
 
 
 def _cut(messages: Sequence[bytes], most_bytes: int, most: int) -> Sequence[slice]:
@@ -51,9 +60,14 @@ def _cut(messages: Sequence[bytes], most_bytes: int, most: int) -> Sequence[slic
     return cut
 
 
+def is_quick(batch: bytes) -> bool:
+    """Whether these answers were made as soon as their requests were read."""
+    return batch[:1] == b"\2"
+
+
 def split(batch: bytes) -> Sequence[bytes]:
     """The messages in one; what is cut short at its end is a message that nobody can read, and so is counted."""
-    if batch[:1] != b"\0":
+    if batch[:1] not in _MARKS:
         return (batch,)
     try:
         (count,) = _NUMBER.unpack_from(batch, 1)

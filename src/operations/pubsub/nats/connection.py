@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -51,6 +52,8 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
         self._outbox: list[bytes] = []
+        self.turn_seconds: float | None = None
+        """While that is written which was brought about by what was read: how long it took."""
         self._reading = False
         self._scheduled = False
         self._pongs: deque[Callable[[], None]] = deque()
@@ -222,6 +225,7 @@ class Connection(asyncio.Protocol):
         return data[start : start + self._portion]
 
     def _read(self, data: bytes) -> None:
+        began = time.perf_counter()
         self._reading = True
         self.heard = self._loop.time()
         try:
@@ -232,7 +236,10 @@ class Connection(asyncio.Protocol):
         finally:
             self._reading = False
         if not self._scheduled:
+            # Nothing waited when this began: what there is now is what it brought about.
+            self.turn_seconds = time.perf_counter() - began
             self.flush()
+            self.turn_seconds = None
 
     def connection_lost(self, error: Exception | None) -> None:
         """Called by the loop."""

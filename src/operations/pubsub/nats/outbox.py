@@ -8,6 +8,7 @@ from operations.pubsub import Undelivered
 from operations.pubsub.framing import batches, join, shares
 from operations.pubsub.nats.connection import Connection
 from operations.pubsub.nats.receipts import Receipts
+from operations.pubsub.pace import QUICK_SECONDS, Pace
 
 _BATCH_BYTES = 128 << 10
 Requests = list[tuple[bytes, Undelivered]]
@@ -16,8 +17,9 @@ Requests = list[tuple[bytes, Undelivered]]
 class Outbox:
     """Requests and answers by subject: all answers for one inbox go as one message, and a few requests together."""
 
-    def __init__(self, receipts: Receipts) -> None:
+    def __init__(self, receipts: Receipts, pace: Pace) -> None:
         self._receipts = receipts
+        self._pace = pace
         self._answers: dict[bytes, list[bytes]] = {}
         self._requests: dict[bytes, Requests] = {}
 
@@ -56,7 +58,7 @@ class Outbox:
         most = min(_BATCH_BYTES, connection.info.max_payload)
         for subject, entries in sent.items():
             messages = [message for message, _ in entries]
-            for share in shares(messages, most):
+            for share in shares(messages, most, quick=self._pace.is_quick):
                 together = entries[share]
                 tell = together[0][1] if len(together) == 1 else functools.partial(_tell_all, together)
                 reply, message = self._receipts.expect(subject, tell), join(messages[share])
@@ -65,8 +67,10 @@ class Outbox:
     def _put_answers(self, connection: Connection) -> None:
         answers, self._answers = self._answers, {}
         most = min(_BATCH_BYTES, connection.info.max_payload)
+        taken = connection.turn_seconds
+        quick = taken is not None and taken < QUICK_SECONDS * sum(map(len, answers.values()))
         for subject, messages in answers.items():
-            for message in batches(messages, most):
+            for message in batches(messages, most, quick=quick):
                 connection.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
 
     def lost(self, reason: str) -> dict[bytes, list[bytes]]:

@@ -24,6 +24,7 @@ from operations.pubsub.nats.receipts import Receipts
 from operations.pubsub.nats.servers import ServerPool, Settings
 from operations.pubsub.nats.subjects import Subjects
 from operations.pubsub.nats.wire import Full, Message, ServerInfo, subscribe, unsubscribe
+from operations.pubsub.pace import Pace
 from operations.pubsub.watchers import Watchers
 
 _log = logging.getLogger("operations")
@@ -102,7 +103,8 @@ class NatsTransport:
         self.receipts = Receipts(inbox)
         """The replies that this end waits for."""
         self.subscribe(inbox + b".*", full=self._replied)
-        self._outbox = Outbox(self.receipts)
+        self._pace = Pace()
+        self._outbox = Outbox(self.receipts, self._pace)
         self._kept: list[tuple[bytes, bytes]] = []
         self._kept_bytes = 0
         self._watchers = Watchers()
@@ -163,7 +165,7 @@ class NatsTransport:
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive what is sent to `address`; the listeners of one group, on all machines, share it."""
         if address.startswith(_JOINED):
-            receive = _splitting(receive)
+            receive = _splitting(receive, self._pace if address.startswith("inbox.") else None)
         return self.subscribe(self._subjects.filter(address), group or "", receive)
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
@@ -384,10 +386,12 @@ class NatsTransport:
             _log.info("the connection to NATS was lost: %s", reason)
 
 
-def _splitting(receive: Receive) -> Receive:
-    """Receive the messages that came as one each by itself."""
+def _splitting(receive: Receive, pace: Pace | None) -> Receive:
+    """Receive the messages that came as one each by itself, and note at which pace answers come."""
 
     def split_up(message: bytes) -> None:
+        if pace is not None:
+            pace.note(message)
         for each in split(message):
             receive(each)
 

@@ -30,6 +30,9 @@ class Bus(Protocol):
     def write(self) -> None:
         """Write what was sent."""
 
+    def worked(self, *, quickly: bool) -> None:
+        """What was taken was worked off."""
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something that the transport ends when it is closed."""
 
@@ -166,6 +169,7 @@ class Queues:
                     life,
                     taken=self._taken,
                     flush=self._bus.write,
+                    worked=self._bus.worked,
                     refused=self._note_refusal,
                     seconds=self._bus.heartbeat,
                 )

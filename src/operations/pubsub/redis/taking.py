@@ -7,9 +7,10 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from operations.pubsub.framing import split
+from operations.pubsub.pace import QUICK_SECONDS
 from operations.pubsub.redis.connection import Connection, Reply, ReplyError, is_refusal, pack
 from operations.pubsub.redis.life import Life
 
@@ -18,12 +19,18 @@ _MOST_AMONG_OTHERS = 8
 _BATCH_SECONDS = 0.002
 _FLUSH_SECONDS = 0.001
 _AHEAD_SECONDS = 0.001
-_QUICK_SECONDS = 0.0002
 _AT_ONCE_SECONDS = 0.0005
 _LOOK_EVERY = 8
 
 Taken = Callable[[bytes, bytes], None]
 """Given the key of a queue and a request that was in it."""
+
+
+class Worked(Protocol):
+    """Told how it went."""
+
+    def __call__(self, *, quickly: bool) -> None:
+        """What was taken was worked off."""
 
 
 class Taker:
@@ -42,6 +49,7 @@ class Taker:
         *,
         taken: Taken,
         flush: Callable[[], None],
+        worked: Worked,
         refused: Callable[[str], None],
         seconds: float,
     ) -> None:
@@ -54,6 +62,7 @@ class Taker:
         self._life = life
         self._taken = taken
         self._flush = flush
+        self._worked = worked
         self._refused = refused
         self._wait = f"{seconds:g}".encode()
         self._takes_many = life.server_version >= 7
@@ -191,7 +200,8 @@ class Taker:
                 self._flush()
                 flushed = now
         elapsed = time.perf_counter() - begun
-        self._is_quick = elapsed < _QUICK_SECONDS * len(requests)
+        self._is_quick = elapsed < QUICK_SECONDS * len(requests)
+        self._worked(quickly=self._is_quick)
         taken = elapsed / elements
         self._pace += (taken - self._pace) / 4 if self._pace else taken
 

@@ -19,6 +19,7 @@ import msgspec
 from operations.errors import CallError
 from operations.pubsub import Capabilities, Receive, Refused, Stop, Take, Undelivered, reason_of
 from operations.pubsub.framing import batches, join, shares, split
+from operations.pubsub.pace import Pace
 from operations.pubsub.redis.address import parse_address
 from operations.pubsub.redis.connection import Reply, ReplyError, pack
 from operations.pubsub.redis.life import Life
@@ -91,9 +92,15 @@ class RedisTransport:
         self._alone: dict[str, bool] = {}
         """Whether there was one worker alone at an address when something was last sent there."""
         self._reading = False
+        self._is_fresh = False
+        """Whether nothing waited to be written when reading began."""
+        self._is_quick = False
+        """Whether what waits now was made of what was read, in no time."""
         self._scheduled = False
         self._most_held = _FIRST_WRITE
         self._unsettled = 0
+        self._pace = Pace()
+        self._inbox = self.names.channel(f"inbox.{self.peer}")
         self._listeners: dict[bytes, list[Receive]] = {}
         self._refusal: Refused | None = None
         self._queues = Queues(self)
@@ -207,14 +214,15 @@ class RedisTransport:
             elements = batches(requests, _BATCH_BYTES)
         else:
             # Of several workers, each that waits is woken for more than one request.
-            elements = [join(requests[share]) for share in shares(requests, _BATCH_BYTES)]
+            cut = shares(requests, _BATCH_BYTES, quick=self._pace.is_quick)
+            elements = [join(requests[share]) for share in cut]
         arguments = [QUEUE_MILLISECONDS, *elements]
         life.put(PUSH, (space.workers, space.queue), arguments, pushed)
 
     def _publish(self, life: Life, address: str, messages: list[bytes]) -> None:
         again = address.startswith("inbox.")
         channel = self.names.channel(address)
-        for batch in batches(messages, _BATCH_BYTES):
+        for batch in batches(messages, _BATCH_BYTES, quick=again and self._is_quick):
             life.main.put(pack(b"PUBLISH", channel, batch), again=again)
 
     def _keep(self, publication: bytes) -> None:
@@ -275,6 +283,11 @@ class RedisTransport:
     def begin_reading(self) -> None:
         """Messages are about to be handed out; what they make somebody send goes out together."""
         self._reading = True
+        self._is_fresh = not self._outbox
+
+    def worked(self, *, quickly: bool) -> None:
+        """What was read for this worker was worked off."""
+        self._is_quick = quickly and self._is_fresh
 
     def end_reading(self) -> None:
         """They were handed out."""
@@ -282,9 +295,12 @@ class RedisTransport:
         self._most_held = _FIRST_WRITE
         if self._outbox:
             self.write()
+        self._is_quick = False
 
     def pushed(self, channel: bytes, message: bytes) -> None:
         """A message, or several in one, came on a channel."""
+        if channel == self._inbox:
+            self._pace.note(message)
         listeners = self._listeners.get(channel, ())
         for each in split(message):
             for receive in listeners:
