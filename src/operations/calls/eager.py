@@ -133,7 +133,8 @@ class Paused:
         if self._shell is None:
             return _opened((yield from self._task))
         rest = self._work.__await__()
-        waiting = self._waiting
+        # What it waits for may end in an error whose traceback has this frame: neither may hold the other.
+        waiting, self._waiting = self._waiting, None
         while True:
             try:
                 yield waiting
@@ -142,10 +143,12 @@ class Paused:
                 self._work.close()
                 raise
             except BaseException as error:  # noqa: BLE001  # it is for the coroutine, which may go on
+                waiting = None
                 try:
                     waiting = self._work.throw(error)
                 except StopIteration as end:
                     return end.value
+        del waiting
         return (yield from rest)
 
 

@@ -172,6 +172,7 @@ class PendingRequestMap:
                 bucket.discard(waiting)
             if waiting.timer is not None:
                 waiting.timer.cancel()  # it is over, and not sent again
+            del future, waiting  # they have the error whose traceback has this frame
         return codec.read_envelope(event.payload.output)  # type: ignore[no-any-return]
 
     def _require_store(self, operation_id: str) -> None:
