@@ -333,6 +333,12 @@ HOSTILE = [
     b"\x81\xa1v",
     msgspec.msgpack.encode({"v": 1, "type": "call.requested"}),
     b"\0\0\0\0\xff",
+    b"\0",
+    b"\0" * 5,
+    b"\0\xff\xff\xff\xff",
+    b"\0\0\x10\0\0" + bytes(4 << 16),
+    b"\0\0\0\0\1\0\0\0\0",
+    b"\0\0\0\0\2\xff\xff\xff\xff\xff\xff\xff\xffab",
 ]
 
 

@@ -13,6 +13,8 @@ _NUMBER = struct.Struct(">I")
 _START = 1 + _NUMBER.size
 _FEWEST_SHARES = 8
 _LARGEST_SHARE = 8
+_MOST = 65_536
+"""How many messages there may be in one: what says that it holds more is not believed, as each costs memory."""
 _UNREADABLE = b"\0"
 
 
@@ -26,9 +28,9 @@ def join(messages: Sequence[bytes]) -> bytes:
 
 def batches(messages: Sequence[bytes], most: int) -> Sequence[bytes]:
     """The same messages in their order as few as fit in `most` bytes each; one that is larger goes alone."""
-    if len(messages) == 1:
+    if len(messages) < 2:
         return messages
-    return [join(messages[share]) for share in _cut(messages, most, len(messages))]
+    return [join(messages[share]) for share in _cut(messages, most, _MOST)]
 
 
 def shares(messages: Sequence[bytes], most: int) -> Sequence[slice]:
@@ -57,6 +59,8 @@ def split(batch: bytes) -> Sequence[bytes]:
         return (batch,)
     try:
         (count,) = _NUMBER.unpack_from(batch, 1)
+        if not 0 < count <= _MOST:
+            return (_UNREADABLE,)
         sizes = struct.unpack_from(f">{count}I", batch, _START)
     except struct.error:
         return (_UNREADABLE,)
