@@ -15,7 +15,10 @@ import contextvars
 import sys
 import weakref
 from collections.abc import Coroutine, Generator
+from threading import get_ident
 from typing import Any
+
+from operations.calls.here import Here
 
 _enter = asyncio.tasks._enter_task
 _leave = asyncio.tasks._leave_task
@@ -152,11 +155,10 @@ class Paused:
         return (yield from rest)
 
 
-class Starter:
+class Starter(Here):
     """Starts coroutines at once, as tasks of the running loop."""
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._spare: asyncio.Task[None] | None = None
         self._shell: _Shell | None = None
         self._context = contextvars.Context()
@@ -174,11 +176,10 @@ class Starter:
 
     def step(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Take the first step of `work`: what it returns or raises, or a `Paused` where it waits."""
-        loop = self._loop
-        if loop is None or not loop.is_running():
+        loop = self.loop
+        if loop is None or self.thread != get_ident() or not loop.is_running():
             # A spare task of a loop that has ended never goes on.
-            loop, self._spare = asyncio.get_running_loop(), None
-            self._loop = loop
+            loop, self._spare = self.find_loop(), None
         if _EAGER:
             started = _start_eagerly(_contained(work), loop)
             return _opened(started.result()) if started.done() else Paused(started)
