@@ -221,13 +221,13 @@ class Peer:
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
         return cls(reader, writer)
 
-    def write(self, *frames: tuple[int, bytes]) -> None:
+    def write(self, *frames: tuple[int, bytes], final: int = 0x80) -> None:
         """Frames, each an opcode and less than 64 KiB, in one write."""
         written = []
         for opcode, payload in frames:
             size = len(payload)
             length = bytes([0x80 | size]) if size < 126 else struct.pack(">BH", 0xFE, size)
-            written.append(bytes([0x80 | opcode]) + length + bytes(4) + payload)
+            written.append(bytes([final | opcode]) + length + bytes(4) + payload)
         self.writer.write(b"".join(written))
 
     async def read(self) -> bytes:
@@ -242,7 +242,7 @@ class Peer:
         await self.writer.wait_closed()
 
 
-TEXT, BINARY, PING = 1, 2, 9
+CONTINUED, TEXT, BINARY, PING = 0, 1, 2, 9
 
 
 class Overtaking(Recorder):
@@ -280,6 +280,23 @@ async def test_frames_that_lie_about_what_they_hold_are_counted_and_the_next_one
     assert server.messages[5:] == [b""] * 4_096 + [b"\0", b"{2}", b"}"]
     assert server.connection is not None
     assert server.connection.received == len(server.messages)
+    await peer.close()
+    await listener.close()
+
+
+async def test_a_message_in_fragments_is_put_together_and_has_the_same_limit() -> None:
+    server = Recorder()
+    listener = await serve(lambda token: server, max_payload=100_000)
+    peer = await Peer.dial(listener.port)
+    peer.write((TEXT, b""), (CONTINUED, b"{"), (CONTINUED, b""), final=0)
+    peer.write((PING, b"between"))
+    peer.write((CONTINUED, b"}"))
+    await until(lambda: server.messages == [b"{}"])
+    peer.write((BINARY, bytes(60_000)), final=0)
+    peer.write((CONTINUED, bytes(60_000)), final=0)
+    await until(lambda: server.reason is not None)
+    assert server.reason == "a message in fragments is over the limit"
+    assert server.messages == [b"{}"]
     await peer.close()
     await listener.close()
 

@@ -55,7 +55,7 @@ class Callbacks(Protocol):
 class Connection(picows.WSListener):
     """One WebSocket, at either end."""
 
-    def __init__(self, callbacks: Callbacks) -> None:
+    def __init__(self, callbacks: Callbacks, max_payload: int = MAX_PAYLOAD) -> None:
         self.batches = False
         """Whether the peer takes several messages in one frame."""
         self.reason = ""
@@ -66,6 +66,7 @@ class Connection(picows.WSListener):
         self.unsent = 0
         """How many messages were to be sent and never written, as the connection was gone."""
         self._callbacks = callbacks
+        self._max_payload = max_payload
         self._transport: Any = None
         self._outbox: list[bytes] = []
         self._is_first = True
@@ -74,7 +75,7 @@ class Connection(picows.WSListener):
         """Whether messages wait for the end of the turn."""
         self._is_slow = False
         """Whether the peer does not take what is written as fast as it is."""
-        self._fragments: list[bytes] = []
+        self._fragments = bytearray()
         self._loop = asyncio.get_running_loop()
         self._intake = _intakes.setdefault(self._loop, _Intake())
         self._gone: asyncio.Future[None] = self._loop.create_future()
@@ -184,10 +185,9 @@ class Connection(picows.WSListener):
         data = frame.get_payload_as_bytes()
         self._is_first = not (self._held or self._is_slow)
         if self._fragments or not frame.fin:
-            self._fragments.append(data)
-            if not frame.fin:
+            data = self._put_together(data, is_last=frame.fin)
+            if data is None:
                 return
-            data, self._fragments = b"".join(self._fragments), []
         intake = self._intake
         if data[:1] != b"\0" and frame.last_in_buffer and not intake.answered:
             # A message that came alone: its answer goes at once, before what is put away behind it.
@@ -205,6 +205,19 @@ class Connection(picows.WSListener):
             intake.busy = False
             if intake.answered:
                 intake.finish(last=frame.last_in_buffer)
+
+    def _put_together(self, fragment: bytes, *, is_last: bool) -> bytes | None:
+        """The message of which this is the last fragment; None while there are more to come."""
+        self._fragments += fragment
+        if len(self._fragments) > self._max_payload + _HEADROOM:
+            self._fragments.clear()
+            self.abort("a message in fragments is over the limit")
+            return None
+        if not is_last:
+            return None
+        message = bytes(self._fragments)
+        self._fragments.clear()
+        return message
 
     def pause_writing(self) -> None:
         """Called by picows once much is buffered: from now on it is looked how much each time."""
@@ -272,7 +285,7 @@ async def connect(
         problem = "a line break or a character that is not printable ASCII; was it read with the end of its line?"
         raise CallError(ErrorCode.ACCESS_DENIED, f"the token cannot be sent to the hub: it has {problem}")
     headers = {"Authorization": f"Bearer {token}"} if token is not None else None
-    connection = Connection(callbacks)
+    connection = Connection(callbacks, max_payload)
     try:
         await picows.ws_connect(
             lambda: connection,
@@ -353,7 +366,7 @@ async def serve(
         # Of the protocols offered the one that is spoken is named, and never the one that is a token.
         chosen = {_PROTOCOLS: PROTOCOL} if PROTOCOL in protocols else None
         accepted = picows.WSUpgradeResponse.create_101_response(chosen)
-        return picows.WSUpgradeResponseWithListener(accepted, Connection(callbacks))
+        return picows.WSUpgradeResponseWithListener(accepted, Connection(callbacks, max_payload))
 
     server = await picows.ws_create_server(accept, host, port, ssl=tls, **_settings(heartbeat, max_payload))
     return Listener(server, server.sockets[0].getsockname()[1])
