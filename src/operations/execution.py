@@ -127,7 +127,7 @@ class Execution:
         finally:
             timer.cancel()
             guard.settle()
-            del guard.task
+            del guard.task  # it may end in the error whose traceback has this frame
         if guard.expired:
             raise _stream_timeout(operation_id)
         return result

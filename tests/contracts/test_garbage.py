@@ -131,6 +131,16 @@ def streaming(*, fail_at: int | None = None, leave: bool = False) -> Kind:
     return follow
 
 
+async def streaming_in_task(pending: PendingRequestMap) -> None:
+    async def follow() -> None:
+        async for _ in pending.subscribe("math.count", {"to": 50, "fail_at": 3}):
+            pass
+
+    task = asyncio.create_task(follow())
+    await asyncio.wait((task,))
+    assert isinstance(task.exception(), CallError)
+
+
 KINDS: dict[str, tuple[Kind, int]] = {
     "answered at once": (answered("math.add", a=1, b=2), _MANY),
     "answered later": (answered("end.well"), _MANY),
@@ -151,6 +161,7 @@ KINDS: dict[str, tuple[Kind, int]] = {
     "cancelled": (cancelled, _FEW),
     "a stream": (streaming(), _MANY),
     "a stream that fails": (streaming(fail_at=3), _MANY),
+    "a stream that fails in a task": (streaming_in_task, _MANY),
     "a stream that is left": (streaming(leave=True), _MANY),
 }
 DURABLE: dict[str, tuple[Kind, int]] = {

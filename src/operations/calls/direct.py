@@ -199,6 +199,7 @@ class _StreamEnd:
         finally:
             self._guard = None
             guard.settle()
+            del guard.task  # it may end in the error whose traceback has this frame
             if timer is not None:
                 timer.cancel()
         if guard.expired:
