@@ -7,7 +7,7 @@ import contextvars
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from operations.context import OperationContext
 from operations.errors import CallError, ErrorCode
@@ -55,6 +55,8 @@ class Execution:
                 self._stray_threads.add(job)
                 job.add_done_callback(self._stray_threads.discard)
             raise
+        finally:
+            del job  # it has the error whose traceback has this frame
 
     async def until(self, deadline: int, operation_id: str, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` until `deadline` (epoch ms): `TIMEOUT` if it has passed, or passes before the work is done."""
@@ -77,7 +79,10 @@ class Execution:
             raise CallError(ErrorCode.TIMEOUT, f"{operation_id}: the deadline passed during the call")
         if task.cancelled():
             raise CallError(ErrorCode.ABORTED, f"{operation_id}: the handler's task was cancelled")
-        return task.result()
+        try:
+            return task.result()
+        finally:
+            del task  # it has the error whose traceback has this frame
 
     async def _stop(self, task: asyncio.Task[Any]) -> None:
         task.cancel()
@@ -122,6 +127,7 @@ class Execution:
         finally:
             timer.cancel()
             guard.settle()
+            del guard.task  # it may end in the error whose traceback has this frame
         if guard.expired:
             raise _stream_timeout(operation_id)
         return result
@@ -150,24 +156,33 @@ async def _await(call: Callable[[], Awaitable[Any]]) -> Any:
     return await call()
 
 
-def translate(error: BaseException, operation_id: str) -> NoReturn:
-    """Raise what the caller of an operation gets to see for an exception that left its handler."""
+def translate(error: BaseException, operation_id: str) -> BaseException:
+    """What the caller of an operation gets to see for an exception that left its handler; it has its cause.
+
+    It is for the caller to raise: a frame that has an error in a variable and raises it lives as long as the error's
+    traceback, and the error as long as the frame, until the garbage is collected.
+    """
     if isinstance(error, CallError):
-        raise error
+        return error
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         if task is None or task.cancelling():
-            raise error
-        raise CallError(ErrorCode.ABORTED, f"{operation_id}: the handler cancelled itself") from error
+            return error
+        return _caused(CallError(ErrorCode.ABORTED, f"{operation_id}: the handler cancelled itself"), error)
     if isinstance(error, SystemExit):
         message = f"{operation_id}: the handler asked the process to exit ({error.code})"
-        raise CallError(ErrorCode.EXECUTION_ERROR, message, {"type": "SystemExit"}) from error
+        return _caused(CallError(ErrorCode.EXECUTION_ERROR, message, {"type": "SystemExit"}), error)
     if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
-        raise error  # somebody wants the program, or this coroutine, to end
+        return error  # somebody wants the program, or this coroutine, to end
     kind = type(error).__name__
     text = _describe(error)
     message = f"{operation_id}: {kind}: {text}" if text else f"{operation_id}: {kind}"
-    raise CallError(ErrorCode.EXECUTION_ERROR, message, {"type": kind}) from error
+    return _caused(CallError(ErrorCode.EXECUTION_ERROR, message, {"type": kind}), error)
+
+
+def _caused(error: CallError, cause: BaseException) -> CallError:
+    error.__cause__ = cause
+    return error
 
 
 def _describe(error: BaseException) -> str:

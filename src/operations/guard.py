@@ -88,6 +88,8 @@ def drive(
                 waiting = work.send(sent)
     except StopIteration as done:
         return done.value
+    finally:
+        waiting = None  # it may have the error whose traceback has this frame
 
 
 async def _finish_alone(work: Coroutine[Any, Any, Any], error: BaseException) -> None:

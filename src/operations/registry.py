@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -165,7 +165,7 @@ class OperationRegistry(OperationCatalogue):
                 result = await result
             return finish(operation, operation.spec.output_policy or self.output_policy, result, self.mismatches)
         except BaseException as error:  # noqa: BLE001  # every way a handler can end is translated in one place
-            self._fail(operation, error)
+            raise self._translate(operation, error)  # noqa: B904  # it has its cause
 
     async def _stream(
         self, operation: Operation[Any], input: Any, context: OperationContext | None
@@ -192,7 +192,7 @@ class OperationRegistry(OperationCatalogue):
                     break
                 yield finish(operation, policy, item, self.mismatches)
         except BaseException as error:  # noqa: BLE001  # every way a handler can end is translated in one place
-            self._fail(operation, error)
+            raise self._translate(operation, error)  # noqa: B904  # it has its cause
         finally:
             await self._close_stream(operation, source, deadline)
 
@@ -203,7 +203,7 @@ class OperationRegistry(OperationCatalogue):
         try:
             await self._execution.close_stream(close, deadline, operation.id)
         except BaseException as error:  # noqa: BLE001  # what a handler's clean-up raises is translated as well
-            self._fail(operation, error)
+            raise self._translate(operation, error)  # noqa: B904  # it has its cause
 
     async def _intercept(
         self, operation: Operation[Any], input: Any, context: OperationContext | None, *, streaming: bool
@@ -224,7 +224,7 @@ class OperationRegistry(OperationCatalogue):
         try:
             result = await proceed(Invocation(operation.spec, value, completed, streaming))
         except BaseException as error:  # noqa: BLE001  # an interceptor's failure is translated like a handler's
-            translate(error, operation.id)
+            raise translate(error, operation.id)  # noqa: B904  # it has its cause
         if not (hasattr(result, "__aiter__") if streaming else isinstance(result, ResponseEnvelope)):
             wanted = "an async iterator of envelopes" if streaming else "an envelope"
             message = f"{operation.id}: an interceptor returned {type(result).__name__}, not {wanted}"
@@ -260,10 +260,10 @@ class OperationRegistry(OperationCatalogue):
         if not context.is_trusted:
             require_access(operation.spec, context.identity)
 
-    def _fail(self, operation: Operation[Any], error: BaseException) -> NoReturn:
+    def _translate(self, operation: Operation[Any], error: BaseException) -> BaseException:
         if isinstance(error, CallError):
             check_declared_error(operation, error, self.mismatches)
-        translate(error, operation.id)
+        return translate(error, operation.id)
 
     def _rebuild(self, operation: Operation[R], envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R]:
         """The envelope with its data as the operation's Python type; a result that does not fit stays as it came."""

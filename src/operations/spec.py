@@ -47,6 +47,11 @@ class AccessControl(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     resource_type: str | None = None
     resource_action: str | None = None
 
+    def __post_init__(self) -> None:
+        # A list that grows later must not be what an operation was thought to be open for.
+        msgspec.structs.force_setattr(self, "required_scopes", tuple(self.required_scopes))
+        msgspec.structs.force_setattr(self, "required_scopes_any", tuple(self.required_scopes_any))
+
 
 class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The declaration of an operation; schemas may be given as Schema or as JSON Schema documents."""

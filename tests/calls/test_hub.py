@@ -473,7 +473,7 @@ async def test_a_json_only_peer_gets_json_from_a_messagepack_caller(field: Field
     handler = await field.worker("shop", stub_operation("shop.echo", returns=lambda input: input))
     await until(lambda: field.hub.operations == ["shop.echo"])
     (session,) = [spoke.session for spoke in field.hub._spokes]
-    session.codecs = frozenset({"json"})
+    session.codec = JSON
     pending = PendingRequestMap(await field.spoke("ada"), codec="msgpack")
     assert (await pending.call("shop.echo", {"file": b"\x00\x01"})).data == {"file": b"\x00\x01"}
     assert handler.counters.malformed == 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -333,6 +335,12 @@ HOSTILE = [
     b"\x81\xa1v",
     msgspec.msgpack.encode({"v": 1, "type": "call.requested"}),
     b"\0\0\0\0\xff",
+    b"\0",
+    b"\0" * 5,
+    b"\0\xff\xff\xff\xff",
+    b"\0\0\x10\0\0" + bytes(4 << 16),
+    b"\0\0\0\0\1\0\0\0\0",
+    b"\0\0\0\0\2\xff\xff\xff\xff\xff\xff\xff\xffab",
 ]
 
 
@@ -548,6 +556,63 @@ async def test_calls_that_end_together_in_one_process_give_their_places_back() -
         async with asyncio.timeout(10):
             assert (await pending.call("math.add", {"a": 1, "b": 2})).data == 3
     assert sleeper.runs == 1
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_a_bus_in_memory_is_used_by_the_loop_of_another_thread_while_its_own_one_waits(direct: bool) -> None:
+    bus = MemoryTransport(direct=direct)
+    handler = CallHandler(OperationRegistry([add, later]), bus)
+    pending = PendingRequestMap(bus.join())
+
+    async def call() -> list[Any]:
+        added = await pending.call("math.add", {"a": 1, "b": 2})
+        return [added.data, (await pending.call("math.later", {"number": 4})).data]
+
+    assert await call() == [3, 4]
+    assert await asyncio.to_thread(asyncio.run, call()) == [3, 4]
+    assert await call() == [3, 4]
+    await handler.close()
+
+
+@operation(id="math.later", type="query")
+async def later(number: int) -> int:
+    await asyncio.sleep(0.001)
+    return number
+
+
+FORKED = """
+import asyncio, os
+from operations import OperationRegistry
+from operations.calls import CallHandler, PendingRequestMap
+from operations.pubsub.memory import MemoryTransport
+from operations.testing import stub_operation
+
+async def main():
+    bus = MemoryTransport(direct=False)
+    handler = CallHandler(OperationRegistry([stub_operation("shop.price", returns=7)]), bus)
+    pending = PendingRequestMap(bus.join())
+
+    async def call():
+        return (await pending.call("shop.price")).data
+
+    answers = [await call()]
+    child = os.fork()
+    if not child:
+        try:
+            os._exit(asyncio.run(call()))
+        finally:
+            os._exit(1)
+    answers.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(*answers, await call())
+    await handler.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_bus_in_memory_is_used_in_the_child_of_a_fork() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.split() == ["7", "7", "7"], done.stderr
 
 
 @pytest.mark.parametrize("direct", [True, False])

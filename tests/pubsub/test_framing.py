@@ -28,6 +28,54 @@ def test_what_is_cut_short_is_one_unreadable_message(cut: int) -> None:
     assert split(join([b"first", b"second"])[:-cut]) == [b"first", b"\0"]
 
 
+@pytest.mark.parametrize(
+    ("batch", "messages"),
+    [
+        (b"\0", [b"\0"]),
+        (b"\0\0\0", [b"\0"]),
+        (b"\0\0\0\0\0", [b"\0"]),
+        (b"\0\0\0\0\0ab", [b"\0"]),
+        (b"\0\0\0\0\1", [b"\0"]),
+        (b"\0\0\0\0\1\0\0\0\2ab", [b"ab"]),
+        (b"\0\0\0\0\1\0\0\0\1ab", [b"a", b"\0"]),
+        (b"\0\0\0\0\2\0\0\0\1\xff\xff\xff\xffab", [b"a", b"\0"]),
+        (b"\0\0\0\0\3\xff\xff\xff\xff\0\0\0\0\0\0\0\1ab", [b"\0"]),
+        (b"\0\xff\xff\xff\xff" + b"\xff" * 40, [b"\0"]),
+    ],
+)
+def test_what_lies_about_its_lengths_gives_what_is_whole_and_is_counted(batch: bytes, messages: list[bytes]) -> None:
+    assert list(split(batch)) == messages
+
+
+def test_so_many_messages_in_one_that_they_would_fill_the_memory_are_not_believed() -> None:
+    numbers = 1 << 20
+    assert split(b"\0" + numbers.to_bytes(4, "big") + bytes(4 * numbers)) == (b"\0",)
+    most = [b"x"] * 65_537
+    assert [len(split(batch)) for batch in batches(most, 1 << 20)] == [65_536, 1]
+
+
+@given(st.binary(max_size=60))
+def test_whatever_comes_is_at_least_one_message_and_no_more_than_came(rest: bytes) -> None:
+    for batch in (b"\0" + rest, b"\0\0\0\0" + rest):
+        messages = split(batch)
+        assert messages
+        assert sum(map(len, messages)) <= len(batch)
+
+
+def test_nothing_is_no_batch() -> None:
+    assert list(batches([], 10)) == []
+    assert list(shares([], 10)) == []
+
+
+@pytest.mark.parametrize("spare", [-1, 0, 1])
+def test_a_batch_may_have_exactly_the_bytes_it_may_have(spare: int) -> None:
+    messages = [b"abc", b"de", b"f"]
+    whole = len(join(messages))
+    assert [split(batch) for batch in batches(messages, whole + spare)] == (
+        [[b"abc", b"de"], (b"f",)] if spare < 0 else [messages]
+    )
+
+
 @given(MESSAGES, st.integers(1, 200))
 def test_a_burst_is_shared_by_eight_at_least_and_eight_go_together_at_most(messages: list[bytes], most: int) -> None:
     cut = list(shares(messages, most))

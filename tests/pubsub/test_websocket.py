@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import concurrent.futures
 import random
 import ssl
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from operations import CallError, ErrorCode
-from operations.pubsub.framing import split
 from operations.pubsub.websocket import Connection, connect, serve
 from tests.http.certificates import Authority
 from tests.node_peers import npm_binary
@@ -203,9 +205,195 @@ async def test_a_connection_over_tls_and_a_certificate_of_another_authority(tmp_
     await listener.close()
 
 
-@pytest.mark.parametrize("batch", [b"\0", b"\0\0\0\0\x05ab", b"\0\0\0", b"\0\0\0\0\x01a\xff"])
-def test_a_batch_that_is_cut_short_gives_what_is_whole(batch: bytes) -> None:
-    assert all(message in (b"a", b"\0") for message in split(batch))
+class Peer:
+    """A WebSocket by hand: several frames in one write, frames that nobody else would send, or nothing read."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def dial(cls, port: int) -> Peer:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        key = base64.b64encode(bytes(16))
+        upgrade = b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13"
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n%b\r\nSec-WebSocket-Key: %b\r\n\r\n" % (upgrade, key))
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
+        return cls(reader, writer)
+
+    def write(self, *frames: tuple[int, bytes], final: int = 0x80) -> None:
+        """Frames, each an opcode and less than 64 KiB, in one write."""
+        written = []
+        for opcode, payload in frames:
+            size = len(payload)
+            length = bytes([0x80 | size]) if size < 126 else struct.pack(">BH", 0xFE, size)
+            written.append(bytes([final | opcode]) + length + bytes(4) + payload)
+        self.writer.write(b"".join(written))
+
+    async def read(self) -> bytes:
+        """The payload of the next frame, of less than 64 KiB."""
+        _, size = await self.reader.readexactly(2)
+        if size == 126:
+            size = int.from_bytes(await self.reader.readexactly(2), "big")
+        return await self.reader.readexactly(size)
+
+    async def close(self) -> None:
+        self.writer.close()
+        await self.writer.wait_closed()
+
+
+CONTINUED, TEXT, BINARY, PING = 0, 1, 2, 9
+
+
+class Overtaking(Recorder):
+    """Answers from within the reading of a message, and once more from a callback that was waiting before."""
+
+    def received(self, connection: Connection, message: bytes) -> None:
+        super().received(connection, message)
+        asyncio.get_running_loop().call_soon(connection.send, b"second")
+        connection.send(b"first")
+
+
+async def test_nothing_overtakes_what_waits_for_the_frames_that_came_together() -> None:
+    server = Overtaking()
+    listener = await serve(lambda token: server)
+    peer = await Peer.dial(listener.port)
+    peer.write((TEXT, b"{}"), (PING, b"ping"))
+    frames = [await peer.read() for _ in range(3)]
+    frames.remove(b"ping")
+    assert frames == [b"first", b"second"]
+    await peer.close()
+    await listener.close()
+
+
+async def test_frames_that_lie_about_what_they_hold_are_counted_and_the_next_one_is_read() -> None:
+    server = Recorder()
+    listener = await serve(lambda token: server)
+    peer = await Peer.dial(listener.port)
+    hostile = [b"\0", b"\0" * 5, b"\0\xff\xff\xff\xff", b"\0\0\0\0\1\0\0\0\5ab", b"\0\0\0\x10\0" + bytes(60_000)]
+    peer.write(*((BINARY, frame) for frame in hostile[:4]), (TEXT, b"{1}"))
+    await until(lambda: len(server.messages) == 5)
+    assert server.messages == [b"\0"] * 4 + [b"{1}"]
+    peer.write((BINARY, hostile[4]))
+    peer.write((BINARY, b"\0\0\0\0\2\0\0\0\3\0\0\0\1{2}}"))
+    await until(lambda: server.messages[-1] == b"}")
+    assert server.messages[5:] == [b""] * 4_096 + [b"\0", b"{2}", b"}"]
+    assert server.connection is not None
+    assert server.connection.received == len(server.messages)
+    await peer.close()
+    await listener.close()
+
+
+async def test_a_message_in_fragments_is_put_together_and_has_the_same_limit() -> None:
+    server = Recorder()
+    listener = await serve(lambda token: server, max_payload=100_000)
+    peer = await Peer.dial(listener.port)
+    peer.write((TEXT, b""), (CONTINUED, b"{"), (CONTINUED, b""), final=0)
+    peer.write((PING, b"between"))
+    peer.write((CONTINUED, b"}"))
+    await until(lambda: server.messages == [b"{}"])
+    peer.write((BINARY, bytes(60_000)), final=0)
+    peer.write((CONTINUED, bytes(60_000)), final=0)
+    await until(lambda: server.reason is not None)
+    assert server.reason == "a message in fragments is over the limit"
+    assert server.messages == [b"{}"]
+    await peer.close()
+    await listener.close()
+
+
+class Generous(Recorder):
+    """Answers each message with a megabyte."""
+
+    def received(self, connection: Connection, message: bytes) -> None:
+        super().received(connection, message)
+        connection.send(bytes(1 << 20))
+
+
+async def test_a_peer_that_asks_one_by_one_and_never_reads_is_cut_off() -> None:
+    server = Generous()
+    listener = await serve(lambda token: server)
+    peer = await Peer.dial(listener.port)
+    for number in range(200):
+        if server.reason is not None:
+            break
+        peer.write((TEXT, b"{}"))
+        await until(lambda number=number: len(server.messages) > number or server.reason is not None)  # type: ignore[misc]
+    await until(lambda: server.reason is not None)
+    assert server.reason == "the peer reads too slowly"
+    assert len(server.messages) < 100
+    peer.writer.transport.abort()
+    await listener.close()
+
+
+async def test_a_peer_that_reads_slowly_gets_everything_in_order_all_the_same() -> None:
+    server = Numbered(answers=False)
+    listener = await serve(lambda token: server)
+    client = Recorder()
+    connection = await connect(f"ws://127.0.0.1:{listener.port}/", client)
+    await until(lambda: server.connection is not None)
+    assert server.connection is not None
+    connection._transport.underlying_transport.pause_reading()
+    for number in range(2_000):
+        server.connection.send(b"%d:" % number + bytes(10_000))
+        if number % 3 == 0:
+            connection.send(b"{}")
+            await until(lambda number=number: len(server.messages) == number // 3 + 1)  # type: ignore[misc]
+    connection._transport.underlying_transport.resume_reading()
+    await until(lambda: len(client.messages) == 2_000)
+    assert [int(message.partition(b":")[0]) for message in client.messages] == list(range(2_000))
+    server.connection.send(b"quick")
+    await until(lambda: client.messages[-1] == b"quick")
+    await connection.close()
+    await listener.close()
+
+
+async def send_and_be_answered() -> int:
+    """A message there and back through a server in the same loop."""
+    client, server = Recorder(), Numbered(answers=True)
+    listener = await serve(lambda token: server)
+    connection = await connect(f"ws://127.0.0.1:{listener.port}/", client)
+    connection.send(b"0:")
+    await until(lambda: len(client.messages) == 1)
+    await connection.close()
+    await listener.close()
+    return len(client.messages)
+
+
+class Blocking(Recorder):
+    """While it is given a message, another thread's loop has messages of its own to send."""
+
+    def __init__(self, other: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._other = other
+        self.answers: list[int] = []
+
+    def received(self, connection: Connection, message: bytes) -> None:
+        super().received(connection, message)
+        self.answers.append(asyncio.run_coroutine_threadsafe(send_and_be_answered(), self._other).result(3))
+
+
+async def test_loops_of_two_threads_do_not_wait_for_each_other() -> None:
+    begun: concurrent.futures.Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = concurrent.futures.Future()
+
+    async def stay() -> None:
+        leave = asyncio.Event()
+        begun.set_result((asyncio.get_running_loop(), leave))
+        await leave.wait()
+
+    thread = asyncio.create_task(asyncio.to_thread(asyncio.run, stay()))
+    other, leave = await asyncio.wrap_future(begun)
+    server = Blocking(other)
+    listener = await serve(lambda token: server)
+    peer = await Peer.dial(listener.port)
+    peer.write((BINARY, b"\0\0\0\0\2\0\0\0\1\0\0\0\1{}"))
+    try:
+        await until(lambda: len(server.messages) == 2)
+    finally:
+        other.call_soon_threadsafe(leave.set)
+        await thread
+    assert server.answers == [1, 1]
+    await peer.close()
+    await listener.close()
 
 
 def test_a_missing_library_names_the_extra() -> None:

@@ -64,16 +64,14 @@ class DirectTarget:
             if deadline is None:
                 request.deadline = now_ms() + int(timeout * 1000)
             return await self._execute(operation, request, guard)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  # the caller gets a typed error, whatever it was
             if guard.expired or not isinstance(error, CallError):
-                raise self._translate(error, guard, operation_id, ran=placed) from error
-            told = of_handler(error, operation_id)
-            if told is not error:
-                raise told from error
-            raise
+                raise self._translate(error, guard, operation_id, ran=placed)  # noqa: B904  # it has its cause
+            raise of_handler(error, operation_id)  # noqa: B904  # it has its cause
         finally:
             if guard.expired:
                 guard.settle()
+            del guard.task  # it may end in the error whose traceback has this frame
             bucket.discard(guard)
             self._guards.discard(guard)
             if placed:
@@ -142,12 +140,16 @@ class DirectTarget:
         """What the caller gets for what left the handler, or for how this call was ended from outside."""
         if guard.ended_by(error):
             if guard.reason:
-                return unavailable(operation_id, guard.reason, "unknown" if ran else "no")
-            when = "during the call" if ran else "before the call began"
-            return timed_out(operation_id, "unknown" if ran else "no", when)
-        if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)):
+                told = unavailable(operation_id, guard.reason, "unknown" if ran else "no")
+            else:
+                when = "during the call" if ran else "before the call began"
+                told = timed_out(operation_id, "unknown" if ran else "no", when)
+        elif isinstance(error, (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)):
             return error
-        return CallError(ErrorCode.EXECUTION_ERROR, f"{operation_id}: {type(error).__name__}")
+        else:
+            told = CallError(ErrorCode.EXECUTION_ERROR, f"{operation_id}: {type(error).__name__}")
+        told.__cause__ = error
+        return told
 
 
 class _Entrant:
@@ -197,6 +199,7 @@ class _StreamEnd:
         finally:
             self._guard = None
             guard.settle()
+            del guard.task  # it may end in the error whose traceback has this frame
             if timer is not None:
                 timer.cancel()
         if guard.expired:

@@ -15,7 +15,10 @@ import contextvars
 import sys
 import weakref
 from collections.abc import Coroutine, Generator
+from threading import get_ident
 from typing import Any
+
+from operations.calls.here import Here
 
 _enter = asyncio.tasks._enter_task
 _leave = asyncio.tasks._leave_task
@@ -133,7 +136,8 @@ class Paused:
         if self._shell is None:
             return _opened((yield from self._task))
         rest = self._work.__await__()
-        waiting = self._waiting
+        # What it waits for may end in an error whose traceback has this frame: neither may hold the other.
+        waiting, self._waiting = self._waiting, None
         while True:
             try:
                 yield waiting
@@ -142,18 +146,19 @@ class Paused:
                 self._work.close()
                 raise
             except BaseException as error:  # noqa: BLE001  # it is for the coroutine, which may go on
+                waiting = None
                 try:
                     waiting = self._work.throw(error)
                 except StopIteration as end:
                     return end.value
+        del waiting
         return (yield from rest)
 
 
-class Starter:
+class Starter(Here):
     """Starts coroutines at once, as tasks of the running loop."""
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._spare: asyncio.Task[None] | None = None
         self._shell: _Shell | None = None
         self._context = contextvars.Context()
@@ -171,11 +176,10 @@ class Starter:
 
     def step(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Take the first step of `work`: what it returns or raises, or a `Paused` where it waits."""
-        loop = self._loop
-        if loop is None or not loop.is_running():
+        loop = self.loop
+        if loop is None or self.thread != get_ident() or not loop.is_running():
             # A spare task of a loop that has ended never goes on.
-            loop, self._spare = asyncio.get_running_loop(), None
-            self._loop = loop
+            loop, self._spare = self.find_loop(), None
         if _EAGER:
             started = _start_eagerly(_contained(work), loop)
             return _opened(started.result()) if started.done() else Paused(started)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import itertools
 import logging
@@ -31,6 +30,7 @@ from operations.calls.events import (
     WorkerGone,
 )
 from operations.calls.failures import failed_event
+from operations.calls.here import Here
 from operations.calls.sealing import is_sealed, split
 from operations.errors import CallError
 from operations.pubsub import Receive, Stop, Transport
@@ -120,7 +120,7 @@ class Names:
 _names: weakref.WeakValueDictionary[str, Names] = weakref.WeakValueDictionary()
 
 
-class Endpoint:
+class Endpoint(Here):
     """What the PendingRequestMaps and CallHandlers on one transport share: peer name, ids, tables, counters."""
 
     def __init__(self, transport: Transport) -> None:
@@ -131,8 +131,6 @@ class Endpoint:
         self.direct: list[InFlight] = []
         self.counters = Counters(lambda: len(self.running) + sum(target.in_flight for target in self.direct))
         self.deadlines = Deadlines()
-        self.loop: asyncio.AbstractEventLoop | None = None
-        """The loop that was found running last."""
         self.waiting: dict[str, Waiting] = {}
         self.running: dict[str, Running] = {}
         self.namespaces: dict[str, list[Requests]] = {}
@@ -149,11 +147,6 @@ class Endpoint:
         self._unwatch = transport.watch(self._up, self._down)
         self.answer: Callable[[str, bytes, bool], None] = getattr(transport, "answer", self._answer)
         """Send an answer to whoever made a request, and whether it is the last one."""
-
-    def find_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that runs, for when the last one no longer does: asking is dear, as asyncio asks for the process."""
-        self.loop = loop = asyncio.get_running_loop()
-        return loop
 
     def new_id(self) -> str:
         """A request id that nobody else can have: this peer's random name and a counter."""

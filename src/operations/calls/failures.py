@@ -63,7 +63,9 @@ def of_handler(error: CallError, operation_id: str) -> CallError:
     details = error.details
     if not isinstance(details, dict) or details.get("executed") != "no" or details.get("operationId") == operation_id:
         return error
-    return CallError(error.code, error.message, {**details, "executed": "yes"})
+    told = CallError(error.code, error.message, {**details, "executed": "yes"})
+    told.__cause__ = error
+    return told
 
 
 def failed_event(request_id: str, error: CallError, codec: Codec) -> CallFailed:

@@ -159,7 +159,7 @@ class SpokeSession:
             self._timers.append(loop.call_later(left, connection.hang_up, "the token expired"))
 
     def received(self, connection: Connection, message: bytes) -> None:
-        """The hello first; events go to the router themselves."""
+        """The hello first, then events."""
         if self.joined:
             self._hub.router.receive(self.session, message)
         else:

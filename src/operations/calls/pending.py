@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
+from threading import get_ident
 from typing import Any
 
 import msgspec
@@ -146,7 +147,7 @@ class PendingRequestMap:
         if seconds <= 0:
             raise timed_out(request.operation_id, "no", "before the call began")
         endpoint, request_id = self._endpoint, request.request_id
-        if (loop := endpoint.loop) is None or not loop.is_running():
+        if (loop := endpoint.loop) is None or endpoint.thread != get_ident() or not loop.is_running():
             loop = endpoint.find_loop()
         future = loop.create_future()
         kind = _DurableCall if durable else _PendingCall
@@ -172,6 +173,7 @@ class PendingRequestMap:
                 bucket.discard(waiting)
             if waiting.timer is not None:
                 waiting.timer.cancel()  # it is over, and not sent again
+            del future, waiting  # they have the error whose traceback has this frame
         return codec.read_envelope(event.payload.output)  # type: ignore[no-any-return]
 
     def _require_store(self, operation_id: str) -> None:

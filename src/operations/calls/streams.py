@@ -101,10 +101,10 @@ class StreamReader:
         while not self._items:
             if self._over:
                 self._release(answered=True)
-                if self._end is not None:
-                    error, self._end = self._end, None
-                    raise error
-                raise StopAsyncIteration
+                try:
+                    raise StopAsyncIteration if self._end is None else self._end
+                finally:
+                    self._end = None  # its traceback has this frame
             self._wake = asyncio.get_running_loop().create_future()
             try:
                 await self._wake

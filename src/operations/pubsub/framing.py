@@ -16,6 +16,8 @@ _TOGETHER, _QUICK = 0, 2
 _FEWEST_SHARES = 8
 _LARGEST_SHARE = 8
 _LARGEST_QUICK_SHARE = 32
+_MOST = 65_536
+"""How many messages there may be in one: what says that it holds more is not believed, as each costs memory."""
 _UNREADABLE = b"\0"
 _MARKS = (b"\0", b"\2")
 
@@ -31,9 +33,9 @@ def join(messages: Sequence[bytes], *, quick: bool = False) -> bytes:
 
 def batches(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Sequence[bytes]:
     """The same messages in their order as few as fit in `most` bytes each; one that is larger goes alone."""
-    if len(messages) == 1 and (not quick or _START + _NUMBER.size + len(messages[0]) > most):
+    if not messages or (len(messages) == 1 and (not quick or _START + _NUMBER.size + len(messages[0]) > most)):
         return messages
-    return [join(messages[share], quick=quick) for share in _cut(messages, most, len(messages))]
+    return [join(messages[share], quick=quick) for share in _cut(messages, most, _MOST)]
 
 
 def shares(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Sequence[slice]:
@@ -71,6 +73,8 @@ def split(batch: bytes) -> Sequence[bytes]:
         return (batch,)
     try:
         (count,) = _NUMBER.unpack_from(batch, 1)
+        if not 0 < count <= _MOST:
+            return (_UNREADABLE,)
         sizes = struct.unpack_from(f">{count}I", batch, _START)
     except struct.error:
         return (_UNREADABLE,)

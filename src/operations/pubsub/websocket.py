@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -54,7 +55,7 @@ class Callbacks(Protocol):
 class Connection(picows.WSListener):
     """One WebSocket, at either end."""
 
-    def __init__(self, callbacks: Callbacks) -> None:
+    def __init__(self, callbacks: Callbacks, max_payload: int = MAX_PAYLOAD) -> None:
         self.batches = False
         """Whether the peer takes several messages in one frame."""
         self.reason = ""
@@ -65,14 +66,18 @@ class Connection(picows.WSListener):
         self.unsent = 0
         """How many messages were to be sent and never written, as the connection was gone."""
         self._callbacks = callbacks
+        self._max_payload = max_payload
         self._transport: Any = None
         self._outbox: list[bytes] = []
         self._is_first = True
         """Whether nothing was sent since something was read."""
         self._held = False
         """Whether messages wait for the end of the turn."""
-        self._fragments: list[bytes] = []
+        self._is_slow = False
+        """Whether the peer does not take what is written as fast as it is."""
+        self._fragments = bytearray()
         self._loop = asyncio.get_running_loop()
+        self._intake = _intakes.setdefault(self._loop, _Intake())
         self._gone: asyncio.Future[None] = self._loop.create_future()
 
     @property
@@ -85,7 +90,7 @@ class Connection(picows.WSListener):
 
         On a closed connection it is lost, as `closed` has told.
         """
-        if self._is_first and not _intake.busy:
+        if self._is_first and not self._intake.busy:
             self._is_first = False
             if self._transport is not None and not self._gone.done():
                 self.sent += 1
@@ -95,9 +100,10 @@ class Connection(picows.WSListener):
             return
         if not self._held:
             self._held = True
-            if _intake.busy:
+            self._is_first = False  # nothing overtakes them
+            if self._intake.busy:
                 # What answers the messages being read goes out together once they are all read.
-                _intake.answered.append(self)
+                self._intake.answered.append(self)
             else:
                 self._loop.call_soon(self.flush)
         self._outbox.append(message)
@@ -107,7 +113,7 @@ class Connection(picows.WSListener):
     def flush(self) -> None:
         """End a turn: write what it sent."""
         self._held = False
-        self._is_first = True
+        self._is_first = not self._is_slow
         self._write_outbox()
 
     def _write_outbox(self) -> None:
@@ -177,28 +183,49 @@ class Connection(picows.WSListener):
                 transport.disconnect()
             return
         data = frame.get_payload_as_bytes()
-        self._is_first = not self._held
+        self._is_first = not (self._held or self._is_slow)
         if self._fragments or not frame.fin:
-            self._fragments.append(data)
-            if not frame.fin:
+            data = self._put_together(data, is_last=frame.fin)
+            if data is None:
                 return
-            data, self._fragments = b"".join(self._fragments), []
-        if data[:1] != b"\0" and frame.last_in_buffer and not _intake.answered:
+        intake = self._intake
+        if data[:1] != b"\0" and frame.last_in_buffer and not intake.answered:
             # A message that came alone: its answer goes at once, before what is put away behind it.
             self.received += 1
             self._callbacks.received(self, data)
             return
         received = self._callbacks.received
-        _intake.busy = True
+        intake.busy = True
         try:
             messages = split(data)
             self.received += len(messages)
             for message in messages:
                 received(self, message)
         finally:
-            _intake.busy = False
-            if _intake.answered:
-                _intake.finish(last=frame.last_in_buffer)
+            intake.busy = False
+            if intake.answered:
+                intake.finish(last=frame.last_in_buffer)
+
+    def _put_together(self, fragment: bytes, *, is_last: bool) -> bytes | None:
+        """The message of which this is the last fragment; None while there are more to come."""
+        self._fragments += fragment
+        if len(self._fragments) > self._max_payload + _HEADROOM:
+            self._fragments.clear()
+            self.abort("a message in fragments is over the limit")
+            return None
+        if not is_last:
+            return None
+        message = bytes(self._fragments)
+        self._fragments.clear()
+        return message
+
+    def pause_writing(self) -> None:
+        """Called by picows once much is buffered: from now on it is looked how much each time."""
+        self._is_slow, self._is_first = True, False
+
+    def resume_writing(self) -> None:
+        """Called by picows once the peer took it."""
+        self._is_slow = False
 
     def on_ws_disconnected(self, transport: Any) -> None:
         """Called by picows."""
@@ -209,7 +236,7 @@ class Connection(picows.WSListener):
 
 
 class _Intake:
-    """Whether messages are being read, and which connections have answers to send once that is done."""
+    """Whether messages are being read in a loop, and which connections have answers to send once that is done."""
 
     def __init__(self) -> None:
         self.busy = False
@@ -229,7 +256,7 @@ class _Intake:
             connection.flush()
 
 
-_intake = _Intake()
+_intakes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Intake] = weakref.WeakKeyDictionary()
 
 
 def _settings(heartbeat: float, max_payload: int) -> dict[str, Any]:
@@ -258,7 +285,7 @@ async def connect(
         problem = "a line break or a character that is not printable ASCII; was it read with the end of its line?"
         raise CallError(ErrorCode.ACCESS_DENIED, f"the token cannot be sent to the hub: it has {problem}")
     headers = {"Authorization": f"Bearer {token}"} if token is not None else None
-    connection = Connection(callbacks)
+    connection = Connection(callbacks, max_payload)
     try:
         await picows.ws_connect(
             lambda: connection,
@@ -339,7 +366,7 @@ async def serve(
         # Of the protocols offered the one that is spoken is named, and never the one that is a token.
         chosen = {_PROTOCOLS: PROTOCOL} if PROTOCOL in protocols else None
         accepted = picows.WSUpgradeResponse.create_101_response(chosen)
-        return picows.WSUpgradeResponseWithListener(accepted, Connection(callbacks))
+        return picows.WSUpgradeResponseWithListener(accepted, Connection(callbacks, max_payload))
 
     server = await picows.ws_create_server(accept, host, port, ssl=tls, **_settings(heartbeat, max_payload))
     return Listener(server, server.sockets[0].getsockname()[1])

@@ -1,0 +1,170 @@
+"""A hub's routing: a request for the hub's own process gives the same whether it is read whole or its outside first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from operations import AccessControl, Identity, OperationContext, OperationRegistry, operation
+from operations.calls import CallHandler
+from operations.calls.authentication import Principal, StaticTokens
+from operations.calls.codec import CODECS, MSGPACK, codec_of
+from operations.calls.hub import Hub
+from operations.calls.routing import Session
+from operations.testing import stub_operation
+from operations.wire import decode_json, decode_msgpack
+
+NAMELESS = b"c" * 16 + b"-000000"
+"""Stands for the id of whichever request it is, and has as many bytes."""
+ROOT = {"id": "root", "scopes": ["all"]}
+
+
+@operation(id="hub.look", type="query")
+async def look(context: OperationContext, value: Any = None) -> Any:
+    identity = context.identity
+    return {"who": identity and identity.id, "value": value, "parent": context.parent_request_id}
+
+
+@operation(id="hub.secret", type="query", access_control=AccessControl(required_scopes=["all"]))
+async def secret() -> str:
+    return "42"
+
+
+@operation(id="hub.count")
+async def count() -> AsyncIterator[int]:
+    for number in range(3):
+        yield number
+
+
+class Desk:
+    """A hub with operations of its own, a spoke that offers `shop.echo`, and a caller that writes by hand."""
+
+    def __init__(self) -> None:
+        self.hub = Hub(StaticTokens({}))
+        self.handler = CallHandler(OperationRegistry([look, secret, count]), self.hub.transport())
+        self.worker, self.forwarded = self._join("w", "*")
+        self.caller, self.answers = self._join("c")
+        operations = [stub_operation("shop.echo").spec.to_dict()]
+        claim = {"workerId": f"{self.worker.peer}.1", "generation": 1, "operations": operations}
+        self._send(self.worker, {"v": 1, "type": "worker.announced", "id": "", "to": "", "payload": claim})
+        assert "shop.echo" in self.hub.operations
+        self.forwarded.clear()
+        self._number = 0
+
+    def _join(self, name: str, *namespaces: str) -> tuple[Session, list[bytes]]:
+        came: list[bytes] = []
+        session = Session(name, Principal(Identity(name), namespaces), came.append)
+        session.peer = name * 16
+        self.hub.router.join(session)
+        return session, came
+
+    def _send(self, session: Session, event: dict[str, Any]) -> None:
+        self.hub.router.receive(session, msgspec.json.encode(event))
+
+    async def ask(self, message: bytes, *, whole: bool) -> list[Any]:
+        """What comes of a request, after one for the hub itself or for the spoke."""
+        self._number += 1
+        request_id = f"{self.caller.peer}-{self._number:06x}"
+        self.caller.calls_hub = whole
+        self.answers.clear()
+        self.forwarded.clear()
+        self.hub.router.receive(self.caller, message.replace(NAMELESS, request_id.encode()))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        came = [answer.replace(request_id.encode(), NAMELESS) for answer in (*self.answers, *self.forwarded)]
+        return [codec_of(each).name for each in came] + [_without_time(each) for each in came]
+
+
+def _without_time(message: bytes) -> Any:
+    event = decode_json(message) if message[:1] == b"{" else decode_msgpack(message)
+    payload = event["payload"]
+    if "output" in payload:
+        payload["output"]["meta"].pop("timestamp")
+    elif isinstance(payload.get("details"), dict):
+        payload["details"].pop("workerTime", None)
+    return event
+
+
+def request(to: str = "hub.look", outside: dict[str, Any] | None = None, **inside: Any) -> dict[str, Any]:
+    request_id = NAMELESS.decode()
+    payload = {"requestId": request_id, "operationId": to, "input": {}} | inside
+    return {"v": 1, "type": "call.requested", "id": request_id, "to": to, "payload": payload} | (outside or {})
+
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "plain": request(input={"value": [1, {"a": None}]}),
+    "marked bytes": request(input={"value": {"$bytes": "AAE="}}),
+    "what only looks like a mark": request(input={"value": {"$$bytes": "AAE="}}),
+    "a dollar and a backslash": request(input={"value": "$ \\ \\u0024"}),
+    "a large integer": request(input={"value": 2**63}),
+    "an identity outside": request(outside={"identity": ROOT}),
+    "an identity inside": request(identity=ROOT),
+    "an identity for a secret": request("hub.secret", {"identity": ROOT}, identity=ROOT),
+    "an identity with marks": request(outside={"identity": ROOT | {"claims": {"$bytes": "AAE="}}}),
+    "an identity that is none": request(outside={"identity": 5}),
+    "an identity inside that is none": request(identity=5),
+    "a parent": request(outside={"parent": "w-1"}, parentRequestId="w-1"),
+    "a parent that is none": request(outside={"parent": 5}),
+    "a stream": request("hub.count", {"stream": True}),
+    "a call of a stream": request("hub.count"),
+    "a stream of a call": request("hub.look", {"stream": True}),
+    "a deadline that passed": request(deadline=1),
+    "a deadline that is none": request(deadline="soon"),
+    "another id inside": request(requestId="other"),
+    "no input": request(input=None),
+    "a payload that is none": request(outside={"payload": 3}),
+    "an input that does not fit": request("hub.secret", input=[1]),
+    "no such operation": request("hub.nothing"),
+    "nobody": request("nobody.there"),
+    "another's": request("shop.echo", input={"value": {"$bytes": "AAE="}}),
+    "another's with an identity": request("shop.echo", {"identity": ROOT}),
+    "another type": request(outside={"type": "call.credit"}),
+    "an unknown member": request(outside={"later": 1}, later=2),
+}
+
+
+@pytest.mark.parametrize("only", [None, *CODECS])
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_a_request_gives_the_same_read_whole_or_its_outside_first(name: str, only: str | None) -> None:
+    desk = Desk()
+    desk.caller.codec = desk.worker.codec = CODECS[only] if only is not None else None
+    event = REQUESTS[name]
+    spelled = msgspec.json.encode(event)
+    messages = [
+        spelled,
+        spelled.replace(b"$", b"\\u0024"),
+        spelled.replace(b'{"v":1,', b'{"v":1,"type":"call.aborted",'),
+        spelled[:-1] + b',"v":1}',
+        b" " + spelled,
+        spelled[:-1],
+        MSGPACK.encode(event),  # type: ignore[arg-type]
+    ]
+    for message in messages:
+        counters = desk.hub.counters, desk.handler.counters
+        outcomes = []
+        for whole in (False, True):
+            before = [counted.to_dict() for counted in counters]
+            came = await desk.ask(message, whole=whole)
+            after = [counted.to_dict() for counted in counters]
+            outcomes.append(
+                (came, [{key: now[key] - was[key] for key in now} for now, was in zip(after, before, strict=True)])
+            )
+        assert outcomes[0] == outcomes[1]
+    await desk.handler.close()
+
+
+async def test_what_a_spoke_is_sent_is_what_came_but_for_the_identity_even_after_a_call_of_the_hub() -> None:
+    desk = Desk()
+    inside = b'{"requestId":"%b","operationId":"shop.echo", "input" : {"a":1.50,"b":"\\u00e9"},"odd":[ ]}' % (
+        b"c" * 16 + b"-1"
+    )
+    message = b'{"v":1,"type":"call.requested","id":"%b","to":"shop.echo","payload":%b}' % (b"c" * 16 + b"-1", inside)
+    desk.caller.calls_hub = True
+    desk.hub.router.receive(desk.caller, message)
+    assert desk.forwarded == [message[:-1] + b',"identity":{"id":"c"}}']
+    assert not desk.caller.calls_hub
+    await desk.handler.close()
