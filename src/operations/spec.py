@@ -113,7 +113,10 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             "description": self.description,
             "inputSchema": self.input_schema.document,
             "outputSchema": self.output_schema.document,
-            "accessControl": msgspec.to_builtins(self.access_control),
+            "accessControl": {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in msgspec.to_builtins(self.access_control).items()
+            },
         }
         optional: dict[str, Any] = {
             "title": self.title,
