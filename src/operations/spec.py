@@ -47,10 +47,11 @@ class AccessControl(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     resource_type: str | None = None
     resource_action: str | None = None
 
-    def __post_init__(self) -> None:
-        # A list that grows later must not be what an operation was thought to be open for.
-        msgspec.structs.force_setattr(self, "required_scopes", tuple(self.required_scopes))
-        msgspec.structs.force_setattr(self, "required_scopes_any", tuple(self.required_scopes_any))
+    @property
+    def is_empty(self) -> bool:
+        """Whether everybody may call."""
+        needs = self.required_scopes or self.required_scopes_any or self.resource_type or self.resource_action
+        return not needs
 
 
 class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -96,13 +97,6 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """`namespace.name`."""
         return f"{self.namespace}.{self.name}"
 
-    @cached_property
-    def is_open(self) -> bool:
-        """Whether everybody may call it."""
-        access = self.access_control
-        needs = access.required_scopes or access.required_scopes_any or access.resource_type or access.resource_action
-        return not needs
-
     def to_dict(self) -> dict[str, Any]:
         """The spec as plain data with its JSON names; what is not set is left out."""
         data: dict[str, Any] = {
@@ -113,10 +107,7 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             "description": self.description,
             "inputSchema": self.input_schema.document,
             "outputSchema": self.output_schema.document,
-            "accessControl": {
-                name: list(value) if isinstance(value, tuple) else value
-                for name, value in msgspec.to_builtins(self.access_control).items()
-            },
+            "accessControl": msgspec.to_builtins(self.access_control),
         }
         optional: dict[str, Any] = {
             "title": self.title,

@@ -187,7 +187,7 @@ class CallHandler:
         operation = self.registry.get_operation(operation_id)
         if operation is None:
             raise self.registry.not_found(operation_id)
-        if not operation.spec.is_open:
+        if not operation.spec.access_control.is_empty:
             require_access(operation.spec, identity)
         return operation
 
@@ -240,7 +240,7 @@ class CallHandler:
             else:
                 identity = self._authenticate(event)
             operation = self.registry.get_operation(event.to)
-            if operation is None or not operation.spec.is_open:
+            if operation is None or not operation.spec.access_control.is_empty:
                 operation = self.admit(event.to, identity)
         except CallError as error:
             self.endpoint.send_error(request_id, error, codec)
