@@ -47,11 +47,9 @@ class AccessControl(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     resource_type: str | None = None
     resource_action: str | None = None
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether everybody may call."""
-        needs = self.required_scopes or self.required_scopes_any or self.resource_type or self.resource_action
-        return not needs
+
+OPEN = AccessControl()
+"""What everybody holds: nothing."""
 
 
 class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -64,7 +62,7 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     description: str = ""
     input_schema: Schema = UNKNOWN
     output_schema: Schema = UNKNOWN
-    access_control: AccessControl = AccessControl()
+    access_control: AccessControl = OPEN
     title: str | None = None
     tags: Sequence[str] = ()
     annotations: Mapping[str, Any] = {}

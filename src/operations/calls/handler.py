@@ -33,7 +33,7 @@ from operations.errors import CallError
 from operations.pubsub import Delivery, DurableTransport, Stop, Transport
 from operations.recent import Recent
 from operations.registry import OperationRegistry
-from operations.spec import Operation, OperationType
+from operations.spec import OPEN, Operation, OperationType
 
 Identify = Callable[[CallRequested], Identity | None]
 """Who makes a request, for a transport whose word is not enough: a signature that was verified, say."""
@@ -187,7 +187,7 @@ class CallHandler:
         operation = self.registry.get_operation(operation_id)
         if operation is None:
             raise self.registry.not_found(operation_id)
-        if not operation.spec.access_control.is_empty:
+        if operation.spec.access_control != OPEN:
             require_access(operation.spec, identity)
         return operation
 
@@ -240,7 +240,7 @@ class CallHandler:
             else:
                 identity = self._authenticate(event)
             operation = self.registry.get_operation(event.to)
-            if operation is None or not operation.spec.access_control.is_empty:
+            if operation is None or operation.spec.access_control != OPEN:
                 operation = self.admit(event.to, identity)
         except CallError as error:
             self.endpoint.send_error(request_id, error, codec)
