@@ -425,7 +425,7 @@ async def test_messagepack_is_spoken_when_asked_for() -> None:
 
 
 async def test_a_served_registry_must_allow_something() -> None:
-    with pytest.raises(ValueError, match="at least one call"):
+    with pytest.raises(ValueError, match="concurrency is 0: a whole number of at least 1"):
         await serve_registry(OperationRegistry(), MemoryTransport(), concurrency=0)
 
 

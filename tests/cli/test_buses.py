@@ -122,3 +122,14 @@ def test_options_that_a_transport_does_not_take_are_told(addresses: dict[str, st
     assert done.code == 2
     assert "heartbaet" in done.err
     assert SECRET not in done.err
+
+
+@pytest.mark.parametrize("bus", ["redis", "nats", "ws"])
+def test_options_that_make_no_sense_are_told(addresses: dict[str, str], project: Project, bus: str) -> None:
+    address = addresses.get(bus, 'url = "ws://127.0.0.1:1"')
+    on_bus(project, f"{address}\noptions = {{ heartbeat = 0 }}")
+    done = project.run("call", "shop.quote", "--url", "bus")
+    assert done.code == 2
+    assert "127.0.0.1:" in done.err
+    assert "heartbeat is 0: a number of seconds is wanted" in done.err
+    assert SECRET not in done.err

@@ -173,6 +173,10 @@ def test_the_table_of_a_project_file(tmp_path: Path) -> None:
         ("[transports.a]\nurl = 'http://x'", "2: transports.a.url: 'http://x' is no address: 'http' is not"),
         ("[transports.a]\nurl = 'ws://x:99999'", "2: transports.a.url: 'ws://x:99999' is no address: the port 99999"),
         ("[hub]\nport = 70000", "2: hub.port: expected int <= 65535"),
+        ("[hub]\nheartbeat = 0", "2: hub.heartbeat: expected float >= 0.001"),
+        ("[hub]\nheartbeat = nan", "2: hub.heartbeat: expected float"),
+        ("[hub]\nheartbeat = inf", "2: hub.heartbeat: expected float <= 1000000000"),
+        ("[hub]\nmax_payload = 0", "2: hub.max_payload: expected int >= 1"),
         ("[[hub.tokens]]\ntoken='a'\nidentity='a'\n[[hub.tokens]]\nidentity='b'", "4: hub.tokens[1]: token is missing"),
         (
             "[[hub.tokens]]\ntoken='a'\nidentity='a'\n[[hub.tokens]]\ntoken='a'\nidentity='b'",

@@ -31,6 +31,7 @@ from operations.env import build_env
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError
 from operations.pubsub import Delivery, DurableTransport, Stop, Transport
+from operations.pubsub.limits import check_counts
 from operations.recent import Recent
 from operations.registry import OperationRegistry
 from operations.spec import OPEN, Operation, OperationType
@@ -63,6 +64,8 @@ class CallHandler:
         pool: bool = False,
         identify: Identify | None = None,
     ) -> None:
+        check_counts(concurrency=concurrency)
+        check_counts(queue=queue, least=0)
         self.registry = registry
         self.endpoint: Endpoint = endpoint_of(pubsub)
         self.transport = pubsub

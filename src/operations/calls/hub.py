@@ -19,6 +19,7 @@ from operations.calls.events import VERSION, CallRequested, Header, HubHello, Hu
 from operations.calls.routing import Router, Session
 from operations.context import Identity
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
+from operations.pubsub.limits import check_counts, check_seconds
 from operations.pubsub.websocket import HEARTBEAT_SECONDS, MAX_PAYLOAD, Connection, Listener, serve
 from operations.recent import Recent
 
@@ -43,6 +44,8 @@ class Hub:
         max_payload: int = MAX_PAYLOAD,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        check_seconds(heartbeat=heartbeat)
+        check_counts(max_payload=max_payload)
         self.router = Router()
         self.heartbeat = heartbeat
         self.max_payload = max_payload

@@ -40,6 +40,7 @@ from operations.context import Identity, OperationContext
 from operations.envelope import ResponseEnvelope, detect_envelope
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import DurableTransport, Refused, Transport
+from operations.pubsub.limits import check_seconds
 
 _RETRY_SECONDS = 0.05
 _LONGEST_RETRY = 1.0
@@ -53,6 +54,7 @@ class PendingRequestMap:
     """
 
     def __init__(self, pubsub: Transport, *, timeout: float = DEFAULT_TIMEOUT, codec: CodecName = "json") -> None:
+        check_seconds(timeout=timeout)
         self._endpoint = endpoint_of(pubsub)
         self._transport = pubsub
         self._timeout = timeout
@@ -193,6 +195,8 @@ class PendingRequestMap:
         metadata: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[ResponseEnvelope[Any]]:
         """Follow an operation's stream; `idle_timeout` (seconds) ends it when nothing comes for so long."""
+        if idle_timeout is not None:
+            check_seconds(idle_timeout=idle_timeout)
         idle = None if idle_timeout is None else int(idle_timeout * 1000)
         until = None if deadline is None else int(deadline)
         request = Requested("", operation_id, input, parent_request_id, until, idle, identity, metadata)

@@ -11,6 +11,7 @@ from typing import Any
 
 from operations.calls.handler import CONCURRENCY, CallHandler
 from operations.pubsub import Transport
+from operations.pubsub.limits import check_counts
 from operations.registry import OperationRegistry
 
 
@@ -69,6 +70,5 @@ def serve_registry(
     `async with serve_registry(…):` serves within the block; `await serve_registry(…)` until SIGTERM or SIGINT. At the
     end intake stops, what runs may take `grace` seconds, and then the transport is closed (by `await` only).
     """
-    if concurrency < 1:
-        raise ValueError(f"concurrency is {concurrency}: at least one call must be allowed to run")
+    check_counts(concurrency=concurrency)
     return ServedRegistry(registry, transport, grace=grace, options={"concurrency": concurrency, **options})

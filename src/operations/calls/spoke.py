@@ -20,6 +20,7 @@ from operations.calls.hub import Receivers
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import UNTRUSTED, Capabilities, Receive, Stop, Undelivered
 from operations.pubsub.addresses import places
+from operations.pubsub.limits import check_counts, check_seconds
 from operations.pubsub.watchers import Watchers
 from operations.pubsub.websocket import HEARTBEAT_SECONDS, MAX_PAYLOAD, Connection, connect
 
@@ -47,6 +48,8 @@ class Spoke:
         longest_delay: float = 5.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        check_seconds(heartbeat=heartbeat, shortest_delay=shortest_delay, longest_delay=longest_delay)
+        check_counts(max_payload=max_payload)
         places(url)  # what is no address is told now: it would be tried for ever
         self.url = url
         self.peer = os.urandom(16).hex()

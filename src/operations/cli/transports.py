@@ -64,22 +64,23 @@ def open_transport(settings: TransportSettings, given: Given) -> AbstractAsyncCo
     token = _token_from(given, settings)
     try:
         if kind in ("ws", "wss"):
-            from operations.calls.spoke import Spoke
-
-            return Spoke(url, token=token, **settings.options)
-        if kind not in _EXTRAS:
+            connect = import_module("operations.calls.spoke").Spoke
+        elif kind in _EXTRAS:
+            connect = import_module(f"operations.pubsub.{_EXTRAS[kind]}").connect
+        else:
             raise CommandError(f"{shown_url(settings)!r} is no address of a transport", f"there are {TRANSPORT_URLS}")
-        module = import_module(f"operations.pubsub.{_EXTRAS[kind]}")
     except ImportError as error:
         raise _explain(error, _EXTRAS.get(kind, "ws")) from None
     options = dict(settings.options)
-    if token is not None and _EXTRAS[kind] == "nats":
+    if kind in ("ws", "wss"):
+        options = {"token": token, **options}
+    elif token is not None and _EXTRAS[kind] == "nats":
         options = {"token": token(), **options}
     elif token is not None and (given.token_file or settings.token):
         url = _with_password(url, token())
     try:
-        opened: AbstractAsyncContextManager[Any] = module.connect(url, **options)
-    except TypeError as error:
+        opened: AbstractAsyncContextManager[Any] = connect(url, **options)
+    except (TypeError, ValueError) as error:
         raise CommandError(f"options of {shown_url(settings)}: {str(error).rpartition('() ')[2]}") from None
     return opened
 

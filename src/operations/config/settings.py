@@ -13,6 +13,8 @@ Patterns = list[str]
 Text = Annotated[str, Meta(min_length=1)]
 Seconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=0)]
+AtLeastOne = Annotated[int, Meta(ge=1)]
+Heartbeat = Annotated[float, Meta(ge=0.001, le=1e9)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -233,8 +235,8 @@ class HubSettings(Settings, frozen=True, kw_only=True):
 
     host: Annotated[str, Meta(description="The address it listens at.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="The port; 0 is any free one.")] = 8700
-    heartbeat: Annotated[Seconds | None, Meta(description="Seconds between signs of life.")] = None
-    max_payload: Annotated[Count | None, Meta(description="The largest message in bytes.")] = None
+    heartbeat: Annotated[Heartbeat | None, Meta(description="Seconds between signs of life.")] = None
+    max_payload: Annotated[AtLeastOne | None, Meta(description="The largest message in bytes.")] = None
     tokens: Annotated[list[TokenSettings], Meta(description="The tokens it knows.")] = []
     jwt: Annotated[JWTSettings | None, Meta(description="The signed tokens it accepts.")] = None
     tls: Annotated[TLSSettings | None, Meta(description="The certificate it shows.")] = None

@@ -17,6 +17,7 @@ import msgspec
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import UNTRUSTED, Capabilities, Receive, Refused, Stop, Take, Undelivered
 from operations.pubsub.framing import split
+from operations.pubsub.limits import check_counts, check_seconds
 from operations.pubsub.nats.connection import Connection, open_connection
 from operations.pubsub.nats.outbox import Outbox
 from operations.pubsub.nats.queues import Queues
@@ -73,6 +74,9 @@ class NatsTransport:
         ack_wait: float = 6.0,
         replicas: int = 1,
     ) -> None:
+        check_seconds(heartbeat=heartbeat, timeout=timeout, ack_wait=ack_wait)
+        check_seconds(shortest_delay=shortest_delay, longest_delay=longest_delay)
+        check_counts(replicas=replicas)
         self._subjects = Subjects(prefix, name or settings.user or "anyone")
         self.peer = f"{self._subjects.name}-{os.urandom(16).hex()}"
         self.capabilities = Capabilities(

@@ -20,6 +20,7 @@ from operations.errors import CallError
 from operations.pubsub import Capabilities, Receive, Refused, Stop, Take, Undelivered, reason_of
 from operations.pubsub.framing import batches, join, shares, split
 from operations.pubsub.pace import Pace
+from operations.pubsub.limits import check_counts, check_seconds
 from operations.pubsub.redis.address import parse_address
 from operations.pubsub.redis.connection import Reply, ReplyError, pack
 from operations.pubsub.redis.life import Life
@@ -70,6 +71,8 @@ class RedisTransport:
         shortest_delay: float = 0.05,
         longest_delay: float = 1.0,
     ) -> None:
+        check_seconds(heartbeat=heartbeat, shortest_delay=shortest_delay, longest_delay=longest_delay)
+        check_counts(max_payload=max_payload)
         self.address = parse_address(url)
         named = re.sub(r"[^A-Za-z0-9_-]", "_", name if name is not None else self.address.username or "")
         self.peer = f"{named}-{os.urandom(16).hex()}" if named else os.urandom(16).hex()
