@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from operations import OperationRegistry, operation
+from operations import ErrorCode, OperationRegistry, operation
 from operations.calls import PendingRequestMap, serve_registry
 from operations.calls.durable import RecentAnswers
 from operations.calls.endpoint import endpoint_of
 from operations.pubsub import connect
 from operations.pubsub.memory import MemoryTransport
+from operations.testing import error_of
 from tests.nats_server import NatsServer
 from tests.redis_servers import Server
 from tests.waiting import until
@@ -51,6 +52,25 @@ async def test_an_answer_sent_before_the_caller_is_back_is_sent_again(server: Se
         go_on.set()
         async with asyncio.timeout(20):
             assert (await call).data == "placed"
+
+
+async def test_a_stored_request_that_cannot_be_read_is_set_aside_and_its_caller_told(
+    server: Server | NatsServer,
+) -> None:
+    @operation(id="orders.place", durable=True)
+    async def place() -> str:
+        return "placed"
+
+    async with (
+        connect(server.url) as worker,
+        connect(server.url) as caller,
+        serve_registry(OperationRegistry([place]), worker) as handler,
+    ):
+        pending = PendingRequestMap(caller)
+        error = await error_of(pending.call("orders.place", durable=True, parent_request_id=5))  # type: ignore[arg-type]
+        assert (error.code, error.details) == (ErrorCode.VALIDATION_ERROR, {"reason": "UNREADABLE", "executed": "no"})
+        assert handler.counters.malformed == 1
+        assert (await pending.call("orders.place", durable=True)).data == "placed"
 
 
 class Flaky(MemoryTransport):

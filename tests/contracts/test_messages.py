@@ -34,10 +34,13 @@ class Hand:
         self.inbox: list[dict[str, Any]] = []
         end.listen(f"inbox.{end.peer}", lambda message: self.inbox.append(msgspec.json.decode(message)))
 
-    def request(self, operation_id: str, number: int | None = None, **payload: Any) -> str:
+    def request(
+        self, operation_id: str, number: int | None = None, outside: dict[str, Any] | None = None, **payload: Any
+    ) -> str:
         request_id = f"{self.end.peer}-{next(_numbers) if number is None else number:x}"
         inner = {"requestId": request_id, "operationId": operation_id, **payload}
         event = {"v": 1, "type": "call.requested", "id": request_id, "to": operation_id, "payload": inner}
+        event |= outside or {}
         self.end.send(endpoint_of(self.end).request_address(operation_id), msgspec.json.encode(event))
         return request_id
 
@@ -134,6 +137,36 @@ async def test_messages_that_are_no_events_are_counted_and_calls_go_on(
 
 
 @pytest.mark.fault(15)
+async def test_a_request_with_a_field_of_another_type_is_refused_at_once(
+    bus: Bus, serve: Serve, hand: Hand, caller: PendingRequestMap
+) -> None:
+    handler = await serve(echo)
+    counted = counter_of(bus, handler.transport)
+    inside: dict[str, Any] = {
+        "parentRequestId": 5,
+        "deadline": "soon",
+        "idleTimeout": 0.5,
+        "identity": "ada",
+        "metadata": [],
+        "sentAt": 10**400,
+        "attempt": None,
+        "operationId": 7,
+        "requestId": "another one",
+    }
+    outside: dict[str, Any] = {"parent": 5, "identity": "ada", "stream": "yes", "v": "1", "payload": 3}
+    asked = [hand.request("any.echo", **{name: value}) for name, value in inside.items()]
+    asked += [hand.request("any.echo", outside={name: value}) for name, value in outside.items()]
+    await until(lambda: all(hand.answers(request_id, "call.error") for request_id in asked))
+    for request_id in asked:
+        (answer,) = hand.answers(request_id, "call.error")
+        assert answer["payload"]["code"] == "VALIDATION_ERROR"
+        assert answer["payload"]["message"].startswith("the request could not be read: ")
+        assert answer["payload"]["details"] == {"reason": "UNREADABLE", "executed": "no"}
+    assert "$.parent" in hand.answers(asked[len(inside)], "call.error")[0]["payload"]["message"]
+    assert counted("malformed") == len(asked)
+    assert (await caller.call("any.echo", {"value": 1})).data == 1
+
+
 async def test_values_that_json_cannot_hold_have_a_defined_outcome(serve: Serve, caller: PendingRequestMap) -> None:
     await serve(echo)
     deep: Any = 1

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from operations.calls.events import NULL, CallRequested, CallResponded, Event, Header, Requested, Responded
+from operations.calls.events import NULL, CallRequested, CallResponded, Event, Header, Outline, Requested, Responded
 from operations.envelope import LocalResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.wire import (
@@ -77,6 +77,7 @@ class Codec:
         self.name: CodecName = name
         self.encode: Callable[[Event | Header], bytes] = codec.Encoder().encode
         self.decode_header: Callable[[bytes], Header] = codec.Decoder(Header).decode
+        self.decode_outline: Callable[[bytes], Outline] = codec.Decoder(Outline).decode
         self._decode: Callable[[bytes], Event] = codec.Decoder(Event).decode
         self._decode_plain: Callable[[bytes], Event] = codec.Decoder(_PlainEvent, **options).decode
         self._decode_plain_request: Callable[[bytes], CallRequested] = codec.Decoder(PLAIN_REQUEST, **options).decode

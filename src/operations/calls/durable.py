@@ -107,8 +107,10 @@ class Intake:
         codec = codec_of(message)
         try:
             event = codec.decode(message)
-        except UNREADABLE:
-            event = None
+        except UNREADABLE as error:
+            self._endpoint.note_unreadable(codec, message, error)
+            delivery.bury("it cannot be read")
+            return
         if not isinstance(event, CallRequested) or event.stream or event.payload.request_id != event.id:
             self._endpoint.counters.malformed += 1
             delivery.bury("it is not a request")

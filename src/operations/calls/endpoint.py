@@ -29,7 +29,7 @@ from operations.calls.events import (
     WorkerAsked,
     WorkerGone,
 )
-from operations.calls.failures import failed_event
+from operations.calls.failures import failed_event, unreadable
 from operations.calls.here import Here
 from operations.calls.sealing import is_sealed, split
 from operations.errors import CallError
@@ -183,8 +183,8 @@ class Endpoint(Here):
             codec = JSON if message[:1] == b"{" else codec_of(message)
             try:
                 event = codec.decode(message)
-            except UNREADABLE:
-                self._note_unreadable(codec, message)
+            except UNREADABLE as error:
+                self.note_unreadable(codec, message, error)
                 return
             kind = type(event)
             if expected is not None and kind not in expected:
@@ -203,9 +203,8 @@ class Endpoint(Here):
         try:
             try:
                 event = codec.decode_request(header)
-            except UNREADABLE:
-                self.counters.malformed += 1
-                self._refuse_unreadable(header)
+            except UNREADABLE as error:
+                self._refuse_unreadable(header.id, error)
                 return
             self._request(event, codec)
         except Exception:  # noqa: BLE001  # one message must not stop the reader
@@ -215,41 +214,42 @@ class Endpoint(Here):
         self.counters.malformed += 1
         _log.exception("a message could not be handled")
 
-    def _note_unreadable(self, codec: Codec, message: bytes) -> None:
-        """Count what is no event of ours: of a type we do not know, or no event at all."""
+    def note_unreadable(self, codec: Codec, message: bytes, problem: Exception) -> None:
+        """Count what is no event of ours: of a type we do not know, or no event at all; a request is refused."""
         if is_sealed(message):
             self.refuse_sealed(message)
             return
         try:
-            header = codec.decode_header(message)
+            outline = codec.decode_outline(message)
         except UNREADABLE:
             self.counters.malformed += 1
             return
-        if header.type in KNOWN:
+        if outline.type == "call.requested" and outline.id:
+            self._refuse_unreadable(outline.id, problem)
+        elif outline.type in KNOWN:
             self.counters.malformed += 1
-            self._refuse_unreadable(header)
         else:
             self.counters.dropped += 1
 
-    def _refuse_unreadable(self, header: Header, error: CallError | None = None) -> None:
+    def _refuse_unreadable(self, request_id: str, problem: object) -> None:
         """Tell the sender of a request that cannot be read, so that it need not wait for its deadline."""
-        if header.type == "call.requested" and header.id:
-            error = error or CallError("VALIDATION_ERROR", "the request could not be read", {"executed": "no"})
-            self.send_error(header.id, error, JSON)
+        self.counters.malformed += 1
+        self.send_error(request_id, unreadable(problem), JSON)
 
     def refuse_sealed(self, message: bytes) -> None:
         """Tell the sender of a signed request that nobody checks signatures here."""
         sealed = split(message)
         request = sealed.request if sealed is not None else b""
         try:
-            header = codec_of(request).decode_header(request)
+            outline = codec_of(request).decode_outline(request)
         except UNREADABLE:
             self.counters.malformed += 1
             return
         self.counters.rejected += 1
-        text = f"{header.to}: the request is signed, and this worker cannot check that: it has no SignedTransport"
+        text = f"{outline.to}: the request is signed, and this worker cannot check that: it has no SignedTransport"
         details = {"reason": "UNVERIFIABLE", "executed": "no"}
-        self._refuse_unreadable(header, CallError("ACCESS_DENIED", text, details))
+        if outline.type == "call.requested" and outline.id:
+            self.send_error(outline.id, CallError("ACCESS_DENIED", text, details), JSON)
 
     def _dispatch(self, event: Event, codec: Codec) -> None:
         if isinstance(event, CallResponded):
@@ -281,7 +281,7 @@ class Endpoint(Here):
 
     def _request(self, event: CallRequested, codec: Codec) -> None:
         if event.payload.request_id != event.id:
-            self.counters.malformed += 1
+            self._refuse_unreadable(event.id, "its payload has another id than the event around it")
             return
         handlers = self.namespaces.get(namespace_of(event.to))
         if not handlers:

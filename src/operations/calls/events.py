@@ -8,7 +8,7 @@ peer. A request may also carry `identity` (written by whoever authenticated the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -18,6 +18,8 @@ from operations.schema import Schema, from_schema
 
 VERSION = 1
 NULL = msgspec.Raw(b"null")
+_Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""A number that can be reckoned with as a float."""
 
 
 class _Payload(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
@@ -31,12 +33,12 @@ class Requested(_Payload):
     input: msgspec.Raw = NULL
     """The bytes that travel; a value before it was written, and where it was read with the event around it."""
     parent_request_id: str | None = None
-    deadline: int | None = None
-    idle_timeout: int | None = None
+    deadline: _Whole | None = None
+    idle_timeout: _Whole | None = None
     identity: Identity | None = None
     metadata: Mapping[str, Any] | None = None
-    sent_at: int | None = None
-    attempt: int = 0
+    sent_at: _Whole | None = None
+    attempt: _Whole = 0
 
 
 class Responded(_Payload):
@@ -261,6 +263,14 @@ class Header(msgspec.Struct, omit_defaults=True, gc=False):
     identity: Identity | None = None
     stream: bool = False
     parent: str | None = None
+
+
+class Outline(msgspec.Struct, gc=False):
+    """As much of an event as can be read of one that is none: enough to tell its sender."""
+
+    type: str
+    id: str
+    to: Any = ""
 
 
 _TEXT = {"type": "string"}

@@ -32,6 +32,12 @@ def timed_out(operation_id: str, executed: Executed, when: str = "during the cal
     return CallError(ErrorCode.TIMEOUT, f"{operation_id}: the deadline passed {when}", details)
 
 
+def unreadable(problem: object) -> CallError:
+    """A request that is none: a field is missing, or of another type than it should be."""
+    text = f"the request could not be read: {problem}"
+    return CallError(ErrorCode.VALIDATION_ERROR, text, {"reason": "UNREADABLE", "executed": "no"})
+
+
 def aborted(operation_id: str, reason: str, executed: Executed = "unknown") -> CallError:
     """The other side gave up."""
     details = {"operationId": operation_id, "executed": executed}

@@ -26,7 +26,7 @@ from operations.calls.events import (
     WorkerGone,
     WorkerRegistered,
 )
-from operations.calls.failures import failed_event, too_large, unavailable
+from operations.calls.failures import failed_event, too_large, unavailable, unreadable
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.recent import Recent
@@ -131,8 +131,8 @@ class Router:
             codec = JSON if message[:1] == b"{" else codec_of(message)
             request = codec.decode_plain_request(message) if session.calls_hub else None
             header = codec.decode_header(message) if request is None else request
-        except UNREADABLE:
-            self.counters.malformed += 1
+        except UNREADABLE as error:
+            self._refuse_unreadable(session, codec, message, error)
             return
         try:
             if isinstance(header, CallRequested) or header.type == "call.requested":
@@ -397,6 +397,16 @@ class Router:
 
     def _refuse(self, session: Session, request_id: str, error: CallError, codec: Codec) -> None:
         self._deliver(session, codec.encode(failed_event(request_id, error, codec)))
+
+    def _refuse_unreadable(self, session: Session, codec: Codec, message: bytes, problem: Exception) -> None:
+        """Tell a peer whose request has an outside that cannot be read, so that it need not wait for its deadline."""
+        self.counters.malformed += 1
+        try:
+            outline = codec.decode_outline(message)
+        except UNREADABLE:
+            return
+        if outline.type == "call.requested" and outline.id.rpartition("-")[0] == session.peer:
+            self._refuse(session, outline.id, unreadable(problem), codec)
 
     def _end_with(self, route: Route, error: CallError) -> None:
         self._end(route)
