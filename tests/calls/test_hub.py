@@ -126,6 +126,28 @@ async def whoami(context: OperationContext) -> Any:
 
 
 @pytest.mark.fault(34, on="websocket")
+class Wrapped:
+    """A transport with something around it: the call protocol has an end of its own there, on the same connection."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+async def test_a_wrapped_spoke_is_a_second_end_of_its_connection(field: Field) -> None:
+    spoke = await field.spoke("shop")
+    caller = PendingRequestMap(Wrapped(spoke))
+    handler = CallHandler(OperationRegistry([stub_operation("shop.echo", returns=lambda input: input)]), spoke)
+    await until(lambda: field.hub.operations == ["shop.echo"])
+    assert (await caller.call("shop.echo", {"a": 1})).data == {"a": 1}
+    assert (await PendingRequestMap(await field.spoke("ada")).call("shop.echo", {"a": 2})).data == {"a": 2}
+    for counters in (caller.counters, handler.counters, field.hub.counters):
+        assert str(counters) == "<counters all 0>"
+    await handler.close()
+
+
 async def test_an_identity_is_never_believed_from_a_spoke(field: Field) -> None:
     handler = await field.worker("shop", whoami)
     await until(lambda: field.hub.operations == ["shop.whoami"])

@@ -15,7 +15,16 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from operations import AccessControl, CallError, ErrorCode, Identity, OperationContext, OperationRegistry, operation
+from operations import (
+    AccessControl,
+    CallError,
+    ErrorCode,
+    Identity,
+    OperationContext,
+    OperationRegistry,
+    local_envelope,
+    operation,
+)
 from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.authentication import JWTTokens
 from operations.calls.codec import JSON
@@ -27,6 +36,7 @@ from operations.pubsub.redis import RedisTransport
 from operations.recent import Recent
 from operations.testing import error_of
 from tests import nats_server, redis_servers
+from tests.waiting import until
 
 KEY = "k" * 32
 SECRET = SigningSecret(b"s" * 32)
@@ -380,3 +390,23 @@ async def test_one_connection_carries_the_calls_of_several_sessions(wire: Wire, 
     names = [(await pending.call("who.am_i", wait=True)).data for pending in [*pendings, *pendings]]
     assert names == ["ada", "bob", "ada", "bob"]
     assert yard.handler.counters.duplicate == 0
+    assert [str(pending.counters) for pending in pendings] == ["<counters all 0>"] * 2
+
+
+async def test_ends_of_one_connection_count_only_what_is_their_own(wire: Wire, yard: Yard) -> None:
+    shared = await wire()
+    one, two = (
+        PendingRequestMap(SignedTransport(shared, session=SECRET.session(token(sub=name)))) for name in ("ada", "bob")
+    )
+    ids = []
+    for pending in (one, two):
+        await pending.call("who.am_i", wait=True)
+        ids.append(pending._endpoint._prefix + "1")
+    assert ids[0] != ids[1]
+    answer = local_envelope("again", operation_id="who.am_i")
+    worker = yard.handler.pending
+    for again in (ids[0], ids[1], ids[1], f"{shared.peer}-fff", f"{shared.peer}-1.fff", f"{shared.peer}-1.none"):
+        worker.respond(again, answer)
+    await until(lambda: two.counters.foreign == 3)
+    assert (one.counters.duplicate, two.counters.duplicate) == (1, 2)
+    assert (one.counters.foreign, one.counters.late) == (3, 0)

@@ -19,7 +19,11 @@ _NAMES = {
 
 
 class Counters:
-    """Counts since the start; `in_flight` is how many calls and streams run here, or wait for a place, now."""
+    """Counts since the start; `in_flight` is how many calls and streams run here, or wait for a place, now.
+
+    They are those of one transport. Several wrappers of one transport (a SignedTransport for each session, say) are
+    ends of one connection: an answer counts at the end that made the call, what belongs to none of them at each.
+    """
 
     __slots__ = ("_in_flight", *_NAMES)
 

@@ -109,12 +109,25 @@ Notices = Callable[[Event], None]
 
 
 class Names:
-    """The numbers behind a peer's name, of which none is given twice: a transport may be wrapped more than once."""
+    """The numbers behind a peer's name, of which none is given twice: a transport may be wrapped more than once.
+
+    The ends that it has then hear the same inbox, and know by its number which of them an answer is for.
+    """
 
     def __init__(self) -> None:
         self.workers = itertools.count(1)
-        self.requests = itertools.count(1)
-        self.issued = 0
+        self._numbers = itertools.count()
+        self._ends: weakref.WeakSet[Endpoint] = weakref.WeakSet()
+
+    def join(self, endpoint: Endpoint) -> str:
+        """How the ids of one more end begin; of the only one, as most are, with nothing but the peer's name."""
+        self._ends.add(endpoint)
+        number = next(self._numbers)
+        return f"{endpoint.peer}-{number:x}." if number else f"{endpoint.peer}-"
+
+    def others(self, endpoint: Endpoint) -> list[Endpoint]:
+        """The other ends of the same peer."""
+        return [other for other in self._ends if other is not endpoint]
 
 
 _names: weakref.WeakValueDictionary[str, Names] = weakref.WeakValueDictionary()
@@ -136,6 +149,9 @@ class Endpoint(Here):
         self.namespaces: dict[str, list[Requests]] = {}
         self.notices: list[Notices] = []
         self._names = _names.setdefault(self.peer, Names())
+        self._prefix = self._names.join(self)
+        self._numbers = itertools.count(1)
+        self._issued = 0
         self.new_worker = self._names.workers.__next__
         self._unanswered: Recent[str, None] = Recent(_REMEMBERED)
         self._stops: dict[str, tuple[Stop, int]] = {}
@@ -150,9 +166,15 @@ class Endpoint(Here):
 
     def new_id(self) -> str:
         """A request id that nobody else can have: this peer's random name and a counter."""
-        names = self._names
-        names.issued = issued = next(names.requests)
-        return f"{self.peer}-{issued:x}"
+        self._issued = issued = next(self._numbers)
+        return f"{self._prefix}{issued:x}"
+
+    def _has_issued(self, request_id: str) -> bool:
+        prefix, number = self._prefix, request_id.removeprefix(self._prefix)
+        try:
+            return request_id.startswith(prefix) and 0 < int(number, 16) <= self._issued
+        except ValueError:
+            return False
 
     def hear(self, address: str, group: str | None = None) -> Stop:
         """Receive what is sent to an address; the same one heard twice is delivered once."""
@@ -259,7 +281,7 @@ class Endpoint(Here):
             if running is not None:
                 running.credit(event.payload.items, event.payload.bytes)
             else:
-                self.counters.dropped += 1
+                self._note_uncontrolled(event.id)
         elif isinstance(event, CallAborted):
             self._abort(event)
         elif isinstance(event, (CallCompleted, CallFailed, CallAccepted)):
@@ -285,6 +307,8 @@ class Endpoint(Here):
             return
         handlers = self.namespaces.get(namespace_of(event.to))
         if not handlers:
+            if any(end.namespaces.get(namespace_of(event.to)) for end in self._names.others(self)):
+                return  # it is that end's, and came to all of them by the one pipe that they share
             self.counters.dropped += 1
             error = CallError("UNAVAILABLE", f"{event.to}: nobody offers it here", {"executed": "no"})
             self.send_error(event.id, error, codec)
@@ -301,21 +325,23 @@ class Endpoint(Here):
             reason = event.payload.reason or "the worker gave up"
             waiting.failed(CallError("ABORTED", reason, {"executed": "unknown"}))
             return
-        self.counters.dropped += 1
+        self._note_uncontrolled(event.id)
+
+    def _note_uncontrolled(self, request_id: str) -> None:
+        """Count control of a call that this end has nothing to do with, unless another end of the peer has."""
+        if not any(request_id in end.running or request_id in end.waiting for end in self._names.others(self)):
+            self.counters.dropped += 1
 
     def _note_unexpected(self, request_id: str) -> None:
-        """Count an answer that nobody waits for: late, a duplicate, or of somebody else's call."""
+        """Count an answer that nobody waits for: late, a duplicate, or of a call that nobody made.
+
+        One to another end of the same peer is that end's to count.
+        """
         if request_id in self._unanswered:
             self.counters.late += 1
-            return
-        peer, _, number = request_id.rpartition("-")
-        try:
-            ours = peer == self.peer and 0 < int(number, 16) <= self._names.issued
-        except ValueError:
-            ours = False
-        if ours:
+        elif self._has_issued(request_id):
             self.counters.duplicate += 1
-        else:
+        elif not any(end._has_issued(request_id) for end in self._names.others(self)):
             self.counters.foreign += 1
 
     def forget(self, request_id: str, *, answered: bool) -> None:
