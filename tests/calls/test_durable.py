@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from operations import ErrorCode, OperationRegistry, operation
+from operations import CallError, ErrorCode, OperationRegistry, operation
 from operations.calls import PendingRequestMap, serve_registry
+from operations.calls.codec import Codec
 from operations.calls.durable import RecentAnswers
-from operations.calls.endpoint import endpoint_of
+from operations.calls.endpoint import Endpoint, endpoint_of
 from operations.pubsub import connect
 from operations.pubsub.memory import MemoryTransport
 from operations.testing import error_of
@@ -71,6 +72,39 @@ async def test_a_stored_request_that_cannot_be_read_is_set_aside_and_its_caller_
         assert (error.code, error.details) == (ErrorCode.VALIDATION_ERROR, {"reason": "UNREADABLE", "executed": "no"})
         assert handler.counters.malformed == 1
         assert (await pending.call("orders.place", durable=True)).data == "placed"
+
+
+async def test_the_error_of_a_stored_call_is_written_once_and_kept_like_an_answer(
+    server: Server | NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes] = []
+    kept: list[bytes] = []
+    write, keep = Endpoint.write_error, RecentAnswers.keep
+
+    def count_written(endpoint: Endpoint, request_id: str, error: CallError, codec: Codec) -> bytes:
+        written.append(write(endpoint, request_id, error, codec))
+        return written[-1]
+
+    def count_kept(answers: RecentAnswers, request_id: str, message: bytes) -> None:
+        kept.append(message)
+        keep(answers, request_id, message)
+
+    monkeypatch.setattr(Endpoint, "write_error", count_written)
+    monkeypatch.setattr(RecentAnswers, "keep", count_kept)
+
+    @operation(id="orders.place", durable=True)
+    async def place() -> str:
+        raise CallError("SOLD_OUT", "none left")
+
+    async with (
+        connect(server.url) as worker,
+        connect(server.url) as caller,
+        serve_registry(OperationRegistry([place]), worker),
+    ):
+        error = await error_of(PendingRequestMap(caller).call("orders.place", durable=True))
+        assert (error.code, error.message) == ("SOLD_OUT", "none left")
+    assert len(written) == 1
+    assert written == kept
 
 
 class Flaky(MemoryTransport):

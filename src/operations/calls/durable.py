@@ -167,11 +167,10 @@ class RunningDurable(RunningCall, kw_only=True):
         self.intake.answers.keep(self._event.id, message)
         return message
 
-    def _fail(self, error: CallError) -> None:
-        if not self.ended:
-            message = self._handler.endpoint.write_error(self._event.id, error, self._codec)
-            self.intake.answers.keep(self._event.id, message)
-        super()._fail(error)
+    def _write_error(self, error: CallError) -> bytes:
+        message = super()._write_error(error)
+        self.intake.answers.keep(self._event.id, message)
+        return message
 
     async def _run(self) -> None:
         # Whatever came of it was sent by now, an answer or an error.

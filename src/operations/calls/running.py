@@ -153,7 +153,10 @@ class RunningCall(msgspec.Struct, eq=False):
     def _fail(self, error: CallError) -> None:
         if not self.ended:
             self._close()
-            self._handler.endpoint.send_error(self._event.id, error, self._codec)
+            self._handler.endpoint.transport.send(inbox_of(self._event.id), self._write_error(error))
+
+    def _write_error(self, error: CallError) -> bytes:
+        return self._handler.endpoint.write_error(self._event.id, error, self._codec)
 
     def _close(self) -> None:
         if not self.ended:
