@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import os
-import random
 import ssl
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -18,18 +14,17 @@ from operations.calls.codec import JSON, UNREADABLE, codec_of
 from operations.calls.events import VERSION, Hello, HubHello, HubWelcome, Welcome
 from operations.calls.hub import Receivers
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import UNTRUSTED, Capabilities, Receive, Stop, Undelivered
+from operations.pubsub import Capabilities, Receive, Stop, Undelivered
 from operations.pubsub.addresses import places
 from operations.pubsub.limits import check_counts, check_seconds
-from operations.pubsub.watchers import Watchers
-from operations.pubsub.websocket import HEARTBEAT_SECONDS, MAX_PAYLOAD, Connection, connect
+from operations.pubsub.reconnecting import Reconnecting
+from operations.pubsub.websocket import HEARTBEAT_SECONDS, MAX_PAYLOAD, Connection, connect, diagnose
 
-_log = logging.getLogger("operations")
 _WELCOME_WITHIN = 5.0
 Token = str | Callable[[], str] | None
 
 
-class Spoke:
+class Spoke(Reconnecting):
     """One end of a bus whose middle is a hub: `async with Spoke("ws://…", token=…) as spoke:`.
 
     `token` may be a function, asked at each connection, for tokens that expire. Entering waits for the first
@@ -48,54 +43,30 @@ class Spoke:
         longest_delay: float = 5.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        check_seconds(heartbeat=heartbeat, shortest_delay=shortest_delay, longest_delay=longest_delay)
+        super().__init__(server="the hub", shortest_delay=shortest_delay, longest_delay=longest_delay)
+        check_seconds(heartbeat=heartbeat)
         check_counts(max_payload=max_payload)
         places(url)  # what is no address is told now: it would be tried for ever
         self.url = url
         self.peer = os.urandom(16).hex()
         self.welcome: Welcome | None = None
         self.reconnects = 0
-        self.failures = 0
-        """How many tries to connect failed."""
         self.unsent = 0
         """How many messages were dropped because there was no connection, or none any more."""
-        self._trouble = ""
-        """Why the last try to connect failed."""
         self._token = token
         self._options: dict[str, Any] = {"heartbeat": heartbeat, "max_payload": max_payload, "tls": tls}
         self._max_payload = max_payload
         self.capabilities = msgspec.structs.replace(_CAPABILITIES, max_payload=max_payload)
         self._batch = batch
-        self._delays = shortest_delay, longest_delay
         self._generation = 0
         self._connection: Connection | None = None
         self._receivers = Receivers()
-        self._watchers = Watchers()
         self._welcomed: asyncio.Future[Welcome] | None = None
-        self._closing = asyncio.Event()
-        self._first: asyncio.Future[None] | None = None
-        self._task: asyncio.Task[None] | None = None
 
     @property
     def is_up(self) -> bool:
         """Whether the hub can be reached now."""
         return self._connection is not None
-
-    async def __aenter__(self) -> Spoke:
-        self._first = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._stay_connected())
-        self._task.add_done_callback(self._note_end)
-        try:
-            await self._first
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
         """Send to the hub, which routes by what the message says; while there is no hub, nothing is kept for later."""
@@ -104,45 +75,39 @@ class Spoke:
             return
         self.unsent += 1
         if undelivered is not None:
-            undelivered(f"there is no connection to the hub{self._trouble and f' ({self._trouble})'}")
+            undelivered(f"there is no connection to the hub{self._why_down and f' ({self._why_down})'}")
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive whatever the hub routes here."""
         return self._receivers.add(receive)
-
-    def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
-        """Be told when the hub is back, and when it is lost."""
-        return self._watchers.add(up, down)
-
-    async def close(self) -> None:
-        """Write what is buffered, leave the hub, and do not come back."""
-        self._closing.set()
-        if self._connection is not None:
-            await self._connection.close("the spoke is leaving")
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
-            self._task = None
 
     def cut(self, reason: str = "cut on purpose") -> None:
         """Drop the connection as a fault would; the spoke comes back by itself."""
         if self._connection is not None:
             self._connection.abort(reason)
 
+    async def _leave(self) -> None:
+        if self._connection is not None:
+            await self._connection.close("the spoke is leaving")
+
     async def _stay_connected(self) -> None:
         attempt = 0
-        while not self._closing.is_set():
+        while not self._is_closing:
             try:
                 connection = await self._dial()
             except CallError as error:
-                if self._give_up(error):
+                if await self._give_up(error):
                     return
-                await self._pause(attempt, error)
+                self._note_failure(error)
+                await self._pause(attempt)
                 attempt += 1
                 continue
             attempt = 0
-            self._settle_first(None)
+            self._arrive()
             await connection.wait_closed()
+
+    async def _diagnose(self, error: Exception) -> CallError | None:
+        return await diagnose(self.url, error)
 
     async def _dial(self) -> Connection:
         loop = asyncio.get_running_loop()
@@ -166,7 +131,7 @@ class Spoke:
         self.capabilities = msgspec.structs.replace(_CAPABILITIES, max_payload=limit)
         self._connection = connection
         self.reconnects = self._generation - 1
-        self._trouble = ""
+        self._why_down = ""
         self._watchers.up()
         return connection
 
@@ -203,41 +168,6 @@ class Spoke:
             return
         if isinstance(event, HubWelcome) and self._welcomed is not None:
             self._welcomed.set_result(event.payload)
-
-    def _give_up(self, error: CallError) -> bool:
-        """A first connection that is refused, or must not be trusted, will not be better the next time."""
-        hopeless = error.code is ErrorCode.ACCESS_DENIED or (error.details or {}).get("reason") == UNTRUSTED
-        if not hopeless or self._first is None or self._first.done():
-            return False
-        self._settle_first(error)
-        return True
-
-    def _note_end(self, task: asyncio.Task[None]) -> None:
-        """The task that keeps the connection ended: whoever waits for the first one must not wait for ever."""
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            _log.error("the spoke stopped", exc_info=error)
-            self._settle_first(error)
-
-    def _settle_first(self, error: BaseException | None) -> None:
-        if self._first is None or self._first.done():
-            return
-        if error is None:
-            self._first.set_result(None)
-        else:
-            self._first.set_exception(error)
-
-    async def _pause(self, attempt: int, error: CallError) -> None:
-        """Wait before the next try: longer each time, and never the same for all spokes of a hub that restarted."""
-        self.failures += 1
-        shortest, longest = self._delays
-        delay = random.uniform(0.5, 1.0) * min(longest, shortest * 2 ** min(attempt, 16))
-        level = logging.INFO if error.message == self._trouble else logging.WARNING
-        self._trouble = error.message
-        _log.log(level, "no connection to the hub (%s); next try in %.1f s", error.message, delay)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(delay):
-                await self._closing.wait()
 
 
 _CAPABILITIES = Capabilities(

@@ -28,6 +28,11 @@ class Refused(str):
 
 UNTRUSTED = "UNTRUSTED_CERTIFICATE"
 """The reason of an error that waiting will not change either: the server's certificate is not believed."""
+WRONG_PROTOCOL = "WRONG_PROTOCOL"
+"""Nor this one: the server speaks TLS where none was expected, or none where it was."""
+UNSUPPORTED = "UNSUPPORTED"
+"""Nor this one: the server has not what is needed."""
+HOPELESS = frozenset({UNTRUSTED, WRONG_PROTOCOL, UNSUPPORTED})
 
 
 def untrusted(where: str, error: ssl.SSLCertVerificationError) -> CallError:

@@ -6,7 +6,9 @@ What several messages of one turn go to a peer that agreed to it, they go as one
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import os
 import ssl
 import weakref
 from collections.abc import Callable
@@ -15,6 +17,8 @@ from urllib.parse import urlsplit
 
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import reason_of, require_extra, untrusted
+from operations.pubsub.addresses import places
+from operations.pubsub.diagnosis import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
 from operations.pubsub.framing import batches, split
 
 try:
@@ -30,6 +34,7 @@ PROTOCOL = "operations.v1"
 _PROTOCOLS = "Sec-WebSocket-Protocol"
 _BEARER = "bearer."
 _LEFT_WITHIN = 1.0
+_BAD_REQUEST = 400
 _MOST_UNSENT = 64 << 20
 _BATCH_BYTES = 128 << 10
 _BATCH_MESSAGES = 8
@@ -311,6 +316,38 @@ async def connect(
         reason = f"no connection to {_shown(url)}: it was cut before it stood"
         raise CallError(ErrorCode.UNAVAILABLE, reason, {"executed": "no"})
     return connection
+
+
+async def diagnose(url: str, error: Exception) -> CallError | None:
+    """What is surely wrong with an address that could not be connected to: TLS where there is none, or the reverse."""
+    details = error.details if isinstance(error, CallError) and isinstance(error.details, dict) else {}
+    if not is_reachable(error) or details.get("status", _BAD_REQUEST) not in (0, _BAD_REQUEST):
+        return None
+    ((host, port),) = places(url)
+    shown = _shown(url)
+    if shown.lower().startswith("ws:"):
+        if await speaks_tls(host, port):
+            return wrong_protocol(shown, f"the server there speaks TLS: its address is wss{shown[2:]}")
+    elif has_no_tls(error):
+        first, _, _ = (await answer_in_plain(host, port, _upgrade(host))).partition(b"\r\n")
+        # A server with TLS may well answer this too, but only to say that it is a bad request.
+        if first.startswith(b"HTTP/1.") and b" %d" % _BAD_REQUEST not in first:
+            return wrong_protocol(shown, f"the server there speaks no TLS: its address is ws{shown[3:]}")
+    return None
+
+
+def _upgrade(host: str) -> bytes:
+    """The question whether a WebSocket may be had, by nobody in particular."""
+    key = base64.b64encode(os.urandom(16)).decode()
+    lines = (
+        "GET / HTTP/1.1",
+        f"Host: {host}",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        f"Sec-WebSocket-Key: {key}",
+    )
+    return "\r\n".join((*lines, "", "")).encode()
 
 
 def _shown(url: str) -> str:

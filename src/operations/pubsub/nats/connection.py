@@ -14,6 +14,7 @@ import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import reason_of, untrusted
+from operations.pubsub.diagnosis import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
 from operations.pubsub.nats.servers import Server, Settings
 from operations.pubsub.nats.wire import PING, PONG, Reader, ServerInfo
 
@@ -298,7 +299,7 @@ async def open_connection(
     except ssl.SSLCertVerificationError as error:
         connection.abort("the handshake failed")
         raise untrusted(where, error) from error
-    except (OSError, TimeoutError, ssl.SSLError) as error:
+    except (OSError, TimeoutError) as error:
         connection.abort("the handshake failed")
         reason = reason_of(error) if str(error) else f"no answer within {timeout:g} s"
         raise CallError(ErrorCode.UNAVAILABLE, f"no connection to {where}: {reason}", {"executed": "no"}) from error
@@ -307,3 +308,21 @@ async def open_connection(
             connection.abort("cancelled")
         raise
     return connection
+
+
+async def diagnose(server: Server, settings: Settings, error: Exception) -> CallError | None:
+    """What is surely wrong with a server that could not be connected to: TLS where there is none, too soon or late."""
+    if not is_reachable(error) or not has_no_tls(error):
+        return None
+    where = f"nats://{server.host}:{server.port}"
+    said = await answer_in_plain(server.host, server.port)
+    if said.startswith(b"INFO "):
+        if settings.tls is None and not settings.tls_first:
+            return None
+        if b'"tls_required":true' in said or b'"tls_available":true' in said:
+            sooner = "the server there begins TLS after its first word: leave tls_first out"
+            return wrong_protocol(where, sooner) if settings.tls_first else None
+        return wrong_protocol(where, "the server there speaks no TLS: its address begins with nats, not tls")
+    if not settings.tls_first and not said and await speaks_tls(server.host, server.port):
+        return wrong_protocol(where, "the server there wants TLS before its first word: add tls_first=True")
+    return None

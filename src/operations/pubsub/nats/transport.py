@@ -8,25 +8,23 @@ import functools
 import itertools
 import logging
 import os
-import random
 from collections.abc import Callable
-from types import TracebackType
 
 import msgspec
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import UNTRUSTED, Capabilities, Receive, Refused, Stop, Take, Undelivered
+from operations.pubsub import Capabilities, Receive, Refused, Stop, Take, Undelivered
 from operations.pubsub.framing import split
 from operations.pubsub.limits import check_counts, check_seconds
-from operations.pubsub.nats.connection import Connection, open_connection
+from operations.pubsub.nats.connection import Connection, diagnose, open_connection
 from operations.pubsub.nats.outbox import Outbox
 from operations.pubsub.nats.queues import Queues
 from operations.pubsub.nats.receipts import Receipts
-from operations.pubsub.nats.servers import ServerPool, Settings
+from operations.pubsub.nats.servers import Server, ServerPool, Settings
 from operations.pubsub.nats.subjects import Subjects
 from operations.pubsub.nats.wire import Full, Message, ServerInfo, subscribe, unsubscribe
 from operations.pubsub.pace import Pace
-from operations.pubsub.watchers import Watchers
+from operations.pubsub.reconnecting import Reconnecting
 
 _log = logging.getLogger("operations")
 HEARTBEAT_SECONDS = 2.0
@@ -52,7 +50,7 @@ class Subscription:
         self.full = full
 
 
-class NatsTransport:
+class NatsTransport(Reconnecting):
     """One end of a NATS bus: `async with connect("nats://…") as transport:`.
 
     Entering waits for the first connection; one that the server refuses is raised, one that is only not there yet is
@@ -74,8 +72,8 @@ class NatsTransport:
         ack_wait: float = 6.0,
         replicas: int = 1,
     ) -> None:
+        super().__init__(server="NATS", shortest_delay=shortest_delay, longest_delay=longest_delay)
         check_seconds(heartbeat=heartbeat, timeout=timeout, ack_wait=ack_wait)
-        check_seconds(shortest_delay=shortest_delay, longest_delay=longest_delay)
         check_counts(replicas=replicas)
         self._subjects = Subjects(prefix, name or settings.user or "anyone")
         self.peer = f"{self._subjects.name}-{os.urandom(16).hex()}"
@@ -89,17 +87,15 @@ class NatsTransport:
             addresses_operations=True,
         )
         self.reconnects = -1
-        self.failures = 0
-        """How many tries to connect failed."""
         self.dropped = 0
         """How many messages could not be sent and were nobody's to hear of."""
         self._settings = settings
         self._pool = ServerPool(settings.servers)
+        self._tried = settings.servers[0]
+        """The server that a try to connect failed at last."""
         self.heartbeat = heartbeat
         self._timeout = timeout
-        self._delays = shortest_delay, longest_delay
         self._connection: Connection | None = None
-        self._why_down = "not connected yet"
         self._addresses: dict[str, bytes | None] = {}
         self._subscriptions: dict[bytes, Subscription] = {}
         self._sids = itertools.count(1)
@@ -111,11 +107,7 @@ class NatsTransport:
         self._outbox = Outbox(self.receipts, self._pace)
         self._kept: list[tuple[bytes, bytes]] = []
         self._kept_bytes = 0
-        self._watchers = Watchers()
         self._queues = Queues(self, self._subjects, ack_wait=ack_wait, replicas=replicas)
-        self._closing = asyncio.Event()
-        self._first: asyncio.Future[None] | None = None
-        self._task: asyncio.Task[None] | None = None
         self._pulse: asyncio.TimerHandle | None = None
 
     @property
@@ -130,24 +122,6 @@ class NatsTransport:
             return []
         groups = [subscription.group for subscription in self._subscriptions.values() if subscription.group]
         return [group.decode().partition(".")[2] for group in groups]
-
-    async def __aenter__(self) -> NatsTransport:
-        self._first = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._stay_connected())
-        try:
-            await asyncio.wait((self._first, self._task), return_when=asyncio.FIRST_COMPLETED)
-            if self._task.done():
-                self._task.result()
-            await self._first
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
         """Publish to whoever listens at `address`; where somebody wants to know that nobody does, the server tells."""
@@ -172,10 +146,6 @@ class NatsTransport:
             receive = _splitting(receive, self._pace if address.startswith("inbox.") else None)
         return self.subscribe(self._subjects.filter(address), group or "", receive)
 
-    def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
-        """Be told when the server is back, and when it is lost."""
-        return self._watchers.add(up, down)
-
     def store(
         self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
     ) -> None:
@@ -193,18 +163,12 @@ class NatsTransport:
             with contextlib.suppress(CallError):
                 await self._connection.processed()
 
-    async def close(self) -> None:
-        """Write what is buffered, leave the server, and do not come back."""
-        self._closing.set()
+    async def _leave(self) -> None:
         self._queues.close()
         if self._pulse is not None:
             self._pulse.cancel()
         if self._connection is not None:
             await self._connection.close()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
-            self._task = None
 
     def cut(self, reason: str = "cut on purpose") -> None:
         """Drop the connection as a fault would; it comes back by itself."""
@@ -246,7 +210,7 @@ class NatsTransport:
         if subject is None:
             return Refused(f"{address!r} cannot be a NATS subject")
         if self._connection is None:
-            return f"there is no connection to the NATS server: {self._why_down}"
+            return f"there is no connection to the NATS server: {self._why_down or 'not connected yet'}"
         return Refused(f"a message of {len(message):,} bytes is over the server's largest")
 
     def subscribe(
@@ -283,26 +247,27 @@ class NatsTransport:
 
     async def _stay_connected(self) -> None:
         attempt = 0
-        while not self._closing.is_set():
+        while not self._is_closing:
+            server = self._pool.next()
             try:
-                connection = await self._dial()
+                connection = await self._dial(server)
             except CallError as error:
-                hopeless = error.code is ErrorCode.ACCESS_DENIED or (error.details or {}).get("reason") == UNTRUSTED
-                if hopeless and self._first is not None and not self._first.done():
-                    raise
-                self.failures += 1
+                self._tried = server
+                if await self._give_up(error):
+                    return
+                self._note_failure(error)
                 attempt += 1
-                self._why_down = error.message
                 if attempt % self._pool.size == 0:
-                    await self._pause(attempt // self._pool.size - 1, error)
+                    await self._pause(attempt // self._pool.size - 1)
                 continue
             attempt = 0
-            if self._first is not None and not self._first.done():
-                self._first.set_result(None)
+            self._arrive()
             await connection.wait_closed()
 
-    async def _dial(self) -> Connection:
-        server = self._pool.next()
+    async def _diagnose(self, error: Exception) -> CallError | None:
+        return await diagnose(self._tried, self._settings, error)
+
+    async def _dial(self, server: Server) -> Connection:
         connection = await open_connection(
             self, server, self._settings, name=self.peer, host=self._pool.host, timeout=self._timeout
         )
@@ -351,16 +316,6 @@ class NatsTransport:
             connection.ping(lambda: None)
         self._pulse = loop.call_later(self.heartbeat, self._beat)
 
-    async def _pause(self, attempt: int, error: CallError) -> None:
-        """Wait before the next round over the servers: longer each time, and never the same for all clients."""
-        shortest, longest = self._delays
-        delay = random.uniform(0.5, 1.0) * min(longest, shortest * 2 ** min(attempt, 16))
-        level = logging.WARNING if attempt == 0 else logging.INFO
-        _log.log(level, "no connection to NATS (%s); next try in %.2f s", error.message, delay)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(delay):
-                await self._closing.wait()
-
     def told(self, info: ServerInfo) -> None:
         """The server tells of its cluster."""
         self._pool.learn(info.connect_urls)
@@ -386,7 +341,7 @@ class NatsTransport:
         self.receipts.lost(explained)
         self._queues.lost()
         self._watchers.down(reason)
-        if not self._closing.is_set():
+        if not self._is_closing:
             _log.info("the connection to NATS was lost: %s", reason)
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import require_extra, untrusted
+from operations.pubsub import UNSUPPORTED, require_extra, untrusted
+from operations.pubsub.diagnosis import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
 from operations.pubsub.redis.address import Node, RedisAddress
 
 try:
@@ -197,6 +198,9 @@ async def dial(
                 await loop.create_unix_connection(lambda: connection, node.host)
     except ssl.SSLCertVerificationError as error:
         raise untrusted(f"Redis at {node}", error) from error
+    except TimeoutError:
+        to = " to a TLS handshake" if tls else ""
+        raise ConnectionError(f"no answer{to} within {_CONNECT_SECONDS:g} s") from None
     try:
         await _greet(connection, address, name, sentinel=sentinel)
     except BaseException:
@@ -217,15 +221,30 @@ async def _greet(connection: Connection, address: RedisAddress, name: str, *, se
         if is_refusal(error):
             raise CallError(ErrorCode.ACCESS_DENIED, f"Redis refused the connection: {text}") from None
         if text.startswith(("ERR unknown command", "NOPROTO")):
-            raise CallError(ErrorCode.UNAVAILABLE, f"Redis 6.2 or later is needed: {text}") from None
-        raise ConnectionError(text) from None
+            details = {"executed": "no", "reason": UNSUPPORTED}
+            raise CallError(ErrorCode.UNAVAILABLE, f"Redis 6.2 or later is needed: {text}", details) from None
+        raise ConnectionError(text) from error
     connection.server = {key.decode(): _text(value) for key, value in dict(reply).items()}
     if address.database and not sentinel:
         try:
             await connection.ask("SELECT", address.database)
         except ReplyError as error:
             message = f"Redis refused database {address.database}: {error}"
-            raise CallError(ErrorCode.UNAVAILABLE, message, {"executed": "no"}) from None
+            raise CallError(ErrorCode.UNAVAILABLE, message, {"executed": "no", "reason": UNSUPPORTED}) from None
+
+
+async def diagnose(address: RedisAddress, error: Exception) -> CallError | None:
+    """What is surely wrong with an address that could not be connected to: TLS where there is none, or the reverse."""
+    if not is_reachable(error) or isinstance(error.__cause__ or error, ReplyError):
+        return None
+    for host, port in ((node.host, node.port) for node in address.nodes if node.port):
+        where = f"Redis at {host}:{port}"
+        if not address.tls:
+            if await speaks_tls(host, port):
+                return wrong_protocol(where, "the server there speaks TLS: its address begins with rediss, not redis")
+        elif has_no_tls(error) and (await answer_in_plain(host, port, b"PING\r\n")).startswith((b"+", b"-")):
+            return wrong_protocol(where, "the server there speaks no TLS: its address begins with redis, not rediss")
+    return None
 
 
 def is_refusal(reply: Reply) -> bool:

@@ -7,22 +7,21 @@ import contextlib
 import functools
 import logging
 import os
-import random
 import re
 import ssl
 from collections.abc import Callable, Coroutine
-from types import TracebackType
 from typing import Any
 
 import msgspec
 
 from operations.errors import CallError
-from operations.pubsub import Capabilities, Receive, Refused, Stop, Take, Undelivered, reason_of
+from operations.pubsub import Capabilities, Receive, Refused, Stop, Take, Undelivered
 from operations.pubsub.framing import batches, join, shares, split
 from operations.pubsub.pace import Pace
 from operations.pubsub.limits import check_counts, check_seconds
+from operations.pubsub.reconnecting import Reconnecting
 from operations.pubsub.redis.address import parse_address
-from operations.pubsub.redis.connection import Reply, ReplyError, pack
+from operations.pubsub.redis.connection import Reply, ReplyError, diagnose, pack
 from operations.pubsub.redis.life import Life
 from operations.pubsub.redis.names import Names
 from operations.pubsub.redis.outbox import Sent
@@ -30,7 +29,6 @@ from operations.pubsub.redis.queues import QUEUE_MILLISECONDS, Queues
 from operations.pubsub.redis.scripts import PUSH
 from operations.pubsub.redis.stored import Stored, explain
 from operations.pubsub.redis.topology import Surveyor
-from operations.pubsub.watchers import Watchers
 
 _log = logging.getLogger("operations")
 HEARTBEAT_SECONDS = 2.0
@@ -47,7 +45,7 @@ _CAPABILITIES = Capabilities(
 )
 
 
-class RedisTransport:
+class RedisTransport(Reconnecting):
     """One end of a bus that is a Redis server, its sentinels or a cluster: `async with RedisTransport(url) as bus:`.
 
     An address `work.<namespace>` is a list, from which one of the workers that listen in its group takes each message;
@@ -71,9 +69,11 @@ class RedisTransport:
         shortest_delay: float = 0.05,
         longest_delay: float = 1.0,
     ) -> None:
-        check_seconds(heartbeat=heartbeat, shortest_delay=shortest_delay, longest_delay=longest_delay)
-        check_counts(max_payload=max_payload)
         self.address = parse_address(url)
+        where = f"Redis at {self.address}"
+        super().__init__(server=where, shortest_delay=shortest_delay, longest_delay=longest_delay)
+        check_seconds(heartbeat=heartbeat)
+        check_counts(max_payload=max_payload)
         named = re.sub(r"[^A-Za-z0-9_-]", "_", name if name is not None else self.address.username or "")
         self.peer = f"{named}-{os.urandom(16).hex()}" if named else os.urandom(16).hex()
         self.capabilities = msgspec.structs.replace(
@@ -86,9 +86,6 @@ class RedisTransport:
         self.names = Names(prefix)
         self.heartbeat = heartbeat
         self.reconnects = 0
-        self.failures = 0
-        """How many tries to connect failed."""
-        self._delays = shortest_delay, longest_delay
         self._tls = (tls or ssl.create_default_context()) if self.address.tls else None
         self._surveyor = Surveyor(self.address, self._tls, self.peer)
         self._outbox: dict[str, Sent] = {}
@@ -108,12 +105,10 @@ class RedisTransport:
         self._refusal: Refused | None = None
         self._queues = Queues(self)
         self._stored = Stored(self)
-        self._watchers = Watchers()
         self._kept: list[bytes] = []
         self._lost_at = 0.0
         self._pulse: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._first: asyncio.Future[None] | None = None
 
     @property
     def is_up(self) -> bool:
@@ -124,21 +119,6 @@ class RedisTransport:
     def behind(self) -> list[str]:
         """The namespaces of which more requests wait at the server than their workers take in a heartbeat."""
         return [address.partition(".")[2] for address in self._queues.behind]
-
-    async def __aenter__(self) -> RedisTransport:
-        self._first = asyncio.get_running_loop().create_future()
-        self.spawn(self._stay_connected())
-        try:
-            await self._first
-        except BaseException:
-            await self.close()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
         """Send with whatever else this turn of the loop sends; while there is no server, only answers are kept."""
@@ -309,10 +289,6 @@ class RedisTransport:
             for receive in listeners:
                 receive(each)
 
-    def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
-        """Be told when the server is back, and when it is lost."""
-        return self._watchers.add(up, down)
-
     def cut(self, reason: str = "cut on purpose") -> None:
         """Drop the connections as a fault would; the transport comes back by itself."""
         if self.life is not None:
@@ -320,16 +296,16 @@ class RedisTransport:
 
     async def _stay_connected(self) -> None:
         attempt = 0
-        while True:
+        while not self._is_closing:
             life = Life(self, self.address, self._surveyor, self._tls, self.peer)
             try:
                 await life.begin()
             except (OSError, EOFError, ReplyError, CallError) as error:
                 await life.close(within=0)
-                if isinstance(error, CallError) and self._first is not None and not self._first.done():
-                    self._first.set_exception(error)
+                if await self._give_up(error):
                     return
-                await self._pause(attempt, error)
+                self._note_failure(error)
+                await self._pause(attempt)
                 attempt += 1
                 continue
             except asyncio.CancelledError:
@@ -345,8 +321,12 @@ class RedisTransport:
                 attempt = 0
             else:
                 # A server that takes connections and drops them is not to be asked without a pause.
-                await self._pause(attempt, ConnectionError(life.reason))
+                self._note_failure(ConnectionError(life.reason))
+                await self._pause(attempt)
                 attempt += 1
+
+    async def _diagnose(self, error: Exception) -> CallError | None:
+        return await diagnose(self.address, error)
 
     def _begin(self, life: Life) -> None:
         loop = asyncio.get_running_loop()
@@ -362,11 +342,9 @@ class RedisTransport:
             life.main.put(publication, again=True)
         life.flush()
         self._pulse = loop.call_later(self.heartbeat, self._beat, life)
-        if self._first is not None and not self._first.done():
-            self._first.set_result(None)
-            return
-        self.reconnects += 1
-        self._watchers.up()
+        if not self._arrive():
+            self.reconnects += 1
+            self._watchers.up()
 
     async def _end(self, life: Life) -> None:
         self.life = None
@@ -394,15 +372,7 @@ class RedisTransport:
             self._pulse.cancel()
             self._pulse = None
 
-    async def _pause(self, attempt: int, error: Exception) -> None:
-        self.failures += 1
-        shortest, longest = self._delays
-        delay = min(longest, shortest * 2 ** min(attempt, 20)) * random.uniform(0.5, 1.0)
-        level = logging.WARNING if attempt == 0 else logging.DEBUG
-        _log.log(level, "no connection to Redis at %s: %s", self.address, reason_of(error))
-        await asyncio.sleep(delay)
-
-    async def close(self) -> None:
+    async def _leave(self) -> None:
         """Take nothing more, give back what was not looked at, write what is buffered, and leave."""
         await self._queues.close()
         life = self.life

@@ -1,0 +1,65 @@
+"""Diagnosis: whether a server speaks TLS where nobody expected it, or none where somebody did.
+
+Only asked where a connection has failed, and nothing secret is sent: a handshake that believes any certificate and is
+then given up, or a question that every server of its kind answers to anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+
+from operations.errors import CallError, ErrorCode
+from operations.pubsub import WRONG_PROTOCOL
+
+_WITHIN = 2.0
+_NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
+"""What OpenSSL says of an answer that is no TLS at all."""
+
+
+def wrong_protocol(where: str, advice: str) -> CallError:
+    """The error for a server that can be reached and will never understand what it is sent."""
+    details = {"executed": "no", "reason": WRONG_PROTOCOL}
+    return CallError(ErrorCode.UNAVAILABLE, f"no connection to {where}: {advice}", details)
+
+
+def is_reachable(error: Exception) -> bool:
+    """Whether somebody may listen where a connection failed like this."""
+    return not isinstance(error.__cause__ or error, ConnectionRefusedError | socket.gaierror)
+
+
+def has_no_tls(error: Exception) -> bool:
+    """Whether a TLS handshake may have failed like this because there is no TLS: who sends an alert speaks it."""
+    cause = error.__cause__ or error
+    return not isinstance(cause, ssl.SSLError) or cause.reason in _NOT_TLS
+
+
+async def speaks_tls(host: str, port: int) -> bool:
+    """Whether a server surely speaks TLS from its first byte on."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(_WITHIN):
+            _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=host)
+    except ssl.SSLError as error:
+        return error.reason not in _NOT_TLS
+    except (OSError, TimeoutError):
+        return False
+    writer.transport.abort()
+    return True
+
+
+async def answer_in_plain(host: str, port: int, question: bytes = b"") -> bytes:
+    """How a server begins its answer to a question without TLS; nothing where it does not answer."""
+    try:
+        async with asyncio.timeout(_WITHIN):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(question)
+                return await reader.read(4096)
+            finally:
+                writer.transport.abort()
+    except (OSError, TimeoutError):
+        return b""
