@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from operations.calls.codec import UNREADABLE, Codec, codec_of
-from operations.calls.endpoint import Endpoint, inbox_of
+from operations.calls.endpoint import EVERYBODY_IS_BACK, Endpoint, inbox_of
 from operations.calls.events import CallRequested
 from operations.calls.running import RunningCall
 from operations.calls.sealing import is_sealed
@@ -20,8 +20,6 @@ from operations.recent import Recent
 MOST_DELIVERIES = 3
 """How many workers may die over a request before it is set aside."""
 _REMEMBERED = 65_536
-EVERYBODY_IS_BACK = 3.0
-"""Seconds after a reconnect by which callers are connected again as well."""
 _ON_THEIR_WAY = 1.0
 _MOST_KEPT = 4 << 20
 

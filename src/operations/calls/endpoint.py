@@ -43,6 +43,8 @@ ASKS = "asks"
 """The address at which workers are asked what they offer."""
 _REMEMBERED = 10_000
 _LONGEST_MESSAGE = 10_000
+EVERYBODY_IS_BACK = 3.0
+"""Seconds after a reconnect by which others are connected again as well."""
 _REQUESTS: frozenset[type[Event]] = frozenset({CallRequested, PLAIN_REQUEST})
 _ANSWERS: frozenset[type[Event]] = frozenset({CallResponded, PLAIN_ANSWER})
 _EXPECTED: dict[str, frozenset[type[Event]]] = {
@@ -154,6 +156,8 @@ class Endpoint(Here):
         self._issued = 0
         self.new_worker = self._names.workers.__next__
         self._unanswered: Recent[str, None] = Recent(_REMEMBERED)
+        self._owed: list[tuple[str, bytes]] = []
+        self._settlement: asyncio.TimerHandle | None = None
         self._stops: dict[str, tuple[Stop, int]] = {}
         self._is_pipe = transport.capabilities.identity == "hub"
         self.hear(f"inbox.{self.peer}")
@@ -371,14 +375,31 @@ class Endpoint(Here):
 
     def send_abort(self, request_id: str, address: str, codec: Codec, reason: str = "") -> None:
         """Tell the other side that this one gave up."""
-        payload = Aborted(request_id, reason)
-        self.transport.send(address, codec.encode(CallAborted(VERSION, request_id, "", payload)))
+        self.transport.send(address, _write_abort(request_id, codec, reason))
+
+    def owe_abort(self, request_id: str, address: str, codec: Codec, reason: str) -> None:
+        """Tell a worker that this side gave up, when the connection is back: until then it can be told nothing."""
+        self._owed.append((address, _write_abort(request_id, codec, reason)))
+
+    def _pay(self) -> None:
+        for address, message in self._owed:
+            self.transport.send(address, message)
+
+    def _settle(self) -> None:
+        """Say once more what was said when the connection came back: the worker may not have been there to hear it."""
+        self._pay()
+        self._owed.clear()
 
     def _up(self) -> None:
+        if self._owed:
+            self._pay()
+            self._settlement = asyncio.get_running_loop().call_later(EVERYBODY_IS_BACK, self._settle)
         for waiting in list(self.waiting.values()):
             waiting.regained()
 
     def _down(self, reason: str) -> None:
+        if self._settlement is not None:
+            self._settlement.cancel()
         for waiting in list(self.waiting.values()):
             waiting.lost(reason)
 
@@ -396,6 +417,10 @@ def endpoint_of(transport: Transport) -> Endpoint:
     if endpoint is None:
         endpoint = _endpoints[id(transport)] = Endpoint(transport)
     return endpoint
+
+
+def _write_abort(request_id: str, codec: Codec, reason: str) -> bytes:
+    return codec.encode(CallAborted(VERSION, request_id, "", Aborted(request_id, reason)))
 
 
 def inbox_of(request_id: str) -> str:

@@ -154,9 +154,10 @@ class StreamReader:
         self.worker = worker
 
     def lost(self, reason: str) -> None:
-        """The transport was lost, and with it whatever was on its way."""
+        """The transport was lost, and with it whatever was on its way; its worker is told as soon as it can be."""
         if not self._over:
-            self._tell_worker("the connection was lost")
+            if not self._endpoint.transport.capabilities.tracks_peers:
+                self._endpoint.owe_abort(self.request_id, self._control(), self._codec, "the connection was lost")
             self._finish(unavailable(self.operation_id, f"the stream was lost: {reason}", "unknown"))
 
     def regained(self) -> None:
