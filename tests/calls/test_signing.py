@@ -346,7 +346,87 @@ async def test_a_session_may_be_renewed(wire: Wire, yard: Yard) -> None:
     assert (await pending.call("who.am_i")).data == "two"
 
 
+OLD, NEW = os.urandom(32), os.urandom(32)
+
+
+async def test_a_secret_that_is_accepted_beside_the_own_one_is_believed_and_never_signed_with(wire: Wire) -> None:
+    both = SigningSecret(NEW, accepts=[OLD])
+    assert both.session("t") == SigningSecret(NEW).session("t")
+    worker = SignedTransport(await wire(), secret=both, tokens=TOKENS)
+    handler = CallHandler(OperationRegistry([who_am_i]), worker, identify=worker.identify)
+    same = token()
+    callers = [SigningSecret(secret).session(same) for secret in (OLD, NEW, OLD)]
+    for session in callers:  # of one token, whose keys take turns
+        pending = PendingRequestMap(SignedTransport(await wire(), session=session))
+        assert (await pending.call("who.am_i", wait=True)).data == "ada"
+    for secret in (OLD, NEW):
+        nested = PendingRequestMap(SignedTransport(await wire(), secret=SigningSecret(secret)))
+        assert (await nested.call("who.am_i", identity=Identity("bob"), wait=True)).data == "bob"
+    strange = PendingRequestMap(SignedTransport(await wire(), session=SECRET.session(same)))
+    assert (await error_of(strange.call("who.am_i"))).details["reason"] == "FORGED"
+    worker.rotate(SigningSecret(NEW))
+    late = PendingRequestMap(SignedTransport(await wire(), session=callers[0]))
+    assert (await error_of(late.call("who.am_i"))).details["reason"] == "FORGED"
+    assert worker.refusals == {"forged": 2}
+    await handler.close()
+
+
+@operation(id="front.ask")
+async def ask_behind(context: OperationContext) -> str:
+    data: str = (await context.env["who"]["am_i"]({})).data
+    return data
+
+
+async def test_secrets_rotate_under_load_and_no_call_is_refused(wire: Wire) -> None:
+    """Two workers that call each other, callers whose sessions are renewed: every step while calls run."""
+    session = SigningSecret(OLD).session(token())
+    front, behind = [
+        SignedTransport(await wire(), secret=SigningSecret(OLD), tokens=TOKENS, required=True) for _ in range(2)
+    ]
+    handlers = [
+        CallHandler(OperationRegistry([ask_behind]), front, identify=front.identify),
+        CallHandler(OperationRegistry([who_am_i]), behind, identify=behind.identify),
+    ]
+    pending = PendingRequestMap(SignedTransport(await wire(), session=lambda: session))
+    answered, stop = [0], asyncio.Event()
+
+    async def load() -> None:
+        while not stop.is_set():
+            assert (await pending.call("front.ask", wait=True)).data == "ada"
+            answered[0] += 1
+
+    callers = [asyncio.create_task(load()) for _ in range(8)]
+
+    async def some_calls() -> None:
+        enough = answered[0] + 40
+        await until(lambda: answered[0] >= enough or any(caller.done() for caller in callers))
+
+    await some_calls()
+    for secret in (SigningSecret(OLD, accepts=[NEW]), SigningSecret(NEW, accepts=[OLD])):
+        for worker in (front, behind):
+            worker.rotate(secret)
+            await some_calls()
+    session = SigningSecret(NEW).session(token())  # the issuer has it from now on
+    await some_calls()
+    for worker in (front, behind):
+        worker.rotate(SigningSecret(NEW))
+        await some_calls()
+    stop.set()
+    await asyncio.gather(*callers)
+    assert front.refusals == behind.refusals == {}
+    for handler in handlers:
+        await handler.close()
+
+
+async def test_a_caller_has_no_secret_to_rotate(wire: Wire) -> None:
+    caller = SignedTransport(await wire(), session=SECRET.session(token()))
+    with pytest.raises(ValueError, match="it is given another session"):
+        caller.rotate(SECRET)
+
+
 def test_a_secret_that_is_too_short_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 32 random ones"):
+        SigningSecret(NEW, accepts=[b"short"])
     with pytest.raises(ValueError, match="at least 32 random ones"):
         SigningSecret(b"short")
     with pytest.raises(ValueError, match="a caller signs with a session"):

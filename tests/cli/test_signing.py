@@ -109,6 +109,24 @@ def test_what_does_not_hold_is_denied_and_says_nothing_of_the_keys(bank: Bank, u
         assert "expired" in bank.caller.run("call", "account.read", "--url", "bus").err
 
 
+def test_a_worker_believes_the_secret_before_and_the_one_to_come(bank: Bank) -> None:
+    config, new = bank.worker.folder / "operations.toml", secrets.token_hex(32)
+    accepted = config.read_text().replace("required = true", 'required = true\naccepted_secrets = ["${OTHER_SECRET}"]')
+    config.write_text(accepted)
+    bank.worker.environment |= {"OTHER_SECRET": new}
+    shown = bank.worker.run("config", "show").out
+    assert new not in shown
+    assert "${OTHER_SECRET}" in shown
+    with running(bank.worker, "worker", said="offering 2 operations"):
+        assert bank.caller.run("call", "account.read", "--url", "bus").data == "the account of ada"
+        bank.secret = new
+        bank.issue(scope="read")
+        assert bank.caller.run("call", "account.read", "--url", "bus").data == "the account of ada"
+    bank.worker.environment["OTHER_SECRET"] = secrets.token_hex(32)
+    with running(bank.worker, "worker", said="offering 2 operations"):
+        assert "does not fit" in bank.caller.run("call", "account.read", "--url", "bus").err
+
+
 def test_the_configuration_is_shown_without_the_keys(tmp_path: Path) -> None:
     bank = Bank(tmp_path, "nats://127.0.0.1:4222")
     for project, hidden in ((bank.worker, "SIGNING_SECRET TOKEN_KEY"), (bank.caller, "BANK_TOKEN BANK_KEY")):
@@ -124,6 +142,8 @@ def test_the_configuration_is_shown_without_the_keys(tmp_path: Path) -> None:
     [
         ('secret = "short"', "signing.secret: at least 32 random bytes in hexadecimal digits are wanted"),
         (f'secret = "{"x" * 64}"', "signing.secret: at least 32 random bytes"),
+        (f'secret = "{"ab" * 32}"\naccepted_secrets = ["ab"]', "signing.accepted_secrets: at least 32 random bytes"),
+        (f'token = "t"\nkey = "{"ab" * 32}"\naccepted_secrets = ["{"ab" * 32}"]', "beside the secret that signs"),
         (f'token = "t"\nkey = "{"a" * 63}"', "signing.key: at least 32 random bytes"),
         ('token = "t"', "a worker has a secret, a caller a token and its key"),
         (f'secret = "{"ab" * 32}"\njwt = {{ algorithms = ["HS256"] }}', "one of key and key_file is wanted"),

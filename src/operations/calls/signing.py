@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -46,25 +46,43 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class SigningSecret:
-    """The secret of workers and issuers: whoever has it may say on whose behalf a request is made."""
+    """The secret of workers and issuers: whoever has it may say on whose behalf a request is made.
 
-    def __init__(self, secret: bytes) -> None:
-        if len(secret) < _LEAST_SECRET:
-            raise ValueError(f"the secret has {len(secret)} bytes: at least {_LEAST_SECRET} random ones are needed")
-        self._secret = hashlib.blake2b(secret, person=b"operations").digest()
-        self.worker_key = self._derive(b"", b"ops-worker")
+    While one secret takes the place of another, `accepts` names those that are believed beside it: signatures and
+    sessions are made with the first alone, and checked with all of them.
+    """
+
+    def __init__(self, secret: bytes, *, accepts: Iterable[bytes] = ()) -> None:
+        self._secrets = tuple(_stretch(each) for each in (secret, *accepts))
+        self.worker_keys = tuple(_derive(each, b"", b"ops-worker") for each in self._secrets)
+        """What workers sign with, the first, and what else they believe."""
 
     def session(self, token: str) -> Session:
         """What to give the caller that a token was issued to, on a way that nobody else reads."""
-        return Session(token, self._derive(token.encode(), b"ops-session"))
+        return Session(token, next(self.session_keys(token)))
 
-    def _derive(self, data: bytes, purpose: bytes) -> bytes:
-        return hashlib.blake2b(data, key=self._secret, person=purpose, digest_size=32).digest()
+    def session_keys(self, token: str) -> Iterator[bytes]:
+        """The keys that a request with this token may be signed with."""
+        return (_derive(each, token.encode(), b"ops-session") for each in self._secrets)
+
+
+def _stretch(secret: bytes) -> bytes:
+    if len(secret) < _LEAST_SECRET:
+        raise ValueError(f"the secret has {len(secret)} bytes: at least {_LEAST_SECRET} random ones are needed")
+    return hashlib.blake2b(secret, person=b"operations").digest()
+
+
+def _derive(secret: bytes, data: bytes, purpose: bytes) -> bytes:
+    return hashlib.blake2b(data, key=secret, person=purpose, digest_size=32).digest()
 
 
 def seal(key: bytes, message: bytes) -> bytes:
     """What only somebody with the key can make of a request."""
     return hashlib.blake2b(message, key=key, person=b"ops-request", digest_size=SEAL_BYTES).digest()
+
+
+def _fits(given: bytes, key: bytes, request: bytes) -> bool:
+    return hmac.compare_digest(given, seal(key, request))
 
 
 class SignedTransport:
@@ -150,6 +168,13 @@ class SignedTransport:
         """Close the transport."""
         await self._transport.close()
 
+    def rotate(self, secret: SigningSecret) -> None:
+        """Sign and check with another secret from now on; requests by the old one hold while it is still accepted."""
+        if self._secret is None:
+            raise ValueError("a caller has no secret to rotate: it is given another session")
+        self._secret = secret
+        self._known = Recent(_MOST_TOKENS)
+
     def identify(self, event: CallRequested) -> Identity | None:
         """Whom the request that is being received is from; raises `ACCESS_DENIED` where its signature does not hold."""
         vouched = self._vouched
@@ -167,7 +192,7 @@ class SignedTransport:
 
     def _sign(self, message: bytes) -> bytes:
         if self._secret is not None:
-            return join(_BY_WORKER, b"", seal(self._secret.worker_key, message), message)
+            return join(_BY_WORKER, b"", seal(self._secret.worker_keys[0], message), message)
         session = self._session() if callable(self._session) else self._session
         assert session is not None
         token = session.token.encode()
@@ -199,34 +224,36 @@ class SignedTransport:
             return sealed.request, self._refuse("forged", "the token is no text")
 
     def _verify(self, kind: int, token: str, given: bytes, request: bytes) -> Principal | bool:
-        if self._secret is None:
+        secret = self._secret
+        if secret is None:
             raise self._refuse("forged", "this worker has no secret to check signatures with")
         if kind == _BY_WORKER:
-            self._compare(given, seal(self._secret.worker_key, request))
+            self._find_key(secret.worker_keys, given, request)
             return True
-        key, principal = self._known.get(token) or (b"", None)
         # The seal first: whoever cannot make one does not get a token looked at, which costs a hundred times as much.
-        self._compare(given, seal(key or self._secret.session(token).key, request))
-        if principal is None:
-            principal = self._admit(token)
+        known, principal = self._known.get(token) or (b"", None)
+        if principal is None or not _fits(given, known, request):
+            key = self._find_key(secret.session_keys(token), given, request)
+            principal = principal or self._admit(token)
+            self._known[token] = key, principal
         if principal.expires_at is not None and principal.expires_at < time.time():
             raise self._refuse("expired", "the token has expired")
         return principal
 
-    def _compare(self, given: bytes, expected: bytes) -> None:
-        if not hmac.compare_digest(given, expected):
-            raise self._refuse("forged", "the signature does not fit the request")
+    def _find_key(self, keys: Iterable[bytes], given: bytes, request: bytes) -> bytes:
+        """The key that a request was sealed with, of those that are accepted."""
+        for key in keys:
+            if _fits(given, key, request):
+                return key
+        raise self._refuse("forged", "the signature does not fit the request")
 
     def _admit(self, token: str) -> Principal:
-        assert self._secret is not None
         if self._tokens is None:
             raise self._refuse("invalid", "this worker accepts no tokens")
         try:
-            principal = self._tokens.authenticate(token)
+            return self._tokens.authenticate(token)
         except CallError as error:
             raise self._refuse("invalid", error.message) from None
-        self._known[token] = self._secret.session(token).key, principal
-        return principal
 
     def _refuse(self, reason: str, message: str) -> CallError:
         self.refusals[reason] += 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from operations.calls.authentication import JWTTokens
+from operations.calls.signing import Session, SignedTransport, SigningSecret
 from operations.cli.arguments import Given
 from operations.cli.failures import CommandError
 from operations.cli.transports import open_transport
@@ -38,9 +39,10 @@ async def open_bus(
 
 
 def _signed(transport: Any, signing: SigningSettings, config: Config | None, *, serves: bool) -> Any:
-    from operations.calls.signing import Session, SignedTransport, SigningSecret
-
-    secret = None if signing.secret is None else SigningSecret(bytes.fromhex(signing.secret))
+    secret = None
+    if signing.secret is not None:
+        accepted = map(bytes.fromhex, signing.accepted_secrets)
+        secret = SigningSecret(bytes.fromhex(signing.secret), accepts=accepted)
     if serves or signing.token is None:
         tokens = None if signing.jwt is None else jwt_tokens(signing.jwt, config)
         return SignedTransport(transport, secret=secret, tokens=tokens, required=signing.required)

@@ -226,7 +226,8 @@ def _check_transport(checker: Checker, transport: TransportSettings, key: Key) -
 
 def _check_signing(checker: Checker, signing: SigningSettings, key: Key) -> None:
     """What stands where is told, never what it is."""
-    for name, text in (("secret", signing.secret), ("key", signing.key)):
+    accepted = [("accepted_secrets", text) for text in signing.accepted_secrets]
+    for name, text in (("secret", signing.secret), *accepted, ("key", signing.key)):
         if text is not None and _KEY.fullmatch(text) is None:
             message = (
                 f"at least {_KEY_BYTES} random bytes in hexadecimal digits are wanted: openssl rand -hex {_KEY_BYTES}"
@@ -234,6 +235,8 @@ def _check_signing(checker: Checker, signing: SigningSettings, key: Key) -> None
             checker.report((*key, name), message)
     if signing.secret is None and (signing.token is None or signing.key is None):
         checker.report(key, "a worker has a secret, a caller a token and its key: one of them is wanted")
+    if accepted and signing.secret is None:
+        checker.report(key, "accepted_secrets stand beside the secret that signs: it is wanted too")
     if signing.jwt is not None:
         _check_jwt(checker, signing.jwt, (*key, "jwt"))
 

@@ -194,6 +194,9 @@ class SigningSettings(Settings, frozen=True, kw_only=True):
     secret: Annotated[
         str | None, Meta(description="Of workers and the issuer of tokens: at least 32 random bytes, hexadecimal.")
     ] = None
+    accepted_secrets: Annotated[
+        list[str], Meta(description="Secrets that are believed beside it, while one takes the place of another.")
+    ] = []
     jwt: Annotated[JWTSettings | None, Meta(description="The tokens that a worker accepts.")] = None
     required: Annotated[bool, Meta(description="Whether a worker refuses requests that nobody signed.")] = False
     token: Annotated[str | None, Meta(description="The token of a caller.")] = None
