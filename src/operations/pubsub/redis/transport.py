@@ -17,8 +17,8 @@ import msgspec
 from operations.errors import CallError
 from operations.pubsub import Capabilities, Receive, Refused, Stop, Take, Undelivered
 from operations.pubsub.framing import batches, join, shares, split
-from operations.pubsub.pace import Pace
 from operations.pubsub.limits import check_counts, check_seconds
+from operations.pubsub.pace import Pace
 from operations.pubsub.reconnecting import Reconnecting
 from operations.pubsub.redis.address import parse_address
 from operations.pubsub.redis.connection import Reply, ReplyError, diagnose, pack
