@@ -20,9 +20,8 @@ from typing import Any
 
 from operations.calls.here import Here
 
-_enter = asyncio.tasks._enter_task
-_leave = asyncio.tasks._leave_task
 _current: dict[asyncio.AbstractEventLoop, asyncio.Task[Any]] = getattr(asyncio.tasks, "_current_tasks", {})
+"""Which task runs in which loop, as asyncio itself knows it."""
 _EAGER = sys.version_info >= (3, 12)
 
 
@@ -192,9 +191,7 @@ class Starter(Here):
         self._spare = None
         held = sys.getrefcount(task)
         current = _current.get(loop)
-        if current is not None:
-            _leave(loop, current)
-        _enter(loop, task)
+        _current[loop] = task
         waits = False
         try:
             waiting = context.run(work.send, None)
@@ -202,9 +199,10 @@ class Starter(Here):
         except StopIteration as end:
             return end.value
         finally:
-            _leave(loop, task)
-            if current is not None:
-                _enter(loop, current)
+            if current is None:
+                _current.pop(loop, None)
+            else:
+                _current[loop] = current
             if not waits:
                 kept = held != sys.getrefcount(task) or self._noted != weakref.getweakrefcount(task) or task._callbacks
                 if kept or task.cancelling() or context is not self._context or context != self._clean:

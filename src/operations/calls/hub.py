@@ -145,6 +145,7 @@ class SpokeSession:
 
     def __init__(self, hub: Hub, name: str, principal: Principal) -> None:
         self.joined = False
+        self._left = False
         self._hub = hub
         self._connection: Connection | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -162,10 +163,8 @@ class SpokeSession:
             self._timers.append(loop.call_later(left, connection.hang_up, "the token expired"))
 
     def received(self, connection: Connection, message: bytes) -> None:
-        """The hello first, then events."""
-        if self.joined:
-            self._hub.router.receive(self.session, message)
-        else:
+        """The hello; what comes then is the router's, and what comes after the end nobody's."""
+        if not self._left:
             self._greet(connection, message)
 
     def closed(self, connection: Connection, reason: str) -> None:
@@ -173,6 +172,8 @@ class SpokeSession:
         for timer in self._timers:
             timer.cancel()
         self._hub.forget(self, connection.unsent)
+        self._left = True
+        connection.receive = functools.partial(self.received, connection)
         if self.joined:
             self.joined = False
             self._hub.router.leave(self.session, reason)
@@ -226,6 +227,7 @@ class SpokeSession:
         )
         self.joined = True
         hub.router.join(session)
+        connection.receive = functools.partial(hub.router.receive, session)
         connection.send(JSON.encode(HubWelcome(VERSION, "", session.peer, welcome)))
         connection.flush()
         connection.batches = batch

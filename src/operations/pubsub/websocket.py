@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import functools
 import os
 import ssl
 import weakref
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import reason_of, require_extra, untrusted
+from operations.pubsub import Receive, reason_of, require_extra, untrusted
 from operations.pubsub.addresses import places
 from operations.pubsub.diagnosis import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
 from operations.pubsub.framing import batches, split
@@ -71,6 +72,8 @@ class Connection(picows.WSListener):
         self.unsent = 0
         """How many messages were to be sent and never written, as the connection was gone."""
         self._callbacks = callbacks
+        self.receive: Receive = functools.partial(callbacks.received, self)
+        """Who gets the messages; whoever uses the connection may name somebody else, once it knows."""
         self._max_payload = max_payload
         self._transport: Any = None
         self._outbox: list[bytes] = []
@@ -197,15 +200,14 @@ class Connection(picows.WSListener):
         if data[:1] != b"\0" and frame.last_in_buffer and not intake.answered:
             # A message that came alone: its answer goes at once, before what is put away behind it.
             self.received += 1
-            self._callbacks.received(self, data)
+            self.receive(data)
             return
-        received = self._callbacks.received
         intake.busy = True
         try:
             messages = split(data)
             self.received += len(messages)
             for message in messages:
-                received(self, message)
+                self.receive(message)
         finally:
             intake.busy = False
             if intake.answered:
