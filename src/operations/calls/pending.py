@@ -422,6 +422,8 @@ class _DurableCall(_PendingCall):
     """A call whose request is stored: once it is, only its answer or its deadline ends it."""
 
     _stored: bool = False
+    _is_out: bool = False
+    """Whether the request is on its way to where it is to be stored: it may get there after its caller left."""
     since: float = math.inf
     """No worker need have it yet, and silence is nobody's death."""
 
@@ -436,7 +438,7 @@ class _DurableCall(_PendingCall):
 
     def expire(self) -> None:
         """The caller waits no longer."""
-        executed: Executed = "unknown" if self._stored or self._risked else "no"
+        executed: Executed = "unknown" if self._stored or self._is_out or self._risked else "no"
         self._fail(timed_out(self.operation_id, executed, stored=self._stored))
 
     def send(self) -> None:
@@ -444,7 +446,13 @@ class _DurableCall(_PendingCall):
         if not self._future.done():
             transport: DurableTransport = self._endpoint.transport  # type: ignore[assignment]
             address, key = queue_address(self.operation_id), self.request_id
+            self._is_out = True
             transport.store(address, self._message, key=key, stored=self._note_stored, undelivered=self)
+
+    def __call__(self, reason: str) -> None:
+        """It was not stored."""
+        self._is_out = False
+        super().__call__(reason)
 
     def _note_stored(self) -> None:
         self._stored = True

@@ -120,6 +120,24 @@ async def test_remote_operations_that_are_durable_are_stored(post: Post) -> None
     assert handler._intake._finished
 
 
+async def test_what_is_on_its_way_to_be_stored_at_the_deadline_may_yet_run() -> None:
+    mail = Mail()
+    with nats_server() as server:
+        async with connect(server.url) as far, connect(server.url) as near:
+            handler = CallHandler(OperationRegistry([mail.operation]), far)
+            await PendingRequestMap(near).call("mail.send", {"to": "ada"}, durable=True)
+            server.freeze()
+            try:
+                impatient = PendingRequestMap(near, timeout=0.2)
+                error = await error_of(impatient.call("mail.send", {"to": "bob"}, durable=True))
+            finally:
+                server.thaw()
+            assert (error.code, error.details["executed"]) == (ErrorCode.TIMEOUT, "unknown")
+            assert not error.details["stored"]
+            await until(lambda: mail.sent == ["ada", "bob"])
+            await handler.close()
+
+
 async def test_work_waits_for_a_worker_and_outlives_its_caller(post: Post) -> None:
     mail = Mail()
     caller = await post.end()
