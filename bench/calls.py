@@ -30,7 +30,7 @@ from operations.pubsub.memory import MemoryTransport
 
 CONCURRENCIES = (1, 64, 1024)
 SECONDS = 1.0
-ROUNDS = 3
+ROUNDS = 5
 TEXT = "x" * 300
 PICTURE = Path(__file__).parent.parent / "docs" / "guide" / "calls-bench.svg"
 NODE = Path(__file__).parent / "node" / "trpc"
