@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from operations.calls.addresses import inbox_of
 from operations.calls.codec import UNREADABLE, Codec, codec_of
-from operations.calls.endpoint import EVERYBODY_IS_BACK, Endpoint, inbox_of
+from operations.calls.endpoint import EVERYBODY_IS_BACK, Endpoint
 from operations.calls.events import CallRequested
 from operations.calls.running import RunningCall
 from operations.calls.sealing import is_sealed

@@ -7,9 +7,9 @@ import functools
 import itertools
 import logging
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable
 
+from operations.calls.addresses import ASKS, WORKERS, inbox_of, namespace_of, operation_address, work_address
 from operations.calls.codec import JSON, PLAIN_ANSWER, PLAIN_REQUEST, UNREADABLE, Codec, codec_of
 from operations.calls.counters import Counters
 from operations.calls.deadlines import Deadlines
@@ -32,16 +32,13 @@ from operations.calls.events import (
 )
 from operations.calls.failures import failed_event, unreadable
 from operations.calls.here import Here
+from operations.calls.parties import InFlight, Running, Waiting
 from operations.calls.sealing import is_sealed, split
 from operations.errors import CallError
 from operations.pubsub import Receive, Stop, Transport
 from operations.recent import Recent
 
 _log = logging.getLogger("operations")
-WORKERS = "workers"
-"""The address at which workers announce themselves."""
-ASKS = "asks"
-"""The address at which workers are asked what they offer."""
 _REMEMBERED = 10_000
 _LONGEST_MESSAGE = 10_000
 EVERYBODY_IS_BACK = 3.0
@@ -57,54 +54,6 @@ _EXPECTED: dict[str, frozenset[type[Event]]] = {
     ASKS: frozenset({WorkerAsked}),
 }
 """What is sent to which addresses: a bus that keeps peers from sending to some need not read what they send."""
-
-
-class Waiting(Protocol):
-    """A call or stream that waits for its answers."""
-
-    worker: str | None
-    since: float
-    """When it was last sent or heard of, by the loop's clock."""
-
-    @property
-    def operation_id(self) -> str:
-        """What was called."""
-
-    def responded(self, event: CallResponded, codec: Codec, size: int) -> None:
-        """An answer came."""
-
-    def completed(self, event: CallCompleted) -> None:
-        """There will be no more answers."""
-
-    def failed(self, error: CallError) -> None:
-        """It ended without a value."""
-
-    def accepted(self, worker: str) -> None:
-        """This worker has it."""
-
-    def lost(self, reason: str) -> None:
-        """The transport was lost."""
-
-    def regained(self) -> None:
-        """The transport is back."""
-
-
-class Running(Protocol):
-    """A call or stream that this end runs for somebody."""
-
-    def abort(self, reason: str) -> None:
-        """The caller gave up."""
-
-    def credit(self, items: int, size: int) -> None:
-        """The caller has room for more."""
-
-
-class InFlight(Protocol):
-    """Whatever runs calls without the tables here."""
-
-    @property
-    def in_flight(self) -> int:
-        """How many run now."""
 
 
 Requests = Callable[[CallRequested, Codec], None]
@@ -422,52 +371,6 @@ def endpoint_of(transport: Transport) -> Endpoint:
 
 def _write_abort(request_id: str, codec: Codec, reason: str) -> bytes:
     return codec.encode(CallAborted(VERSION, request_id, "", Aborted(request_id, reason)))
-
-
-def inbox_of(request_id: str) -> str:
-    """The address of whoever made a request: its id begins with the peer's name."""
-    return f"inbox.{request_id.rpartition('-')[0]}"
-
-
-def namespaces_of(operation_ids: Iterable[str]) -> set[str]:
-    """The namespaces of some operations."""
-    return {operation_id.rpartition(".")[0] for operation_id in operation_ids}
-
-
-@functools.lru_cache(maxsize=4096)
-def namespace_of(operation_id: str) -> str:
-    """The namespace of an operation."""
-    return operation_id.rpartition(".")[0]
-
-
-@functools.lru_cache(maxsize=4096)
-def work_address(operation_id: str) -> str:
-    """Where requests for an operation go: to one of the workers of its namespace."""
-    return f"work.{namespace_of(operation_id)}"
-
-
-@functools.lru_cache(maxsize=4096)
-def operation_address(operation_id: str) -> str:
-    """The same on a transport that addresses each operation."""
-    namespace, _, name = operation_id.rpartition(".")
-    return f"work.{namespace}/{name}"
-
-
-@functools.lru_cache(maxsize=4096)
-def queue_address(operation_id: str) -> str:
-    """Where requests for a durable operation are stored."""
-    return f"queue.{namespace_of(operation_id)}"
-
-
-@functools.lru_cache(maxsize=4096)
-def control_address(operation_id: str) -> str:
-    """Where control of a call goes while its worker is not known: to all workers of its namespace."""
-    return f"control.{namespace_of(operation_id)}"
-
-
-def worker_address(worker_id: str) -> str:
-    """Where control of a call goes once its worker is known: to the peer that `<peer>.<number>` is at."""
-    return f"peer.{worker_id.partition('.')[0]}"
 
 
 def read_error(event: CallFailed, codec: Codec) -> CallError:

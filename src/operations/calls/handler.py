@@ -13,13 +13,14 @@ import msgspec
 
 from operations.access import require_access
 from operations.calls import tracing
+from operations.calls.addresses import namespaces_of
 from operations.calls.answering import execute, refuse_late, translate, write_answer
 from operations.calls.codec import Codec
 from operations.calls.counters import Counters
 from operations.calls.direct import DirectTarget
 from operations.calls.durable import Intake, RunningDurable
 from operations.calls.eager import Paused, Starter
-from operations.calls.endpoint import Endpoint, endpoint_of, namespaces_of
+from operations.calls.endpoint import Endpoint, endpoint_of
 from operations.calls.events import CallRequested, Requested
 from operations.calls.failures import unavailable
 from operations.calls.pending import PendingRequestMap

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from operations.calls.addresses import ASKS, WORKERS
 from operations.calls.codec import JSON
-from operations.calls.endpoint import ASKS, WORKERS, Endpoint, Waiting
+from operations.calls.endpoint import Endpoint
 from operations.calls.events import (
     VERSION,
     Announced,
@@ -23,6 +24,7 @@ from operations.calls.events import (
     WorkerRegistered,
 )
 from operations.calls.failures import unavailable
+from operations.calls.parties import Waiting
 from operations.calls.workplace import Workplace
 from operations.pubsub import Stop
 from operations.wire import encode_json

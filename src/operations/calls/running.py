@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from operations.calls import tracing
+from operations.calls.addresses import inbox_of
 from operations.calls.answering import execute, translate, write_answer
 from operations.calls.codec import Codec
 from operations.calls.deadlines import Bucket, remaining_seconds
 from operations.calls.eager import Paused
-from operations.calls.endpoint import inbox_of
 from operations.calls.events import (
     VERSION,
     Accepted,

@@ -9,9 +9,10 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any
 
+from operations.calls.addresses import control_address, worker_address
 from operations.calls.codec import Codec
 from operations.calls.deadlines import Bucket, remaining_seconds
-from operations.calls.endpoint import Endpoint, control_address, worker_address
+from operations.calls.endpoint import Endpoint
 from operations.calls.events import VERSION, CallCompleted, CallCredit, CallResponded, Credit
 from operations.calls.failures import timed_out, unavailable
 from operations.envelope import ResponseEnvelope
