@@ -141,18 +141,24 @@ def test_a_bad_configuration_names_the_place(text: str, message: str, tmp_path: 
     assert message in doctor.out
 
 
+def in_shell(project: Project, command: str) -> subprocess.CompletedProcess[str]:
+    """What a shell makes of a command in the project's folder."""
+    return subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        cwd=project.folder,
+        env=project.environment,
+        timeout=60,
+        check=False,
+    )
+
+
 def test_a_reader_that_has_enough_ends_the_program_without_a_word(project: Project) -> None:
     project.run("ls")
     for words in (["ls"], ["sub", "shop.ticks", "interval=0"], ["--help"], ["call", "shop.text", f"text={'x' * 10}"]):
-        done = subprocess.run(
-            ["bash", "-c", f"set -o pipefail; {OPS} -q {' '.join(words)} | head -1; exit ${{PIPESTATUS[0]}}"],
-            capture_output=True,
-            text=True,
-            cwd=project.folder,
-            env=project.environment,
-            timeout=60,
-            check=False,
-        )
+        command = f"set -o pipefail; {OPS} -q {' '.join(words)} | head -1; exit ${{PIPESTATUS[0]}}"
+        done = in_shell(project, command)
         assert done.returncode == 0, words
         assert done.stderr == ""
         assert len(done.stdout.splitlines()) == 1
@@ -160,15 +166,7 @@ def test_a_reader_that_has_enough_ends_the_program_without_a_word(project: Proje
 
 def test_a_full_disk_is_one_line_and_exit_code_2(listed: Project) -> None:
     for words in ("ls", "--help", "--version", "doctor", "call other.double value=1"):
-        done = subprocess.run(
-            ["bash", "-c", f"{OPS} {words} > /dev/full"],
-            capture_output=True,
-            text=True,
-            cwd=listed.folder,
-            env=listed.environment,
-            timeout=60,
-            check=False,
-        )
+        done = in_shell(listed, f"{OPS} {words} > /dev/full")
         assert (words, done.returncode, done.stderr) == (words, 2, "error: No space left on device\n")
 
 
