@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import os
 import shutil
@@ -27,6 +28,7 @@ from bench.measure import save
 from operations import Identity, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap, from_call
 from operations.pubsub.memory import MemoryTransport
+from operations.pubsub.vigil import vigil_of
 
 CONCURRENCIES = (1, 64, 1024)
 SECONDS = 1.0
@@ -34,6 +36,8 @@ ROUNDS = 5
 TEXT = "x" * 300
 PICTURE = Path(__file__).parent.parent / "docs" / "guide" / "calls-bench.svg"
 NODE = Path(__file__).parent / "node" / "trpc"
+AWAKE = "raw picows, awake"
+"""Picows whose loops wait awake as ours do."""
 Call = Callable[[], Awaitable[object]]
 Figures = dict[str, float]
 
@@ -146,7 +150,21 @@ async def call_hub(port: int, concurrency: int) -> Figures:
         return await measure(lambda: pending.call("bench.echo", {"text": TEXT}), concurrency)
 
 
-async def serve_raw() -> None:
+def kept_awake(listener: Any, *, answers: bool) -> Any:
+    """A listener of picows whose loop waits awake, as ours do."""
+    vigil = vigil_of(asyncio.get_running_loop())
+
+    class Awake(listener):  # type: ignore[misc]
+        def on_ws_frame(self, transport: Any, frame: Any) -> None:
+            vigil.came()
+            super().on_ws_frame(transport, frame)
+            if answers:
+                vigil.sent()
+
+    return Awake
+
+
+async def serve_raw(*, awake: bool = False) -> None:
     """Raw picows: each frame goes back as it came."""
     import picows
 
@@ -155,12 +173,13 @@ async def serve_raw() -> None:
             if frame.msg_type == picows.WSMsgType.BINARY:
                 transport.send(picows.WSMsgType.BINARY, frame.get_payload_as_bytes())
 
-    server = await picows.ws_create_server(lambda request: Echo(), "127.0.0.1", 0)
+    listener = kept_awake(Echo, answers=True) if awake else Echo
+    server = await picows.ws_create_server(lambda request: listener(), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
-async def call_raw(port: int, concurrency: int) -> Figures:
+async def call_raw(port: int, concurrency: int, *, awake: bool = False) -> Figures:
     """Raw picows: an 8-byte id and the same body, answers matched by id."""
     import picows
 
@@ -173,17 +192,23 @@ async def call_raw(port: int, concurrency: int) -> Figures:
             data = frame.get_payload_as_bytes()
             futures.pop(data[:8]).set_result(data)
 
-    transport, _ = await picows.ws_connect(Client, f"ws://127.0.0.1:{port}/")
+    listener = kept_awake(Client, answers=False) if awake else Client
+    transport, _ = await picows.ws_connect(listener, f"ws://127.0.0.1:{port}/")
     loop = asyncio.get_running_loop()
+    vigil = vigil_of(loop)
 
-    async def call() -> bytes:
+    def send() -> asyncio.Future[bytes]:
         key = struct.pack(">Q", next(numbers))
         future = futures[key] = loop.create_future()
         transport.send(picows.WSMsgType.BINARY, key + body)
-        answer: bytes = await future
-        return answer
+        return future
 
-    figures = await measure(call, concurrency)
+    def send_awake() -> asyncio.Future[bytes]:
+        future = send()
+        vigil.sent()
+        return future
+
+    figures = await measure(send_awake if awake else send, concurrency)
     transport.disconnect()
     return figures
 
@@ -224,17 +249,20 @@ SERVERS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "operations websocket": serve_hub,
     "operations spoke to spoke": serve_spoke,
     "raw picows": serve_raw,
+    AWAKE: functools.partial(serve_raw, awake=True),
     "python-socketio": serve_socketio,
 }
 CLIENTS: dict[str, Callable[[int, int], Coroutine[Any, Any, Figures]]] = {
     "operations websocket": call_hub,
     "operations spoke to spoke": call_hub,
     "raw picows": call_raw,
+    AWAKE: functools.partial(call_raw, awake=True),
     "python-socketio": call_socketio,
 }
 IN_PROCESS = ("registry.execute", "memory", "memory of bytes")
 MODULES = {
     "raw picows": "picows",
+    AWAKE: "picows",
     "operations websocket": "picows",
     "operations spoke to spoke": "picows",
     "python-socketio": "socketio",
@@ -345,6 +373,7 @@ def measure_one(name: str, folder: Path) -> dict[int, Figures]:
 WANTED = (
     ("in memory, times a bare execute (wanted: 3 or less)", "registry.execute", "memory"),
     ("WebSocket, of raw picows (wanted: 0.6 or more)", "operations websocket", "raw picows"),
+    ("WebSocket, of raw picows that stays awake as well", "operations websocket", AWAKE),
     ("WebSocket, times tRPC (wanted: 2 or more)", "operations websocket", "tRPC"),
     ("WebSocket, times python-socketio (wanted: 4 or more)", "operations websocket", "python-socketio"),
 )

@@ -31,7 +31,8 @@ _REMEMBERED = 100_000
 class Hub:
     """A WebSocket server that spokes register at: `async with Hub(authenticator, port=…) as hub:`.
 
-    Code in the hub's own process calls and serves through `hub.transport()`.
+    Code in the hub's own process calls and serves through `hub.transport()`. Where answers come at once, it stays awake
+    for them, unless `stay_awake=False`.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Hub:
         port: int = 0,
         heartbeat: float = HEARTBEAT_SECONDS,
         max_payload: int = MAX_PAYLOAD,
+        stay_awake: bool = True,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         check_seconds(heartbeat=heartbeat)
@@ -52,6 +54,7 @@ class Hub:
         self._authenticator = authenticator
         self._host = host
         self._port = port
+        self._stay_awake = stay_awake
         self._tls = tls
         self._listener: Listener | None = None
         self._spokes: set[SpokeSession] = set()
@@ -104,6 +107,7 @@ class Hub:
             port=self._port,
             heartbeat=self.heartbeat,
             max_payload=self.max_payload,
+            stay_awake=self._stay_awake,
             tls=self._tls,
         )
 

@@ -28,7 +28,8 @@ class Spoke(Reconnecting):
     """One end of a bus whose middle is a hub: `async with Spoke("ws://…", token=…) as spoke:`.
 
     `token` may be a function, asked at each connection, for tokens that expire. Entering waits for the first
-    connection; one that the hub refuses is raised, one that is only not there yet is waited for.
+    connection; one that the hub refuses is raised, one that is only not there yet is waited for. Where answers come at
+    once, it stays awake for them, unless `stay_awake=False`.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Spoke(Reconnecting):
         batch: bool = True,
         shortest_delay: float = 0.1,
         longest_delay: float = 5.0,
+        stay_awake: bool = True,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__(server="the hub", shortest_delay=shortest_delay, longest_delay=longest_delay)
@@ -54,7 +56,12 @@ class Spoke(Reconnecting):
         self.unsent = 0
         """How many messages were dropped because there was no connection, or none any more."""
         self._token = token
-        self._options: dict[str, Any] = {"heartbeat": heartbeat, "max_payload": max_payload, "tls": tls}
+        self._options: dict[str, Any] = {
+            "heartbeat": heartbeat,
+            "max_payload": max_payload,
+            "stay_awake": stay_awake,
+            "tls": tls,
+        }
         self._max_payload = max_payload
         self.capabilities = msgspec.structs.replace(_CAPABILITIES, max_payload=max_payload)
         self._batch = batch

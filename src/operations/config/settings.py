@@ -240,6 +240,7 @@ class HubSettings(Settings, frozen=True, kw_only=True):
     port: Annotated[int, Meta(ge=0, le=65535, description="The port; 0 is any free one.")] = 8700
     heartbeat: Annotated[Heartbeat | None, Meta(description="Seconds between signs of life.")] = None
     max_payload: Annotated[AtLeastOne | None, Meta(description="The largest message in bytes.")] = None
+    stay_awake: Annotated[bool, Meta(description="Whether it waits awake for what comes at once.")] = True
     tokens: Annotated[list[TokenSettings], Meta(description="The tokens it knows.")] = []
     jwt: Annotated[JWTSettings | None, Meta(description="The signed tokens it accepts.")] = None
     tls: Annotated[TLSSettings | None, Meta(description="The certificate it shows.")] = None

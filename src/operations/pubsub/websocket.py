@@ -21,6 +21,7 @@ from operations.pubsub import Receive, reason_of, require_extra, untrusted
 from operations.pubsub.addresses import places
 from operations.pubsub.diagnosis import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
 from operations.pubsub.framing import batches, split
+from operations.pubsub.vigil import vigil_of
 
 try:
     import picows
@@ -61,7 +62,7 @@ class Callbacks(Protocol):
 class Connection(picows.WSListener):
     """One WebSocket, at either end."""
 
-    def __init__(self, callbacks: Callbacks, max_payload: int = MAX_PAYLOAD) -> None:
+    def __init__(self, callbacks: Callbacks, max_payload: int = MAX_PAYLOAD, *, stay_awake: bool = True) -> None:
         self.batches = False
         """Whether the peer takes several messages in one frame."""
         self.reason = ""
@@ -86,6 +87,7 @@ class Connection(picows.WSListener):
         self._fragments = bytearray()
         self._loop = asyncio.get_running_loop()
         self._intake = _intakes.setdefault(self._loop, _Intake())
+        self._vigil = vigil_of(self._loop, stay_awake=stay_awake)
         self._gone: asyncio.Future[None] = self._loop.create_future()
 
     @property
@@ -103,6 +105,7 @@ class Connection(picows.WSListener):
             if self._transport is not None and not self._gone.done():
                 self.sent += 1
                 self._transport.send(_TEXT if message[:1] == b"{" else _BINARY, message)
+                self._vigil.sent()
             else:
                 self.unsent += 1
             return
@@ -138,6 +141,7 @@ class Connection(picows.WSListener):
         else:
             for frame in batches(outbox, _BATCH_BYTES):
                 self._write(frame)
+        self._vigil.sent()
         if self._transport.underlying_transport.get_write_buffer_size() > _MOST_UNSENT:
             self.abort("the peer reads too slowly")
 
@@ -190,6 +194,7 @@ class Connection(picows.WSListener):
                 self.reason = self.reason or f"closed by the peer: {frame.get_close_reason() or 'no reason given'}"
                 transport.disconnect()
             return
+        self._vigil.came()
         data = frame.get_payload_as_bytes()
         self._is_first = not (self._held or self._is_slow)
         if self._fragments or not frame.fin:
@@ -285,6 +290,7 @@ async def connect(
     token: str | None = None,
     heartbeat: float = HEARTBEAT_SECONDS,
     max_payload: int = MAX_PAYLOAD,
+    stay_awake: bool = True,
     tls: ssl.SSLContext | None = None,
 ) -> Connection:
     """Dial a WebSocket; a refused token is `ACCESS_DENIED`, anything else that fails `UNAVAILABLE`."""
@@ -292,7 +298,7 @@ async def connect(
         problem = "a line break or a character that is not printable ASCII; was it read with the end of its line?"
         raise CallError(ErrorCode.ACCESS_DENIED, f"the token cannot be sent to the hub: it has {problem}")
     headers = {"Authorization": f"Bearer {token}"} if token is not None else None
-    connection = Connection(callbacks, max_payload)
+    connection = Connection(callbacks, max_payload, stay_awake=stay_awake)
     try:
         await picows.ws_connect(
             lambda: connection,
@@ -389,6 +395,7 @@ async def serve(
     port: int = 0,
     heartbeat: float = HEARTBEAT_SECONDS,
     max_payload: int = MAX_PAYLOAD,
+    stay_awake: bool = True,
     tls: ssl.SSLContext | None = None,
 ) -> Listener:
     """Listen for WebSockets; port 0 takes a free one."""
@@ -405,7 +412,8 @@ async def serve(
         # Of the protocols offered the one that is spoken is named, and never the one that is a token.
         chosen = {_PROTOCOLS: PROTOCOL} if PROTOCOL in protocols else None
         accepted = picows.WSUpgradeResponse.create_101_response(chosen)
-        return picows.WSUpgradeResponseWithListener(accepted, Connection(callbacks, max_payload))
+        connection = Connection(callbacks, max_payload, stay_awake=stay_awake)
+        return picows.WSUpgradeResponseWithListener(accepted, connection)
 
     server = await picows.ws_create_server(accept, host, port, ssl=tls, **_settings(heartbeat, max_payload))
     return Listener(server, server.sockets[0].getsockname()[1])

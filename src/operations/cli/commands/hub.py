@@ -47,6 +47,7 @@ async def _listen(given: Given) -> int:
         authenticator,
         host=given.host or settings.host,
         port=settings.port if given.port is None else given.port,
+        stay_awake=settings.stay_awake,
         tls=_certificate(settings, config),
         **{name: value for name, value in limits.items() if value is not None},  # type: ignore[arg-type]
     )
