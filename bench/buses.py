@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from typing import Any, NamedTuple
 
-from bench.calls import CONCURRENCIES, ROUNDS, TEXT, Figures, echo, measure, medians, run
+from bench.calls import CONCURRENCIES, ROUNDS, TEXT, Figures, compare, describe, echo, measure, run, summarise
 from bench.measure import save
 from bench.soak.processes import look_at
 from operations import Operation, OperationRegistry, operation
@@ -155,7 +155,7 @@ class Comparison:
         return json.loads(done.stdout.splitlines()[-1])
 
     def rates(self) -> dict[str, dict[int, Figures]]:
-        """Every contender at every concurrency, in interleaved rounds; the median of each."""
+        """Every contender at every concurrency, in interleaved rounds."""
         results: dict[str, dict[int, list[Figures]]] = {}
         contenders = {name: each for name, each in self._bus.contenders.items() if is_installed(name, each.needs)}
         for number in range(ROUNDS):
@@ -165,7 +165,7 @@ class Comparison:
                     for concurrency in contender.concurrencies:
                         figures = self.apart("--client", name, self._url, concurrency)
                         results.setdefault(name, {}).setdefault(concurrency, []).append(figures)
-        return medians(results)
+        return summarise(results)
 
     def two_workers(self) -> float:
         """How much two workers do of what one does, with a handler that computes."""
@@ -229,15 +229,13 @@ class Comparison:
         for contender, figures in results.items():
             print(f"{contender:<20}" + "".join(f"{each['rate']:>12,.0f}" for each in figures.values()))
         verdicts = {
-            text: {
-                concurrency: results[OURS][concurrency]["rate"] / figures["rate"]
-                for concurrency, figures in results[contender].items()
-            }
+            text: compare(results[OURS], results[contender])
             for text, contender in self._bus.wanted
             if contender in results
         }
+        print("ratios of the best rounds, and in brackets of the medians:")
         for text, ratios in verdicts.items():
-            print(f"  {text}: " + ", ".join(f"c{number} {ratio:.2f}" for number, ratio in ratios.items()))
+            print(f"  {text}: {describe(ratios)}")
         return {"results": results, "verdicts": verdicts}
 
     def _report_growth(self) -> dict[str, Any]:

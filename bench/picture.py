@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from xml.sax.saxutils import escape
 
 Results = Mapping[str, Mapping[int, Mapping[str, float]]]
-COLOURS = ("#0b6e99", "#d9730d", "#0f7b6c", "#ad1a72", "#6940a5", "#64473a", "#787774", "#dfab01")
+COLOURS = ("#0b6e99", "#d9730d", "#0f7b6c", "#ad1a72", "#6940a5", "#64473a", "#787774", "#dfab01", "#e03e3e")
 WIDTH, HEIGHT, LEFT, TOP = 420, 300, 70, 40
 
 
