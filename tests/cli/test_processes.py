@@ -8,9 +8,12 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from operations.calls import hub as hubs
+from operations.cli.main import main
 from tests.cli.conftest import OTHER
 from tests.cli.driving import Project
 
@@ -189,6 +192,26 @@ def test_missing_extras_are_named(project: Project, blocked: list[str]) -> None:
         done = project.run("picows", *words, program=blocked, env=TOKEN)
         assert done.code == 2
         assert "pip install 'operations[ws]'" in done.err
+
+
+def test_a_hub_has_the_limits_of_its_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, Any] = {}
+
+    class Unwilling:
+        def __init__(self, authenticator: object, **options: Any) -> None:
+            made.update(options)
+
+        async def start(self) -> None:
+            raise OSError("enough was seen")
+
+    monkeypatch.setattr(hubs, "Hub", Unwilling)
+    table = (
+        "[hub]\nport = 0\nheartbeat = 3\nmax_payload = 1000\nstay_awake = false\n"
+        '[[hub.tokens]]\ntoken = "t"\nidentity = "ada"\n'
+    )
+    path = Project(tmp_path).write("operations.toml", table)
+    assert main(["hub", "--config", str(path)]) == 6
+    assert (made["heartbeat"], made["max_payload"], made["stay_awake"]) == (3.0, 1000, False)
 
 
 def test_a_hub_knows_the_tokens_of_its_configuration(tmp_path: Path, project: Project) -> None:

@@ -19,6 +19,10 @@ AWAKE_SECONDS = 0.0001
 """How long a loop stays awake for an answer."""
 _SOON = 0.0005
 """How fast an answer comes to a loop that slept, if one that is awake might have it within the moment."""
+_AT_ONCE = 0.000005
+"""What comes sooner after something was sent is not its answer: it was there already."""
+_WORTH = 0.00006
+"""What may be waited on average: about what it takes the system to put a loop to sleep and wake it."""
 _SURE = 16
 _DOUBT = 4
 _LEAST = -16
@@ -30,7 +34,7 @@ give_way: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
 class Vigil:
     """Of one loop: what was sent and what came of late, over any of its connections."""
 
-    __slots__ = ("__weakref__", "_awake", "_call_soon", "_floor", "_since", "_sure")
+    __slots__ = ("__weakref__", "_awake", "_call_soon", "_floor", "_since", "_sure", "_waited")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._call_soon = loop.call_soon
@@ -40,6 +44,8 @@ class Vigil:
         self._sure = 0
         """How sure it is that an answer comes at once: above 0, the loop stays awake for it."""
         self._floor = _LEAST
+        self._waited = 0.0
+        """What was waited of late, on average, since it is sure."""
 
     @property
     def is_awake(self) -> bool:
@@ -48,44 +54,63 @@ class Vigil:
 
     def sent(self) -> None:
         """Something was written, and what answers it may come."""
-        if not self._since:
-            self._since = perf_counter()
-            if self._sure > 0 and not self._awake:
-                self._awake = True
-                self._call_soon(self._look)
+        if self._awake and self._since:
+            return
+        now = perf_counter()
+        if self._since and now - self._since < _SOON:
+            return
+        self._since = now  # nothing came of what was sent before, if anything was
+        if self._sure > 0 and not self._awake:
+            self._call_soon(self._look)
+            self._awake = True
 
     def came(self) -> None:
         """Something was read."""
-        if self._since:
-            if perf_counter() - self._since < _SOON:
-                if self._sure < _SURE:
-                    self._sure += 1
-                    if self._sure == _SURE:
-                        self._floor = _LEAST
+        if not self._since:
+            return
+        waited = perf_counter() - self._since
+        self._since = 0.0
+        if waited > _SOON:
+            self._doubt()
+        elif waited < _AT_ONCE:
+            return
+        elif self._sure <= 0:
+            self._sure += 1
+            self._waited = 0.0
+        else:
+            self._waited += (waited - self._waited) / 8
+            if self._sure < _SURE:
+                self._sure += 1
+            elif self._waited < _WORTH:
+                self._floor = _LEAST
             else:
-                self._doubt()
-            self._since = 0.0
+                self._give_up()
 
     def _look(self) -> None:
         """Between two looks of the loop at its connections: end the vigil when it is over, one way or the other."""
+        self._awake = False
         if not self._since:
-            self._awake = False
-        elif perf_counter() - self._since < AWAKE_SECONDS:
+            return
+        if perf_counter() - self._since < AWAKE_SECONDS:
             give_way()
             self._call_soon(self._look)
+            self._awake = True
         else:
-            self._awake = False
             self._since = 0.0
             self._doubt()
 
     def _doubt(self) -> None:
-        if self._sure > 0:
+        if self._sure > _DOUBT:
             self._sure -= _DOUBT
-            if self._sure <= 0:
-                self._sure = self._floor
-                self._floor = max(_MOST_DOUBT, self._floor * 2)
+        elif self._sure > 0:
+            self._give_up()
         elif self._sure > self._floor:
             self._sure -= 1
+
+    def _give_up(self) -> None:
+        """Sleep, and ask for more proof than the last time."""
+        self._sure = self._floor
+        self._floor = max(_MOST_DOUBT, self._floor * 2)
 
 
 class Sleep(Vigil):
