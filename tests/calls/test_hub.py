@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from operations import AccessControl, CallError, ErrorCode, Identity, OperationContext, OperationRegistry, operation
-from operations.calls import CallHandler, PendingRequestMap, from_call, serve_registry
+from operations.calls import CallHandler, PendingRequestMap, from_call, presence, serve_registry
 from operations.calls.authentication import JWTTokens, Principal, StaticTokens
 from operations.calls.codec import JSON
 from operations.calls.endpoint import endpoint_of
@@ -82,6 +82,19 @@ async def test_a_spoke_cannot_register_outside_its_namespace(field: Field) -> No
 
 
 @pytest.mark.fault(33, on="websocket")
+@pytest.mark.parametrize("own", [True, False], ids=["in the hub", "at a spoke"])
+async def test_a_worker_that_leaves_hears_that_the_hub_took_note(
+    field: Field, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "_ACKNOWLEDGED_WITHIN", 60.0)
+    transport = field.hub.transport() if own else await field.spoke("shop")
+    handler = CallHandler(OperationRegistry([stub_operation("shop.price", returns=1)]), transport)
+    await until(lambda: field.hub.operations == ["shop.price"])
+    async with asyncio.timeout(20):
+        await handler.drain()
+    assert field.hub.operations == []
+
+
 async def test_a_second_spoke_is_refused_an_id_and_gets_it_when_the_first_leaves(field: Field) -> None:
     first = await field.worker("shop", stub_operation("shop.price", returns=1))
     await until(lambda: field.hub.operations == ["shop.price"])

@@ -75,9 +75,10 @@ class Announcer:
         if self._gone:
             return
         self._gone = True
+        # Before anything is sent: a hub in this process answers at once.
+        self._leaving = asyncio.get_running_loop().create_future()
         self._send(WorkerGone(VERSION, "", WORKERS, Worker(self._handler.worker_id)))
         if self._is_hub:
-            self._leaving = asyncio.get_running_loop().create_future()
             await asyncio.wait((self._leaving,), timeout=_ACKNOWLEDGED_WITHIN)
 
     def close(self) -> None:
