@@ -233,7 +233,7 @@ class Comparison:
             for text, contender in self._bus.wanted
             if contender in results
         }
-        print("ratios of the best rounds, and in brackets of the medians:")
+        print("ratios of the medians, and in brackets of the best rounds:")
         for text, ratios in verdicts.items():
             print(f"  {text}: {describe(ratios)}")
         return {"results": results, "verdicts": verdicts}

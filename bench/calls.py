@@ -349,15 +349,15 @@ def measure_all() -> dict[str, dict[int, Figures]]:
 
 
 def summarise(results: dict[str, dict[int, list[Figures]]]) -> dict[str, dict[int, Figures]]:
-    """Of what each contender did in several rounds the best rate, which whatever else runs here took least from.
+    """Of what each contender did at each concurrency in several rounds the median, and beside it the best rate.
 
-    Beside it the median, of rates and of p99: neighbours on the same processor can halve a round.
+    Neighbours on the same processor can halve a round: how far the two are apart tells how quiet a run was.
     """
     return {
         name: {
             concurrency: {
-                "rate": max(figures["rate"] for figures in rounds),
-                "median": statistics.median(figures["rate"] for figures in rounds),
+                "rate": statistics.median(figures["rate"] for figures in rounds),
+                "best": max(figures["rate"] for figures in rounds),
                 "p99": statistics.median(figures["p99"] for figures in rounds),
             }
             for concurrency, rounds in by_concurrency.items()
@@ -367,16 +367,16 @@ def summarise(results: dict[str, dict[int, list[Figures]]]) -> dict[str, dict[in
 
 
 def compare(over: dict[int, Figures], under: dict[int, Figures]) -> dict[int, Figures]:
-    """One rate over another at each concurrency: of the best rounds, and of the medians."""
+    """One rate over another at each concurrency: of the medians, and of the best rounds."""
     return {
-        concurrency: {key: over[concurrency][key] / figures[key] for key in ("rate", "median")}
+        concurrency: {key: over[concurrency][key] / figures[key] for key in ("rate", "best")}
         for concurrency, figures in under.items()
     }
 
 
 def describe(ratios: dict[int, Figures]) -> str:
     """Ratios in a line."""
-    parts = (f"c{concurrency} {each['rate']:.2f} ({each['median']:.2f})" for concurrency, each in ratios.items())
+    parts = (f"c{concurrency} {each['rate']:.2f} ({each['best']:.2f})" for concurrency, each in ratios.items())
     return ", ".join(parts)
 
 
@@ -440,7 +440,7 @@ def report() -> None:
     for name, figures in results.items():
         print(f"{name:<26}" + "".join(f"{figures[concurrency]['rate']:>12,.0f}" for concurrency in CONCURRENCIES))
     ratios = verdicts(results)
-    print("ratios of the best rounds, and in brackets of the medians:")
+    print("ratios of the medians, and in brackets of the best rounds:")
     for text, by_concurrency in ratios.items():
         print(f"  {text}: {describe(by_concurrency)}")
     save("calls", {"results": results, "verdicts": ratios})

@@ -180,15 +180,7 @@ def test_help_is_a_command_with_options_too(tmp_path: Path) -> None:
 def test_closed_standard_streams_are_no_reason_to_crash(project: Project) -> None:
     for closed in (">&-", "2>&-", "<&-", "<&- >&- 2>&-"):
         command = f"{OPS} call shop.quote item=tea {closed}; {OPS} ls {closed}; {OPS} --help {closed}"
-        done = subprocess.run(
-            ["bash", "-c", command],
-            capture_output=True,
-            text=True,
-            cwd=project.folder,
-            env=project.environment,
-            timeout=60,
-            check=False,
-        )
+        done = in_shell(project, command)
         assert done.returncode == 0, closed
         assert "Traceback" not in done.stderr
         assert "Exception" not in done.stderr
