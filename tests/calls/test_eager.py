@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import sys
 import weakref
 from collections.abc import AsyncIterator
@@ -62,6 +63,37 @@ async def test_what_it_raises_at_once_is_raised(starter: Starter) -> None:
     for _ in range(2):
         with pytest.raises(LookupError, match="no"):
             starter.step(work())
+
+
+@pytest.mark.parametrize("ends_in", ["a result", "an error", "nothing", "a wait"])
+async def test_nothing_is_kept_of_a_coroutine_that_has_ended(starter: Starter, ends_in: str) -> None:
+    class Kept:
+        pass
+
+    async def work(kept: Kept) -> Kept | None:
+        if ends_in == "a wait":
+            await asyncio.sleep(0)
+        if ends_in == "an error":
+            raise LookupError(kept)
+        return None if ends_in == "nothing" else kept
+
+    kept = Kept()
+    gone = weakref.ref(kept)
+    gc.disable()
+    try:
+        try:
+            result = starter.step(work(kept))
+            if type(result) is Paused:
+                task, results = go_on(result)
+                await task
+                del task, results
+            del result
+        except LookupError:
+            pass
+        del kept
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_coroutine_runs_as_one_task_from_its_first_step_to_its_last(starter: Starter) -> None:

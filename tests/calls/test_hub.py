@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -16,8 +17,9 @@ import pytest
 
 from operations import AccessControl, CallError, ErrorCode, Identity, OperationContext, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap, from_call, presence, serve_registry
+from operations.calls import hub as hub_module
 from operations.calls.authentication import JWTTokens, Principal, StaticTokens
-from operations.calls.codec import JSON
+from operations.calls.codec import CODECS, JSON, codec_of
 from operations.calls.endpoint import endpoint_of
 from operations.calls.events import VERSION, CallRequested, CallResponded, Requested, Responded
 from operations.calls.hub import Hub
@@ -512,3 +514,61 @@ async def test_a_json_only_peer_gets_json_from_a_messagepack_caller(field: Field
     pending = PendingRequestMap(await field.spoke("ada"), codec="msgpack")
     assert (await pending.call("shop.echo", {"file": b"\x00\x01"})).data == {"file": b"\x00\x01"}
     assert handler.counters.malformed == 0
+
+
+@pytest.mark.parametrize("reads", [("json", "msgpack"), ("json",)])
+async def test_requests_are_messagepack_where_the_hub_reads_it(
+    field: Field, monkeypatch: pytest.MonkeyPatch, reads: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(hub_module, "CODECS", {name: CODECS[name] for name in reads})
+    await field.worker("shop", stub_operation("shop.echo", returns=lambda input: input))
+    await until(lambda: field.hub.operations == ["shop.echo"])
+    spoke = await field.spoke("ada")
+    sent: list[bytes] = []
+    send = spoke.send
+
+    def note(address: str, message: bytes, undelivered: Any = None) -> None:
+        sent.append(message)
+        send(address, message, undelivered)
+
+    monkeypatch.setattr(spoke, "send", note)
+    for pending in (PendingRequestMap(spoke), PendingRequestMap(spoke, codec="json")):
+        assert (await pending.call("shop.echo", {"a": [1.5, b"b"]})).data == {"a": [1.5, b"b"]}
+    assert [codec_of(message) for message in sent] == [CODECS[reads[-1]], JSON]
+
+
+async def test_a_value_that_the_worker_cannot_be_sent_is_refused_at_once(field: Field) -> None:
+    handler = await field.worker("shop", stub_operation("shop.echo", returns=lambda input: input))
+    await until(lambda: field.hub.operations == ["shop.echo"])
+    (session,) = [spoke.session for spoke in field.hub._spokes]
+    session.codec = JSON
+    pending = PendingRequestMap(await field.spoke("ada"))
+    error = await error_of(pending.call("shop.echo", {"a": math.nan}))
+    assert error.code is ErrorCode.VALIDATION_ERROR
+    assert error.details == {"operationId": "shop.echo", "reason": "UNTRANSLATABLE", "executed": "no"}
+    assert "shop.echo: the request cannot be passed on: /input/a: nan is a number" in error.message
+    assert handler.in_flight == field.hub.counters.in_flight == 0
+
+
+async def test_a_value_that_the_caller_cannot_be_sent_ends_its_call_at_once(field: Field) -> None:
+    @operation(id="shop.count", type="subscription")
+    async def count() -> AsyncIterator[Any]:
+        yield 1
+        yield math.nan
+        yield 3
+
+    handler = await field.worker("shop", stub_operation("shop.get", returns=lambda input: {"a": math.nan}), count)
+    await until(lambda: len(field.hub.operations) == 2)
+    caller = await field.spoke("ada")
+    (session,) = [spoke.session for spoke in field.hub._spokes if spoke.session.peer == caller.peer]
+    session.codec = JSON
+    pending = PendingRequestMap(caller, codec="msgpack")
+    error = await error_of(pending.call("shop.get"))
+    assert error.code is ErrorCode.EXECUTION_ERROR
+    assert error.details == {"operationId": "shop.get", "reason": "UNTRANSLATABLE", "executed": "yes"}
+    stream = aiter(pending.subscribe("shop.count"))
+    assert (await anext(stream)).data == 1
+    error = await error_of(anext(stream))
+    assert error.code is ErrorCode.EXECUTION_ERROR
+    assert "shop.count: the answer cannot be passed on: /output/data: nan is a number" in error.message
+    await until(lambda: handler.in_flight == field.hub.counters.in_flight == 0)

@@ -29,11 +29,11 @@ from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.authentication import JWTTokens
 from operations.calls.codec import JSON
 from operations.calls.events import CallRequested
+from operations.calls.seen import Seen
 from operations.calls.signing import Session, SignedTransport, SigningSecret
 from operations.pubsub import Capabilities, Transport, Undelivered, nats
 from operations.pubsub.memory import MemoryTransport
 from operations.pubsub.redis import RedisTransport
-from operations.recent import Recent
 from operations.testing import error_of
 from tests import nats_server, redis_servers
 from tests.waiting import until
@@ -266,7 +266,7 @@ async def test_a_request_that_is_sent_once_more_does_not_run_once_more(wire: Wir
         pending = PendingRequestMap(SignedTransport(recording, session=SECRET.session(token())))
         assert (await pending.call("money.move", {"amount": 5}, wait=True)).data == 5
         # Even a worker that has forgotten the request, as one does after many others, remembers what was signed.
-        yard.handler._seen = Recent(1)
+        yard.handler._seen = Seen(1)
         eavesdropper.send(*heard[-1])
         assert (await pending.call("money.move", {"amount": 6})).data == 6
         assert runs == [5, 6]

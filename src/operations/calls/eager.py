@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
+import types
 import weakref
 from collections.abc import Coroutine, Generator
 from threading import get_ident
@@ -49,14 +50,43 @@ def _opened(result: Any) -> Any:
     return result
 
 
+_NOTHING = object()
+
+
+class _Driver:
+    """Runs coroutines one after the other, from within: what one returns comes back with no exception to carry it.
+
+    The first that waits keeps the driver, which ends with it; one that raises ends it as well.
+    """
+
+    __slots__ = ("is_kept", "outcome", "run")
+
+    def __init__(self) -> None:
+        self.is_kept = False
+        self.outcome: Any = _NOTHING
+        """What the last coroutine returned, until it is taken from here."""
+        self.run: Generator[Any, Any, Any] = _drive(self)
+        next(self.run)
+
+
+@types.coroutine
+def _drive(driver: _Driver) -> Generator[Any, Any, Any]:
+    while True:
+        driver.outcome = yield from (yield)
+        if driver.is_kept:
+            outcome, driver.outcome = driver.outcome, _NOTHING
+            return outcome
+
+
 class _Shell(Coroutine[Any, Any, None]):
     """What a spare task runs: nothing until it is given a coroutine whose first step was taken."""
 
-    __slots__ = ("_over", "_parked", "_rest", "_waiting")
+    __slots__ = ("_over", "_parked", "_rest", "_waiting", "driver")
 
     def __init__(self, parked: asyncio.Future[None]) -> None:
+        self.driver = _Driver()
         self._parked: asyncio.Future[None] | None = parked
-        self._rest: Coroutine[Any, Any, None] | None = None
+        self._rest: Coroutine[Any, Any, None] | Generator[Any, Any, None] | None = None
         self._waiting: Any = None
         self._over = False
 
@@ -65,7 +95,7 @@ class _Shell(Coroutine[Any, Any, None]):
         self._over = True
         self._wake()
 
-    def fill(self, rest: Coroutine[Any, Any, None], waiting: Any) -> None:
+    def fill(self, rest: Coroutine[Any, Any, None] | Generator[Any, Any, None], waiting: Any) -> None:
         """Go on with `rest`, which waits for `waiting`."""
         self._rest, self._waiting = rest, waiting
         self._wake()
@@ -107,20 +137,20 @@ class _Shell(Coroutine[Any, Any, None]):
 class Paused:
     """A coroutine that waits after its first step; awaiting this goes on with it."""
 
-    __slots__ = ("_shell", "_task", "_waiting", "_work")
+    __slots__ = ("_rest", "_shell", "_task", "_waiting")
 
     def __init__(
-        self, task: asyncio.Task[Any], shell: _Shell | None = None, work: Any = None, waiting: Any = None
+        self, task: asyncio.Task[Any], shell: _Shell | None = None, rest: Any = None, waiting: Any = None
     ) -> None:
         self._task = task
         self._shell = shell
-        self._work: Coroutine[Any, Any, Any] = work
+        self._rest: Generator[Any, Any, Any] = rest
         self._waiting = waiting
 
     def go_on(self) -> asyncio.Task[Any]:
         """Let the coroutine go on by itself."""
         if self._shell is not None:
-            self._shell.fill(self._work, self._waiting)
+            self._shell.fill(self._rest, self._waiting)
         return self._task
 
     def go_on_in(self, outer: Coroutine[Any, Any, None]) -> asyncio.Task[Any]:
@@ -134,7 +164,7 @@ class Paused:
     def __await__(self) -> Generator[Any, Any, Any]:
         if self._shell is None:
             return _opened((yield from self._task))
-        rest = self._work.__await__()
+        rest = self._rest
         # What it waits for may end in an error whose traceback has this frame: neither may hold the other.
         waiting, self._waiting = self._waiting, None
         while True:
@@ -142,12 +172,12 @@ class Paused:
                 yield waiting
                 break
             except GeneratorExit:
-                self._work.close()
+                rest.close()
                 raise
             except BaseException as error:  # noqa: BLE001  # it is for the coroutine, which may go on
                 waiting = None
                 try:
-                    waiting = self._work.throw(error)
+                    waiting = rest.throw(error)
                 except StopIteration as end:
                     return end.value
         del waiting
@@ -187,6 +217,7 @@ class Starter(Here):
             task = self._park(loop)
         shell, context = self._shell, self._context
         assert shell is not None
+        driver = shell.driver
         # What the first step starts in turn must not find this spare.
         self._spare = None
         held = sys.getrefcount(task)
@@ -194,10 +225,12 @@ class Starter(Here):
         _current[loop] = task
         waits = False
         try:
-            waiting = context.run(work.send, None)
-            waits = True
-        except StopIteration as end:
-            return end.value
+            waiting = context.run(driver.run.send, work)
+            outcome, driver.outcome = driver.outcome, _NOTHING
+            waits = driver.is_kept = outcome is _NOTHING
+        except BaseException:
+            shell.driver = _Driver()
+            raise
         finally:
             if current is None:
                 _current.pop(loop, None)
@@ -210,7 +243,7 @@ class Starter(Here):
                     shell.end()
                 else:
                     self._spare = task
-        return Paused(task, shell, work, waiting)
+        return Paused(task, shell, driver.run, waiting) if waits else outcome
 
     def close(self) -> None:
         """End the spare task."""

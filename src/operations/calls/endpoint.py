@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 
 from operations.calls.addresses import ASKS, WORKERS, inbox_of, namespace_of, operation_address, work_address
-from operations.calls.codec import JSON, PLAIN_ANSWER, PLAIN_REQUEST, UNREADABLE, Codec, codec_of
+from operations.calls.codec import JSON, MSGPACK, PACKED, PLAIN_ANSWER, PLAIN_REQUEST, UNREADABLE, Codec, codec_of
 from operations.calls.counters import Counters
 from operations.calls.deadlines import Deadlines
 from operations.calls.events import (
@@ -156,7 +156,8 @@ class Endpoint(Here):
     def receive(self, message: bytes, expected: frozenset[type[Event]] | None = None) -> None:
         """Hand a message to whom it is for; whatever is in it, this never raises."""
         try:
-            codec = JSON if message[:1] == b"{" else codec_of(message)
+            first = message[:1]
+            codec = MSGPACK if first >= PACKED else JSON if first == b"{" else codec_of(message)
             try:
                 event = codec.decode(message)
             except UNREADABLE as error:

@@ -57,6 +57,13 @@ def too_large(operation_id: str, what: str, size: int, limit: int, executed: Exe
     return CallError(code, f"{operation_id}: the {what} has {size:,} bytes, and at most {limit:,} travel", details)
 
 
+def untranslatable(operation_id: str, what: str, problem: CallError, executed: Executed) -> CallError:
+    """A message with a value that the only format its receiver reads has no form for."""
+    code = ErrorCode.VALIDATION_ERROR if executed == "no" else ErrorCode.EXECUTION_ERROR
+    details = {"operationId": operation_id, "reason": "UNTRANSLATABLE", "executed": executed}
+    return CallError(code, f"{operation_id}: the {what} cannot be passed on: {problem.message}", details)
+
+
 def executed_of(error: CallError) -> Executed:
     """Whether the call that ended in `error` may have run."""
     details = error.details

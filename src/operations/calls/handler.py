@@ -26,6 +26,7 @@ from operations.calls.failures import unavailable
 from operations.calls.pending import PendingRequestMap
 from operations.calls.presence import Announcer
 from operations.calls.running import RunningCall, RunningStream
+from operations.calls.seen import Seen, mark
 from operations.calls.workplace import Entrant
 from operations.context import NO_ENV, Env, Identity, OperationContext
 from operations.env import build_env
@@ -33,14 +34,13 @@ from operations.envelope import ResponseEnvelope
 from operations.errors import CallError
 from operations.pubsub import Delivery, DurableTransport, Stop, Transport
 from operations.pubsub.limits import check_counts
-from operations.recent import Recent
 from operations.registry import OperationRegistry
 from operations.spec import OPEN, Operation, OperationType
 
 Identify = Callable[[CallRequested], Identity | None]
 """Who makes a request, for a transport whose word is not enough: a signature that was verified, say."""
 
-_REMEMBERED = 65_536
+_REMEMBERED = 32_768
 _ACCEPT_SECONDS = 0.1
 _FLUSHED_WITHIN = 5.0
 _CLEANED_UP_WITHIN = 1.0
@@ -83,7 +83,7 @@ class CallHandler:
         self._running: dict[str, RunningCall] = {}
         self._unaccepted: dict[str, RunningCall] = {}
         self._sweep: asyncio.TimerHandle | None = None
-        self._seen: Recent[str, int] = Recent(_REMEMBERED)
+        self._seen = Seen(_REMEMBERED)
         self._idle: asyncio.Future[None] | None = None
         self._stops: dict[str, list[Stop]] = {}
         self._intake = Intake(self.endpoint, self._taken)
@@ -233,9 +233,8 @@ class CallHandler:
 
     def _requested(self, event: CallRequested, codec: Codec) -> None:
         request_id, payload = event.id, event.payload
-        seen = self._seen
-        came = request_id in seen.newer or request_id in seen.older or request_id in self.endpoint.running
-        if came and self._is_duplicate(event):
+        block, number = self._seen.place(request_id)
+        if (block[number] or request_id in self.endpoint.running) and self._is_duplicate(event, block[number]):
             self.counters.duplicate += 1
             return
         try:
@@ -256,7 +255,7 @@ class CallHandler:
         if deadline is not None and (deadline <= time.time() * 1000 or deadline <= (payload.sent_at or 0)):
             refuse_late(self, event, codec)
             return
-        seen[request_id] = payload.attempt
+        block[number] = mark(payload.attempt) if payload.attempt else 1
         if event.stream or self._free <= 0 or tracing.is_active():
             kind = RunningStream if event.stream else RunningCall
             self._place(kind(self, event, codec, operation, identity), request_id)
@@ -314,9 +313,9 @@ class CallHandler:
             self._sweep = asyncio.get_running_loop().call_later(_ACCEPT_SECONDS, self._accept)
         running.arm()
 
-    def _is_duplicate(self, event: CallRequested) -> bool:
+    def _is_duplicate(self, event: CallRequested, seen: int) -> bool:
         """Whether a request that was here before is running, or answered and not one that may run again."""
-        if event.id in self.endpoint.running or event.payload.attempt <= self._seen[event.id]:
+        if event.id in self.endpoint.running or event.payload.attempt < seen:
             return True
         spec = self.registry.get_spec(event.to)
         return spec is None or spec.type is not OperationType.QUERY

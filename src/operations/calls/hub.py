@@ -262,11 +262,12 @@ class HubTransport:
             max_payload=max_payload,
             identity="hub",
             claims_identity=True,
+            codec="msgpack",
         )
         self._router = router
-        self._receivers = Receivers()
+        self._receivers = Receivers(self._hear)
         principal = Principal(Identity("hub"), ("*",))
-        self._session = Session(f"local-{self.peer}", principal, self._hand_over, trusted=True)
+        self._session = Session(f"local-{self.peer}", principal, self._receivers.receive, trusted=True)
         self._session.peer = self.peer
         self.answer = functools.partial(router.answer, self._session)
         """Route an answer of which it is known what it answers."""
@@ -294,24 +295,35 @@ class HubTransport:
         """Leave the hub."""
         self._router.leave(self._session, "it was closed")
 
-    def _hand_over(self, message: bytes) -> None:
-        for receive in self._receivers.all:
-            receive(message)
+    def _hear(self) -> None:
+        self._session.deliver = self._receivers.receive
 
 
 class Receivers:
     """Who gets the messages of a transport that is one pipe; one that was added twice gets each message once."""
 
-    def __init__(self) -> None:
-        self.all: tuple[Receive, ...] = ()
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self.receive: Receive = self._hand_over
+        """Hands a message to all of them; who is the only one, as most are, gets it directly."""
+        self._changed = changed
+        self._all: tuple[Receive, ...] = ()
         self._added: Counter[Receive] = Counter()
 
     def add(self, receive: Receive) -> Stop:
         """Hand messages to one more, until it is told to stop."""
         self._added[receive] += 1
-        self.all = tuple(self._added)
+        self._count()
         added = [receive]
         return lambda: self._remove(added)
+
+    def _hand_over(self, message: bytes) -> None:
+        for receive in self._all:
+            receive(message)
+
+    def _count(self) -> None:
+        self._all = tuple(self._added)
+        self.receive = self._all[0] if len(self._all) == 1 else self._hand_over
+        self._changed()
 
     def _remove(self, added: list[Receive]) -> None:
         while added:
@@ -319,4 +331,4 @@ class Receivers:
             self._added[receive] -= 1
             if not self._added[receive]:
                 del self._added[receive]
-            self.all = tuple(self._added)
+            self._count()

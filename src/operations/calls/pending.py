@@ -9,7 +9,7 @@ from typing import Any
 
 from operations.calls import tracing
 from operations.calls.addresses import inbox_of, work_address
-from operations.calls.codec import CODECS, CodecName
+from operations.calls.codec import CODECS, Codec, CodecName
 from operations.calls.counters import Counters
 from operations.calls.deadlines import DEFAULT_TIMEOUT, remaining_seconds
 from operations.calls.endpoint import endpoint_of
@@ -37,15 +37,15 @@ class PendingRequestMap:
     """The caller's side of the call protocol on one transport.
 
     `call` and `subscribe` make requests; `respond`, `complete`, `emit_error` and `abort` answer them, for whoever
-    serves requests by other means than a CallHandler.
+    serves requests by other means than a CallHandler. Requests are written as the transport prefers, or in `codec`.
     """
 
-    def __init__(self, pubsub: Transport, *, timeout: float = DEFAULT_TIMEOUT, codec: CodecName = "json") -> None:
+    def __init__(self, pubsub: Transport, *, timeout: float = DEFAULT_TIMEOUT, codec: CodecName | None = None) -> None:
         check_seconds(timeout=timeout)
         self._endpoint = endpoint_of(pubsub)
         self._transport = pubsub
         self._timeout = timeout
-        self._codec = CODECS[codec]
+        self._asked = None if codec is None else CODECS[codec]
         self._lifeline = None if pubsub.capabilities.tracks_peers else lifeline_of(self._endpoint)
         self._reach = getattr(pubsub, "reach", None) if getattr(pubsub, "direct", False) else None
 
@@ -53,6 +53,10 @@ class PendingRequestMap:
     def counters(self) -> Counters:
         """What became of the messages of this end of the transport."""
         return self._endpoint.counters
+
+    @property
+    def _codec(self) -> Codec:
+        return self._asked or CODECS[self._transport.capabilities.codec]
 
     @property
     def in_flight(self) -> int:
@@ -132,7 +136,8 @@ class PendingRequestMap:
         if durable:
             self._require_store(request.operation_id)
             request.deadline = None  # it bounds how long the caller waits; what was stored is run all the same
-        message = self._write(request, now)
+        codec = self._codec
+        message = self._write(request, now, codec)
         if seconds <= 0:
             raise timed_out(request.operation_id, "no", "before the call began")
         endpoint, request_id = self._endpoint, request.request_id
@@ -140,7 +145,7 @@ class PendingRequestMap:
             loop = endpoint.find_loop()
         future = loop.create_future()
         kind = DurableCall if durable else PendingCall
-        waiting = kind(request_id, request.operation_id, endpoint, message, self._codec, future, retry, wait)
+        waiting = kind(request_id, request.operation_id, endpoint, message, codec, future, retry, wait)
         begun = loop.time()
         if self._lifeline is not None and not durable:
             waiting.since = begun
@@ -152,7 +157,7 @@ class PendingRequestMap:
             # Sent first: while it is on its way there is time to set the clock.
             waiting.send()
             bucket = endpoint.deadlines.add_at(begun + seconds, waiting, loop)
-            event, codec = await future
+            event, codec = await future  # a worker answers as it was asked, a hub for itself as it likes
         except BaseException as error:
             waiting.note_end(error)
             raise
@@ -193,8 +198,9 @@ class PendingRequestMap:
         target = self._reach(work_address(operation_id)) if self._reach is not None else None
         if target is not None:
             return target.stream(request)  # type: ignore[no-any-return]
-        message = self._write(request, time.time(), stream=True)
-        reader = StreamReader(self._endpoint, request.request_id, operation_id, self._codec)
+        codec = self._codec
+        message = self._write(request, time.time(), codec, stream=True)
+        reader = StreamReader(self._endpoint, request.request_id, operation_id, codec)
         reader.start(idle_timeout=idle_timeout, deadline=until)
         if self._lifeline is not None:
             self._lifeline.watch()
@@ -235,7 +241,7 @@ class PendingRequestMap:
         elif isinstance(waiting, StreamReader):
             waiting.abort(reason)
 
-    def _write(self, request: Requested, now: float, *, stream: bool = False) -> bytes:
+    def _write(self, request: Requested, now: float, codec: Codec, *, stream: bool = False) -> bytes:
         """A request as the bytes of an event, with an id of its own; or the typed error that says why it cannot travel.
 
         An identity goes where whoever vouches for it on this transport looks.
@@ -253,7 +259,7 @@ class PendingRequestMap:
             request.metadata = dict(request.metadata) or None
         event = CallRequested(VERSION, request_id, operation_id, request, vouched, stream, request.parent_request_id)
         try:
-            message = self._codec.write_request(event)
+            message = codec.write_request(event)
         except (TypeError, ValueError, RecursionError) as error:
             raise CallError(ErrorCode.VALIDATION_ERROR, f"the request cannot be written: {error}") from error
         limit = capabilities.max_payload

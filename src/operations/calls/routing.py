@@ -11,7 +11,7 @@ import msgspec
 
 from operations.access import check_access
 from operations.calls.authentication import Principal
-from operations.calls.codec import JSON, UNREADABLE, Codec, codec_of, transcode
+from operations.calls.codec import JSON, MSGPACK, PACKED, UNREADABLE, Codec, codec_of, transcode
 from operations.calls.counters import Counters
 from operations.calls.events import (
     VERSION,
@@ -26,7 +26,7 @@ from operations.calls.events import (
     WorkerGone,
     WorkerRegistered,
 )
-from operations.calls.failures import failed_event, too_large, unavailable, unreadable
+from operations.calls.failures import failed_event, too_large, unavailable, unreadable, untranslatable
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.recent import Recent
@@ -128,14 +128,15 @@ class Router:
     def receive(self, session: Session, message: bytes) -> None:
         """Route one message; whatever is in it, this never raises."""
         try:
-            codec = JSON if message[:1] == b"{" else codec_of(message)
+            first = message[:1]
+            codec = MSGPACK if first >= PACKED else JSON if first == b"{" else codec_of(message)
             request = codec.decode_plain_request(message) if session.calls_hub else None
-            header = codec.decode_header(message) if request is None else request
+            header: Any = codec.decode_header(message) if request is None else request
         except UNREADABLE as error:
             self._refuse_unreadable(session, codec, message, error)
             return
         try:
-            if isinstance(header, CallRequested) or header.type == "call.requested":
+            if request is not None or header.type == "call.requested":
                 self._request(session, header, message, codec)
             else:
                 self._route(session, header, message, codec)
@@ -190,10 +191,10 @@ class Router:
             self._forward(route, header, message, codec)
             return
         session.calls[request_id] = worker.work[request_id] = route
-        if isinstance(header, CallRequested):
-            worker.take(header, codec)
-        else:
+        if type(header) is Header:
             worker.open(header, codec)
+        else:
+            worker.take(header, codec)  # type: ignore[arg-type]
 
     def _forward(self, route: Route, header: Header | CallRequested, message: bytes, codec: Codec) -> None:
         """Send a request on, its payload as it came."""
@@ -201,12 +202,18 @@ class Router:
             header = codec.decode_header(message)
             header.identity = route.identity
         worker, forwarded = route.worker, codec.encode(header)
+        if worker.codec is not None:
+            try:
+                forwarded = transcode(forwarded, worker.codec)
+            except CallError as problem:
+                self._refuse(route.caller, header.id, untranslatable(header.to, "request", problem, "no"), codec)
+                return
         if worker.max_payload is not None and len(forwarded) > worker.max_payload:
             error = too_large(header.to, "request", len(forwarded), worker.max_payload, "no")
             self._refuse(route.caller, header.id, error, codec)
             return
         route.caller.calls[header.id] = worker.work[header.id] = route
-        self._deliver(worker, forwarded)
+        worker.deliver(forwarded)
 
     def _identity(self, session: Session, header: Header | CallRequested) -> Identity | None:
         """Whom a request is for: the session's own principal, or who its worker is to the caller it is nested in.
@@ -240,6 +247,13 @@ class Router:
             self._note_unexpected(session, request_id)
             return
         caller = route.caller
+        if caller.codec is not None:
+            try:
+                message = transcode(message, caller.codec)
+            except CallError as error:
+                self._abort_worker(route, "the caller cannot read the answer")
+                self._end_with(route, untranslatable(route.operation_id, "answer", error, "yes"))
+                return
         if caller.max_payload is not None and len(message) > caller.max_payload:
             self._abort_worker(route, "the answer is too large for the caller")
             self._end_with(route, too_large(route.operation_id, "answer", len(message), caller.max_payload, "yes"))
@@ -247,7 +261,7 @@ class Router:
         if last:
             del session.work[request_id]
             caller.calls.pop(request_id, None)
-        caller.deliver(message if caller.codec is None else transcode(message, caller.codec))
+        caller.deliver(message)
 
     def _note_unexpected(self, session: Session, request_id: str) -> None:
         """Count an answer that its sender has no call for: one that is over, or was, or somebody else's."""

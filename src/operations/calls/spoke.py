@@ -67,7 +67,7 @@ class Spoke(Reconnecting):
         self._batch = batch
         self._generation = 0
         self._connection: Connection | None = None
-        self._receivers = Receivers()
+        self._receivers = Receivers(self._hear)
         self._welcomed: asyncio.Future[Welcome] | None = None
 
     @property
@@ -135,8 +135,10 @@ class Spoke(Reconnecting):
         connection.batches = welcome.batch
         self.welcome = welcome
         limit = min(self._max_payload, welcome.max_payload)
-        self.capabilities = msgspec.structs.replace(_CAPABILITIES, max_payload=limit)
+        codec = "msgpack" if "msgpack" in welcome.codecs else "json"
+        self.capabilities = msgspec.structs.replace(_CAPABILITIES, max_payload=limit, codec=codec)
         self._connection = connection
+        self._hear()
         self.reconnects = self._generation - 1
         self._why_down = ""
         self._watchers.up()
@@ -152,12 +154,15 @@ class Spoke(Reconnecting):
         """The socket stands; the hello comes next."""
 
     def received(self, connection: Connection, message: bytes) -> None:
-        """The welcome first, then events for whoever listens."""
+        """The welcome, and what comes right behind it; what comes then is for whoever listens."""
         if self._connection is None and self._welcomed is not None and not self._welcomed.done():
             self._read_welcome(message)
             return
-        for receive in self._receivers.all:
-            receive(message)
+        self._receivers.receive(message)
+
+    def _hear(self) -> None:
+        if self._connection is not None:
+            self._connection.receive = self._receivers.receive
 
     def closed(self, connection: Connection, reason: str) -> None:
         """The connection is gone."""

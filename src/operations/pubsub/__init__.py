@@ -76,6 +76,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a request goes to `work.<namespace>/<operation>` instead of `work.<namespace>`, where workers listen."""
     durable: bool = False
     """Whether this is a DurableTransport."""
+    codec: Literal["json", "msgpack"] = "json"
+    """How requests are written unless their caller says: MessagePack where the other side said that it reads it."""
 
 
 class Transport(Protocol):

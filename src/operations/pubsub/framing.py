@@ -20,21 +20,33 @@ _MOST = 65_536
 """How many messages there may be in one: what says that it holds more is not believed, as each costs memory."""
 _UNREADABLE = b"\0"
 _MARKS = (b"\0", b"\2")
+_USUAL = 64
+_heads = tuple(struct.Struct(f">B{count + 1}I") for count in range(_USUAL + 1))
+_lengths = tuple(struct.Struct(f">{count}I") for count in range(_USUAL + 1))
 
 
 def join(messages: Sequence[bytes], *, quick: bool = False) -> bytes:
     """One message for all of them; no message of ours begins with such a byte by itself."""
-    count = len(messages)
-    if count == 1 and not quick:
+    if len(messages) == 1 and not quick:
         return messages[0]
-    head = struct.pack(f">B{count + 1}I", _QUICK if quick else _TOGETHER, count, *map(len, messages))
-    return b"".join((head, *messages))
+    return _put_together(messages, [*map(len, messages)], quick)
+
+
+def _put_together(messages: Sequence[bytes], sizes: Sequence[int], quick: bool) -> bytes:
+    count = len(sizes)
+    head = _heads[count] if count <= _USUAL else struct.Struct(f">B{count + 1}I")
+    return b"".join((head.pack(_QUICK if quick else _TOGETHER, count, *sizes), *messages))
 
 
 def batches(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Sequence[bytes]:
     """The same messages in their order as few as fit in `most` bytes each; one that is larger goes alone."""
-    if not messages or (len(messages) == 1 and (not quick or _START + _NUMBER.size + len(messages[0]) > most)):
+    sizes = [*map(len, messages)]
+    count = len(sizes)
+    fit = _START + _NUMBER.size * count + sum(sizes) <= most
+    if not count or (count == 1 and not (quick and fit)):
         return messages
+    if fit and count <= _MOST:
+        return (_put_together(messages, sizes, quick),)  # as nearly always
     return [join(messages[share], quick=quick) for share in _cut(messages, most, _MOST)]
 
 
@@ -75,12 +87,17 @@ def split(batch: bytes) -> Sequence[bytes]:
         (count,) = _NUMBER.unpack_from(batch, 1)
         if not 0 < count <= _MOST:
             return (_UNREADABLE,)
-        sizes = struct.unpack_from(f">{count}I", batch, _START)
+        lengths = _lengths[count] if count <= _USUAL else struct.Struct(f">{count}I")
+        sizes = lengths.unpack_from(batch, _START)
     except struct.error:
         return (_UNREADABLE,)
-    places = list(itertools.accumulate(sizes, initial=_START + _NUMBER.size * count))
-    messages = [batch[start:end] for start, end in itertools.pairwise(places)]
-    if places[-1] == len(batch):
+    messages = []
+    place = _START + _NUMBER.size * count
+    for size in sizes:
+        start, place = place, place + size
+        messages.append(batch[start:place])
+    if place == len(batch):
         return messages
-    whole = sum(place <= len(batch) for place in places[1:])
-    return [*messages[:whole], _UNREADABLE]
+    places = itertools.accumulate(sizes, initial=_START + _NUMBER.size * count)
+    whole = sum(place <= len(batch) for place in places) - 1
+    return [*messages[: max(0, whole)], _UNREADABLE]
