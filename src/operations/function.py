@@ -36,7 +36,7 @@ from operations.schema import (
     misfit,
     record_codec,
 )
-from operations.spec import AccessControl, Operation, OperationSpec, OperationType, SchemaLike
+from operations.spec import OPEN, AccessControl, Operation, OperationSpec, OperationType, SchemaLike
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -184,7 +184,7 @@ def _make(
         description=documentation.description if description is None else description,
         input_schema=signature.record.schema,
         output_schema=UNKNOWN if signature.output is None else signature.output.schema,
-        access_control=access_control or AccessControl(),
+        access_control=access_control or OPEN,
         **declared,
     )
     call = _caller(function, signature, spec.id)

@@ -14,10 +14,11 @@ import asyncio
 import contextvars
 import sys
 import types
-import weakref
 from collections.abc import Coroutine, Generator
+from sys import getrefcount
 from threading import get_ident
 from typing import Any
+from weakref import getweakrefcount
 
 from operations.calls.here import Here
 
@@ -220,7 +221,7 @@ class Starter(Here):
         driver = shell.driver
         # What the first step starts in turn must not find this spare.
         self._spare = None
-        held = sys.getrefcount(task)
+        held = getrefcount(task)
         current = _current.get(loop)
         _current[loop] = task
         waits = False
@@ -237,7 +238,7 @@ class Starter(Here):
             else:
                 _current[loop] = current
             if not waits:
-                kept = held != sys.getrefcount(task) or self._noted != weakref.getweakrefcount(task) or task._callbacks
+                kept = held != getrefcount(task) or self._noted != getweakrefcount(task) or task._callbacks
                 if kept or task.cancelling() or context is not self._context or context != self._clean:
                     # The coroutine left its mark on the context or the task, holds on to it, or started another one.
                     shell.end()
@@ -256,5 +257,5 @@ class Starter(Here):
         self._clean = self._context.copy()
         self._shell = _Shell(loop.create_future())
         task = loop.create_task(self._shell, context=self._context)
-        self._noted = weakref.getweakrefcount(task)
+        self._noted = getweakrefcount(task)
         return task

@@ -136,7 +136,7 @@ class PendingRequestMap:
         if durable:
             self._require_store(request.operation_id)
             request.deadline = None  # it bounds how long the caller waits; what was stored is run all the same
-        codec = self._codec
+        codec = self._asked or CODECS[self._transport.capabilities.codec]
         message = self._write(request, now, codec)
         if seconds <= 0:
             raise timed_out(request.operation_id, "no", "before the call began")

@@ -167,10 +167,11 @@ class Router:
         if request_id.rpartition("-")[0] != session.peer:
             self.counters.foreign += 1
             return
-        if request_id in session.calls:
+        calls = session.calls
+        if request_id in calls:
             self.counters.duplicate += 1
             return
-        if len(session.calls) >= _MOST_ROUTES:
+        if len(calls) >= _MOST_ROUTES:
             self.counters.rejected += 1
             self._refuse(session, request_id, unavailable(header.to, "too many calls at once", "no"), codec)
             return
@@ -179,22 +180,23 @@ class Router:
             self._refuse(session, request_id, self._explain_missing(header.to), codec)
             return
         worker = offer.sessions[0]
-        if len(offer.sessions) > 1:
+        if offer.pool:
             offer.sessions.append(offer.sessions.pop(0))
         identity: Identity | None = session.principal.identity
         if header.parent is not None or header.identity is not None or session.trusted:
             identity = self._identity(session, header)
         header.identity = identity
         route = Route(request_id, header.to, session, worker, identity, header.stream)
-        session.calls_hub = worker.take is not None
-        if worker.take is None or worker.open is None:
+        take = worker.take
+        session.calls_hub = take is not None
+        if take is None or worker.open is None:
             self._forward(route, header, message, codec)
             return
-        session.calls[request_id] = worker.work[request_id] = route
+        calls[request_id] = worker.work[request_id] = route
         if type(header) is Header:
             worker.open(header, codec)
         else:
-            worker.take(header, codec)  # type: ignore[arg-type]
+            take(header, codec)  # type: ignore[arg-type]
 
     def _forward(self, route: Route, header: Header | CallRequested, message: bytes, codec: Codec) -> None:
         """Send a request on, its payload as it came."""

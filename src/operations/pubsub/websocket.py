@@ -39,8 +39,9 @@ _LEFT_WITHIN = 1.0
 _BAD_REQUEST = 400
 _MOST_UNSENT = 64 << 20
 _BATCH_BYTES = 128 << 10
-_BATCH_MESSAGES = 8
-"""How many messages of a turn wait for each other: the peer works on the first ones while the next are made."""
+_FEWEST_TOGETHER, _MOST_TOGETHER = 8, 32
+"""How many messages of a turn wait for each other, the first ones and later ones: the peer works on those while these are
+made."""
 _HEADROOM = 1024
 _TEXT, _BINARY, _CLOSE = picows.WSMsgType.TEXT, picows.WSMsgType.BINARY, picows.WSMsgType.CLOSE
 _CONTROL = frozenset({_CLOSE, picows.WSMsgType.PING, picows.WSMsgType.PONG})
@@ -78,6 +79,7 @@ class Connection(picows.WSListener):
         self._max_payload = max_payload
         self._transport: Any = None
         self._outbox: list[bytes] = []
+        self._together = _FEWEST_TOGETHER
         self._is_first = True
         """Whether nothing was sent since something was read."""
         self._held = False
@@ -118,13 +120,15 @@ class Connection(picows.WSListener):
             else:
                 self._loop.call_soon(self.flush)
         self._outbox.append(message)
-        if len(self._outbox) >= _BATCH_MESSAGES:
+        if len(self._outbox) >= self._together:
+            self._together = min(self._together * 2, _MOST_TOGETHER)
             self._write_outbox()
 
     def flush(self) -> None:
         """End a turn: write what it sent."""
         self._held = False
         self._is_first = not self._is_slow
+        self._together = _FEWEST_TOGETHER
         self._write_outbox()
 
     def _write_outbox(self) -> None:
