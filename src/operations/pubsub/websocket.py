@@ -40,8 +40,7 @@ _BAD_REQUEST = 400
 _MOST_UNSENT = 64 << 20
 _BATCH_BYTES = 128 << 10
 _FEWEST_TOGETHER, _MOST_TOGETHER = 8, 32
-"""How many messages of a turn wait for each other, the first ones and later ones: the peer works on those while these are
-made."""
+"""How many messages of a turn wait for each other, the first and the later ones: meanwhile the peer works on those."""
 _HEADROOM = 1024
 _TEXT, _BINARY, _CLOSE = picows.WSMsgType.TEXT, picows.WSMsgType.BINARY, picows.WSMsgType.CLOSE
 _CONTROL = frozenset({_CLOSE, picows.WSMsgType.PING, picows.WSMsgType.PONG})
