@@ -1,11 +1,17 @@
+import datetime
+import decimal
+import enum
 import math
+import uuid
+from collections import OrderedDict, deque
 from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from operations import CallError, ErrorCode
-from operations.wire import decode_json, decode_msgpack, encode_json, encode_msgpack
+from operations.wire import decode_json, decode_msgpack, encode_json, encode_msgpack, tidy
 from tests.strategies import json_values
 
 
@@ -112,3 +118,65 @@ def test_subclasses_are_written_as_what_they_derive_from() -> None:
         HIGH = 3
 
     assert decode_json(encode_json(OrderedDict(a=Colour.RED, b=[Level.HIGH, (1, 2)]))) == {"a": "red", "b": [3, [1, 2]]}
+
+
+class _Text(str):
+    __slots__ = ()
+
+
+class _Float(float):
+    pass
+
+
+class _Colour(enum.IntEnum):
+    RED = 1
+
+
+_odd = st.sampled_from(
+    [
+        _Text("text"),
+        _Float(1.5),
+        _Colour.RED,
+        OrderedDict(a=1),
+        (1, "two"),
+        bytearray(b"b"),
+        math.nan,
+        math.inf,
+        {1: 2},
+        {_Text("key"): 1},
+        {1, 2},
+        deque([1]),
+        decimal.Decimal("1.5"),
+        uuid.UUID(int=1),
+        datetime.date(2026, 1, 1),
+        datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+        datetime.timedelta(1),
+        object,
+        1j,
+        "\ud800",
+    ]
+)
+_odd_values: st.SearchStrategy[Any] = st.recursive(
+    _odd | json_values,
+    lambda children: (
+        st.lists(children, max_size=3) | st.dictionaries(st.text("ab$/~", max_size=2), children, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(_odd_values)
+def test_what_travels_does_not_depend_on_the_format(value: Any) -> None:
+    def outcome(write: Any, read: Any) -> Any:
+        try:
+            return read(write(value))
+        except CallError as error:
+            return error.code, error.message, error.details
+
+    packed = outcome(lambda value: encode_msgpack(tidy(value)), decode_msgpack)
+    assert packed == outcome(encode_json, decode_json)
+
+
+def test_what_is_tidy_is_not_copied() -> None:
+    for value in ({"a": 1, "b": b"b", "c": None}, [1, "two", b"3"], "text", 2**70, b"b", {}):
+        assert tidy(value) is value

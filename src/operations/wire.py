@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import binascii
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from operations.errors import CallError, ErrorCode
 PLAIN = frozenset({str, int, bool, type(None)})
 """The types whose values are the same in every format."""
 _BYTES = frozenset({bytes, bytearray, memoryview})
+_PACKABLE = PLAIN | _BYTES
 JSON_MARKERS = tuple(b"$\\")
 """The bytes without which JSON holds no marked bytes: a dollar, or what a foreign writer may spell it with."""
 _DOLLAR, _BACKSLASH = JSON_MARKERS
@@ -93,6 +95,19 @@ def decode_msgpack(data: bytes) -> Any:
         raise CallError(ErrorCode.VALIDATION_ERROR, "malformed MessagePack: nested too deeply") from None
 
 
+def tidy(value: Any) -> Any:
+    """A value as an encoder of MessagePack writes it, the same object where it is so already.
+
+    Raises what `encode_json` would: MessagePack carries more than JSON does, and who gets it need not expect that.
+    """
+    if type(value) is dict:
+        for key, item in value.items():
+            if type(item) not in _PACKABLE or type(key) is not str:
+                return _tidy_members(value, "")
+        return value
+    return _tidy(value, "")
+
+
 def pointer(path: str, key: object) -> str:
     """The JSON pointer of member `key` of the place at `path`."""
     return f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}"
@@ -113,7 +128,27 @@ def _mark(value: Any, path: str) -> Any:
         if PLAIN.issuperset(set(map(type, value))):
             return value
         return [_mark(item, f"{path}/{index}") for index, item in enumerate(value)]
-    return _mark_other(value, kind, path)
+    if kind in _BYTES:
+        return {"$bytes": binascii.b2a_base64(value, newline=False).decode("ascii")}
+    return _derive(value, kind, path, _mark)
+
+
+def _tidy(value: Any, path: str) -> Any:
+    kind = type(value)
+    if kind in _PACKABLE:
+        return value
+    if kind is dict:
+        return _tidy_members(value, path)
+    if kind is list or kind is tuple:
+        if _PACKABLE.issuperset(set(map(type, value))):
+            return value
+        return [_tidy(item, f"{path}/{index}") for index, item in enumerate(value)]
+    return _derive(value, kind, path, _tidy)
+
+
+def _tidy_members(value: dict[Any, Any], path: str) -> dict[str, Any]:
+    _require_text(value, path)
+    return {key: _tidy(item, pointer(path, key)) for key, item in value.items()}
 
 
 def _mark_mapping(value: dict[Any, Any], path: str) -> dict[str, Any]:
@@ -131,27 +166,29 @@ def _mark_mapping(value: dict[Any, Any], path: str) -> dict[str, Any]:
 
 
 def _mark_members(value: dict[Any, Any], path: str) -> dict[str, Any]:
-    for key in value:
-        if not isinstance(key, str):
-            raise _refusal(path, f"a mapping has the key {key!r}, and JSON has only text for keys")
+    _require_text(value, path)
     return {key: _mark(item, pointer(path, key)) for key, item in value.items()}
 
 
-def _mark_other(value: Any, kind: type, path: str) -> Any:
+def _require_text(value: dict[Any, Any], path: str) -> None:
+    for key in value:
+        if not isinstance(key, str):
+            raise _refusal(path, f"a mapping has the key {key!r}, and JSON has only text for keys")
+
+
+def _derive(value: Any, kind: type, path: str, go_on: Callable[[Any, str], Any]) -> Any:
+    """A value of none of the usual types as what it derives from (an IntEnum, an OrderedDict), if that is JSON."""
     if kind is float:
         if not math.isfinite(value):
             raise _refusal(path, f"{value} is a number that JSON cannot carry")
         return value
-    if kind in _BYTES:
-        return {"$bytes": binascii.b2a_base64(value, newline=False).decode("ascii")}
-    # Subclasses (an IntEnum, an OrderedDict) are what they derive from; anything else has no JSON form.
     for base in (str, int, float):
         if isinstance(value, base):
-            return _mark(base(value.value if hasattr(value, "value") else value), path)
+            return go_on(base(value.value if hasattr(value, "value") else value), path)
     if isinstance(value, dict):
-        return _mark_mapping(dict(value), path)
+        return go_on(dict(value), path)
     if isinstance(value, (list, tuple)):
-        return _mark(list(value), path)
+        return go_on(list(value), path)
     raise _refusal(path, f"a value of type {kind.__name__} is not JSON")
 
 

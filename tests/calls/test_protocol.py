@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -25,7 +27,7 @@ from operations.calls import (
     serve_registry,
 )
 from operations.calls.authentication import Principal
-from operations.calls.codec import JSON, MSGPACK, transcode
+from operations.calls.codec import JSON, MSGPACK, CodecName, transcode
 from operations.calls.endpoint import endpoint_of
 from operations.calls.events import VERSION, CallRequested, CallResponded, Requested, Responded, Worker, WorkerAlive
 from operations.calls.routing import Router, Session
@@ -422,6 +424,28 @@ async def test_messagepack_is_spoken_when_asked_for() -> None:
         await pending.call("any.thing", {"file": b"x"}, deadline=int(time.time() * 1000) + 30)
     assert seen[0][:1] != b"{"
     await handler.close()
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+async def test_metadata_arrives_as_json_has_it(codec: CodecName) -> None:
+    @operation(id="meta.get")
+    async def get(context: OperationContext) -> Any:
+        return {key: [type(value).__name__, value] for key, value in context.metadata.items()}
+
+    bus = MemoryTransport(direct=False)
+    async with serve_registry(OperationRegistry([get]), bus):
+        pending = PendingRequestMap(bus.join(), codec=codec)
+        moment = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+        given: Any = {"at": moment, "id": uuid.UUID(int=7), 3: "three", "list": (1, 2)}
+        assert (await pending.call("meta.get", metadata=given)).data == {
+            "at": ["str", "2026-01-02T00:00:00Z"],
+            "id": ["str", "00000000-0000-0000-0000-000000000007"],
+            "3": ["str", "three"],
+            "list": ["list", [1, 2]],
+        }
+        error = await error_of(pending.call("meta.get", metadata={"what": object()}))
+        assert error.code is ErrorCode.VALIDATION_ERROR
+        assert error.message.startswith("the request cannot be written")
 
 
 async def test_a_served_registry_must_allow_something() -> None:

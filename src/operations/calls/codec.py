@@ -20,6 +20,7 @@ from operations.wire import (
     has_json_marks,
     mark_json,
     read_extension,
+    tidy,
 )
 
 CodecName = Literal["json", "msgpack"]
@@ -70,7 +71,7 @@ class Codec:
         codec: Any,
         encode_value: Callable[[Any], bytes],
         decode_value: Callable[[bytes], Any],
-        mark: Callable[[Any], Any] | None,
+        mark: Callable[[Any], Any],
         has_marks: Callable[[bytes], bool] | None,
         **options: Any,
     ) -> None:
@@ -130,7 +131,7 @@ class Codec:
         given: Any = payload.input
         input = {} if given is None else given
         try:
-            payload.input = input if self._mark is None else self._mark(input)  # type: ignore[assignment]
+            payload.input = self._mark(input)
             return self.encode(event)
         except _UNWRITABLE:
             payload.input = self.raw(input)  # or the error that says what is wrong with it
@@ -151,7 +152,7 @@ class Codec:
             return self.encode(event)
         data = envelope.data
         try:
-            marked = data if type(data) in PLAIN or self._mark is None else self._mark(data)
+            marked = data if type(data) in PLAIN else self._mark(data)
             # What needs no marks is written as it is.
             payload.output = envelope if marked is data else _LocalOutput(marked, meta)  # type: ignore[assignment]
             return self.encode(event)
@@ -173,9 +174,9 @@ JSON = Codec("json", msgspec.json, encode_json, decode_json, mark_json, has_json
 MSGPACK = Codec(
     "msgpack",
     msgspec.msgpack,
-    encode_msgpack,
+    lambda value: encode_msgpack(tidy(value)),
     decode_msgpack,
-    None,
+    tidy,
     None,
     ext_hook=read_extension,
 )

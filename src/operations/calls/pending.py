@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from threading import get_ident
 from typing import Any
 
+import msgspec
+
 from operations.calls import tracing
 from operations.calls.addresses import inbox_of, work_address
 from operations.calls.codec import CODECS, Codec, CodecName
@@ -255,10 +257,11 @@ class PendingRequestMap:
                 vouched, request.identity = request.identity, None
         request.request_id = request_id = self._endpoint.new_id()
         request.sent_at = int(now * 1000)
-        if request.metadata is not None:
-            request.metadata = dict(request.metadata) or None
         event = CallRequested(VERSION, request_id, operation_id, request, vouched, stream, request.parent_request_id)
         try:
+            if request.metadata is not None:
+                # As JSON has it, whichever format it is.
+                request.metadata = msgspec.to_builtins(dict(request.metadata), str_keys=True) or None
             message = codec.write_request(event)
         except (TypeError, ValueError, RecursionError) as error:
             raise CallError(ErrorCode.VALIDATION_ERROR, f"the request cannot be written: {error}") from error
