@@ -76,7 +76,7 @@ def encode_msgpack(value: Any) -> bytes:
         try:
             return _encode_msgpack(value)
         except OverflowError:
-            return _encode_msgpack(_extend(value))
+            return _encode_msgpack(extend(value))
     except RecursionError:
         raise _refusal("", "nested too deeply to be written as MessagePack") from None
     except UnicodeEncodeError:
@@ -93,6 +93,15 @@ def decode_msgpack(data: bytes) -> Any:
         raise CallError(ErrorCode.VALIDATION_ERROR, f"malformed MessagePack: {error}") from None
     except RecursionError:
         raise CallError(ErrorCode.VALIDATION_ERROR, "malformed MessagePack: nested too deeply") from None
+
+
+def encode_tidy(value: Any) -> bytes:
+    """Write as MessagePack what JSON can carry as well; raises `VALIDATION_ERROR` for anything else."""
+    try:
+        tidied = tidy(value)
+    except RecursionError:
+        raise _refusal("", "nested too deeply to be written as MessagePack") from None
+    return encode_msgpack(tidied)
 
 
 def tidy(value: Any) -> Any:
@@ -218,12 +227,12 @@ def _read_marker(key: str, item: Any) -> Any:
         return {key: item}
 
 
-def _extend(value: Any) -> Any:
+def extend(value: Any) -> Any:
     """The value with each integer above 64 bits as a MessagePack extension."""
     if type(value) is dict:
-        return {key: _extend(item) for key, item in value.items()}
+        return {key: extend(item) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return [_extend(item) for item in value]
+        return [extend(item) for item in value]
     if type(value) is int and not -(2**63) <= value < 2**64:
         size = value.bit_length() // 8 + 1
         return msgspec.msgpack.Ext(_BIG_INTEGER, value.to_bytes(size, "big", signed=True))

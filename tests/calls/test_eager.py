@@ -283,3 +283,43 @@ async def test_a_coroutine_that_would_end_the_program_ends_itself_alone(
     except BaseException as error:  # noqa: BLE001
         caught.append(type(error))
     assert caught == [kind]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="asyncio starts tasks eagerly by itself there")
+async def test_nothing_is_left_for_the_collector_by_a_coroutine_that_leaves_a_mark(starter: Starter) -> None:
+    async def work() -> None:
+        _VARIABLE.set("set")
+
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            starter.step(work())
+            await asyncio.sleep(0)
+        assert sum(type(each).__name__ == "_Driver" for each in gc.get_objects()) <= 1
+    finally:
+        gc.enable()
+
+
+async def test_a_coroutine_that_finds_no_room_on_the_stack_harms_no_other(starter: Starter) -> None:
+    async def work() -> int:
+        return 7
+
+    def at_depth(depth: int) -> None:
+        if depth:
+            at_depth(depth - 1)
+        else:
+            coroutine = work()
+            try:
+                starter.step(coroutine)
+            except RecursionError:
+                coroutine.close()
+
+    assert starter.step(work()) == 7
+    for depth in range(700, sys.getrecursionlimit()):
+        try:
+            at_depth(depth)
+        except RecursionError:
+            break
+        finally:
+            assert starter.step(work()) == 7

@@ -18,6 +18,7 @@ import pytest
 from operations import AccessControl, CallError, ErrorCode, Identity, OperationContext, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap, from_call, presence, serve_registry
 from operations.calls import hub as hub_module
+from operations.calls import routing as routing_module
 from operations.calls.authentication import JWTTokens, Principal, StaticTokens
 from operations.calls.codec import CODECS, JSON, codec_of
 from operations.calls.endpoint import endpoint_of
@@ -589,3 +590,54 @@ async def test_a_value_that_the_caller_cannot_be_sent_ends_its_call_at_once(fiel
     assert error.code is ErrorCode.EXECUTION_ERROR
     assert "shop.count: the answer cannot be passed on: /output/data: nan is a number" in error.message
     await until(lambda: handler.in_flight == field.hub.counters.in_flight == 0)
+
+
+async def test_claims_of_any_size_reach_the_worker(field: Field) -> None:
+    @operation(id="shop.who")
+    async def who(context: OperationContext) -> Any:
+        assert context.identity is not None
+        return dict(context.identity.claims)
+
+    await field.worker("shop", who)
+    await until(lambda: field.hub.operations == ["shop.who"])
+    ada = Identity("ada", claims={"account": 2**70, "team": "a"})
+    spoke = await field.spoke("ada")
+    (session,) = [each.session for each in field.hub._spokes if each.session.peer == spoke.peer]
+    session.principal = Principal(ada)
+    for codec in ("json", "msgpack"):
+        pending = PendingRequestMap(spoke, codec=codec, timeout=5)
+        assert (await pending.call("shop.who")).data == ada.claims
+        trusted = PendingRequestMap(field.hub.transport(), codec=codec, timeout=5)
+        assert (await trusted.call("shop.who", identity=ada)).data == ada.claims
+
+
+async def test_an_announcement_that_is_no_json_harms_nobody(field: Field) -> None:
+    sleeper = Sleeper("shop.sleep")
+    handler = await field.worker("shop", sleeper.operation)
+    await until(lambda: field.hub.operations == ["shop.sleep"])
+    stranger = await field.spoke("shop2")
+    description = field.hub.router.offers["shop.sleep"].description
+    for number, odd in enumerate(({1: 2}, {(1, 2): 3}, {"a": math.nan})):
+        operations = [{**description, "inputSchema": {"type": "object", "x-note": odd}}]
+        claim = {"workerId": f"{stranger.peer}.{number}", "generation": 1, "operations": operations}
+        event = {"v": 1, "type": "worker.announced", "id": "", "to": "", "payload": claim}
+        stranger.send("workers", msgspec.msgpack.encode(event))
+    await until(lambda: field.hub.counters.malformed == 3)
+    call = asyncio.create_task(PendingRequestMap(await field.spoke("ada")).call("shop.sleep"))
+    await until(lambda: sleeper.runs == 1)
+    handler.transport.cut()  # type: ignore[attr-defined]
+    assert (await error_of(call)).code is ErrorCode.UNAVAILABLE
+
+
+async def test_a_call_that_is_sent_again_is_written_as_the_new_hub_reads_it(
+    field: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoke = await field.spoke("ada")
+    call = asyncio.create_task(PendingRequestMap(spoke, timeout=10).call("shop.echo", {"file": b"b"}, wait=True))
+    await asyncio.sleep(0.1)
+    monkeypatch.setattr(hub_module, "CODECS", {"json": JSON})
+    spoke.cut()
+    await until(lambda: spoke.reconnects == 1)
+    monkeypatch.setattr(routing_module, "MSGPACK", JSON)  # this hub cannot read the other format at all
+    await field.worker("shop", stub_operation("shop.echo", returns=lambda input: input))
+    assert (await call).data == {"file": b"b"}

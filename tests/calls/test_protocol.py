@@ -117,6 +117,75 @@ async def test_a_query_may_be_asked_again_once_its_answer_was_lost(wires: Any) -
     await until(lambda: wire.handler.counters.duplicate == 1)
 
 
+async def test_a_query_of_any_attempt_runs_once_for_each(wires: Any) -> None:
+    wire = wires(add)
+    for attempt in (0, 0, 7, 7, 3, 10_000, 10_000):
+        wire.request(1, "math.add", input={"a": 1, "b": 2}, attempt=attempt)
+    wire.request(2, "math.add", input={"a": 1, "b": 2})
+    await until(lambda: len(wire.of("call.responded")) == 4)
+    assert wire.handler.counters.duplicate == 4
+
+
+async def test_requests_that_are_refused_are_not_remembered(wires: Any) -> None:
+    sleeper = Sleeper()
+    wire = wires(sleeper.operation, concurrency=1, queue=0)
+    wire.request(1, "slow.sleep")
+    wire.request(2, "slow.sleep")
+    await until(lambda: len(wire.of("call.error")) == 1)
+    sleeper.let_go.set()
+    await until(lambda: len(wire.of("call.responded")) == 1)
+    wire.request(2, "slow.sleep")
+    await until(lambda: len(wire.of("call.responded")) == 2)
+    assert sleeper.runs == 2
+
+
+@pytest.mark.parametrize("codec", ["json", "msgpack"])
+async def test_an_error_that_cannot_travel_as_it_is_travels_all_the_same(codec: CodecName) -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    deep: Any = 1
+    for _ in range(5_000):
+        deep = [deep]
+    errors = [
+        ValueError("no file \udcff"),
+        CallError("DOMAIN_\udcff", "half \ud800 a character"),
+        CallError("DOMAIN", "it holds itself", {"loop": loop}),
+        CallError("DOMAIN", "it is deep", deep),
+        CallError("DOMAIN", "it has no form", {"a": object()}),
+        CallError("DOMAIN", "it is large", {"a": 2**70}),
+    ]
+
+    @operation(id="bad.luck")
+    async def fail(number: int) -> None:
+        raise errors[number]
+
+    bus = MemoryTransport(direct=False)
+    async with serve_registry(OperationRegistry([fail]), bus):
+        pending = PendingRequestMap(bus.join(), codec=codec, timeout=5)
+        told = [await error_of(pending.call("bad.luck", {"number": number})) for number in range(len(errors))]
+    assert [(str(error.code), error.message) for error in told] == [
+        ("EXECUTION_ERROR", "bad.luck: ValueError: no file ?"),
+        ("DOMAIN_?", "half ? a character"),
+        ("DOMAIN", "it holds itself"),
+        ("DOMAIN", "it is deep"),
+        ("DOMAIN", "it has no form"),
+        ("DOMAIN", "it is large"),
+    ]
+    assert [error.details for error in told[2:]] == [None, None, None, {"a": 2**70}]
+
+
+async def test_a_call_is_given_up_for_a_reason_that_cannot_travel_as_it_is(wires: Any) -> None:
+    sleeper = Sleeper()
+    wire = wires(sleeper.operation)
+    pending = PendingRequestMap(wire.end)
+    call = asyncio.create_task(pending.call("slow.sleep"))
+    await until(lambda: sleeper.runs == 1)
+    (request_id,) = endpoint_of(wire.end).waiting
+    pending.abort(request_id, "half \ud800 a character")
+    assert (await error_of(call)).code is ErrorCode.ABORTED
+    await until(lambda: wire.handler.in_flight == 0)
+
+
 async def test_a_long_call_says_which_worker_has_it(wires: Any) -> None:
     sleeper = Sleeper()
     wire = wires(sleeper.operation)
@@ -436,12 +505,13 @@ async def test_metadata_arrives_as_json_has_it(codec: CodecName) -> None:
     async with serve_registry(OperationRegistry([get]), bus):
         pending = PendingRequestMap(bus.join(), codec=codec)
         moment = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
-        given: Any = {"at": moment, "id": uuid.UUID(int=7), 3: "three", "list": (1, 2)}
+        given: Any = {"at": moment, "id": uuid.UUID(int=7), 3: "three", "list": (1, 2), "large": [2**70]}
         assert (await pending.call("meta.get", metadata=given)).data == {
             "at": ["str", "2026-01-02T00:00:00Z"],
             "id": ["str", "00000000-0000-0000-0000-000000000007"],
             "3": ["str", "three"],
             "list": ["list", [1, 2]],
+            "large": ["list", [2**70]],
         }
         error = await error_of(pending.call("meta.get", metadata={"what": object()}))
         assert error.code is ErrorCode.VALIDATION_ERROR

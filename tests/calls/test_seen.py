@@ -8,7 +8,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operations.calls.seen import Seen, mark
+from operations.calls.seen import Seen, mark_of
 
 PEER = "0123456789abcdef" * 2
 ids = st.one_of(
@@ -18,8 +18,7 @@ ids = st.one_of(
 
 
 def note(seen: Seen, request_id: str, attempt: int = 0) -> None:
-    block, number = seen.place(request_id)
-    block[number] = mark(attempt)
+    seen.mark(request_id, *seen.place(request_id), attempt)
 
 
 def attempts(seen: Seen, request_id: str) -> int:
@@ -53,7 +52,22 @@ def test_a_block_that_is_used_again_is_not_forgotten() -> None:
     for number in range(100):
         note(seen, f"peer{number}-1")
         if number % 5 == 0:
-            assert attempts(seen, "old-1") == 1
+            note(seen, "old-2")
+    assert attempts(seen, "old-1") == 1
+
+
+def test_what_is_only_looked_up_takes_nobodys_place() -> None:
+    seen = Seen(10)
+    note(seen, "old-1")
+    for number in range(1_000):
+        assert attempts(seen, f"peer{number}-1") == 0
+    for number in range(9):
+        note(seen, f"other{number}-1")
+        assert attempts(seen, "old-1") == 1
+    note(seen, "old-2")
+    for number in range(9):
+        note(seen, f"another{number}-1")
+    assert (attempts(seen, "old-1"), attempts(seen, "old-2")) == (1, 1)
 
 
 def test_what_is_remembered_is_small() -> None:
@@ -69,4 +83,4 @@ def test_what_is_remembered_is_small() -> None:
 
 
 def test_an_attempt_of_any_size_has_a_mark() -> None:
-    assert [mark(attempt) for attempt in (0, 1, 253, 254, 10**18, -1, -(10**18))] == [1, 2, 254, 255, 255, 1, 1]
+    assert [mark_of(attempt) for attempt in (0, 1, 253, 254, 10**18, -1, -(10**18))] == [1, 2, 254, 255, 255, 1, 1]

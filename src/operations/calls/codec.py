@@ -16,7 +16,8 @@ from operations.wire import (
     decode_json,
     decode_msgpack,
     encode_json,
-    encode_msgpack,
+    encode_tidy,
+    extend,
     has_json_marks,
     mark_json,
     read_extension,
@@ -77,12 +78,12 @@ class Codec:
     ) -> None:
         self.name: CodecName = name
         self.encode: Callable[[Event | Header], bytes] = codec.Encoder().encode
-        self.decode_header: Callable[[bytes], Header] = codec.Decoder(Header).decode
-        self.decode_outline: Callable[[bytes], Outline] = codec.Decoder(Outline).decode
-        self._decode: Callable[[bytes], Event] = codec.Decoder(Event).decode
+        self.decode_header: Callable[[bytes], Header] = codec.Decoder(Header, **options).decode
+        self.decode_outline: Callable[[bytes], Outline] = codec.Decoder(Outline, **options).decode
+        self._decode: Callable[[bytes], Event] = codec.Decoder(Event, **options).decode
         self._decode_plain: Callable[[bytes], Event] = codec.Decoder(_PlainEvent, **options).decode
         self._decode_plain_request: Callable[[bytes], CallRequested] = codec.Decoder(PLAIN_REQUEST, **options).decode
-        self._decode_payload: Callable[[bytes], Requested] = codec.Decoder(Requested).decode
+        self._decode_payload: Callable[[bytes], Requested] = codec.Decoder(Requested, **options).decode
         self._decode_plain_payload: Callable[[bytes], Requested] = codec.Decoder(_PlainRequested, **options).decode
         self._encode_value = encode_value
         self._decode_value = decode_value
@@ -135,6 +136,19 @@ class Codec:
             return self.encode(event)
         except _UNWRITABLE:
             payload.input = self.raw(input)  # or the error that says what is wrong with it
+            return self.encode_wide(event)
+
+    def encode_wide(self, event: CallRequested | Header) -> bytes:
+        """A request whose metadata or claims may hold integers above 64 bits."""
+        try:
+            return self.encode(event)
+        except OverflowError:
+            if isinstance(event, CallRequested) and event.payload.metadata is not None:
+                event.payload.metadata = extend(event.payload.metadata)
+            for holder in (event, event.payload):
+                identity = getattr(holder, "identity", None)
+                if identity is not None:
+                    holder.identity = msgspec.structs.replace(identity, claims=extend(identity.claims))  # type: ignore[union-attr]
             return self.encode(event)
 
     def renumber(self, message: bytes, attempt: int) -> bytes:
@@ -142,7 +156,7 @@ class Codec:
         event = self._decode(message)
         assert isinstance(event, CallRequested)
         event.payload.attempt = attempt
-        return self.encode(event)
+        return self.encode_wide(event)
 
     def write_response(self, event: CallResponded, envelope: ResponseEnvelope[Any]) -> bytes:
         """An answer with its envelope."""
@@ -174,7 +188,7 @@ JSON = Codec("json", msgspec.json, encode_json, decode_json, mark_json, has_json
 MSGPACK = Codec(
     "msgpack",
     msgspec.msgpack,
-    lambda value: encode_msgpack(tidy(value)),
+    encode_tidy,
     decode_msgpack,
     tidy,
     None,
@@ -196,9 +210,12 @@ def codec_of(message: bytes) -> Codec:
 
 
 def transcode(message: bytes, target: Codec) -> bytes:
-    """The same event as another codec writes it."""
+    """The same event as another codec writes it; raises `VALIDATION_ERROR` where that has no form for it."""
     source = codec_of(message)
     if source is target:
         return message
     header = source.decode_header(message)
-    return target.encode(msgspec.structs.replace(header, payload=target.raw(source.read(header.payload))))
+    try:
+        return target.encode_wide(msgspec.structs.replace(header, payload=target.raw(source.read(header.payload))))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"cannot be written as {target.name}: {error}") from error

@@ -85,7 +85,8 @@ class _Shell(Coroutine[Any, Any, None]):
     __slots__ = ("_over", "_parked", "_rest", "_waiting", "driver")
 
     def __init__(self, parked: asyncio.Future[None]) -> None:
-        self.driver = _Driver()
+        self.driver: _Driver | None = None
+        """None until it is needed, and again once a coroutine has ended it with what it raised."""
         self._parked: asyncio.Future[None] | None = parked
         self._rest: Coroutine[Any, Any, None] | Generator[Any, Any, None] | None = None
         self._waiting: Any = None
@@ -93,6 +94,8 @@ class _Shell(Coroutine[Any, Any, None]):
 
     def end(self) -> None:
         """There is nothing to go on with: the coroutine ended in its first step."""
+        if self.driver is not None:
+            self.driver.run.close()
         self._over = True
         self._wake()
 
@@ -219,6 +222,8 @@ class Starter(Here):
         shell, context = self._shell, self._context
         assert shell is not None
         driver = shell.driver
+        if driver is None:
+            driver = shell.driver = _Driver()
         # What the first step starts in turn must not find this spare.
         self._spare = None
         held = getrefcount(task)
@@ -230,7 +235,7 @@ class Starter(Here):
             outcome, driver.outcome = driver.outcome, _NOTHING
             waits = driver.is_kept = outcome is _NOTHING
         except BaseException:
-            shell.driver = _Driver()
+            shell.driver = None
             raise
         finally:
             if current is None:
@@ -251,6 +256,8 @@ class Starter(Here):
         if self._spare is not None:
             self._spare.cancel()
             self._spare = None
+            if self._shell is not None:
+                self._shell.end()
 
     def _park(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
         self._context = contextvars.copy_context()

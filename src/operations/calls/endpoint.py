@@ -30,7 +30,7 @@ from operations.calls.events import (
     WorkerAsked,
     WorkerGone,
 )
-from operations.calls.failures import failed_event, unreadable
+from operations.calls.failures import failed_event, unreadable, writable
 from operations.calls.here import Here
 from operations.calls.parties import InFlight, Running, Waiting
 from operations.calls.sealing import is_sealed, split
@@ -371,7 +371,7 @@ def endpoint_of(transport: Transport) -> Endpoint:
 
 
 def _write_abort(request_id: str, codec: Codec, reason: str) -> bytes:
-    return codec.encode(CallAborted(VERSION, request_id, "", Aborted(request_id, reason)))
+    return codec.encode(CallAborted(VERSION, request_id, "", Aborted(request_id, writable(reason))))
 
 
 def read_error(event: CallFailed, codec: Codec) -> CallError:

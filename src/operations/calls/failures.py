@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Literal
 
 from operations.calls.codec import Codec
@@ -85,8 +86,12 @@ def failed_event(request_id: str, error: CallError, codec: Codec) -> CallFailed:
     """The event that carries an error; details that cannot travel are left out."""
     details = NULL
     if error.details is not None:
-        try:
+        with contextlib.suppress(CallError, RecursionError):
             details = codec.raw(error.details)
-        except CallError:
-            details = NULL
-    return CallFailed(VERSION, request_id, "", Failed(request_id, str(error.code), error.message, details))
+    failed = Failed(request_id, writable(str(error.code)), writable(error.message), details)
+    return CallFailed(VERSION, request_id, "", failed)
+
+
+def writable(text: str) -> str:
+    """A text as it can travel: half characters, as in the names of some files, are no Unicode."""
+    return text if text.isascii() else text.encode(errors="replace").decode()

@@ -26,7 +26,7 @@ from operations.calls.failures import unavailable
 from operations.calls.pending import PendingRequestMap
 from operations.calls.presence import Announcer
 from operations.calls.running import RunningCall, RunningStream
-from operations.calls.seen import Seen, mark
+from operations.calls.seen import Seen, mark_of
 from operations.calls.workplace import Entrant
 from operations.context import NO_ENV, Env, Identity, OperationContext
 from operations.env import build_env
@@ -255,7 +255,7 @@ class CallHandler:
         if deadline is not None and (deadline <= time.time() * 1000 or deadline <= (payload.sent_at or 0)):
             refuse_late(self, event, codec)
             return
-        block[number] = mark(payload.attempt) if payload.attempt else 1
+        self._seen.mark(request_id, block, number, payload.attempt)
         if event.stream or self._free <= 0 or tracing.is_active():
             kind = RunningStream if event.stream else RunningCall
             self._place(kind(self, event, codec, operation, identity), request_id)
@@ -315,7 +315,7 @@ class CallHandler:
 
     def _is_duplicate(self, event: CallRequested, seen: int) -> bool:
         """Whether a request that was here before is running, or answered and not one that may run again."""
-        if event.id in self.endpoint.running or event.payload.attempt < seen:
+        if event.id in self.endpoint.running or mark_of(event.payload.attempt) <= seen:
             return True
         spec = self.registry.get_spec(event.to)
         return spec is None or spec.type is not OperationType.QUERY

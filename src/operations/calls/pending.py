@@ -263,7 +263,7 @@ class PendingRequestMap:
                 # As JSON has it, whichever format it is.
                 request.metadata = msgspec.to_builtins(dict(request.metadata), str_keys=True) or None
             message = codec.write_request(event)
-        except (TypeError, ValueError, RecursionError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise CallError(ErrorCode.VALIDATION_ERROR, f"the request cannot be written: {error}") from error
         limit = capabilities.max_payload
         if limit is not None and len(message) > limit:

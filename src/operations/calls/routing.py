@@ -31,6 +31,7 @@ from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.recent import Recent
 from operations.spec import OperationSpec
+from operations.wire import encode_json
 
 _log = logging.getLogger("operations")
 _ANSWERS = frozenset({"call.responded", "call.completed", "call.error", "call.accepted"})
@@ -203,7 +204,7 @@ class Router:
         if isinstance(header, CallRequested):
             header = codec.decode_header(message)
             header.identity = route.identity
-        worker, forwarded = route.worker, codec.encode(header)
+        worker, forwarded = route.worker, codec.encode_wide(header)
         if worker.codec is not None:
             try:
                 forwarded = transcode(forwarded, worker.codec)
@@ -292,6 +293,7 @@ class Router:
 
     def _announce(self, session: Session, header: Header, codec: Codec) -> None:
         announced = msgspec.convert(codec.read(header.payload), Announced)
+        encode_json(announced.operations)  # or the error: they go on to others as JSON
         if not announced.worker_id.startswith(f"{session.peer}."):
             self.counters.foreign += 1
             return

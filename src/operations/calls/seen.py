@@ -8,6 +8,7 @@ Block = bytearray
 """Of requests whose ids differ in their last digit only, at which attempt each came, counted from 1; 0 if none did."""
 _DIGITS = {digit: number for number, digit in enumerate("0123456789abcdef")}
 _WHOLE = len(_DIGITS)
+_KEPT = _WHOLE + 1
 _MOST_ATTEMPTS = 254
 
 
@@ -27,7 +28,7 @@ class Seen:
         self._block = Block()
 
     def place(self, request_id: str) -> tuple[Block, int]:
-        """The block of a request, and where in it the request is."""
+        """The block of a request, and where in it the request is; what is marked there is to be kept by `mark`."""
         number = _DIGITS.get(request_id[-1:], _WHOLE)
         start = request_id if number == _WHOLE else request_id[:-1]
         if start != self._start:
@@ -35,14 +36,22 @@ class Seen:
             self._start = start
         return self._block, number
 
+    def mark(self, request_id: str, block: Block, number: int, attempt: int) -> None:
+        """Remember that a request came, at the place where it is."""
+        block[number] = mark_of(attempt)
+        if not block[_KEPT]:
+            block[_KEPT] = 1
+            self._blocks[request_id if number == _WHOLE else request_id[:-1]] = block
+
     def _find(self, start: str) -> Block:
-        blocks = self._blocks
-        block = blocks.newer.get(start)
+        """What is new, or nearly forgotten, has yet to be kept: a request that is refused is not remembered."""
+        block = self._blocks.newer.get(start)
         if block is None:
-            block = blocks[start] = blocks.older.get(start) or Block(_WHOLE + 1)
+            block = self._blocks.older.get(start) or Block(_KEPT + 1)
+            block[_KEPT] = 0
         return block
 
 
-def mark(attempt: int) -> int:
+def mark_of(attempt: int) -> int:
     """An attempt as a block has it."""
     return min(max(attempt, 0), _MOST_ATTEMPTS) + 1

@@ -8,7 +8,7 @@ import math
 import msgspec
 
 from operations.calls.addresses import control_address, queue_address, worker_address
-from operations.calls.codec import Codec
+from operations.calls.codec import JSON, Codec, transcode
 from operations.calls.endpoint import Endpoint
 from operations.calls.events import CallCompleted, CallResponded
 from operations.calls.failures import Executed, executed_of, timed_out, unavailable, undelivered
@@ -130,6 +130,10 @@ class PendingCall(msgspec.Struct, eq=False):
             self.worker = None
             self.since = asyncio.get_running_loop().time()
             self._message = self._codec.renumber(self._message, self._attempts)
+            capabilities = endpoint.transport.capabilities
+            if capabilities.identity == "hub" and capabilities.codec == "json":
+                # A hub that it did not begin at need not read what the first one did.
+                self._message, self._codec = transcode(self._message, JSON), JSON
         endpoint.transport.send(endpoint.request_address(self.operation_id), self._message, self)
 
     def note_end(self, error: BaseException) -> None:
