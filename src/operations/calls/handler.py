@@ -26,7 +26,7 @@ from operations.calls.failures import unavailable
 from operations.calls.pending import PendingRequestMap
 from operations.calls.presence import Announcer
 from operations.calls.running import RunningCall, RunningStream
-from operations.calls.seen import Seen, mark_of
+from operations.calls.seen import KEPT, Seen, mark_of
 from operations.calls.workplace import Entrant
 from operations.context import NO_ENV, Env, Identity, OperationContext
 from operations.env import build_env
@@ -255,7 +255,10 @@ class CallHandler:
         if deadline is not None and (deadline <= time.time() * 1000 or deadline <= (payload.sent_at or 0)):
             refuse_late(self, event, codec)
             return
-        self._seen.mark(request_id, block, number, payload.attempt)
+        if block[KEPT] and not payload.attempt:
+            block[number] = 1  # as nearly always
+        else:
+            self._seen.mark(request_id, block, number, payload.attempt)
         if event.stream or self._free <= 0 or tracing.is_active():
             kind = RunningStream if event.stream else RunningCall
             self._place(kind(self, event, codec, operation, identity), request_id)

@@ -8,7 +8,8 @@ Block = bytearray
 """Of requests whose ids differ in their last digit only, at which attempt each came, counted from 1; 0 if none did."""
 _DIGITS = {digit: number for number, digit in enumerate("0123456789abcdef")}
 _WHOLE = len(_DIGITS)
-_KEPT = _WHOLE + 1
+KEPT = _WHOLE + 1
+"""Where in a block it says whether it is kept already."""
 _MOST_ATTEMPTS = 254
 
 
@@ -39,16 +40,16 @@ class Seen:
     def mark(self, request_id: str, block: Block, number: int, attempt: int) -> None:
         """Remember that a request came, at the place where it is."""
         block[number] = mark_of(attempt)
-        if not block[_KEPT]:
-            block[_KEPT] = 1
+        if not block[KEPT]:
+            block[KEPT] = 1
             self._blocks[request_id if number == _WHOLE else request_id[:-1]] = block
 
     def _find(self, start: str) -> Block:
         """What is new, or nearly forgotten, has yet to be kept: a request that is refused is not remembered."""
         block = self._blocks.newer.get(start)
         if block is None:
-            block = self._blocks.older.get(start) or Block(_KEPT + 1)
-            block[_KEPT] = 0
+            block = self._blocks.older.get(start) or Block(KEPT + 1)
+            block[KEPT] = 0
         return block
 
 
