@@ -156,7 +156,7 @@ class History:
         for key, (outcome,) in self.outcomes.items():
             if isinstance(outcome, CallError) and isinstance(outcome.details, dict):
                 if outcome.details.get("executed") == "no":
-                    assert self.runs[key] == 0, f"{key} ran although its error says it did not"
+                    assert self.runs[key] == 0, f"{key} ran although its error says it did not: {outcome}"
             else:
                 assert self.runs[key] >= 1
         for key, items in self.streams.items():

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
-from operations import CallError, ErrorCode, OperationRegistry, operation
+from operations import CallError, ErrorCode, OperationRegistry, local_envelope, operation
 from operations.calls import PendingRequestMap, serve_registry
 from operations.calls.codec import Codec
 from operations.calls.durable import RecentAnswers
 from operations.calls.endpoint import Endpoint, endpoint_of
-from operations.pubsub import connect
+from operations.pubsub import Undelivered, connect
 from operations.pubsub.memory import MemoryTransport
 from operations.testing import error_of
 from tests.nats_server import NatsServer
@@ -138,3 +140,43 @@ async def test_answers_are_kept_for_a_lost_connection_only_and_no_more_than_ther
     await asyncio.sleep(0.05)
     assert heard == [b"missed"]
     answers.close()
+
+
+class Storing(Flaky):
+    """A bus that keeps what is to be stored for the test to decide about."""
+
+    def __init__(self) -> None:
+        super().__init__(direct=False)
+        self.capabilities = msgspec.structs.replace(self.capabilities, durable=True)
+        self.tries: list[tuple[Callable[[], None], Undelivered]] = []
+
+    def store(
+        self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
+    ) -> None:
+        self.tries.append((stored, undelivered))
+
+
+async def test_a_try_to_store_that_failed_says_nothing_of_the_next_one() -> None:
+    bus = Storing()
+    pending = PendingRequestMap(bus)
+    call = asyncio.create_task(pending.call("orders.place", durable=True))
+    await until(lambda: len(bus.tries) == 1)
+    bus.up()  # it was made while there was no connection, and now there is one
+    (_, failed), (stored, _) = bus.tries
+    stored()
+    failed("there was no connection")
+    await asyncio.sleep(0)
+    assert not call.done()
+    pending.respond(next(iter(endpoint_of(bus).waiting)), local_envelope("placed", "orders.place"))
+    assert (await call).data == "placed"
+
+
+async def test_a_call_of_which_one_try_may_be_stored_is_not_told_that_it_was_not_run() -> None:
+    bus = Storing()
+    deadline = int((time.time() + 0.3) * 1000)
+    call = asyncio.create_task(PendingRequestMap(bus).call("orders.place", durable=True, deadline=deadline))
+    await until(lambda: len(bus.tries) == 1)
+    bus.up()
+    bus.tries[0][1]("there was no connection")
+    error = await error_of(call)
+    assert (error.code, error.details["executed"]) == (ErrorCode.TIMEOUT, "unknown")

@@ -191,13 +191,16 @@ class DurableCall(PendingCall):
         if not self._future.done():
             transport: DurableTransport = self._endpoint.transport  # type: ignore[assignment]
             address, key = queue_address(self.operation_id), self.request_id
+            # The one before this may be stored yet, whatever becomes of this one.
+            self._risked = self._risked or self._is_out
             self._is_out = True
             transport.store(address, self._message, key=key, stored=self._note_stored, undelivered=self)
 
     def __call__(self, reason: str) -> None:
-        """It was not stored."""
-        self._is_out = False
-        super().__call__(reason)
+        """It was not stored, unless another try was: what is said of one may come late."""
+        if not self._stored:
+            self._is_out = False
+            super().__call__(reason)
 
     def _note_stored(self) -> None:
         self._stored = True
