@@ -30,7 +30,8 @@ from operations.calls.authentication import Principal
 from operations.calls.codec import JSON, MSGPACK, CodecName, transcode
 from operations.calls.endpoint import endpoint_of
 from operations.calls.events import VERSION, CallRequested, CallResponded, Requested, Responded, Worker, WorkerAlive
-from operations.calls.routing import Router, Session
+from operations.calls.routing import Router
+from operations.calls.sessions import Session
 from operations.context import Identity
 from operations.pubsub import Capabilities
 from operations.pubsub.memory import MemoryTransport

@@ -14,7 +14,7 @@ from operations.calls import CallHandler
 from operations.calls.authentication import Principal, StaticTokens
 from operations.calls.codec import CODECS, MSGPACK, codec_of
 from operations.calls.hub import Hub
-from operations.calls.routing import Session
+from operations.calls.sessions import Session
 from operations.testing import stub_operation
 from operations.wire import decode_json, decode_msgpack
 

@@ -16,7 +16,8 @@ from operations.calls.authentication import Authenticator, Principal
 from operations.calls.codec import CODECS, JSON, UNREADABLE, Codec, codec_of
 from operations.calls.counters import Counters
 from operations.calls.events import VERSION, CallRequested, Header, HubHello, HubWelcome, Welcome
-from operations.calls.routing import Router, Session
+from operations.calls.routing import Router
+from operations.calls.sessions import Session
 from operations.context import Identity
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
 from operations.pubsub.limits import check_counts, check_seconds

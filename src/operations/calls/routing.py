@@ -1,16 +1,12 @@
-"""Router: the hub's tables, who offers what and which call belongs to whom. It moves events without opening them."""
+"""Router: which call at a hub belongs to whom. It moves events between sessions without opening them."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
-from operations.access import check_access
-from operations.calls.authentication import Principal
 from operations.calls.codec import JSON, MSGPACK, PACKED, UNREADABLE, Codec, codec_of, transcode
 from operations.calls.counters import Counters
 from operations.calls.events import (
@@ -20,18 +16,14 @@ from operations.calls.events import (
     CallAborted,
     CallRequested,
     Header,
-    Registered,
     Worker,
-    WorkerAnnounced,
-    WorkerGone,
-    WorkerRegistered,
 )
 from operations.calls.failures import failed_event, too_large, unavailable, unreadable, untranslatable
+from operations.calls.registration import Registration
+from operations.calls.sessions import Route, Session
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.recent import Recent
-from operations.spec import OperationSpec
-from operations.wire import encode_json
 
 _log = logging.getLogger("operations")
 _ANSWERS = frozenset({"call.responded", "call.completed", "call.error", "call.accepted"})
@@ -39,69 +31,15 @@ _MOST_ROUTES = 100_000
 _REMEMBERED = 10_000
 
 
-class Session:
-    """One peer at the hub: a spoke's connection, or the hub's own end."""
-
-    def __init__(
-        self,
-        name: str,
-        principal: Principal,
-        deliver: Callable[[bytes], None],
-        *,
-        trusted: bool = False,
-    ) -> None:
-        self.name = name
-        self.principal = principal
-        self.trusted = trusted
-        """Whether an identity that this peer claims for its calls is believed."""
-        self.peer = ""
-        self.generation = 0
-        self.codec: Codec | None = None
-        """The one that it reads, where it does not read them all."""
-        self.max_payload: int | None = None
-        self.deliver = deliver
-        self.take: Callable[[CallRequested, Codec], None] | None = None
-        """How a peer in the hub's own process gets a request: as it was read, not written and read again."""
-        self.open: Callable[[Header, Codec], None] | None = None
-        """The same of a request of which only the outside was read."""
-        self.calls_hub = False
-        """Whether its last request was for the hub's own process: the next one is then read whole at once."""
-        self.watches = False
-        self.claims: dict[str, Announced] = {}
-        self.calls: dict[str, Route] = {}
-        self.work: dict[str, Route] = {}
-
-
-class Route(msgspec.Struct, eq=False):
-    """One call in flight: who made it, who runs it, on whose behalf."""
-
-    request_id: str
-    operation_id: str
-    caller: Session
-    worker: Session
-    identity: Identity | None
-    stream: bool
-
-
-class Offer(msgspec.Struct, eq=False):
-    """Who answers one operation: one session, or several that asked to share it and describe it alike."""
-
-    spec: OperationSpec
-    digest: bytes
-    pool: bool
-    sessions: list[Session]
-    description: dict[str, Any]
-
-
 class Router:
     """Routes events between sessions by what is outside their payload."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}
-        self.offers: dict[str, Offer] = {}
-        self.namespaces: dict[str, int] = {}
-        self._lost: Recent[str, None] = Recent(_REMEMBERED)
         self.counters = Counters(lambda: sum(len(session.calls) for session in self.sessions.values()))
+        self._registration = Registration(self.sessions, self.counters)
+        self.offers = self._registration.offers
+        self._lost: Recent[str, None] = Recent(_REMEMBERED)
 
     def join(self, session: Session) -> None:
         """Admit a session that said who it is."""
@@ -112,12 +50,7 @@ class Router:
         if self.sessions.get(session.name) is not session:
             return
         del self.sessions[session.name]
-        claims, session.claims = session.claims, {}
-        for worker_id in claims:
-            self._notify_watchers(WorkerGone(VERSION, "", "", Worker(worker_id)), session)
-        self._withdraw(
-            session, {operation_id for operation_id, offer in self.offers.items() if session in offer.sessions}
-        )
+        self._registration.leave(session)
         for route in list(session.work.values()):
             error = unavailable(route.operation_id, f"the worker was lost: {reason}", "unknown")
             self._lost[f"{session.peer}/{route.request_id}"] = None
@@ -154,12 +87,11 @@ class Router:
         elif kind in ("call.aborted", "call.credit"):
             self._control(session, header, message)
         elif kind == "worker.announced":
-            self._announce(session, header, codec)
+            self._registration.announce(session, msgspec.convert(codec.read(header.payload), Announced))
         elif kind == "worker.gone":
-            self._retire(session, msgspec.convert(codec.read(header.payload), Worker).worker_id)
+            self._registration.retire(session, msgspec.convert(codec.read(header.payload), Worker).worker_id)
         elif kind == "worker.asked":
-            session.watches = True
-            self._tell_all(session)
+            self._registration.watch(session)
         else:
             self.counters.dropped += 1
 
@@ -232,7 +164,7 @@ class Router:
         return session.principal.identity_for(parent.identity) if parent is not None else session.principal.identity
 
     def _explain_missing(self, operation_id: str) -> CallError:
-        if operation_id.rpartition(".")[0] in self.namespaces:
+        if operation_id.rpartition(".")[0] in self._registration.namespaces:
             details = {"operationId": operation_id, "executed": "no"}
             return CallError(ErrorCode.OPERATION_NOT_FOUND, f"no operation {operation_id!r} is registered", details)
         return unavailable(operation_id, "no worker offers it", "no")
@@ -289,132 +221,10 @@ class Router:
             return
         if header.type == "call.aborted":
             self._end(route)
-        self._deliver(target, message)
-
-    def _announce(self, session: Session, header: Header, codec: Codec) -> None:
-        announced = msgspec.convert(codec.read(header.payload), Announced)
-        encode_json(announced.operations)  # or the error: they go on to others as JSON
-        if not announced.worker_id.startswith(f"{session.peer}."):
-            self.counters.foreign += 1
-            return
-        known = session.claims.get(announced.worker_id)
-        if known is not None and announced.generation < known.generation:
-            self.counters.dropped += 1
-            return
-        session.claims[announced.worker_id] = announced
-        self._settle(session, announced)
-
-    def _settle(self, session: Session, announced: Announced) -> None:
-        """Grant what can be granted of an announcement, take back what is no longer in it, and answer."""
-        accepted: list[str] = []
-        rejected: dict[str, str] = {}
-        for data in announced.operations:
-            spec, reason = self._claim(session, data, pool=announced.pool)
-            if reason is None:
-                accepted.append(spec)
-            else:
-                rejected[spec] = reason
-        wanted = {_id_of(data) for claim in session.claims.values() for data in claim.operations}
-        held = {operation_id for operation_id, offer in self.offers.items() if session in offer.sessions}
-        self._withdraw(session, held - wanted)
-        if rejected:
-            self.counters.rejected += len(rejected)
-        event = WorkerRegistered(VERSION, "", announced.worker_id, Registered(accepted, rejected))
-        self._deliver(session, JSON.encode(event))
-        self._notify_watchers(self._visible(announced, session), session)
-
-    def _claim(self, session: Session, data: dict[str, Any], *, pool: bool) -> tuple[str, str | None]:
-        """The id, and why it cannot be had by this session; None where it now is."""
-        try:
-            spec = OperationSpec.from_dict(data)
-        except CallError as error:
-            return _id_of(data), error.message
-        if not session.principal.may_register(spec.namespace):
-            who = session.principal.identity.id
-            return spec.id, f"{who!r} may not register in the namespace {spec.namespace!r}"
-        digest = _digest(data)
-        offer = self.offers.get(spec.id)
-        if offer is None or offer.sessions == [session]:
-            if offer is None:
-                self.namespaces[spec.namespace] = self.namespaces.get(spec.namespace, 0) + 1
-            self.offers[spec.id] = Offer(spec, digest, pool, [session], data)
-            return spec.id, None
-        if session in offer.sessions:
-            return spec.id, None
-        if not (pool and offer.pool):
-            return spec.id, "another spoke offers it already, and both would have to ask for pooling to share it"
-        if digest != offer.digest:
-            return spec.id, "another spoke offers it with a different spec"
-        offer.sessions.append(session)
-        return spec.id, None
-
-    def _withdraw(self, session: Session, operation_ids: Iterable[str]) -> None:
-        """Take a session's operations away; whoever was refused one of them gets it now."""
-        freed: set[str] = set()
-        for operation_id in operation_ids:
-            offer = self.offers[operation_id]
-            offer.sessions.remove(session)
-            if not offer.sessions:
-                del self.offers[operation_id]
-                freed.add(operation_id)
-                left = self.namespaces[offer.spec.namespace] - 1
-                if left:
-                    self.namespaces[offer.spec.namespace] = left
-                else:
-                    del self.namespaces[offer.spec.namespace]
-        for other in self.sessions.values() if freed else ():
-            for announced in list(other.claims.values()):
-                if other is not session and any(_id_of(data) in freed for data in announced.operations):
-                    self._settle(other, announced)
-
-    def _retire(self, session: Session, worker_id: str) -> None:
-        """A worker takes no more calls; those it has go on."""
-        if session.claims.pop(worker_id, None) is None:
-            self.counters.dropped += 1
-            return
-        wanted = {_id_of(data) for claim in session.claims.values() for data in claim.operations}
-        held = {operation_id for operation_id, offer in self.offers.items() if session in offer.sessions}
-        self._withdraw(session, held - wanted)
-        self._notify_watchers(WorkerGone(VERSION, "", "", Worker(worker_id)), session)
-        self._deliver(session, JSON.encode(WorkerRegistered(VERSION, "", worker_id, Registered([], {}))))
-
-    def _tell_all(self, session: Session) -> None:
-        for other in list(self.sessions.values()):
-            if other is not session:
-                for announced in other.claims.values():
-                    self._tell(session, self._visible(announced, other))
-
-    def _visible(self, announced: Announced, owner: Session) -> WorkerAnnounced:
-        """An announcement with only what its worker was granted."""
-        granted = [
-            data
-            for data in announced.operations
-            if (offer := self.offers.get(_id_of(data))) is not None and owner in offer.sessions
-        ]
-        return WorkerAnnounced(VERSION, "", "", msgspec.structs.replace(announced, operations=granted))
-
-    def _notify_watchers(self, event: WorkerAnnounced | WorkerGone, origin: Session) -> None:
-        for session in list(self.sessions.values()):
-            if session.watches and session is not origin:
-                self._tell(session, event)
-
-    def _tell(self, session: Session, event: WorkerAnnounced | WorkerGone) -> None:
-        """Tell a session of a worker: of its operations, those that the session may call."""
-        if isinstance(event, WorkerAnnounced) and not session.trusted:
-            identity = session.principal.identity
-            callable_ones = [
-                data
-                for data in event.payload.operations
-                if (offer := self.offers.get(_id_of(data))) is not None
-                and check_access(offer.spec.access_control, identity).allowed
-            ]
-            event = msgspec.structs.replace(
-                event, payload=msgspec.structs.replace(event.payload, operations=callable_ones)
-            )
-        self._deliver(session, JSON.encode(event))
+        target.send(message)
 
     def _refuse(self, session: Session, request_id: str, error: CallError, codec: Codec) -> None:
-        self._deliver(session, codec.encode(failed_event(request_id, error, codec)))
+        session.send(codec.encode(failed_event(request_id, error, codec)))
 
     def _refuse_unreadable(self, session: Session, codec: Codec, message: bytes, problem: Exception) -> None:
         """Tell a peer whose request has an outside that cannot be read, so that it need not wait for its deadline."""
@@ -436,17 +246,4 @@ class Router:
 
     def _abort_worker(self, route: Route, reason: str) -> None:
         event = CallAborted(VERSION, route.request_id, "", Aborted(route.request_id, reason))
-        self._deliver(route.worker, JSON.encode(event))
-
-    def _deliver(self, session: Session, message: bytes) -> None:
-        if session.codec is not None:
-            message = transcode(message, session.codec)
-        session.deliver(message)
-
-
-def _id_of(data: dict[str, Any]) -> str:
-    return f"{data.get('namespace', '')}.{data.get('name', '')}"
-
-
-def _digest(data: dict[str, Any]) -> bytes:
-    return hashlib.blake2b(msgspec.json.encode(data, order="deterministic"), digest_size=16).digest()
+        route.worker.send(JSON.encode(event))

@@ -100,4 +100,4 @@ def split(batch: bytes) -> Sequence[bytes]:
         return messages
     places = itertools.accumulate(sizes, initial=_START + _NUMBER.size * count)
     whole = sum(place <= len(batch) for place in places) - 1
-    return [*messages[: max(0, whole)], _UNREADABLE]
+    return [*messages[:whole], _UNREADABLE]
