@@ -32,7 +32,7 @@ from operations.pubsub.vigil import vigil_of
 
 CONCURRENCIES = (1, 64, 1024)
 SECONDS = 1.0
-ROUNDS = 5
+ROUNDS = 9
 TEXT = "x" * 300
 PICTURE = Path(__file__).parent.parent / "docs" / "guide" / "calls-bench.svg"
 NODE = Path(__file__).parent / "node" / "trpc"
