@@ -20,6 +20,7 @@ from operations.errors import CallError, ErrorCode
 from operations.pubsub import Receive, reason_of, require_extra, untrusted
 from operations.pubsub.addresses import places
 from operations.pubsub.diagnosis import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
+from operations.pubsub.dialling import dial
 from operations.pubsub.framing import batches, split
 from operations.pubsub.vigil import vigil_of
 
@@ -303,13 +304,16 @@ async def connect(
     headers = {"Authorization": f"Bearer {token}"} if token is not None else None
     connection = Connection(callbacks, max_payload, stay_awake=stay_awake)
     try:
-        await picows.ws_connect(
-            lambda: connection,
-            url,
-            ssl_context=tls,
-            extra_headers=headers,
-            max_redirects=0,
-            **_settings(heartbeat, max_payload),
+        await dial(
+            lambda reach: picows.ws_connect(
+                lambda: connection,
+                url,
+                ssl_context=tls,
+                extra_headers=headers,
+                max_redirects=0,
+                socket_factory=reach,
+                **_settings(heartbeat, max_payload),
+            )
         )
     except picows.WSHandshakeError as error:
         status = int(error.response.status) if error.response is not None else 0

@@ -1,0 +1,133 @@
+"""Connections that are given up while they are made."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import time
+import warnings
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from operations import CallError, ErrorCode
+from operations.pubsub.dialling import dial
+from operations.pubsub.websocket import connect
+from tests.pubsub.test_websocket import Recorder
+from tests.waiting import until
+
+
+@asynccontextmanager
+async def silent_server() -> AsyncIterator[tuple[int, list[float], list[float]]]:
+    """A server that reads and never answers: its port, when it was asked, and when it was left."""
+    asked: list[float] = []
+    left: list[float] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        asked.append(time.monotonic())
+        while await reader.read(1000):
+            pass
+        left.append(time.monotonic())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1], asked, left
+
+
+async def cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait((task,))
+    assert task.cancelled()
+
+
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+async def test_a_server_that_does_not_answer_is_left_when_nobody_waits_any_more(scheme: str) -> None:
+    async with silent_server() as (port, asked, left):
+        dialling = asyncio.create_task(connect(f"{scheme}://127.0.0.1:{port}/", Recorder()))
+        await until(lambda: bool(asked))
+        await cancel(dialling)
+        await until(lambda: bool(left))
+        assert left[0] - asked[0] < 4, "the library's own limit is five seconds"
+
+
+def test_a_loop_that_ends_right_behind_leaves_nothing_open() -> None:
+    async def main() -> socket.socket:
+        server = socket.create_server(("127.0.0.1", 0))
+        dialling = asyncio.create_task(connect(f"ws://127.0.0.1:{server.getsockname()[1]}/", Recorder()))
+        with server:
+            taken, _ = await asyncio.to_thread(server.accept)
+            await asyncio.to_thread(taken.recv, 1000)
+        await cancel(dialling)
+        return taken
+
+    loop = asyncio.new_event_loop()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        taken = loop.run_until_complete(main())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+        gc.collect()
+    with taken:
+        assert taken.recv(1000) == b""
+    assert [str(warning.message) for warning in caught] == []
+
+
+async def test_a_socket_that_does_not_connect_is_closed_when_nobody_waits_any_more() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        place = full.getsockname()
+        with socket.create_connection(place):  # nobody accepts it, and there is no room for another
+            dialling = asyncio.create_task(connect(f"ws://127.0.0.1:{place[1]}/", Recorder()))
+            await asyncio.sleep(0.1)
+            assert not dialling.done()
+            await cancel(dialling)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                gc.collect()
+
+
+async def test_a_name_is_tried_at_all_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nobody = server.getsockname()
+
+    async def resolve(name: str, port: int, **options: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", place) for place in (nobody, ("127.0.0.1", port))]
+
+    monkeypatch.setattr(loop, "getaddrinfo", resolve)
+    async with silent_server() as (port, asked, _):
+        dialling = asyncio.create_task(connect(f"ws://localhost:{port}/", Recorder()))
+        await until(lambda: bool(asked))
+        await cancel(dialling)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "no-such-host.invalid"])
+async def test_where_nobody_is_the_error_says_so(host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(CallError) as caught:
+        await connect(f"ws://{host}:{port}/", Recorder())
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+    assert caught.value.message.startswith(f"no connection to ws://{host}:{port}/: ")
+
+
+async def test_an_error_that_comes_when_nobody_waits_is_not_complained_of() -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+
+    async def make(reach: Callable[..., Any]) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise OSError("too late") from None
+
+    dialling = asyncio.create_task(dial(make))
+    await asyncio.sleep(0)
+    await cancel(dialling)
+    del dialling
+    gc.collect()
+    assert complaints == []
