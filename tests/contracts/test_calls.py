@@ -360,3 +360,25 @@ async def test_ten_thousand_calls_at_once(serve: Serve, caller: PendingRequestMa
     outcomes = await asyncio.gather(*(caller.call("slow.little", {"index": index}) for index in range(10_000)))
     assert [envelope.data for envelope in outcomes] == list(range(10_000))
     assert handler.counters.in_flight == 0
+
+
+async def test_calls_that_are_made_as_the_connection_is_lost_end_and_the_log_stays_quiet(
+    bus: Bus, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    await serve(add)
+    end: Any = await bus.end()
+    pending = PendingRequestMap(end)
+
+    async def cut() -> None:
+        if hasattr(end, "cut"):  # in one process there is nothing to lose
+            end.cut()
+
+    async def call(number: int) -> int:
+        try:
+            return (await pending.call("math.add", {"a": number, "b": 1}, deadline=in_ms(10_000))).data  # type: ignore[no-any-return]
+        except CallError as error:
+            return number + 1 if error.code is ErrorCode.UNAVAILABLE else -1
+
+    results = await asyncio.gather(cut(), *(call(number) for number in range(300)))
+    assert results[1:] == list(range(1, 301))
+    assert [record.getMessage() for record in caplog.records if record.name != "operations"] == []

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from operations import CallError, ErrorCode
+from operations.calls.spoke import Spoke
 from operations.pubsub.dialling import dial
-from operations.pubsub.websocket import connect
+from operations.pubsub.websocket import Connection, connect, serve
 from tests.pubsub.test_websocket import Recorder
 from tests.waiting import until
 
@@ -131,3 +132,21 @@ async def test_an_error_that_comes_when_nobody_waits_is_not_complained_of() -> N
     del dialling
     gc.collect()
     assert complaints == []
+
+
+async def test_a_spoke_that_is_given_up_as_its_socket_stands_is_not_complained_of() -> None:
+    class Leaving(Spoke):
+        def opened(self, connection: Connection) -> None:
+            assert self._keeper is not None
+            self._keeper.cancel()
+
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    server = Recorder()
+    listener = await serve(lambda token: server)
+    with pytest.raises(asyncio.CancelledError):
+        await Leaving(f"ws://127.0.0.1:{listener.port}/").__aenter__()
+    await until(lambda: server.reason is not None)
+    gc.collect()
+    assert complaints == []
+    await listener.close()

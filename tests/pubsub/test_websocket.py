@@ -6,6 +6,7 @@ import asyncio
 import base64
 import concurrent.futures
 import random
+import socket
 import ssl
 import struct
 import subprocess
@@ -64,6 +65,21 @@ async def test_what_is_sent_last_is_written_before_closing() -> None:
     connection.send(b"last")
     await connection.close()
     await until(lambda: server.messages == [b"first", b"last"])
+    await listener.close()
+
+
+async def test_what_is_written_as_the_connection_is_lost_is_counted_and_not_complained_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listener = await serve(lambda token: Recorder())
+    connection = await connect(f"ws://127.0.0.1:{listener.port}/", Recorder())
+    connection._transport.underlying_transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+    for number in range(1_000):
+        connection.send(b"%d" % number)  # the first of them finds out, and the loop has not come to say so
+    await connection.wait_closed()
+    assert connection.sent + connection.unsent == 1_000
+    assert connection.unsent > 900
+    assert [record.getMessage() for record in caplog.records if record.name != "operations"] == []
     await listener.close()
 
 

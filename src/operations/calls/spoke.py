@@ -16,6 +16,7 @@ from operations.calls.hub import Receivers
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
 from operations.pubsub.addresses import places
+from operations.pubsub.dialling import look_at
 from operations.pubsub.limits import check_counts, check_seconds
 from operations.pubsub.reconnecting import Reconnecting
 from operations.pubsub.websocket import HEARTBEAT_SECONDS, MAX_PAYLOAD, Connection, connect, diagnose
@@ -119,6 +120,7 @@ class Spoke(Reconnecting):
     async def _dial(self) -> Connection:
         loop = asyncio.get_running_loop()
         self._welcomed = loop.create_future()
+        self._welcomed.add_done_callback(look_at)
         self._generation += 1
         connection = await connect(self.url, self, token=self._fresh_token(), **self._options)
         try:

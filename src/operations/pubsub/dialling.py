@@ -40,7 +40,7 @@ async def dial(make: Callable[[Reach], Coroutine[Any, Any, T]]) -> T:
         return found
 
     making = asyncio.ensure_future(make(reach))
-    making.add_done_callback(_look_at)
+    making.add_done_callback(look_at)
     try:
         await asyncio.wait((making,))
     except asyncio.CancelledError:
@@ -54,10 +54,10 @@ async def dial(make: Callable[[Reach], Coroutine[Any, Any, T]]) -> T:
     return making.result()
 
 
-def _look_at(making: asyncio.Future[Any]) -> None:
-    """An error that nobody waits for any more is none that asyncio should complain of."""
-    if not making.cancelled():
-        making.exception()
+def look_at(future: asyncio.Future[Any]) -> None:
+    """Look at an error which perhaps nobody waits for any more, or asyncio would complain of it."""
+    if not future.cancelled():
+        future.exception()
 
 
 async def _connect(host: str, port: int) -> socket.socket:

@@ -135,8 +135,8 @@ class Connection(picows.WSListener):
         outbox, self._outbox = self._outbox, []
         if not outbox:
             return
-        if not self.is_open:
-            self.unsent += len(outbox)
+        if not self.is_open or self._transport.underlying_transport.is_closing():
+            self.unsent += len(outbox)  # it has ended, or will have as soon as the loop comes to say so
             return
         self.sent += len(outbox)
         if len(outbox) == 1 or not self.batches:

@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
             finally:
                 self._scheduled = False
         self._scheduled = False
-        if not self._outbox or not self.is_open:
+        if not self._outbox or not self.is_open or self._transport.is_closing():
             return
         outbox, self._outbox = self._outbox, []
         self._transport.write(outbox[0] if len(outbox) == 1 else b"".join(outbox))

@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
         if not self._outbox:
             return
         outbox, self._outbox = self._outbox, []
-        if self.is_open:
+        if self.is_open and not self._transport.is_closing():
             self._transport.write(b"".join(outbox))
             if self._transport.get_write_buffer_size() > _MOST_UNSENT:
                 self.abort("the server reads too slowly")
