@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import socket
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,6 +116,28 @@ async def test_where_nobody_is_the_error_says_so(host: str) -> None:
         await connect(f"ws://{host}:{port}/", Recorder())
     assert caught.value.code is ErrorCode.UNAVAILABLE
     assert caught.value.message.startswith(f"no connection to ws://{host}:{port}/: ")
+
+
+async def test_a_try_that_fails_leaves_nothing_to_the_collector() -> None:
+    async def make(reach: Callable[..., Any]) -> None:
+        await reach(SimpleNamespace(host="127.0.0.1", port=port))
+
+    def errors() -> int:
+        return sum(isinstance(each, ConnectionRefusedError) for each in gc.get_objects())
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    gc.collect()
+    gc.disable()
+    try:
+        others = errors()
+        for _ in range(5):
+            with contextlib.suppress(ConnectionRefusedError):
+                await dial(make)
+            await asyncio.sleep(0)
+        assert errors() == others
+    finally:
+        gc.enable()
 
 
 async def test_an_error_that_comes_when_nobody_waits_is_not_complained_of() -> None:

@@ -51,7 +51,10 @@ async def dial(make: Callable[[Reach], Coroutine[Any, Any, T]]) -> T:
                 each.shutdown(socket.SHUT_RDWR)
         await asyncio.wait((making,))
         raise
-    return making.result()
+    try:
+        return making.result()
+    finally:
+        del making  # or an error would hold itself, by way of its traceback
 
 
 def look_at(future: asyncio.Future[Any]) -> None:
@@ -77,7 +80,10 @@ async def _connect(host: str, port: int) -> socket.socket:
             raise
         else:
             return found
-    raise problem
+    try:
+        raise problem
+    finally:
+        del problem  # or it would hold itself, by way of its traceback
 
 
 async def _resolve(host: str, port: int) -> list[Any]:
