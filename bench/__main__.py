@@ -8,6 +8,7 @@ import sys
 BENCHMARKS = [
     "bench.call",
     "bench.cli",
+    "bench.walks",
     "bench.schema",
     "bench.openapi",
     "bench.sse",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import functools
 import json
 import os
 import shutil
@@ -28,7 +27,6 @@ from bench.measure import save
 from operations import Identity, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap, from_call
 from operations.pubsub.memory import MemoryTransport
-from operations.pubsub.vigil import vigil_of
 
 CONCURRENCIES = (1, 64, 1024)
 SECONDS = 1.0
@@ -36,8 +34,6 @@ ROUNDS = 9
 TEXT = "x" * 300
 PICTURE = Path(__file__).parent.parent / "docs" / "guide" / "calls-bench.svg"
 NODE = Path(__file__).parent / "node" / "trpc"
-AWAKE = "raw picows, awake"
-"""Picows whose loops wait awake as ours do."""
 Call = Callable[[], Awaitable[object]]
 Figures = dict[str, float]
 
@@ -102,8 +98,8 @@ async def measure_memory(contender: str, concurrency: int) -> Figures:
 
 async def serve_hub() -> None:
     """Our server: a hub whose own process answers, and which spokes may reach each other through."""
-    from operations.calls.authentication import Principal, StaticTokens
     from operations.calls.hub import Hub
+    from operations.identity import Principal, StaticTokens
 
     tokens = StaticTokens({"caller": Principal(Identity("caller")), "worker": Principal(Identity("worker"), ("*",))})
     async with Hub(tokens) as hub:
@@ -114,8 +110,8 @@ async def serve_hub() -> None:
 
 async def serve_spoke() -> None:
     """A hub that answers nothing itself, and a spoke in a process of its own that does."""
-    from operations.calls.authentication import Principal, StaticTokens
     from operations.calls.hub import Hub
+    from operations.identity import Principal, StaticTokens
 
     tokens = StaticTokens({"caller": Principal(Identity("caller")), "worker": Principal(Identity("worker"), ("*",))})
     async with Hub(tokens) as hub:
@@ -133,7 +129,7 @@ async def serve_spoke() -> None:
 
 async def work_for_hub(port: int) -> None:
     """The spoke that answers."""
-    from operations.calls.spoke import Spoke
+    from operations.calls.hub.spoke import Spoke
 
     async with Spoke(f"ws://127.0.0.1:{port}/", token="worker") as spoke:
         handler = CallHandler(OperationRegistry([echo]), spoke, concurrency=4096)
@@ -143,28 +139,14 @@ async def work_for_hub(port: int) -> None:
 
 async def call_hub(port: int, concurrency: int) -> Figures:
     """Our client: a spoke."""
-    from operations.calls.spoke import Spoke
+    from operations.calls.hub.spoke import Spoke
 
     async with Spoke(f"ws://127.0.0.1:{port}/", token="caller") as spoke:
         pending = PendingRequestMap(spoke)
         return await measure(lambda: pending.call("bench.echo", {"text": TEXT}), concurrency)
 
 
-def kept_awake(listener: Any, *, answers: bool) -> Any:
-    """A listener of picows whose loop waits awake, as ours do."""
-    vigil = vigil_of(asyncio.get_running_loop())
-
-    class Awake(listener):  # type: ignore[misc]
-        def on_ws_frame(self, transport: Any, frame: Any) -> None:
-            vigil.came()
-            super().on_ws_frame(transport, frame)
-            if answers:
-                vigil.sent()
-
-    return Awake
-
-
-async def serve_raw(*, awake: bool = False) -> None:
+async def serve_raw() -> None:
     """Raw picows: each frame goes back as it came."""
     import picows
 
@@ -173,13 +155,12 @@ async def serve_raw(*, awake: bool = False) -> None:
             if frame.msg_type == picows.WSMsgType.BINARY:
                 transport.send(picows.WSMsgType.BINARY, frame.get_payload_as_bytes())
 
-    listener = kept_awake(Echo, answers=True) if awake else Echo
-    server = await picows.ws_create_server(lambda request: listener(), "127.0.0.1", 0)
+    server = await picows.ws_create_server(lambda request: Echo(), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
-async def call_raw(port: int, concurrency: int, *, awake: bool = False) -> Figures:
+async def call_raw(port: int, concurrency: int) -> Figures:
     """Raw picows: an 8-byte id and the same body, answers matched by id."""
     import picows
 
@@ -192,10 +173,8 @@ async def call_raw(port: int, concurrency: int, *, awake: bool = False) -> Figur
             data = frame.get_payload_as_bytes()
             futures.pop(data[:8]).set_result(data)
 
-    listener = kept_awake(Client, answers=False) if awake else Client
-    transport, _ = await picows.ws_connect(listener, f"ws://127.0.0.1:{port}/")
+    transport, _ = await picows.ws_connect(Client, f"ws://127.0.0.1:{port}/")
     loop = asyncio.get_running_loop()
-    vigil = vigil_of(loop)
 
     def send() -> asyncio.Future[bytes]:
         key = struct.pack(">Q", next(numbers))
@@ -203,12 +182,7 @@ async def call_raw(port: int, concurrency: int, *, awake: bool = False) -> Figur
         transport.send(picows.WSMsgType.BINARY, key + body)
         return future
 
-    def send_awake() -> asyncio.Future[bytes]:
-        future = send()
-        vigil.sent()
-        return future
-
-    figures = await measure(send_awake if awake else send, concurrency)
+    figures = await measure(send, concurrency)
     transport.disconnect()
     return figures
 
@@ -249,20 +223,17 @@ SERVERS: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
     "operations websocket": serve_hub,
     "operations spoke to spoke": serve_spoke,
     "raw picows": serve_raw,
-    AWAKE: functools.partial(serve_raw, awake=True),
     "python-socketio": serve_socketio,
 }
 CLIENTS: dict[str, Callable[[int, int], Coroutine[Any, Any, Figures]]] = {
     "operations websocket": call_hub,
     "operations spoke to spoke": call_hub,
     "raw picows": call_raw,
-    AWAKE: functools.partial(call_raw, awake=True),
     "python-socketio": call_socketio,
 }
 IN_PROCESS = ("registry.execute", "memory", "memory of bytes")
 MODULES = {
     "raw picows": "picows",
-    AWAKE: "picows",
     "operations websocket": "picows",
     "operations spoke to spoke": "picows",
     "python-socketio": "socketio",
@@ -394,7 +365,6 @@ def measure_one(name: str, folder: Path) -> dict[int, Figures]:
 WANTED = (
     ("in memory, times a bare execute (wanted: 3 or less)", "registry.execute", "memory"),
     ("WebSocket, of raw picows (wanted: 0.6 or more)", "operations websocket", "raw picows"),
-    ("WebSocket, of raw picows that stays awake as well", "operations websocket", AWAKE),
     ("WebSocket, times tRPC (wanted: 2 or more)", "operations websocket", "tRPC"),
     ("WebSocket, times python-socketio (wanted: 4 or more)", "operations websocket", "python-socketio"),
 )

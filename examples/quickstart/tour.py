@@ -35,7 +35,8 @@ def main() -> int:
     try:
         assert api.stdout is not None
         port = api.stdout.readline().strip().rpartition(":")[2]
-        environment = {**os.environ, "QUICKSTART_PORT": port}
+        # The tour runs this folder's own configuration; anywhere else `ops` asks first.
+        environment = {**os.environ, "QUICKSTART_PORT": port, "OPERATIONS_TRUST": "1"}
         codes = [run(title, command, environment) for title, command in STEPS]
     finally:
         api.terminate()
@@ -61,7 +62,7 @@ def show_next() -> None:
     here = os.path.relpath(HERE)
     print(f"\n{paint('1', 'Now you')}")
     for command, about in (
-        (f"source .venv/bin/activate && cd {here}", "puts `ops` on the path"),
+        (f"source {os.path.relpath(sys.prefix)}/bin/activate && cd {here}", "puts `ops` on the path"),
         ("ops call shop.quote item=honey", "a call of your own"),
         ("ops show weather.forecast", "what an operation takes and gives"),
         ("ops call demo.start_api", "the weather API, for ten minutes"),
@@ -69,7 +70,7 @@ def show_next() -> None:
         ("ops sub weather.watch city=Oslo", "a stream, until Ctrl-C"),
         ("ops --help", "all the rest"),
     ):
-        print(f"  {paint('36', f'{command:<52}')} {about}")
+        print(f"  {paint('36', f'{command:<57}')} {about}")
     print("\nYour first own operation, in two minutes: README.md")
 
 

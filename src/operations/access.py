@@ -52,16 +52,21 @@ def require_access(spec: OperationSpec, identity: Identity | None) -> None:
     decision = check_access(spec.access_control, identity)
     if decision.allowed:
         return
+    raise access_error(spec.id, decision, identity)
+
+
+def access_error(operation_id: str, decision: AccessDecision, identity: Identity | None) -> CallError:
+    """Return the `ACCESS_DENIED` that names what a caller lacks."""
     who = f"{identity.id!r}" if identity is not None else "an anonymous caller"
     details = {
-        "operationId": spec.id,
+        "operationId": operation_id,
         "missingScopes": list(decision.missing_scopes),
         "missingScopesAny": list(decision.missing_any),
         "missingResource": decision.missing_resource,
     }
-    raise CallError(
+    return CallError(
         ErrorCode.ACCESS_DENIED,
-        f"{who} may not call {spec.id}: {decision.reason}",
+        f"{who} may not call {operation_id}: {decision.reason}",
         {name: value for name, value in details.items() if value},
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -20,8 +20,10 @@ class OperationCatalogue:
     """Register, find and list operations by id."""
 
     def __init__(self) -> None:
-        self._operations: dict[str, Operation[Any]] = {}
+        self.operations: dict[str, Operation[Any]] = {}
+        """The operations by id; change them by `register` and `unregister` only."""
         self._aliases: dict[str, list[str]] | None = None
+        self._watchers: list[Callable[[], None]] = []
 
     def register(self, operation: Operation[Any], *, replace: bool = False) -> None:
         """Add an operation; an id that is there already is an error unless `replace`."""
@@ -34,11 +36,11 @@ class OperationCatalogue:
             if not isinstance(operation, Operation):
                 raise TypeError(explain_operation(operation))
             operation_id = operation.id
-            if not replace and (operation_id in self._operations or operation_id in added):
+            if not replace and (operation_id in self.operations or operation_id in added):
                 raise _already(operation_id)
             added[operation_id] = operation
-        self._operations.update(added)
-        self._aliases = None
+        self.operations.update(added)
+        self._changed()
 
     def register_spec(self, spec: OperationSpec, *, replace: bool = False) -> None:
         """Add an operation without what runs it, which `register_handler` adds."""
@@ -55,28 +57,44 @@ class OperationCatalogue:
         change: dict[str, Any] = (
             {"stream": handler} if streams else {"handler": handler, "threaded": False if inline else None}
         )
-        self._operations[operation_id] = msgspec.structs.replace(operation, **change)
+        self.operations[operation_id] = msgspec.structs.replace(operation, **change)
+        self._changed()
 
     def unregister(self, operation_id: str) -> Operation[Any]:
         """Remove an operation and return it."""
         operation = self._require(operation_id)
-        del self._operations[operation_id]
-        self._aliases = None
+        del self.operations[operation_id]
+        self._changed()
         return operation
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` after each registration, replacement and removal, until the returned function is called."""
+        self._watchers.append(changed)
+
+        def stop() -> None:
+            if changed in self._watchers:
+                self._watchers.remove(changed)
+
+        return stop
+
+    def _changed(self) -> None:
+        self._aliases = None
+        for changed in list(self._watchers):
+            changed()
 
     def get_spec(self, operation_id: str) -> OperationSpec | None:
         """The spec of an operation, or None."""
-        operation = self._operations.get(operation_id)
+        operation = self.operations.get(operation_id)
         return None if operation is None else operation.spec
 
     def get_handler(self, operation_id: str) -> Handler | Stream | None:
         """What runs an operation: its handler, or its stream where it has only that; None without either."""
-        operation = self._operations.get(operation_id)
+        operation = self.operations.get(operation_id)
         return None if operation is None else operation.handler or operation.stream
 
     def get_operation(self, operation_id: str) -> Operation[Any] | None:
         """The operation with an id, or None."""
-        return self._operations.get(operation_id)
+        return self.operations.get(operation_id)
 
     def list(
         self,
@@ -88,44 +106,44 @@ class OperationCatalogue:
         """The specs in order of id: those in a namespace and below it, of a type, with a tag."""
         return [
             operation.spec
-            for operation_id, operation in sorted(self._operations.items())
+            for operation_id, operation in sorted(self.operations.items())
             if (namespace is None or operation_id.startswith(f"{namespace}."))
             and (type is None or operation.spec.type == type)
             and (tag is None or tag in operation.spec.tags)
         ]
 
     def __contains__(self, operation_id: object) -> bool:
-        return operation_id in self._operations
+        return operation_id in self.operations
 
     def __len__(self) -> int:
-        return len(self._operations)
+        return len(self.operations)
 
     def find(self, path: str) -> Operation[Any] | None:
         """The operation at a path, with `_` standing for `-` where that is unambiguous."""
-        operation = self._operations.get(path)
+        operation = self.operations.get(path)
         if operation is not None:
             return operation
         if self._aliases is None:
             self._aliases = defaultdict(list)
-            for operation_id in self._operations:
+            for operation_id in self.operations:
                 self._aliases[operation_id.replace("-", "_")].append(operation_id)
         candidates = self._aliases.get(path.replace("-", "_"), [])
         if len(candidates) > 1:
             message = f"{path} may be any of {', '.join(sorted(candidates))}: name it in full, env['namespace']['name']"
             raise CallError(ErrorCode.OPERATION_NOT_FOUND, message)
-        return self._operations[candidates[0]] if candidates else None
+        return self.operations[candidates[0]] if candidates else None
 
     def find_under(self, namespace: str) -> Collection[str]:
         """The ids below a namespace, with `_` standing for `-`; the empty one is above all."""
         prefix = f"{namespace.replace('-', '_')}." if namespace else ""
-        return [operation_id for operation_id in self._operations if operation_id.replace("-", "_").startswith(prefix)]
+        return [operation_id for operation_id in self.operations if operation_id.replace("-", "_").startswith(prefix)]
 
     def not_found(self, operation_id: str) -> CallError:
         """The error for an id that nobody registered; it names the nearest ones."""
-        return unknown_operation(operation_id, self._operations)
+        return unknown_operation(operation_id, self.operations)
 
     def _require(self, operation_id: str) -> Operation[Any]:
-        operation = self._operations.get(operation_id)
+        operation = self.operations.get(operation_id)
         if operation is None:
             raise self.not_found(operation_id)
         return operation

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import msgspec
@@ -33,6 +34,30 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
             if isinstance(held, str):
                 message = f"the {name} of an identity are lists, not the text {held!r}: split it"
                 raise CallError(ErrorCode.VALIDATION_ERROR, message)
+
+
+class Grant(msgspec.Struct, eq=False, kw_only=True):
+    """The right of one request's handler to make nested calls for the request's caller.
+
+    Every nested call, at any depth, is made with the grant of the request it belongs to. It is valid only on the
+    transport that it came from, and ends with its request.
+    """
+
+    identity: Identity | None = None
+    """The caller; None for an anonymous one."""
+    token: str = ""
+    """128 random bits that a hub accepts as proof; empty where the transport needs none."""
+    origin: object = None
+    """The end of the transport that the request came from; at a hub the id of the request."""
+    deadline: int | None = None
+    """Epoch milliseconds at which it ends at the latest."""
+    ended: bool = False
+    closing: float | None = None
+    """At a hub: when it ends by the monotonic clock, once the request was aborted; None before that."""
+
+
+current_grant: ContextVar[Grant | None] = ContextVar("current_grant", default=None)
+"""The grant of the request that the current task works for; None outside of any request."""
 
 
 class Env(Protocol):
@@ -68,13 +93,13 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
     identity: Identity | None = None
     deadline: int | None = None
     """Epoch milliseconds after which nobody waits for the answer."""
-    deadline_kept: bool = False
-    """Whether whoever made this context ends the call at its deadline, so that the registry need not."""
     env: Env = NO_ENV
     """The operations within reach; made by `execute` where there is none."""
     metadata: Mapping[str, Any] = {}
     progress: Progress | None = None
     """Called with the progress that the source of a running call reports; a nested call does not inherit it."""
+    grant: Grant | None = None
+    """The grant of the request that this call belongs to; None for calls made by the program itself."""
     trusted: bool | None = None
     """Whether nested calls skip the access check; when not said, a context without an identity is trusted."""
 
@@ -96,6 +121,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
             deadline=self.deadline,
             metadata={key: metadata[key] for key in TRACE_FIELDS if key in metadata} if metadata else metadata,
             trusted=self.is_trusted,
+            grant=self.grant,
         )
 
 

@@ -16,10 +16,10 @@ class Recent(Generic[K, T]):
     taken out before it.
     """
 
-    __slots__ = ("_least", "newer", "older")
+    __slots__ = ("least", "newer", "older")
 
     def __init__(self, least: int) -> None:
-        self._least = least
+        self.least = least
         self.newer: dict[K, T] = {}
         self.older: dict[K, T] = {}
 
@@ -31,8 +31,12 @@ class Recent(Generic[K, T]):
 
     def __setitem__(self, key: K, value: T) -> None:
         self.newer[key] = value
-        if len(self.newer) >= self._least:
-            self.older, self.newer = self.newer, {}
+        if len(self.newer) >= self.least:
+            self.turn()
+
+    def turn(self) -> None:
+        """Forget the older half: called once `newer` has `least` keys, also by code that writes there directly."""
+        self.older, self.newer = self.newer, {}
 
     def __getitem__(self, key: K) -> T:
         return self.newer[key] if key in self.newer else self.older[key]

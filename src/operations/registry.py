@@ -1,8 +1,10 @@
-"""OperationRegistry: the one door through which operations are called."""
+"""OperationRegistry: registration and execution of operations."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
@@ -12,10 +14,12 @@ from operations.access import require_access
 from operations.batch import BatchCall, run_batch
 from operations.catalogue import OperationCatalogue, explain_operation
 from operations.context import NO_ENV, OperationContext, new_request_id
+from operations.deadlines import Deadline, StreamDeadline, TimerWheel, check_deadline
 from operations.env import build_env
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
-from operations.execution import Execution, remaining_seconds, translate
+from operations.execution import Execution
+from operations.failures import timed_out, translate
 from operations.interceptors import Interceptor, Invocation, Proceed, compose
 from operations.pipeline import Mismatches, check_declared_error, finish, is_described
 from operations.schema import Policy, Problem, Schema, jsonable, misfit
@@ -27,9 +31,10 @@ _NO_CONTEXT = OperationContext()
 
 
 class OperationRegistry(OperationCatalogue):
-    """Holds operations from every source and calls them: input checked, result wrapped, normalised and checked.
+    """Operations from every source, and the steps of a call: validate, run, wrap, normalise.
 
-    Trusted: it checks no scopes of its direct caller. A caller from elsewhere comes through a CallHandler.
+    `execute` and `subscribe` trust their direct caller and check no scopes. A `Dispatcher` checks those of a caller
+    from elsewhere.
     """
 
     def __init__(
@@ -43,7 +48,9 @@ class OperationRegistry(OperationCatalogue):
         super().__init__()
         self.output_policy: Policy = require_policy(output_policy)
         self.mismatches = Mismatches()
-        self._interceptors = tuple(interceptors)
+        self.interceptors = tuple(interceptors)
+        """The interceptors around every call, the first outermost."""
+        self.wheel = TimerWheel()
         self._execution = Execution(threads=threads)
         self.register_all(operations)
 
@@ -60,10 +67,10 @@ class OperationRegistry(OperationCatalogue):
     ) -> ResponseEnvelope[Any]:
         """Call an operation by id, or by its Operation to get its Python type back as `data`."""
         registered = self._resolve(operation)
-        if self._interceptors:
-            envelope = await self._intercept(registered, input, context, streaming=False)
+        if context is None or context.deadline is None:
+            envelope = await self.run(registered, input, context)
         else:
-            envelope = await self._run(registered, input, context)
+            envelope = await self._run_until(context.deadline, registered, self.run(registered, input, context))
         return envelope if isinstance(operation, str) else self._rebuild(operation, envelope)
 
     @overload
@@ -79,18 +86,23 @@ class OperationRegistry(OperationCatalogue):
     ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
         """Follow an operation's stream; closing the iterator closes the handler's generator."""
         registered = self._resolve(operation)
-        if self._interceptors:
-            stream = await self._intercept(registered, input, context, streaming=True)
-        else:
-            stream = self._stream(registered, input, context)
+        stream = self.run_stream(registered, input, context)
+        deadline = None
+        if context is not None and context.deadline is not None:
+            until = check_deadline(context.deadline)
+            if until <= time.time():
+                raise timed_out(registered.id, "no", "before the stream began")
+            deadline = StreamDeadline(self.wheel, registered.id, self.abandon, until=until)
         try:
-            async for envelope in stream:
+            while True:
+                try:
+                    envelope = await (anext(stream) if deadline is None else deadline.next(stream))
+                except StopAsyncIteration:
+                    break
                 yield envelope if isinstance(operation, str) else self._rebuild(operation, envelope)
         finally:
-            # An interceptor may have put an iterator of its own around the stream, which need not have an end.
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
+            if not getattr(stream, "ag_running", False):  # one that still runs was abandoned at its deadline
+                await (stream.aclose() if deadline is None else deadline.close(stream.aclose))
 
     async def execute_many(
         self, calls: Iterable[BatchCall], *, concurrency: int = 64, context: OperationContext | None = None
@@ -102,47 +114,63 @@ class OperationRegistry(OperationCatalogue):
         return await run_batch(self.execute, calls, concurrency=concurrency, context=context)
 
     async def execute_nested(self, operation_id: str, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
-        """Execute on behalf of a handler: a context that is not trusted is checked by the access rule."""
+        """Execute a nested call, with access control unless the context is trusted."""
         self._admit_caller(operation_id, context)
         return await self.execute(operation_id, input, context)
 
     async def subscribe_nested(
         self, operation_id: str, input: Any, context: OperationContext
     ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
-        """Subscribe on behalf of a handler: a context that is not trusted is checked by the access rule."""
+        """Follow a nested stream, with access control unless the context is trusted."""
         self._admit_caller(operation_id, context)
         async with contextlib.aclosing(self.subscribe(operation_id, input, context)) as stream:
             async for envelope in stream:
                 yield envelope
 
-    def execute_found(
+    def run(
         self, operation: Operation[Any], input: Any = None, context: OperationContext | None = None
     ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        """Execute an operation that was just got from this registry, without looking it up again."""
-        if self._interceptors:
+        """Run a registered operation through interceptors, handler and result pipeline.
+
+        The caller looks the operation up, checks access and enforces the deadline: `execute` and the dispatcher do.
+        """
+        if self.interceptors:
             return self._intercept(operation, input, context, streaming=False)
-        return self._perform(operation, input, None) if context is None else self._run(operation, input, context)
+        return self._perform(operation, input, context)
+
+    def run_stream(
+        self, operation: Operation[Any], input: Any = None, context: OperationContext | None = None
+    ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
+        """Run the stream of a registered operation, as `run` does a call."""
+        if self.interceptors:
+            return self._intercept_stream(operation, input, context)
+        return self._stream(operation, input, context)
 
     @property
-    def has_interceptors(self) -> bool:
-        """Whether anything stands around the calls; where nothing does, a call may need no context."""
-        return bool(self._interceptors)
+    def abandoned(self) -> int:
+        """Number of handlers still running after their call ended."""
+        return self._execution.abandoned
 
-    @property
-    def strays(self) -> int:
-        """How many handlers still run although their callers have their answer: a thread cannot be stopped."""
-        return self._execution.strays
+    def abandon(self, task: asyncio.Task[Any]) -> None:
+        """Count a handler that ignored its cancellation, until its task ends."""
+        self._execution.abandon(task)
 
     def close(self) -> None:
-        """Let idle worker threads end; a call made later starts new ones."""
+        """Let idle worker threads end; a later call starts new ones."""
         self._execution.close()
 
-    def _run(
-        self, operation: Operation[Any], input: Any, context: OperationContext | None
-    ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        if context is None or context.deadline is None or context.deadline_kept:
-            return self._perform(operation, input, context)
-        return self._execution.until(context.deadline, operation.id, self._perform(operation, input, context))
+    def _run_until(
+        self, deadline: int, operation: Operation[Any], work: Coroutine[Any, Any, ResponseEnvelope[Any]]
+    ) -> Any:
+        try:
+            until = check_deadline(deadline)
+            if until <= time.time():
+                raise timed_out(operation.id, "no", "before the call began")
+        except CallError:
+            work.close()
+            raise
+        ending = Deadline(wheel=self.wheel, operation_id=operation.id, until=until, abandoned=self.abandon)
+        return ending.run(work)
 
     async def _perform(
         self, operation: Operation[Any], input: Any, context: OperationContext | None
@@ -152,7 +180,7 @@ class OperationRegistry(OperationCatalogue):
         if handler is None:
             raise _explain_missing(operation, streaming=False)
         if type(input) is dict and operation.set_aside is None and operation.spec.input_schema.check(input):
-            value: Any = input  # as nearly every input is
+            value: Any = input  # fast path: most inputs are dicts that already validate
         else:
             value = _admit_input(operation, input)
         context = self._complete(context) if operation.wants_context else context or _NO_CONTEXT
@@ -176,34 +204,39 @@ class OperationRegistry(OperationCatalogue):
         value = _admit_input(operation, input)
         context = self._complete(context)
         policy = operation.spec.output_policy or self.output_policy
-        deadline = None if context.deadline_kept else context.deadline
-        if deadline is not None and remaining_seconds(deadline) <= 0:
-            raise CallError(ErrorCode.TIMEOUT, f"{operation.id}: the deadline had passed before the stream began")
         source: Any = None
         try:
             source = operation.stream(value, context)
             if hasattr(source, "__await__"):
                 source = await source
-            iterator = aiter(source)
-            while True:
-                try:
-                    item = await self._execution.next_item(iterator, deadline, operation.id)
-                except StopAsyncIteration:
-                    break
+            async for item in source:
                 yield finish(operation, policy, item, self.mismatches)
         except BaseException as error:  # noqa: BLE001  # every way a handler can end is translated in one place
             raise self._translate(operation, error)  # noqa: B904  # it has its cause
         finally:
-            await self._close_stream(operation, source, deadline)
+            await self._close_source(operation, source)
 
-    async def _close_stream(self, operation: Operation[Any], source: Any, deadline: int | None) -> None:
+    async def _close_source(self, operation: Operation[Any], source: Any) -> None:
         close = getattr(source, "aclose", None)
-        if close is None or getattr(source, "ag_running", False):
-            return  # what still runs was left behind at its deadline: it cannot be closed, and nobody waits for it
+        if close is None:
+            return
         try:
-            await self._execution.close_stream(close, deadline, operation.id)
+            await close()
         except BaseException as error:  # noqa: BLE001  # what a handler's clean-up raises is translated as well
             raise self._translate(operation, error)  # noqa: B904  # it has its cause
+
+    async def _intercept_stream(
+        self, operation: Operation[Any], input: Any, context: OperationContext | None
+    ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
+        stream = await self._intercept(operation, input, context, streaming=True)
+        try:
+            async for envelope in stream:
+                yield envelope
+        finally:
+            # An interceptor may return any iterator; aclose() is optional.
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
 
     async def _intercept(
         self, operation: Operation[Any], input: Any, context: OperationContext | None, *, streaming: bool
@@ -213,13 +246,16 @@ class OperationRegistry(OperationCatalogue):
         async def innermost(invocation: Invocation) -> Any:
             given = invocation.context
             if given is not completed and given.env is completed.env:
-                # The env speaks for the context it was made of: a changed context gets one of its own.
+                # An env is bound to one context: rebuild it when the context changed.
                 given = msgspec.structs.replace(given, env=NO_ENV)
             if streaming:
                 return self._stream(operation, invocation.input, given)
-            return await self._run(operation, invocation.input, given)
+            work = self._perform(operation, invocation.input, given)
+            if given.deadline is None or given.deadline == completed.deadline:
+                return await work
+            return await self._run_until(given.deadline, operation, work)
 
-        proceed: Proceed = compose(self._interceptors, innermost)
+        proceed: Proceed = compose(self.interceptors, innermost)
         value = {} if input is None else input
         try:
             result = await proceed(Invocation(operation.spec, value, completed, streaming))
@@ -238,13 +274,13 @@ class OperationRegistry(OperationCatalogue):
             operation_id = operation.id
         else:
             raise CallError(ErrorCode.VALIDATION_ERROR, explain_operation(operation))
-        registered = self._operations.get(operation_id)
+        registered = self.operations.get(operation_id)
         if registered is None:
             raise self.not_found(operation_id)
         return registered
 
     def _complete(self, context: OperationContext | None) -> OperationContext:
-        """The context with a request id and an env, where it has none."""
+        """Return the context with a request id and an env."""
         if context is None:
             base = OperationContext(request_id=new_request_id())
         elif not context.request_id:
@@ -266,14 +302,14 @@ class OperationRegistry(OperationCatalogue):
         return translate(error, operation.id)
 
     def _rebuild(self, operation: Operation[R], envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R]:
-        """The envelope with its data as the operation's Python type; a result that does not fit stays as it came."""
+        """Return the envelope with its data as the operation's Python type, or unchanged where that fails."""
         if operation.load is None or not is_described(operation, envelope):
             return envelope
         try:
             return ResponseEnvelope(operation.load(envelope.data), envelope.meta)
         except Exception as error:  # noqa: BLE001  # the type's own code may raise anything
             reason = error.message if isinstance(error, CallError) else f"{type(error).__name__}: {error}"
-            message = f"cannot be made the function's return type: {reason}"
+            message = f"cannot convert result to the return type: {reason}"
             self.mismatches.report(operation.id, [Problem(path="", schema_path="", message=message)])
             return envelope
 
@@ -297,7 +333,7 @@ def subscribe(
 
 
 def _admit_input(operation: Operation[Any], input: Any) -> Any:
-    """The input as the handler gets it, or one `VALIDATION_ERROR` that lists everything wrong with it."""
+    """Return the input as the handler gets it, or raise one `VALIDATION_ERROR` that lists every problem."""
     value = {} if input is None else input
     if operation.set_aside is None:
         if operation.spec.input_schema.check(value):

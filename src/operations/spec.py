@@ -156,6 +156,8 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     """Whether the output schema speaks of this result at all; a source that knows better says so."""
     set_aside: Callable[[Any], InputParts | None] | None = None
     """Takes out of an input what is no data, such as a file to send; None where inputs are data, as they mostly are."""
+    origin: object = None
+    """The end of a transport that the operation was imported from: it is not served there again."""
     wants_context: bool = True
     """False where the handler asks its context for neither request id nor env, which then need not be made."""
 

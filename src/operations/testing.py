@@ -12,8 +12,19 @@ from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope, http_envelope, mcp_envelope
 from operations.errors import CallError
 from operations.interceptors import Invocation, Proceed
-from operations.pubsub import Capabilities, Receive, Stop, Transport, Undelivered
+from operations.pubsub import (
+    Arrival,
+    Delivery,
+    InProcess,
+    Receive,
+    Stop,
+    Take,
+    Transport,
+    TransportWrapper,
+    Undelivered,
+)
 from operations.pubsub.memory import MemoryTransport
+from operations.pubsub.protocols import Part
 from operations.schema import UNKNOWN
 from operations.spec import Operation, OperationSpec, OperationType, SchemaLike, as_schema
 
@@ -82,49 +93,46 @@ class RecordedMessage(msgspec.Struct, frozen=True):
     message: bytes
 
 
-class RecordingTransport:
+class RecordingTransport(TransportWrapper):
     """A transport that keeps every message that passes through it, around another one (in memory by default)."""
 
     def __init__(self, inner: Transport | None = None) -> None:
-        self._inner: Transport = MemoryTransport(direct=False) if inner is None else inner
+        super().__init__(MemoryTransport(direct=False) if inner is None else inner)
         self.messages: list[RecordedMessage] = []
 
-    @property
-    def inner(self) -> Transport:
-        """The transport that carries the messages."""
-        return self._inner
-
-    @property
-    def peer(self) -> str:
-        """The name of the inner transport's end."""
-        return self._inner.peer
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the inner transport promises."""
-        return self._inner.capabilities
+    def optional(self, kind: type[Part]) -> Part | None:
+        """The inner transport's parts, but for calls by reference: they send no messages that could be kept."""
+        return None if kind is InProcess else super().optional(kind)
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
         """Write the message down and send it."""
         self.messages.append(RecordedMessage("sent", address, message))
-        self._inner.send(address, message, undelivered)
+        super().send(address, message, undelivered)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive, and write down what comes."""
 
-        def record(message: bytes) -> None:
-            self.messages.append(RecordedMessage("received", address, message))
-            receive(message)
+        def record(message: bytes, arrival: Arrival) -> None:
+            self.messages.append(RecordedMessage("received", arrival.address or address, message))
+            receive(message, arrival)
 
-        return self._inner.listen(address, record, group=group)
+        return super().listen(address, record, group=group)
 
-    def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
-        """Be told what the inner transport tells."""
-        return self._inner.watch(up, down)
+    def store(
+        self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
+    ) -> None:
+        """Write the message down and store it."""
+        self.messages.append(RecordedMessage("sent", address, message))
+        super().store(address, message, key=key, stored=stored, undelivered=undelivered)
 
-    async def close(self) -> None:
-        """Close the inner transport."""
-        await self._inner.close()
+    def take(self, address: str, take: Take, *, limit: int) -> Stop:
+        """Take stored messages, and write them down."""
+
+        def record(message: bytes, delivery: Delivery, arrival: Arrival) -> None:
+            self.messages.append(RecordedMessage("received", arrival.address, message))
+            take(message, delivery, arrival)
+
+        return super().take(address, record, limit=limit)
 
 
 def stub_operation(

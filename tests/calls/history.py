@@ -14,8 +14,8 @@ import pytest
 
 from operations import CallError, Operation, OperationContext, operation
 from operations.calls import PendingRequestMap
-from operations.calls.counters import Counters
-from operations.pubsub.websocket import Connection
+from operations.pubsub.websocket import WebSocketLink
+from operations.telemetry.counters import Counters
 
 SCALE = float(os.environ.get("OPERATIONS_FAULT_SCALE", "4"))
 """The bounds are for a machine that does nothing else; here they are so many times as long."""
@@ -37,14 +37,14 @@ class Ledger:
     """What became of every message between the ends of one process: written, read, and the difference lost."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.connections: list[Connection] = []
-        connected = Connection.on_ws_connected
+        self.connections: list[WebSocketLink] = []
+        connected = WebSocketLink.on_ws_connected
 
-        def note(connection: Connection, transport: Any) -> None:
+        def note(connection: WebSocketLink, transport: Any) -> None:
             self.connections.append(connection)
             connected(connection, transport)
 
-        monkeypatch.setattr(Connection, "on_ws_connected", note)
+        monkeypatch.setattr(WebSocketLink, "on_ws_connected", note)
 
     @property
     def lost(self) -> int:

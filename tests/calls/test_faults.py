@@ -15,10 +15,10 @@ import pytest
 
 from operations import CallError, ErrorCode, Identity, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap, from_call
-from operations.calls.authentication import Principal, StaticTokens
 from operations.calls.endpoint import endpoint_of
 from operations.calls.hub import Hub
-from operations.calls.spoke import Spoke
+from operations.calls.hub.spoke import Spoke
+from operations.identity import Principal, StaticTokens
 from operations.testing import error_of
 from tests.calls.history import SCALE, History, Ledger, open_sockets
 from tests.calls.proxy import Proxy

@@ -17,18 +17,27 @@ import pytest
 
 from operations import AccessControl, CallError, ErrorCode, Identity, OperationContext, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap, from_call, presence, serve_registry
-from operations.calls import hub as hub_module
-from operations.calls import routing as routing_module
-from operations.calls.authentication import JWTTokens, Principal, StaticTokens
 from operations.calls.codec import CODECS, JSON, codec_of
 from operations.calls.endpoint import endpoint_of
-from operations.calls.events import VERSION, CallRequested, CallResponded, Requested, Responded
-from operations.calls.hub import Hub
-from operations.calls.spoke import Spoke
+from operations.calls.events import (
+    VERSION,
+    Aborted,
+    CallAborted,
+    CallRequested,
+    CallResponded,
+    Requested,
+    Responded,
+)
+from operations.calls.hub import Hub, router, session
+from operations.calls.hub.spoke import Spoke
+from operations.identity import JWTTokens, Principal, StaticTokens
+from operations.pubsub import TransportWrapper
+from operations.sources.mcp import create_mcp_client
 from operations.testing import error_of, stub_operation
 from tests.contracts.operations_under_test import Sleeper
 from tests.http.certificates import Authority
 from tests.node_peers import npm_binary
+from tests.sources.mcp.peers import hostile
 from tests.waiting import until
 
 TOKENS = StaticTokens(
@@ -37,6 +46,7 @@ TOKENS = StaticTokens(
         "shop": Principal(Identity("shop", scopes=("everything",)), ("shop",)),
         "shop2": Principal(Identity("shop2"), ("shop",)),
         "deputy": Principal(Identity("deputy"), ("shop",)),
+        "tools": Principal(Identity("tools"), ("s",)),
         "stranger": Principal(Identity("stranger", scopes=("everything",)), ("shop",), speaks_for_callers=False),
     }
 )
@@ -60,6 +70,11 @@ class Field:
 async def field() -> AsyncIterator[Field]:
     async with Hub(TOKENS) as hub, contextlib.AsyncExitStack() as stack:
         yield Field(hub, stack)
+
+
+def session_of(hub: Hub, spoke: Any) -> session.Session:
+    (joined,) = [each for each in hub.router.sessions.values() if each.peer == spoke.peer]
+    return joined
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong"])
@@ -141,29 +156,19 @@ async def whoami(context: OperationContext) -> Any:
     return context.identity.id if context.identity is not None else None
 
 
-@pytest.mark.fault(34, on="websocket")
-class Wrapped:
-    """A transport with something around it: the call protocol has an end of its own there, on the same connection."""
-
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
 async def test_a_wrapped_spoke_is_a_second_end_of_its_connection(field: Field) -> None:
     spoke = await field.spoke("shop")
-    caller = PendingRequestMap(Wrapped(spoke))
+    caller = PendingRequestMap(TransportWrapper(spoke))
     handler = CallHandler(OperationRegistry([stub_operation("shop.echo", returns=lambda input: input)]), spoke)
     await until(lambda: field.hub.operations == ["shop.echo"])
-    assert (await caller.call("shop.echo", {"a": 1})).data == {"a": 1}
+    assert (await caller.call("shop.echo", {"a": 1}, as_worker=True)).data == {"a": 1}
     assert (await PendingRequestMap(await field.spoke("ada")).call("shop.echo", {"a": 2})).data == {"a": 2}
     for counters in (caller.counters, handler.counters, field.hub.counters):
         assert str(counters) == "<counters all 0>"
     await handler.close()
 
 
+@pytest.mark.fault(34, on="websocket")
 async def test_an_identity_is_never_believed_from_a_spoke(field: Field) -> None:
     handler = await field.worker("shop", whoami)
     await until(lambda: field.hub.operations == ["shop.whoami"])
@@ -211,7 +216,10 @@ async def test_a_worker_speaks_for_its_caller_only_while_it_runs_its_request(fie
     await until(lambda: field.hub.operations == ["shop.fetch", "vault.open"])
     ada = PendingRequestMap(await field.spoke("ada"))
     assert (await ada.call("shop.fetch")).data == "open"
+    # Outside of the request it has no rights but its own, and those only where it says so; a parent gives none.
     error = await error_of(worker.pending.call("vault.open", parent_request_id=parents[0]))
+    assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "GRANT_REQUIRED")
+    error = await error_of(worker.pending.call("vault.open", parent_request_id=parents[0], as_worker=True))
     assert error.code is ErrorCode.ACCESS_DENIED
     assert error.message.startswith("'deputy' may not call")
     await own.close()
@@ -255,7 +263,9 @@ def test_a_worker_and_its_caller_share_what_both_may_do() -> None:
     assert worker.identity_for(None) is None
 
 
-async def test_forged_request_ids_and_answers_are_refused_and_counted(field: Field) -> None:
+async def test_answers_of_others_are_refused_and_counted_and_their_request_ids_are_worth_nothing(
+    field: Field,
+) -> None:
     sleeper = Sleeper("shop.sleep")
     await field.worker("shop", sleeper.operation)
     await until(lambda: field.hub.operations == ["shop.sleep"])
@@ -263,18 +273,21 @@ async def test_forged_request_ids_and_answers_are_refused_and_counted(field: Fie
     call = asyncio.create_task(PendingRequestMap(ada).call("shop.sleep"))
     await sleeper.started.wait()
     (request_id,) = endpoint_of(ada).waiting
-    answer = Responded(
-        request_id, JSON.raw({"data": "evil", "meta": {"source": "local", "operationId": "x", "timestamp": 1}})
-    )
+    envelope = {"data": "evil", "meta": {"source": "local", "operationId": "x", "timestamp": 1}}
+    answer = Responded(request_id, JSON.raw(envelope))
     mallory.send("", JSON.encode(CallResponded(VERSION, request_id, "", answer)))
-    mallory.send(
-        "",
-        JSON.encode(CallRequested(VERSION, f"{ada.peer}-ff", "shop.sleep", Requested(f"{ada.peer}-ff", "shop.sleep"))),
-    )
-    await until(lambda: field.hub.counters.foreign == 2)
+    await until(lambda: field.hub.counters.foreign == 1)
+    mallory.send("", JSON.encode(CallAborted(VERSION, request_id, "", Aborted(request_id))))
+    await until(lambda: field.hub.counters.dropped == 1)
+    # A request of her own under the same id has an answer of its own, and takes nothing from the other one.
+    received: list[bytes] = []
+    mallory.listen("", lambda message, arrival: received.append(message))
+    mallory.send("", JSON.encode(CallRequested(VERSION, request_id, "shop.sleep", Requested(request_id, "shop.sleep"))))
+    await until(lambda: sleeper.runs == 2)
     sleeper.let_go.set()
     assert (await call).data == "awake"
-    assert sleeper.runs == 1
+    await until(lambda: any(b"awake" in message for message in received))
+    assert field.hub.counters.in_flight == 0
 
 
 async def test_a_worker_cannot_be_announced_for_another_peer(field: Field) -> None:
@@ -510,8 +523,8 @@ def test_settings_that_would_refuse_every_token_are_refused_themselves(key: str,
 async def test_a_json_only_peer_gets_json_from_a_messagepack_caller(field: Field) -> None:
     handler = await field.worker("shop", stub_operation("shop.echo", returns=lambda input: input))
     await until(lambda: field.hub.operations == ["shop.echo"])
-    (session,) = [spoke.session for spoke in field.hub._spokes]
-    session.codec = JSON
+    joined = session_of(field.hub, handler.transport)
+    joined.codec = JSON
     pending = PendingRequestMap(await field.spoke("ada"), codec="msgpack")
     assert (await pending.call("shop.echo", {"file": b"\x00\x01"})).data == {"file": b"\x00\x01"}
     assert handler.counters.malformed == 0
@@ -521,7 +534,7 @@ async def test_a_json_only_peer_gets_json_from_a_messagepack_caller(field: Field
 async def test_requests_are_messagepack_where_the_hub_reads_it(
     field: Field, monkeypatch: pytest.MonkeyPatch, reads: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(hub_module, "CODECS", {name: CODECS[name] for name in reads})
+    monkeypatch.setattr(session, "CODECS", {name: CODECS[name] for name in reads})
     await field.worker("shop", stub_operation("shop.echo", returns=lambda input: input))
     await until(lambda: field.hub.operations == ["shop.echo"])
     spoke = await field.spoke("ada")
@@ -555,8 +568,8 @@ class Careless:
 async def test_a_value_that_the_worker_cannot_be_sent_is_refused_at_once(field: Field) -> None:
     handler = await field.worker("shop", stub_operation("shop.echo", returns=lambda input: input))
     await until(lambda: field.hub.operations == ["shop.echo"])
-    (session,) = [spoke.session for spoke in field.hub._spokes]
-    session.codec = JSON
+    joined = session_of(field.hub, handler.transport)
+    joined.codec = JSON
     pending = PendingRequestMap(Careless(await field.spoke("ada")))
     error = await error_of(pending.call("shop.echo", {"a": 0.5}))
     assert error.code is ErrorCode.VALIDATION_ERROR
@@ -578,8 +591,8 @@ async def test_a_value_that_the_caller_cannot_be_sent_ends_its_call_at_once(fiel
     field.stack.push_async_callback(handler.close)
     await until(lambda: len(field.hub.operations) == 2)
     caller = await field.spoke("ada")
-    (session,) = [spoke.session for spoke in field.hub._spokes if spoke.session.peer == caller.peer]
-    session.codec = JSON
+    joined = session_of(field.hub, caller)
+    joined.codec = JSON
     pending = PendingRequestMap(caller, codec="msgpack")
     error = await error_of(pending.call("shop.get"))
     assert error.code is ErrorCode.EXECUTION_ERROR
@@ -602,8 +615,8 @@ async def test_claims_of_any_size_reach_the_worker(field: Field) -> None:
     await until(lambda: field.hub.operations == ["shop.who"])
     ada = Identity("ada", claims={"account": 2**70, "team": "a"})
     spoke = await field.spoke("ada")
-    (session,) = [each.session for each in field.hub._spokes if each.session.peer == spoke.peer]
-    session.principal = Principal(ada)
+    joined = session_of(field.hub, spoke)
+    joined.principal = Principal(ada)
     for codec in ("json", "msgpack"):
         pending = PendingRequestMap(spoke, codec=codec, timeout=5)
         assert (await pending.call("shop.who")).data == ada.claims
@@ -616,7 +629,7 @@ async def test_an_announcement_that_is_no_json_harms_nobody(field: Field) -> Non
     handler = await field.worker("shop", sleeper.operation)
     await until(lambda: field.hub.operations == ["shop.sleep"])
     stranger = await field.spoke("shop2")
-    description = field.hub.router.offers["shop.sleep"].description
+    description = msgspec.json.decode(field.hub.router.offers["shop.sleep"].claim.description)
     for number, odd in enumerate(({1: 2}, {(1, 2): 3}, {"a": math.nan})):
         operations = [{**description, "inputSchema": {"type": "object", "x-note": odd}}]
         claim = {"workerId": f"{stranger.peer}.{number}", "generation": 1, "operations": operations}
@@ -635,9 +648,34 @@ async def test_a_call_that_is_sent_again_is_written_as_the_new_hub_reads_it(
     spoke = await field.spoke("ada")
     call = asyncio.create_task(PendingRequestMap(spoke, timeout=10).call("shop.echo", {"file": b"b"}, wait=True))
     await asyncio.sleep(0.1)
-    monkeypatch.setattr(hub_module, "CODECS", {"json": JSON})
+    monkeypatch.setattr(session, "CODECS", {"json": JSON})
     spoke.cut()
     await until(lambda: spoke.reconnects == 1)
-    monkeypatch.setattr(routing_module, "MSGPACK", JSON)  # this hub cannot read the other format at all
+    monkeypatch.setattr(router, "MSGPACK", JSON)  # this hub cannot read the other format at all
     await field.worker("shop", stub_operation("shop.echo", returns=lambda input: input))
     assert (await call).data == {"file": b"b"}
+
+
+async def test_a_refused_registration_is_logged_and_raised(field: Field, caplog: pytest.LogCaptureFixture) -> None:
+    handler = await field.worker("shop", stub_operation("bank.pay", returns=1))
+    with pytest.raises(CallError, match=r"rejected 1 operations: bank\.pay") as caught:
+        await handler.registered(timeout=10)
+    assert caught.value.code is ErrorCode.ACCESS_DENIED
+    assert caught.value.details["rejected"].keys() == {"bank.pay"}
+    assert "the hub rejected bank.pay" in caplog.text
+
+
+async def test_a_list_of_tools_that_changes_reaches_the_hub(field: Field) -> None:
+    client = await create_mcp_client("s", hostile("tools"))
+    registry = OperationRegistry()
+    client.register_all(registry)
+    async with client:
+        handler = CallHandler(registry, await field.spoke("tools"))
+        await handler.registered(timeout=10)
+        await registry.execute("s.grow")
+        await until(lambda: "s.grown" in field.hub.operations)
+        pending = PendingRequestMap(await field.spoke("ada"))
+        assert (await pending.call("s.grown")).data[0]["text"] == "grown"
+        await registry.execute("s.shrink")
+        await until(lambda: "s.grown" not in field.hub.operations)
+        await handler.close()

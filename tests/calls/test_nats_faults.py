@@ -104,7 +104,7 @@ async def drain(stream: AsyncIterator[Any]) -> None:
 
 @pytest.fixture(autouse=True)
 def short_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("streams", "running"):
+    for module in ("streams", "worker"):
         monkeypatch.setattr(f"operations.calls.{module}.LEASE_SECONDS", LEASE)
 
 
@@ -231,6 +231,18 @@ async def test_a_frozen_worker_loses_its_calls_and_its_late_answers_are_counted(
     assert (await retried).data in ("first", "second")
     # The server may have given up on the frozen worker, and with it what was still on its way there.
     await until(lambda: pending.counters.late >= 1, seconds=30)
+
+
+@pytest.mark.fault(8, on="nats")
+async def test_queries_that_a_frozen_worker_got_go_to_one_that_lives_within_their_deadline(stage: Stage) -> None:
+    """The server goes on giving the frozen worker its share of what is sent to all."""
+    frozen, _ = await stage.process("frozen"), await stage.process("living")
+    pending = PendingRequestMap(await stage.end())
+    frozen.send_signal(signal.SIGSTOP)
+    deadline = int((time.time() + 20 * HEARTBEAT) * 1000)
+    calls = (pending.call("work.sleep", {"seconds": 0}, retry=True, deadline=deadline) for _ in range(100))
+    answers = await asyncio.gather(*calls)
+    assert {answer.data for answer in answers} == {"living"}
 
 
 @pytest.mark.fault(9, 10, on="nats")

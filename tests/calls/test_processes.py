@@ -14,8 +14,8 @@ import pytest
 
 from operations import CallError, ErrorCode, Identity
 from operations.calls import PendingRequestMap, from_call
-from operations.calls.authentication import Principal, StaticTokens
 from operations.calls.hub import Hub
+from operations.identity import Principal, StaticTokens
 from tests import nats_server, redis_servers
 from tests.calls.scenes import drain_one_of_two
 from tests.waiting import until
@@ -25,7 +25,7 @@ WORKER = """
 import asyncio, sys
 from operations import OperationRegistry, operation
 from operations.calls import serve_registry
-from operations.calls.spoke import Spoke
+from operations.calls.hub.spoke import Spoke
 
 @operation(id="work.sleep", type="query")
 async def sleep(seconds: float) -> str:

@@ -67,7 +67,7 @@ async def test_callers_and_workers_do_all_they_should(server: Server) -> None:
         RedisTransport(url(server, "worker:w0rker"), heartbeat=0.1) as worker,
         RedisTransport(url(server, "ada:s3cret"), heartbeat=0.1) as ada,
     ):
-        assert ada.peer.startswith("ada-")
+        assert ada.peer.startswith("ada.")
         handler = CallHandler(OperationRegistry([price, order, count]), worker)
         async with from_call(ada) as remote, asyncio.timeout(10):
             await remote.ready("shop.price", "shop.order")
@@ -112,9 +112,9 @@ class ByHand:
         ("XRANGE", "operations:{shop}:stored", "-", "+"),
         ("EVAL", "return redis.call('LPOP', KEYS[1])", 1, "operations:{shop}:queue"),
         ("EVAL", "return redis.call('ZADD', KEYS[1], 1, 'bob')", 1, "operations:{shop}:workers"),
-        ("SUBSCRIBE", "operations:inbox.ada-1234"),
+        ("SUBSCRIBE", "operations:inbox.ada.1234"),
         ("PSUBSCRIBE", "operations:*"),
-        ("PUBLISH", "operations:inbox.ada-1234", "forged"),
+        ("PUBLISH", "operations:inbox.ada.1234", "forged"),
         ("SET", "elsewhere", "x"),
         ("KEYS", "*"),
         ("MONITOR",),

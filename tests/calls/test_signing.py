@@ -26,14 +26,15 @@ from operations import (
     operation,
 )
 from operations.calls import CallHandler, PendingRequestMap
-from operations.calls.authentication import JWTTokens
 from operations.calls.codec import JSON
 from operations.calls.events import CallRequested
-from operations.calls.seen import Seen
-from operations.calls.signing import Session, SignedTransport, SigningSecret
+from operations.calls.signed_transport import SignedTransport
+from operations.calls.signing_secrets import Session, SigningSecret
+from operations.identity import JWTTokens
 from operations.pubsub import Capabilities, Transport, Undelivered, nats
 from operations.pubsub.memory import MemoryTransport
 from operations.pubsub.redis import RedisTransport
+from operations.recent import Recent
 from operations.testing import error_of
 from tests import nats_server, redis_servers
 from tests.waiting import until
@@ -266,7 +267,7 @@ async def test_a_request_that_is_sent_once_more_does_not_run_once_more(wire: Wir
         pending = PendingRequestMap(SignedTransport(recording, session=SECRET.session(token())))
         assert (await pending.call("money.move", {"amount": 5}, wait=True)).data == 5
         # Even a worker that has forgotten the request, as one does after many others, remembers what was signed.
-        yard.handler._seen = Seen(1)
+        yard.handler._attempts = Recent(1)
         eavesdropper.send(*heard[-1])
         assert (await pending.call("money.move", {"amount": 6})).data == 6
         assert runs == [5, 6]
@@ -478,10 +479,10 @@ async def test_ends_of_one_connection_count_only_what_is_their_own(wire: Wire, y
     one, two = (
         PendingRequestMap(SignedTransport(shared, session=SECRET.session(token(sub=name)))) for name in ("ada", "bob")
     )
-    ids = []
+    ids: list[str] = []
     for pending in (one, two):
         await pending.call("who.am_i", wait=True)
-        ids.append(pending._endpoint._prefix + "1")
+        ids.extend(request_id for request_id, _ in pending._endpoint.ended.items())
     assert ids[0] != ids[1]
     answer = local_envelope("again", operation_id="who.am_i")
     worker = yard.handler.pending

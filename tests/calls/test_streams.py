@@ -98,5 +98,5 @@ async def test_a_caller_that_is_cut_off_alone_frees_the_place_too(server: Server
         await until(lambda: handler.in_flight == 0)
         # It is said once more for workers that come back later, and that is all.
         endpoint = pending._endpoint
-        await until(lambda: not endpoint._owed)
+        await until(lambda: not endpoint._late_aborts)
         assert handler.counters.dropped <= 1

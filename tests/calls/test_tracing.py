@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from operations import OperationContext, OperationRegistry, operation
-from operations.calls import CallHandler, PendingRequestMap, tracing
+from operations.calls import CallHandler, PendingRequestMap
 from operations.pubsub.memory import MemoryTransport
+from operations.telemetry import tracing
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace")
 

@@ -99,6 +99,13 @@ python = "./other"
 """
 
 
+@pytest.fixture(autouse=True)
+def trusting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trust every configuration in commands that run in this process; trust has tests of its own."""
+    monkeypatch.setenv("OPERATIONS_TRUST", "1")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / ".state"))
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A project with two Python sources."""

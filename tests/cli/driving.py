@@ -49,6 +49,8 @@ class Project:
         self.environment = {
             **{name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")},
             "XDG_CACHE_HOME": str(folder / ".cache"),
+            "XDG_STATE_HOME": str(folder / ".state"),
+            "OPERATIONS_TRUST": "1",  # trust has tests of its own, in tests/security
             "PATH": f"{Path(OPS).parent}{os.pathsep}{os.environ['PATH']}",
             "TERM": "xterm",
         }

@@ -20,6 +20,7 @@ PAGE = ROOT / "docs" / "guide" / "command-line.md"
 COLUMNS = 96
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
 CHANGING = (
+    (re.compile(r"since \d{4}-\d\d-\d\d"), "since 2026-01-01"),
     (re.compile(r"\d+ ms|\d+\.\d s\b"), "12 ms"),
     (re.compile(r"\d\d:\d\d:\d\d"), "12:00:00"),
     (re.compile(r'("timestamp": )\d+'), r"\g<1>1790000000000"),
@@ -44,6 +45,8 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     ) as api:
         assert api.stdout is not None
         project.environment["QUICKSTART_PORT"] = api.stdout.readline().strip().rpartition(":")[2]
+        del project.environment["OPERATIONS_TRUST"]
+        assert project.run("trust").code == 0
         yield project
         api.terminate()
 

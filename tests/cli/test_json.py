@@ -40,6 +40,7 @@ CASES = {
     "add mcp": Case(["add", "mcp", "m", "--no-check", "--", "nothing"], ["add", "mcp", "m", "--", "./nothing-here"], 6),
     "add openapi": Case(["add", "openapi", "o", "./api.json"], ["add", "openapi", "o", "./nothing.json"], 2),
     "add py": Case(["add", "py", "p", "./extra"], ["add", "py", "shop", "./extra"], 2),
+    "trust": Case(["trust"], ["trust", "-c", "/"], 2),
     "doctor": Case(["doctor"], ["doctor", "-c", "dead/operations.toml"], 6),
     "ls": Case(["ls"], ["ls", "nothing.like.it"], 3),
     "search": Case(["search", "quote"], ["search", "zzzzzz"], 3),
@@ -59,7 +60,7 @@ CASES = {
 BROKEN = {
     "toml": "[sources.shop\n",
     "key": '[sources.shop]\npyhton = "./shop"\n',
-    "variable": '[sources.shop]\npython = "${NO_SUCH_VARIABLE}"\n',
+    "variable": 'include = ["${NO_SUCH_VARIABLE}"]\n',
 }
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from operations import CallError, ResponseEnvelope, local_envelope
-from operations.cli.mapping import Outcome, map_lines
-from operations.cli.pipes import Lines
+from operations.cli.mapping import Lines, Outcome, map_lines
 
 
 async def outcomes(text: bytes, call: Any, *, jobs: int = 4, ordered: bool = True, **fixed: Any) -> list[Outcome]:

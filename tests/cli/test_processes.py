@@ -205,13 +205,10 @@ def test_a_hub_has_the_limits_of_its_configuration(tmp_path: Path, monkeypatch: 
             raise OSError("enough was seen")
 
     monkeypatch.setattr(hubs, "Hub", Unwilling)
-    table = (
-        "[hub]\nport = 0\nheartbeat = 3\nmax_payload = 1000\nstay_awake = false\n"
-        '[[hub.tokens]]\ntoken = "t"\nidentity = "ada"\n'
-    )
+    table = '[hub]\nport = 0\nheartbeat = 3\nmax_payload = 1000\n[[hub.tokens]]\ntoken = "t"\nidentity = "ada"\n'
     path = Project(tmp_path).write("operations.toml", table)
     assert main(["hub", "--config", str(path)]) == 6
-    assert (made["heartbeat"], made["max_payload"], made["stay_awake"]) == (3.0, 1000, False)
+    assert (made["heartbeat"], made["max_payload"]) == (3.0, 1000)
 
 
 def test_a_hub_knows_the_tokens_of_its_configuration(tmp_path: Path, project: Project) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import jwt
 import pytest
 
-from operations.calls.signing import SigningSecret
+from operations.calls.signing_secrets import SigningSecret
 from tests.cli.driving import Project
 from tests.cli.test_processes import running
 from tests.nats_server import NatsServer

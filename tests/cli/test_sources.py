@@ -366,3 +366,70 @@ def test_scan_watches(project: Project) -> None:
         terminal.until("- n.one")
         terminal.press("\x03")
         assert terminal.end() == 130
+
+
+def test_an_unset_variable_fails_its_own_source(project: Project) -> None:
+    more = (
+        '\n[sources.museum]\nurl = "http://127.0.0.1:9/mcp"\nheaders = { Authorization = "Bearer ${MUSEUM_TOKEN}" }\n'
+    )
+    text = (project.folder / "operations.toml").read_text()
+    path = project.write("operations.toml", text + more)
+    line = path.read_text().split("\n").index('headers = { Authorization = "Bearer ${MUSEUM_TOKEN}" }') + 1
+    problem = f"{path}:{line}: sources.museum.headers.Authorization: the variable MUSEUM_TOKEN is not set"
+    done = project.run("ls", "--refresh")
+    assert done.code == 0
+    assert "shop.quote\t" in done.out
+    assert problem in done.err
+    assert project.run("call", "shop.quote", "item=tea").data["total"] == 2.5
+    done = project.run("call", "museum.paint")
+    assert done.code == 2
+    assert problem in done.err
+    doctor = project.run("doctor")
+    assert doctor.code == 2
+    assert problem in doctor.out
+    assert "source shop" in doctor.out
+    # The cache knows that it depends on the variable.
+    assert "is not set" not in project.run("ls", env={"MUSEUM_TOKEN": "t0k3n"}).err
+
+
+def test_an_unset_variable_fails_its_own_transport(project: Project) -> None:
+    more = '\n[transports.bus]\nurl = "redis://:${BUS_PASSWORD}@127.0.0.1:1"\n[hub]\nhost = "${HUB_HOST}"\n'
+    text = (project.folder / "operations.toml").read_text()
+    project.write("operations.toml", text + more)
+    assert project.run("ls").code == 0
+    for words in (["worker"], ["call", "shop.quote", "--url", "bus"]):
+        done = project.run(*words)
+        assert done.code == 2
+        assert "transports.bus.url: the variable BUS_PASSWORD is not set, and has no default" in done.err
+    done = project.run("hub")
+    assert (done.code, "hub.host: the variable HUB_HOST is not set" in done.err) == (2, True)
+    doctor = project.run("doctor")
+    assert doctor.code == 2
+    assert "✗ transport bus" in doctor.out
+    assert "✗ hub" in doctor.out
+
+
+def test_of_two_transports_none_is_chosen_because_the_other_lacks_a_variable(project: Project) -> None:
+    more = '\n[transports.one]\nurl = "redis://${HOST}"\n[transports.two]\nurl = "redis://127.0.0.1:1"\n'
+    text = (project.folder / "operations.toml").read_text()
+    project.write("operations.toml", text + more)
+    done = project.run("worker")
+    assert done.code == 2
+    assert "name one of two, one" in done.err
+
+
+def test_a_missing_extra_is_tried_again_once_it_is_installed(project: Project, blocked: list[str]) -> None:
+    project.write("text_server.py", MCP_SERVER)
+    text = (project.folder / "operations.toml").read_text()
+    server = f'\n[sources.text]\ncommand = "{sys.executable}"\nargs = ["text_server.py"]\n'
+    project.write("operations.toml", text + server)
+    for _ in range(2):
+        done = project.run("mcp", "ls", program=blocked)
+        assert done.code == 0
+        assert "shop.quote\t" in done.out
+        assert "text.count" not in done.out
+        assert 'pip install "operations[mcp]"' in done.err
+        assert "--refresh" not in done.err
+    done = project.run("ls")
+    assert "text.count\t" in done.out
+    assert done.err == ""

@@ -210,14 +210,14 @@ async def test_a_folder_that_cannot_be_written_fails_nothing(
 def test_reading_it_imports_nothing_of_the_sources() -> None:
     code = (
         "import sys, operations; from pathlib import Path; before = set(sys.modules);"
-        "from operations.config.cache import load_catalogue; from operations.config.finding import find_config;"
+        "from operations.config.cache import load_catalogue; from operations.config.trust import find_config;"
         "load_catalogue(Path('/nowhere/operations.toml')); print(*sorted(set(sys.modules) - before))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert [name for name in run.stdout.split() if name.startswith("operations")] == [
         "operations.config",
         "operations.config.cache",
-        "operations.config.finding",
+        "operations.config.trust",
     ]
     assert not {"tomllib", "asyncio.subprocess", "importlib.metadata", "mcp", "pyreqwest"} & set(run.stdout.split())
 

@@ -25,7 +25,7 @@ from pydantic import AnyHttpUrl
 
 from operations import CallError, ErrorCode
 from operations.config import load_config, open_workspace
-from operations.config.consent import Consent
+from operations.config.mcp_source import Consent
 from tests.config.files import problems, write
 from tests.serving import serving
 from tests.sources.mcp.peers import free_port

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from operations.config import load_config
-from operations.config.clients import mcp_config
+from operations.config.mcp_source import mcp_config
 from operations.config.settings import MCPSettings
 from operations.sources.mcp import MCPClientConfig
 from tests.config.files import load, problems, write
@@ -79,7 +79,10 @@ def test_the_form_of_vs_code(tmp_path: Path) -> None:
     assert (config.command, config.args) == (f"{tmp_path}/run", ["ada", str(Path.home())])
     assert (config.env, config.cwd) == ({"FROM_FILE": "yes"}, tmp_path)
     problem = load_config(path, environ={"WHO": "x"}).sources["b"].problem
-    assert problem == "${input:key} is asked for by VS Code; write a variable of the environment in its place"
+    where = f"{path}:11: servers.b.env.KEY"
+    assert (
+        problem == f"{where}: ${{input:key}} is asked for by VS Code; write a variable of the environment in its place"
+    )
 
 
 def test_they_are_included_beside_other_sources(tmp_path: Path) -> None:
@@ -89,11 +92,13 @@ def test_they_are_included_beside_other_sources(tmp_path: Path) -> None:
     assert config.sources["my files"].folder == tmp_path
 
 
-def test_an_unset_variable_is_named_with_its_line(tmp_path: Path) -> None:
-    assert problems(write(tmp_path, CLAUDE, "mcp.json")) == [
-        "mcp.json:6: mcpServers.my files.env.KEY: the variable KEY is not set, and has no default",
-        "mcp.json:9: mcpServers.remote.headers.Authorization: the variable KEY is not set, and has no default",
-    ]
+def test_an_unset_variable_disables_its_source_and_is_named_with_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path, CLAUDE, "mcp.json")
+    found = {name: source.problem for name, source in load_config(path, environ={}).sources.items()}
+    missing = "the variable KEY is not set, and has no default"
+    assert found["my files"] == f"{path}:6: mcpServers.my files.env.KEY: {missing}"
+    assert found["remote"] == f"{path}:9: mcpServers.remote.headers.Authorization: {missing}"
+    assert found["windsurf"] is None
 
 
 @pytest.mark.parametrize(

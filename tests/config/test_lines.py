@@ -7,8 +7,7 @@ import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operations.config.json_lines import json_lines, without_comments
-from operations.config.toml_lines import toml_lines
+from operations.config.documents import json_lines, toml_lines, without_comments
 
 TOML = '''
 # [not.a.table]

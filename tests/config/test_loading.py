@@ -186,11 +186,10 @@ def test_the_table_of_a_project_file(tmp_path: Path) -> None:
         ("include = ['nothere.toml']", "1: include[0]: there is no file"),
         ("include = ['operations.toml']", "1: include[0]: "),
         ("env_file = 'nothere.env'", "1: env_file: "),
-        (
-            "[sources.a]\npython = '${NOT_SET}'",
-            "2: sources.a.python: the variable NOT_SET is not set, and has no default",
-        ),
-        ("[sources.a]\ncommand='x'\nargs=[\n'a',\n'${NO}',\n]", "5: sources.a.args[1]: the variable NO is not set"),
+        ("policy = '${NO}'", "1: policy: the variable NO is not set, and has no default"),
+        ("include = [\n'${NO}']", "2: include[0]: the variable NO is not set, and has no default"),
+        ("env_file = '${NO}'", "1: env_file: the variable NO is not set, and has no default"),
+        ("[access]\n'*' = ['${NO}']", "2: access.*[0]: the variable NO is not set, and has no default"),
         ("[sources.a]\npython = '${a b}'", "2: sources.a.python: a ${…} that is not a variable: write ${NAME}"),
         ("[sources.a]\npython = '${A'", "2: sources.a.python: a ${ has no closing brace"),
     ],
@@ -201,8 +200,52 @@ def test_what_is_wrong_is_said_with_file_and_line(tmp_path: Path, text: str, exp
     assert found[0].startswith(f"operations.toml:{expected}")
 
 
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ("python = '${NO}'", "2: sources.a.python: the variable NO is not set, and has no default"),
+        ("command='x'\nargs=[\n'a',\n'${NO}',\n]", "5: sources.a.args[1]: the variable NO is not set"),
+        ("openapi = 'x.json'\ntimeout = '${NO}'", "3: sources.a.timeout: the variable NO is not set"),
+        ("url = 'http://x'\nauth = { type = 'bearer', token = '${NO}' }", "3: sources.a.auth.token: the variable NO"),
+        ("entry_point = 'x'\ndisabled = '${NO}'", "3: sources.a.disabled: the variable NO is not set"),
+    ],
+)
+def test_an_unset_variable_disables_its_source_alone(tmp_path: Path, table: str, problem: str) -> None:
+    text = f"[sources.a]\n{table}\n[sources.b]\npython = 'b'\n[transports.c]\nurl = 'ws://x'\n"
+    config = load(tmp_path, text)
+    found = config.sources["a"].problem
+    assert found is not None
+    assert found.startswith(f"{tmp_path}/operations.toml:{problem}")
+    assert config.sources["b"].problem is None
+    assert config.unset_variables == {"NO"}
+    assert list(config.transports) == ["c"]
+    assert load(tmp_path, text, {"NO": "1"}).unset_variables == frozenset()
+
+
+def test_other_problems_of_a_source_without_its_variable_are_found(tmp_path: Path) -> None:
+    assert problems(write(tmp_path, "[sources.a]\nopenapi = '${NO}'\ntimeout = 'x'\nnonsense = 1")) == [
+        "operations.toml:3: sources.a.timeout: expected float, got str",
+        "operations.toml:4: sources.a.nonsense: the key is not known; there are "
+        + problems(write(tmp_path, "[sources.a]\nopenapi = 'x'\nnonsense = 1"))[0].partition("there are ")[2],
+    ]
+
+
+def test_an_unset_variable_disables_its_transport_or_the_hub_alone(tmp_path: Path) -> None:
+    text = (
+        "[transports.a]\nurl = 'ws://x'\ntoken = '${NO}'\n[transports.b]\nurl = 'ws://y'\n"
+        "[hub]\nport = 1\n[[hub.tokens]]\ntoken = '${NEITHER}'\nidentity = 'x'\n[sources.s]\npython = 's'"
+    )
+    config = load(tmp_path, text)
+    assert (list(config.transports), config.hub, list(config.sources)) == (["b"], None, ["s"])
+    path = tmp_path / "operations.toml"
+    assert config.unusable == {
+        "transports.a": f"{path}:3: transports.a.token: the variable NO is not set, and has no default",
+        "hub": f"{path}:9: hub.tokens[0].token: the variable NEITHER is not set, and has no default",
+    }
+
+
 def test_every_problem_is_listed(tmp_path: Path) -> None:
-    path = write(tmp_path, "[sources.a]\npython = 1\nx = 2\n[sources.b]\nurl = '${B}'\n[hub]\nport = 'x'\n")
+    path = write(tmp_path, "[sources.a]\npython = 1\nx = 2\n[sources.b]\nurl = '${B'\n[hub]\nport = 'x'\n")
     assert [line.partition(": ")[0] for line in problems(path)] == [
         "operations.toml:2",
         "operations.toml:3",

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from operations import CallError, Operation, operation
 from operations.config import SourceReport, Workspace, load_config, open_workspace
-from operations.sources import third_party
+from operations.sources import entry_points
 from tests.config.files import write
 from tests.serving import serving
 from tests.sources.mcp.peers import HOSTILE, children, everything_over_http, node_server
@@ -250,8 +250,8 @@ async def test_what_editors_cannot_share_is_reported_when_it_is_opened(tmp_path:
     path = write(tmp_path, '{"servers": {"a": {"command": "x", "env": {"K": "${input:k}"}}}}', ".vscode/mcp.json")
     async with open_workspace(load_config(path, environ={})) as workspace:
         report = workspace.reports[0]
-        assert (report.state, report.hint) == ("failed", f"see {path}:1")
-        assert "asked for by VS Code" in str(report.problem)
+        assert (report.state, report.hint) == ("failed", None)
+        assert str(report.problem).startswith(f"{path}:1: servers.a.env.K: ${{input:k}} is asked for by VS Code")
 
 
 @pytest.mark.slow
@@ -325,9 +325,9 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> None:
         "missing": "nothing_here",
     }
     entries = EntryPoints(
-        EntryPoint(name, f"{__name__}:{function}", third_party.GROUP) for name, function in names.items()
+        EntryPoint(name, f"{__name__}:{function}", entry_points.GROUP) for name, function in names.items()
     )
-    monkeypatch.setattr(third_party, "entry_points", lambda **chosen: entries.select(**chosen))
+    monkeypatch.setattr(entry_points, "entry_points", lambda **chosen: entries.select(**chosen))
 
 
 @pytest.mark.usefixtures("packages")
@@ -360,4 +360,4 @@ async def test_sources_of_other_packages_that_fail(tmp_path: Path, name: str, pr
 
 @pytest.mark.usefixtures("packages")
 def test_the_sources_that_are_installed_are_listed() -> None:
-    assert third_party.list_sources()[:2] == ["async", "blocking"]
+    assert entry_points.list_sources()[:2] == ["async", "blocking"]

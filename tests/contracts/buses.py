@@ -6,19 +6,26 @@ import contextlib
 import functools
 import itertools
 import os
+import re
+import tempfile
+from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from operations import Identity
-from operations.calls.authentication import Principal, StaticTokens
 from operations.calls.hub import Hub
-from operations.calls.spoke import Spoke
+from operations.calls.hub.spoke import Spoke
+from operations.identity import Principal, StaticTokens
 from operations.pubsub import Transport, nats
 from operations.pubsub.memory import MemoryTransport
 from operations.pubsub.redis import RedisTransport
+from operations.testing import RecordingTransport
 from tests import nats_server
 from tests.redis_servers import shared_cluster, shared_server
+from tests.serving import serving_here
 
+GUIDE = Path(__file__).parent.parent.parent / "docs" / "guide" / "transports.md"
 CALLER = Identity("ada", scopes=("read",))
 """Who makes the calls, on every bus: by its token where there are tokens, by its own word where it is trusted."""
 
@@ -54,6 +61,18 @@ class WebSocketBusUnderTest:
         return await self._stack.enter_async_context(Spoke(self.hub.url, token=name))
 
 
+class ASGIBusUnderTest:
+    identity: Identity | None = None
+
+    def __init__(self, hub: Hub, url: str, stack: contextlib.AsyncExitStack) -> None:
+        self.hub = hub
+        self._url = url
+        self._stack = stack
+
+    async def end(self, name: str = "caller") -> Transport:
+        return await self._stack.enter_async_context(Spoke(self._url, token=name))
+
+
 class NatsBusUnderTest:
     identity: Identity | None = CALLER
 
@@ -79,6 +98,43 @@ class RedisBusUnderTest:
 
     async def end(self, name: str = "caller") -> Transport:
         return await self._stack.enter_async_context(RedisTransport(self._url, prefix=self._prefix, trusted=True))
+
+
+class UnixBusUnderTest:
+    """The transport of the guide's page on writing one."""
+
+    identity: Identity | None = CALLER
+
+    def __init__(self, folder: str, stack: contextlib.AsyncExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self._module: dict[str, Any] = {}
+        exec(guide_transport(), self._module)
+
+    async def end(self, name: str = "caller") -> Transport:
+        end: Transport = await self._stack.enter_async_context(self._module["UnixTransport"](self._folder))
+        return end
+
+
+def guide_transport() -> str:
+    """The source of the transport that the guide shows."""
+    block = re.search(r"^```python\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
+    assert block is not None
+    return block[1]
+
+
+class RecordedBusUnderTest:
+    """Another bus, each of whose ends is wrapped: what a wrapper does not change stays as it is."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.identity = bus.identity
+        self._bus = bus
+
+    async def end(self, name: str = "caller") -> Transport:
+        recording = RecordingTransport(await self._bus.end(name))
+        # Some contracts measure memory: what a recording keeps by intention is not to count.
+        recording.messages = deque(maxlen=100)  # type: ignore[assignment]
+        return recording
 
 
 TOKENS = StaticTokens(
@@ -107,6 +163,13 @@ async def websocket() -> AsyncIterator[Bus]:
 
 
 @contextlib.asynccontextmanager
+async def asgi() -> AsyncIterator[Bus]:
+    hub = Hub(TOKENS)
+    async with serving_here(hub.asgi_app()) as url, contextlib.AsyncExitStack() as stack:
+        yield ASGIBusUnderTest(hub, url, stack)
+
+
+@contextlib.asynccontextmanager
 async def nats_bus() -> AsyncIterator[Bus]:
     async with contextlib.AsyncExitStack() as stack:
         yield NatsBusUnderTest(stack)
@@ -119,12 +182,29 @@ async def redis(engine: str, *, cluster: bool = False) -> AsyncIterator[Bus]:
         yield RedisBusUnderTest(server.url, stack)
 
 
+@contextlib.asynccontextmanager
+async def unix() -> AsyncIterator[Bus]:
+    with tempfile.TemporaryDirectory() as folder:
+        async with contextlib.AsyncExitStack() as stack:
+            yield UnixBusUnderTest(folder, stack)
+
+
+@contextlib.asynccontextmanager
+async def recorded(opened: contextlib.AbstractAsyncContextManager[Bus]) -> AsyncIterator[Bus]:
+    async with opened as bus:
+        yield RecordedBusUnderTest(bus)
+
+
 BUSES: dict[str, Callable[[], contextlib.AbstractAsyncContextManager[Bus]]] = {
     "memory": memory,
     "memory of bytes": memory_of_bytes,
     "websocket": websocket,
+    "asgi": asgi,
     "nats": nats_bus,
     "redis": functools.partial(redis, "redis"),
     "valkey": functools.partial(redis, "valkey"),
     "redis cluster": functools.partial(redis, "redis", cluster=True),
+    "unix": unix,
+    "recorded memory": lambda: recorded(memory()),
+    "recorded nats": lambda: recorded(nats_bus()),
 }

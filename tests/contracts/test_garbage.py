@@ -14,7 +14,7 @@ import pytest
 from operations import CallError, OperationContext, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.hub import Hub
-from operations.calls.spoke import Spoke
+from operations.calls.hub.spoke import Spoke
 from tests.contracts.buses import TOKENS
 from tests.contracts.conftest import Serve
 from tests.contracts.operations_under_test import add, count, threaded, who_am_i

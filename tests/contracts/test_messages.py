@@ -14,7 +14,7 @@ import pytest
 from operations import CallError, ErrorCode, OperationContext, ResponseEnvelope, local_envelope, operation
 from operations.calls import PendingRequestMap
 from operations.calls.endpoint import endpoint_of
-from operations.pubsub import Transport
+from operations.pubsub import InProcess, Transport
 from operations.testing import error_of
 from tests.calls.test_protocol import HOSTILE
 from tests.contracts.buses import Bus
@@ -32,7 +32,7 @@ class Hand:
         self.end = end
         self.pending = PendingRequestMap(end)
         self.inbox: list[dict[str, Any]] = []
-        end.listen(f"inbox.{end.peer}", lambda message: self.inbox.append(msgspec.json.decode(message)))
+        end.listen(f"inbox.{end.peer}", lambda message, _: self.inbox.append(msgspec.json.decode(message)))
 
     def request(
         self, operation_id: str, number: int | None = None, outside: dict[str, Any] | None = None, **payload: Any
@@ -94,7 +94,7 @@ async def test_an_answer_that_comes_twice_late_or_to_nobody_is_counted(
     count = counter_of(bus, end, handler.transport)
     again = "duplicate late dropped foreign rejected"
     assert (await caller.call("odd.note", {"seconds": 0})).data == "noted"
-    if getattr(end, "direct", False):
+    if end.optional(InProcess) is not None:
         return  # a call by reference has no answer to send again
     answer = local_envelope("forged", "odd.note")
     for number in (1, 2):
@@ -153,6 +153,8 @@ async def test_a_request_with_a_field_of_another_type_is_refused_at_once(
         "operationId": 7,
         "requestId": "another one",
     }
+    if hasattr(bus, "hub"):
+        del inside["requestId"]  # a hub gives requests ids of its own, and reads no payload to compare them
     outside: dict[str, Any] = {"parent": 5, "identity": "ada", "stream": "yes", "v": "1", "payload": 3}
     asked = [hand.request("any.echo", **{name: value}) for name, value in inside.items()]
     asked += [hand.request("any.echo", outside={name: value}) for name, value in outside.items()]

@@ -253,7 +253,7 @@ async def test_what_ignores_its_cancellation_has_its_end_and_gives_its_place_bac
             await caller.call("stubborn.call", deadline=soon())
         assert caught.value.code is ErrorCode.TIMEOUT
         assert (await caller.call("other.work")).data == 1
-    assert handler.counters.strays + handler.registry.strays == 2
+    assert handler.counters.abandoned == handler.registry.abandoned == 2
     stubborn.let_go.set()
     await until(lambda: stubborn.ended == 2)
-    await until(lambda: handler.registry.strays == 0)
+    await until(lambda: handler.registry.abandoned == 0)

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from operations.http import ClientOptions, HTTPClient, severing
+from operations.http import ClientOptions, HTTPClient
 from operations.http.httpx2_client import Httpx2Client
-from operations.http.pyreqwest_client import PyreqwestClient
+from operations.http.pyreqwest import PyreqwestClient, socket_abort
 from tests.http.servers import starlette_server
 
 MakeClient = Callable[[ClientOptions], HTTPClient]
@@ -26,9 +26,9 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def severed(backend: str) -> None:
+def aborted(backend: str) -> None:
     """For tests of connections that are closed in the middle of a request."""
-    if backend == "pyreqwest" and not severing.CAN_SEVER:
+    if backend == "pyreqwest" and not socket_abort.CAN_ABORT:
         pytest.skip("sockets are marked on Linux only: here pyreqwest keeps them until the request's time is up")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from operations.http import ClientOptions, HTTPClient, HTTPRequest, default_client, read_body
 from operations.http.httpx2_client import Httpx2Client
-from operations.http.pyreqwest_client import PyreqwestClient
+from operations.http.pyreqwest import PyreqwestClient
 from tests.http.servers import answering, raw_server, response
 
 

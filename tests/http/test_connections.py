@@ -93,7 +93,7 @@ async def test_a_thousand_at_once(client: HTTPClient, api: str) -> None:
         assert f'"query":"n={number}"'.encode() in body
 
 
-@pytest.mark.usefixtures("severed")
+@pytest.mark.usefixtures("aborted")
 @pytest.mark.slow
 async def test_half_of_a_thousand_cancelled(make_client: MakeClient) -> None:
     """The cancelled half leaves nothing open, long before its time is up and before the other half is answered."""
@@ -123,7 +123,7 @@ async def test_half_of_a_thousand_cancelled(make_client: MakeClient) -> None:
         await server.until_open(0)
 
 
-@pytest.mark.usefixtures("severed")
+@pytest.mark.usefixtures("aborted")
 @both
 @pytest.mark.parametrize("phase", ["handshake", "head", "body"])
 async def test_cancelling_lets_the_connection_go(
@@ -160,7 +160,7 @@ async def test_cancelling_lets_the_connection_go(
         await server.until_open(0)
 
 
-@pytest.mark.usefixtures("severed")
+@pytest.mark.usefixtures("aborted")
 async def test_a_stream_whose_head_does_not_come_in_time_lets_its_connection_go(make_client: MakeClient) -> None:
     async def behaviour(exchange: Exchange) -> None:
         await exchange.head()
@@ -173,7 +173,7 @@ async def test_a_stream_whose_head_does_not_come_in_time_lets_its_connection_go(
         await server.until_open(0)
 
 
-@pytest.mark.usefixtures("severed")
+@pytest.mark.usefixtures("aborted")
 @both
 async def test_closing_the_client_closes_what_is_under_way(client: HTTPClient, backend: str, stream: bool) -> None:
     if backend == "httpx2":

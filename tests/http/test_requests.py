@@ -12,7 +12,7 @@ import pytest
 
 from operations import CallError, ErrorCode
 from operations.http import HTTPClient, HTTPRequest, read_body
-from operations.http.rules import user_agent
+from operations.http.client import user_agent
 from tests.http.servers import Exchange, answering, raw_server, response
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from operations import CallError, ErrorCode
+from operations.calls.hub.spoke import Spoke
 from operations.pubsub import connect
-from operations.pubsub.addresses import places
 from operations.pubsub.memory import MemoryTransport
+from operations.pubsub.urls import places
+from tests.receiving import into
 from tests.waiting import until
 
 
@@ -18,7 +22,7 @@ async def test_memory_buses_are_shared_by_name() -> None:
     got: list[bytes] = []
     async with connect("memory:shop") as one, connect("memory:shop") as two, connect("memory:") as alone:
         assert isinstance(one, MemoryTransport)
-        one.listen("x", got.append)
+        one.listen("x", into(got.append))
         two.send("x", b"heard")
         alone.send("x", b"not heard")
         await until(lambda: bool(got))
@@ -30,23 +34,23 @@ async def test_memory_buses_are_shared_by_name() -> None:
     [
         ("ws://127.0.0.1:99999", "the port 99999 is not one of 1 to 65535"),
         ("ws://127.0.0.1:0/", "the port 0 is not one"),
-        ("ws://127.0.0.1:http/", "the port 'http' is no number"),
+        ("ws://127.0.0.1:http/", "the port 'http' is not a number"),
         ("ws://", "it names no host: ws://host:port"),
         ("ws:", "ws://host:port is wanted"),
         ("wss://:443/", "it names no host"),
-        ("ws://a b/", "no name of one"),
-        ("ws://a..b/", "no name of one"),
-        (f"ws://{'a' * 64}.example/", "no name of one"),
+        ("ws://a b/", "the host name is not valid"),
+        ("ws://a..b/", "the host name is not valid"),
+        (f"ws://{'a' * 64}.example/", "the host name is not valid"),
         ("nats://", "it names no host: nats://host:port"),
-        ("nats://a:1,b:2x", "the port '2x' is no number"),
-        ("nats://127.0.0.1:-1", "the port '-1' is no number"),
+        ("nats://a:1,b:2x", "the port '2x' is not a number"),
+        ("nats://127.0.0.1:-1", "the port '-1' is not a number"),
         ("tls://[::1", "is not closed"),
         ("redis://[::1", "is not closed"),
-        ("redis://[nonsense]:6379", "no IPv6 address"),
-        ("redis://::1", "stands in brackets"),
+        ("redis://[nonsense]:6379", "not an IPv6 address"),
+        ("redis://::1", "in brackets"),
         ("redis://h:70000/0", "the port 70000 is not"),
         ("redis+cluster://a:1,b:99999", "the port 99999 is not"),
-        ("redis://:s3cret:x@h:s3cret", "its port is no number"),
+        ("redis://:s3cret:x@h:s3cret", "its port is not a number"),
         ("unix://", "it names no socket"),
     ],
 )
@@ -77,6 +81,30 @@ def test_where_an_address_leads(url: str, found: list[tuple[str, int]]) -> None:
 def test_an_unknown_scheme_names_the_known_ones() -> None:
     with pytest.raises(CallError, match="'amqp' is not a transport's scheme; known are memory, nats, redis"):
         connect("amqp://127.0.0.1")
+
+
+async def test_a_hub_is_dialled_by_the_transport_that_calls_register() -> None:
+    assert isinstance(connect("ws://127.0.0.1:1/"), Spoke)
+    assert isinstance(connect("WSS://127.0.0.1:1/"), Spoke)
+
+
+async def test_another_package_brings_a_scheme_by_an_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "carrier-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: carrier\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[operations.transports]\npigeon = carrier_of_tests:connect\n")
+    (tmp_path / "carrier_of_tests.py").write_text(
+        "from operations.pubsub.memory import MemoryTransport\n"
+        "def connect(url, **options): return MemoryTransport(**options), url\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    opened: Any = connect("pigeon://loft", direct=False)
+    transport, url = opened
+    assert (type(transport), url) == (MemoryTransport, "pigeon://loft")
+    with pytest.raises(CallError, match=r"'dove' is not a transport's scheme; known are .*pigeon"):
+        connect("dove://loft")
 
 
 @pytest.mark.parametrize(

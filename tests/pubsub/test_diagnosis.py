@@ -11,8 +11,9 @@ import pytest
 
 from operations import ErrorCode
 from operations.calls.hub import Hub
-from operations.calls.spoke import Spoke
-from operations.pubsub import UNTRUSTED, WRONG_PROTOCOL, connect
+from operations.calls.hub.spoke import Spoke
+from operations.pubsub import connect
+from operations.pubsub.connection_errors import UNTRUSTED, WRONG_PROTOCOL
 from operations.pubsub.diagnosis import answer_in_plain, speaks_tls
 from operations.pubsub.redis import RedisTransport
 from operations.testing import error_of

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from operations import CallError, ErrorCode
-from operations.calls.spoke import Spoke
+from operations.calls.hub.spoke import Spoke
 from operations.pubsub.dialling import dial
-from operations.pubsub.websocket import Connection, connect, serve
+from operations.pubsub.link import Link
+from operations.pubsub.websocket import connect, serve
 from tests.pubsub.test_websocket import Recorder
 from tests.waiting import until
 
@@ -160,7 +161,7 @@ async def test_an_error_that_comes_when_nobody_waits_is_not_complained_of() -> N
 
 async def test_a_spoke_that_is_given_up_as_its_socket_stands_is_not_complained_of() -> None:
     class Leaving(Spoke):
-        def opened(self, connection: Connection) -> None:
+        def opened(self, link: Link) -> None:
             assert self._keeper is not None
             self._keeper.cancel()
 

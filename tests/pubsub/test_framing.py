@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operations.pubsub.framing import batches, join, shares, split
+from operations.pubsub.framing import BatchSizing, batches, join, messages_of, shares, split
 
 MESSAGES = st.lists(st.binary(min_size=1, max_size=40).filter(lambda message: message[0] not in (0, 2)), min_size=1)
 
@@ -82,3 +82,47 @@ def test_a_burst_is_shared_by_eight_at_least_and_eight_go_together_at_most(messa
     assert [message for share in cut for message in messages[share]] == messages
     assert len(cut) >= min(len(messages), 8)
     assert all(share.stop - share.start <= 8 for share in cut)
+
+
+QUICK = join([b"{}"], quick=True)
+
+
+def heard(*answers: bytes) -> BatchSizing:
+    sizing = BatchSizing()
+    for answer in answers:
+        sizing.note(answer)
+    return sizing
+
+
+def test_a_caller_that_has_heard_little_believes_nothing() -> None:
+    assert not heard().is_quick
+    assert not heard(*[QUICK] * 15).is_quick
+    assert heard(*[QUICK] * 16).is_quick
+
+
+def test_one_answer_that_took_its_time_is_doubt_and_a_few_are_certainty() -> None:
+    assert heard(*[QUICK] * 100, b"{}").is_quick
+    assert not heard(*[QUICK] * 100, b"{}", b"{}", b"{}").is_quick
+    assert not heard(*[QUICK, QUICK, QUICK, join([b"{}", b"{}"])] * 100).is_quick
+
+
+def test_a_quick_burst_is_cut_coarsely_and_any_other_one_finely() -> None:
+    burst = [b"{}"] * 64
+    assert [share.stop - share.start for share in shares(burst, 1 << 20, quick=True)] == [32, 32]
+    assert [share.stop - share.start for share in shares(burst, 1 << 20)] == [8] * 8
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.binary(max_size=5), min_size=1, max_size=200),
+    st.integers(-40, 40),
+    st.sampled_from([None, 0, 65, 66_000, 1 << 31]),
+)
+def test_messages_one_by_one_are_those_of_the_whole_batch(
+    messages: list[bytes], change: int, count: int | None
+) -> None:
+    batch = join(messages)
+    batch = batch[:change] if change < 0 else batch + bytes(change)
+    if count is not None:
+        batch = batch[:1] + count.to_bytes(4, "big") + batch[5:]
+    assert list(messages_of(batch)) == list(split(batch))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from operations.calls import CallHandler, PendingRequestMap
-from operations.calls.authentication import StaticTokens
 from operations.calls.hub import Hub
-from operations.calls.spoke import Spoke
+from operations.calls.hub.spoke import Spoke
+from operations.identity import StaticTokens
 from operations.pubsub import connect
 from operations.pubsub.limits import check_counts, check_seconds
 from operations.pubsub.memory import MemoryTransport

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from operations.pubsub.memory import MemoryTransport
+from tests.receiving import into
 from tests.waiting import until
 
 
@@ -12,7 +13,7 @@ async def test_everybody_without_a_group_gets_a_message_and_one_of_each_group() 
     bus = MemoryTransport()
     got: Counter[str] = Counter()
     for name, group in (("a", None), ("b", None), ("c", "g"), ("d", "g"), ("e", "h")):
-        bus.join().listen("x", lambda message, name=name: got.update([name]), group=group)  # type: ignore[misc]
+        bus.join().listen("x", lambda message, arrival, name=name: got.update([name]), group=group)  # type: ignore[misc]
     for _ in range(10):
         bus.send("x", b"m")
     await until(lambda: got.total() == 40)
@@ -22,7 +23,7 @@ async def test_everybody_without_a_group_gets_a_message_and_one_of_each_group() 
 async def test_messages_arrive_in_order_at_the_next_turn() -> None:
     bus = MemoryTransport()
     got: list[bytes] = []
-    bus.listen("x", got.append)
+    bus.listen("x", into(got.append))
     for number in range(100):
         bus.send("x", str(number).encode())
     assert got == []
@@ -42,8 +43,9 @@ async def test_what_nobody_listens_to_is_told() -> None:
 async def test_stopping_twice_is_once_and_closing_stops_all() -> None:
     bus = MemoryTransport()
     got: list[bytes] = []
-    stop = bus.listen("x", got.append)
-    bus.listen("x", got.append)
+    receive = into(got.append)
+    stop = bus.listen("x", receive)
+    bus.listen("x", receive)
     stop()
     stop()
     bus.send("x", b"m")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from operations import CallError, ErrorCode
-from operations.pubsub import UNSUPPORTED
+from operations.pubsub.connection_errors import UNSUPPORTED
 from operations.pubsub.reconnecting import Reconnecting
 from operations.testing import error_of
 from tests.waiting import until

@@ -20,11 +20,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from operations import CallError, ErrorCode
-from operations.pubsub import UNTRUSTED, Refused, connect
+from operations.pubsub import Refused, connect
+from operations.pubsub.connection_errors import UNTRUSTED
 from operations.pubsub.redis import RedisTransport
-from operations.pubsub.redis.address import Node, parse_address
+from operations.pubsub.redis.addresses import Node, parse_address
 from operations.pubsub.redis.topology import slot_of
 from operations.testing import error_of
+from tests.receiving import into
 from tests.redis_servers import Cluster, Sentinel, Server, own_server, shared_cluster, shared_server, wait_for
 from tests.waiting import until
 
@@ -66,10 +68,10 @@ def test_urls_are_read(url: str, nodes: list[tuple[str, int]], more: dict[str, A
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("localhost:6379", "no Redis URL"),
+        ("localhost:6379", "not a Redis URL"),
         ("http://localhost", "the scheme 'http' is not known"),
-        ("redis://h:port", "'port' is no number"),
-        ("redis://h/first", "the database 'first' is no number"),
+        ("redis://h:port", "'port' is not a number"),
+        ("redis://h/first", "the database 'first' is not a number"),
         ("redis+sentinel://h", "names the service"),
         ("redis+cluster://h/3", "only the database 0"),
     ],
@@ -94,8 +96,8 @@ async def exchange(one: RedisTransport, two: RedisTransport) -> None:
     """A message each way: through a queue, and to an inbox."""
     asked: list[bytes] = []
     answered: list[bytes] = []
-    two.listen("work.some", asked.append, group="workers.some")
-    one.listen(f"inbox.{one.peer}", answered.append)
+    two.listen("work.some", into(asked.append), group="workers.some")
+    one.listen(f"inbox.{one.peer}", into(answered.append))
     for _ in range(200):
         refused: list[str] = []
         one.send("work.some", b"question", refused.append)
@@ -250,8 +252,8 @@ async def test_a_worker_that_stops_leaves_the_rest_to_others(server: Server, pre
         RedisTransport(server.url, prefix=prefix) as first,
         RedisTransport(server.url, prefix=prefix) as second,
     ):
-        stop = first.listen("work.some", taken["one"].append, group="w")
-        second.listen("work.some", taken["two"].append, group="w")
+        stop = first.listen("work.some", into(taken["one"].append), group="w")
+        second.listen("work.some", into(taken["two"].append), group="w")
         await until(lambda: server.command("ZCARD", f"{prefix}:{{some}}:workers") == 2)
         lost: list[str] = []
         for number in range(500):
@@ -277,8 +279,8 @@ async def test_a_burst_is_shared_by_all_who_wait(server: Server, prefix: str) ->
         RedisTransport(server.url, **options) as first,
         RedisTransport(server.url, **options) as second,
     ):
-        first.listen("work.some", one.append, group="w")
-        second.listen("work.some", two.append, group="w")
+        first.listen("work.some", into(one.append), group="w")
+        second.listen("work.some", into(two.append), group="w")
         await until(lambda: server.command("ZCARD", f"{prefix}:{{some}}:workers") == 2)
         await asyncio.sleep(0.2)  # until each has heard that it is not alone
         for number in range(100):
@@ -291,7 +293,7 @@ async def test_many_queues_have_their_turn(server: Server, prefix: str) -> None:
     taken: list[bytes] = []
     async with RedisTransport(server.url, prefix=prefix) as worker, RedisTransport(server.url, prefix=prefix) as caller:
         for number in range(20):
-            worker.listen(f"work.space{number}", taken.append, group="w")
+            worker.listen(f"work.space{number}", into(taken.append), group="w")
         await until(lambda: server.command("ZCARD", f"{prefix}:{{space19}}:workers") == 1)
         for number in range(20):
             for count in range(50):
@@ -308,7 +310,7 @@ async def test_a_server_that_forgot_the_scripts_is_sent_them_again(server: Serve
 async def test_the_messages_of_one_turn_arrive_in_order(server: Server, prefix: str) -> None:
     got: list[bytes] = []
     async with RedisTransport(server.url, prefix=prefix) as one, RedisTransport(server.url, prefix=prefix) as two:
-        two.listen("somewhere", got.append)
+        two.listen("somewhere", into(got.append))
         await until(lambda: server.command("PUBSUB", "NUMSUB", f"{prefix}:somewhere")[1] == 1)
         sent = [b"%d" % number * (1 + number % 5 * 2_000) for number in range(1, 2_000)]
         for message in sent:
@@ -320,13 +322,13 @@ async def test_the_messages_of_one_turn_arrive_in_order(server: Server, prefix: 
 def test_a_group_takes_from_work_and_nothing_else() -> None:
     transport = RedisTransport()
     with pytest.raises(ValueError, match="a group takes from"):
-        transport.listen("work.some", lambda message: None)
+        transport.listen("work.some", lambda message, _: None)
     with pytest.raises(ValueError, match="a group takes from"):
-        transport.listen("control.some", lambda message: None, group="g")
+        transport.listen("control.some", lambda message, _: None, group="g")
 
 
 CALLER_RULES = (
-    "on >word resetchannels &{prefix}:inbox.ada-* &{prefix}:workers &{prefix}:asks &{prefix}:control.* "
+    "on >word resetchannels &{prefix}:inbox.ada.* &{prefix}:workers &{prefix}:asks &{prefix}:control.* "
     "&{prefix}:peer.* ~{prefix}:* -@all +hello +ping +eval +evalsha +time +zcount +rpush +pexpire "
     "+publish +subscribe +unsubscribe"
 )
@@ -340,7 +342,7 @@ async def test_a_peer_that_may_not_listen_at_its_inbox_is_told_so(engine: str, p
         url = f"redis://ada:word@127.0.0.1:{server.port}"
         async with RedisTransport(url, prefix=prefix, name="bob") as bob:
             reasons: list[str] = []
-            bob.listen(f"inbox.{bob.peer}", lambda message: None)
+            bob.listen(f"inbox.{bob.peer}", lambda message, _: None)
             bob.send("work.some", b"x", lambda reason: None)
             await until(lambda: bob._refusal is not None)
             bob.send("work.some", b"x", reasons.append)
@@ -368,7 +370,7 @@ async def test_a_slot_that_moves_is_followed(prefix: str) -> None:
             owner.command("DEL", key.decode())
         for server in (other, owner, *cluster.servers):
             server.command("CLUSTER", "SETSLOT", slot, "NODE", ids[other])
-        two.listen("work.other{some}", asked.append, group="w")
+        two.listen("work.other{some}", into(asked.append), group="w")
         for _ in range(500):
             one.send("work.some", b"again", lambda reason: None)
             await asyncio.sleep(0.01)
@@ -404,7 +406,7 @@ async def test_a_cluster_whose_master_dies_goes_on_with_its_replica(prefix: str)
                     await asyncio.sleep(0.05)
             for name in "abcdef":
                 got: list[bytes] = []
-                two.listen(f"work.{name}", got.append, group="w")
+                two.listen(f"work.{name}", into(got.append), group="w")
                 for _ in range(100):
                     one.send(f"work.{name}", b"x", lambda reason: None)
                     await asyncio.sleep(0.02)

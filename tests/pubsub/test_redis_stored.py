@@ -13,7 +13,7 @@ import pytest
 
 from operations import ErrorCode, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
-from operations.pubsub import Delivery
+from operations.pubsub import Arrival, Delivery
 from operations.pubsub.redis import RedisTransport
 from operations.testing import error_of
 from tests.redis_servers import Server, own_server, shared_server
@@ -46,7 +46,7 @@ class Shelf:
     def __init__(self) -> None:
         self.deliveries: list[tuple[bytes, Delivery]] = []
 
-    def take(self, message: bytes, delivery: Delivery) -> None:
+    def take(self, message: bytes, delivery: Delivery, arrival: Arrival) -> None:
         self.deliveries.append((message, delivery))
 
     @property

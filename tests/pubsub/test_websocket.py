@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from operations import CallError, ErrorCode
-from operations.pubsub.websocket import Connection, connect, serve
+from operations.pubsub.link import BATCH_BYTES, Link
+from operations.pubsub.websocket import WebSocketLink, connect, serve
 from tests.http.certificates import Authority
 from tests.node_peers import npm_binary
 from tests.waiting import until
@@ -24,17 +25,22 @@ from tests.waiting import until
 
 class Recorder:
     def __init__(self) -> None:
-        self.connection: Connection | None = None
+        self.connection: WebSocketLink | None = None
         self.messages: list[bytes] = []
         self.reason: str | None = None
+        self.backlogs = 0
 
-    def opened(self, connection: Connection) -> None:
-        self.connection = connection
+    def opened(self, link: Link) -> None:
+        assert isinstance(link, WebSocketLink)
+        self.connection = link
 
-    def received(self, connection: Connection, message: bytes) -> None:
+    def received(self, connection: Link, message: bytes) -> None:
         self.messages.append(message)
 
-    def closed(self, connection: Connection, reason: str) -> None:
+    def backlogged(self, link: Link) -> None:
+        self.backlogs += 1
+
+    def closed(self, connection: Link, reason: str) -> None:
         self.reason = reason
 
 
@@ -43,13 +49,14 @@ async def test_messages_of_any_size_arrive_in_order(batches: bool) -> None:
     server, client = Recorder(), Recorder()
     listener = await serve(lambda token: server)
     connection = await connect(f"ws://127.0.0.1:{listener.port}/", client)
-    connection.batches = batches
+    connection.batch_bytes = BATCH_BYTES if batches else 0
     messages = [b"{%d}" % number for number in range(500)] + [b"x" * 300_000, b"", b"y", b"z" * (8 << 20), b"end"]
     for message in messages:
         connection.send(message)
     await until(lambda: len(server.messages) == len(messages))
     assert server.messages == messages
-    await connection.close("done")
+    connection.close("done")
+    await connection.wait_closed()
     await until(lambda: server.reason is not None)
     assert server.reason == "closed by the peer: done"
     assert client.reason == "done"
@@ -63,7 +70,8 @@ async def test_what_is_sent_last_is_written_before_closing() -> None:
     connection = await connect(f"ws://127.0.0.1:{listener.port}/", Recorder())
     connection.send(b"first")
     connection.send(b"last")
-    await connection.close()
+    connection.close()
+    await connection.wait_closed()
     await until(lambda: server.messages == [b"first", b"last"])
     await listener.close()
 
@@ -93,7 +101,9 @@ async def test_the_token_is_the_bearer_of_the_upgrade() -> None:
     listener = await serve(admit)
     url = f"ws://127.0.0.1:{listener.port}/"
     for token in ("abc", None):
-        await (await connect(url, Recorder(), token=token)).close()
+        connection = await connect(url, Recorder(), token=token)
+        connection.close()
+        await connection.wait_closed()
     assert tokens == ["abc", None]
     await listener.close()
     with pytest.raises(CallError) as caught:
@@ -108,7 +118,9 @@ async def test_a_frame_over_the_limit_ends_the_connection_not_the_server() -> No
     connection.send(b"x" * 100_000)
     async with asyncio.timeout(10):
         await connection.wait_closed()
-    await (await connect(f"ws://127.0.0.1:{listener.port}/", Recorder())).close()
+    connection = await connect(f"ws://127.0.0.1:{listener.port}/", Recorder())
+    connection.close()
+    await connection.wait_closed()
     await listener.close()
 
 
@@ -127,7 +139,7 @@ class Numbered(Recorder):
         self.connection.send(b"%d:" % self.sent + b"x" * size)
         self.sent += 1
 
-    def received(self, connection: Connection, message: bytes) -> None:
+    def received(self, connection: Link, message: bytes) -> None:
         self.messages.append(message.partition(b":")[0])
         if self._answers:
             self.send()
@@ -147,13 +159,14 @@ async def test_however_many_write_at_once_what_was_sent_first_comes_first(batche
     connection = await connect(f"ws://127.0.0.1:{listener.port}/", client)
     await until(lambda: server.connection is not None)
     assert server.connection is not None
-    connection.batches = server.connection.batches = batches
+    connection.batch_bytes = server.connection.batch_bytes = BATCH_BYTES if batches else 0
     await asyncio.gather(*(end.write(20) for end in (server, client) for _ in range(20)))
     await until(lambda: len(server.messages) == client.sent and len(client.messages) == server.sent)
     assert client.sent > 1_000
     assert server.messages == [b"%d" % number for number in range(client.sent)]
     assert client.messages == [b"%d" % number for number in range(server.sent)]
-    await connection.close()
+    connection.close()
+    await connection.wait_closed()
     await listener.close()
 
 
@@ -208,7 +221,8 @@ async def test_a_connection_over_tls_and_a_certificate_of_another_authority(tmp_
     connection = await connect(url, Recorder(), tls=trusting(authority))
     connection.send(b"x" * 1_000_000)
     await until(lambda: [len(message) for message in server.messages] == [1_000_000])
-    await connection.close()
+    connection.close()
+    await connection.wait_closed()
     for tls in (trusting(other), None):
         with pytest.raises(CallError) as caught:
             await connect(url, Recorder(), tls=tls)
@@ -264,7 +278,7 @@ CONTINUED, TEXT, BINARY, PING = 0, 1, 2, 9
 class Overtaking(Recorder):
     """Answers from within the reading of a message, and once more from a callback that was waiting before."""
 
-    def received(self, connection: Connection, message: bytes) -> None:
+    def received(self, connection: Link, message: bytes) -> None:
         super().received(connection, message)
         asyncio.get_running_loop().call_soon(connection.send, b"second")
         connection.send(b"first")
@@ -320,7 +334,7 @@ async def test_a_message_in_fragments_is_put_together_and_has_the_same_limit() -
 class Generous(Recorder):
     """Answers each message with a megabyte."""
 
-    def received(self, connection: Connection, message: bytes) -> None:
+    def received(self, connection: Link, message: bytes) -> None:
         super().received(connection, message)
         connection.send(bytes(1 << 20))
 
@@ -359,7 +373,8 @@ async def test_a_peer_that_reads_slowly_gets_everything_in_order_all_the_same() 
     assert [int(message.partition(b":")[0]) for message in client.messages] == list(range(2_000))
     server.connection.send(b"quick")
     await until(lambda: client.messages[-1] == b"quick")
-    await connection.close()
+    connection.close()
+    await connection.wait_closed()
     await listener.close()
 
 
@@ -370,7 +385,8 @@ async def send_and_be_answered() -> int:
     connection = await connect(f"ws://127.0.0.1:{listener.port}/", client)
     connection.send(b"0:")
     await until(lambda: len(client.messages) == 1)
-    await connection.close()
+    connection.close()
+    await connection.wait_closed()
     await listener.close()
     return len(client.messages)
 
@@ -383,7 +399,7 @@ class Blocking(Recorder):
         self._other = other
         self.answers: list[int] = []
 
-    def received(self, connection: Connection, message: bytes) -> None:
+    def received(self, connection: Link, message: bytes) -> None:
         super().received(connection, message)
         self.answers.append(asyncio.run_coroutine_threadsafe(send_and_be_answered(), self._other).result(3))
 

@@ -10,13 +10,12 @@ import pytest
 from operations.schema import from_schema
 from operations.schema.casting.closing import Closer
 from operations.schema.casting.nodes import Nodes
-from operations.schema.casting.samples import sample_strings
 from operations.schema.checking.compiling import compiled
 from operations.schema.checking.unrolling import unrolled
 from operations.schema.checking.values import as_json, pointer, text, too_deep
 from operations.schema.dialects.conversion import convert
 from operations.schema.dialects.literals import NotPlainError, Room, copied, plain, same
-from operations.schema.dialects.patterns import engine_of, matcher, weakest_engine
+from operations.schema.dialects.patterns import engine_of, matcher, sample_strings, weakest_engine
 
 
 def test_json_equality() -> None:

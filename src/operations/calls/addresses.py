@@ -11,11 +11,6 @@ ASKS = "asks"
 """The address at which workers are asked what they offer."""
 
 
-def inbox_of(request_id: str) -> str:
-    """The address of whoever made a request: its id begins with the peer's name."""
-    return f"inbox.{request_id.rpartition('-')[0]}"
-
-
 def namespaces_of(operation_ids: Iterable[str]) -> set[str]:
     """The namespaces of some operations."""
     return {operation_id.rpartition(".")[0] for operation_id in operation_ids}
@@ -40,6 +35,12 @@ def operation_address(operation_id: str) -> str:
     return f"work.{namespace}/{name}"
 
 
+def direct_address(peer: str, operation_id: str) -> str:
+    """Where a request for one worker goes, on a transport that addresses workers."""
+    namespace, _, name = operation_id.rpartition(".")
+    return f"direct.{peer}/{namespace}/{name}"
+
+
 @functools.lru_cache(maxsize=4096)
 def queue_address(operation_id: str) -> str:
     """Where requests for a durable operation are stored."""
@@ -54,4 +55,4 @@ def control_address(operation_id: str) -> str:
 
 def worker_address(worker_id: str) -> str:
     """Where control of a call goes once its worker is known: to the peer that `<peer>.<number>` is at."""
-    return f"peer.{worker_id.partition('.')[0]}"
+    return f"peer.{worker_id.rpartition('.')[0]}"

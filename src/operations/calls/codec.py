@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 
-from operations.calls.events import NULL, CallRequested, CallResponded, Event, Header, Outline, Requested, Responded
+from operations.calls.events import (
+    NULL,
+    VERSION,
+    CallFailed,
+    CallRequested,
+    CallResponded,
+    Event,
+    Failed,
+    Header,
+    Outline,
+    Requested,
+    Responded,
+)
+from operations.context import Identity
 from operations.envelope import LocalResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.wire import (
@@ -77,14 +91,12 @@ class Codec:
         **options: Any,
     ) -> None:
         self.name: CodecName = name
-        self.encode: Callable[[Event | Header], bytes] = codec.Encoder().encode
+        self.encode: Callable[[Event | Header | Identity], bytes] = codec.Encoder().encode
         self.decode_header: Callable[[bytes], Header] = codec.Decoder(Header, **options).decode
         self.decode_outline: Callable[[bytes], Outline] = codec.Decoder(Outline, **options).decode
+        self._decode_identity: Callable[[bytes], Identity | None] = codec.Decoder(Identity | None, **options).decode
         self._decode: Callable[[bytes], Event] = codec.Decoder(Event, **options).decode
         self._decode_plain: Callable[[bytes], Event] = codec.Decoder(_PlainEvent, **options).decode
-        self._decode_plain_request: Callable[[bytes], CallRequested] = codec.Decoder(PLAIN_REQUEST, **options).decode
-        self._decode_payload: Callable[[bytes], Requested] = codec.Decoder(Requested, **options).decode
-        self._decode_plain_payload: Callable[[bytes], Requested] = codec.Decoder(_PlainRequested, **options).decode
         self._encode_value = encode_value
         self._decode_value = decode_value
         self._mark = mark
@@ -100,22 +112,6 @@ class Codec:
             # Of another type, with an envelope of another source, or no event at all.
             return self._decode(message)
 
-    def decode_plain_request(self, message: bytes) -> CallRequested | None:
-        """A request with its input, where it is one that can be read in one step."""
-        if self._has_marks is not None and (_MARKER in message or _ESCAPE in message) and self._has_marks(message):
-            return None
-        try:
-            return self._decode_plain_request(message)
-        except UNREADABLE:
-            return None
-
-    def decode_request(self, header: Header) -> CallRequested:
-        """The request whose outside was read already."""
-        raw = bytes(header.payload)
-        marked = self._has_marks is not None and self._has_marks(raw)
-        decode = self._decode_payload if marked else self._decode_plain_payload
-        return CallRequested(header.v, header.id, header.to, decode(raw), header.identity, header.stream, header.parent)
-
     def raw(self, value: Any) -> msgspec.Raw:
         """A value as the bytes it has inside an event."""
         return msgspec.Raw(self._encode_value(value))
@@ -125,6 +121,19 @@ class Codec:
         if type(value) is not msgspec.Raw:
             return value
         return None if value is NULL else self._decode_value(bytes(value))
+
+    def write_identity(self, identity: Identity | None) -> msgspec.Raw:
+        """Return an identity as the bytes it has in the header of an event."""
+        if identity is None:
+            return NULL
+        try:
+            return msgspec.Raw(self.encode(identity))
+        except OverflowError:  # claims may hold integers above 64 bits
+            return msgspec.Raw(self.encode(msgspec.structs.replace(identity, claims=extend(identity.claims))))
+
+    def read_identity(self, raw: msgspec.Raw) -> Identity | None:
+        """Return the identity in the header of an event; raises one of `UNREADABLE`."""
+        return None if raw is NULL else self._decode_identity(bytes(raw))
 
     def write_request(self, event: CallRequested) -> bytes:
         """A request with its input, which is a value until then."""
@@ -138,17 +147,17 @@ class Codec:
             payload.input = self.raw(input)  # or the error that says what is wrong with it
             return self.encode_wide(event)
 
-    def encode_wide(self, event: CallRequested | Header) -> bytes:
+    def encode_wide(self, event: CallRequested) -> bytes:
         """A request whose metadata or claims may hold integers above 64 bits."""
         try:
             return self.encode(event)
         except OverflowError:
-            if isinstance(event, CallRequested) and event.payload.metadata is not None:
+            if event.payload.metadata is not None:
                 event.payload.metadata = extend(event.payload.metadata)
             for holder in (event, event.payload):
                 identity = getattr(holder, "identity", None)
                 if identity is not None:
-                    holder.identity = msgspec.structs.replace(identity, claims=extend(identity.claims))  # type: ignore[union-attr]
+                    holder.identity = msgspec.structs.replace(identity, claims=extend(identity.claims))
             return self.encode(event)
 
     def renumber(self, message: bytes, attempt: int) -> bytes:
@@ -216,6 +225,36 @@ def transcode(message: bytes, target: Codec) -> bytes:
         return message
     header = source.decode_header(message)
     try:
-        return target.encode_wide(msgspec.structs.replace(header, payload=target.raw(source.read(header.payload))))
+        header.payload = target.raw(source.read(header.payload))
+        header.identity = target.write_identity(source.read_identity(header.identity))
+        return target.encode(header)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise CallError(ErrorCode.VALIDATION_ERROR, f"cannot be written as {target.name}: {error}") from error
+
+
+def error_event(request_id: str, error: CallError, codec: Codec, caller_id: str | None = None) -> CallFailed:
+    """Return the event that carries an error; details that cannot be encoded are left out.
+
+    `caller_id` is the caller's id of the request, where a hub gave it another one.
+    """
+    details = NULL
+    if error.details is not None:
+        with contextlib.suppress(CallError, RecursionError):
+            details = codec.raw(error.details)
+    failed = Failed(caller_id or request_id, writable(str(error.code)), writable(error.message), details)
+    return CallFailed(VERSION, request_id, "", failed)
+
+
+def read_error(event: CallFailed, codec: Codec) -> CallError:
+    """Return the error that an event carries."""
+    payload = event.payload
+    try:
+        details = codec.read(payload.details)
+    except CallError:
+        details = None
+    return CallError(payload.code, payload.message, details)
+
+
+def writable(text: str) -> str:
+    """Return a string without lone surrogates, which UTF-8 cannot express."""
+    return text if text.isascii() else text.encode(errors="replace").decode()

@@ -1,8 +1,10 @@
 """The events of the call protocol: what routing needs is outside, the payload inside, and a hub never opens it.
 
 On the wire an event is `{"v": 1, "type", "id", "to", "payload"}`. `id` is the request id and `to` the operation id or
-peer. A request may also carry `identity` (written by whoever authenticated the caller, overwritten by every hub),
-`stream` (more than one answer will come) and `parent` (the request it is made for). Unknown fields are ignored.
+peer. A request may also carry `identity` (set by the hub that authenticated the caller), `stream` (several answers are
+expected), `parent` (the request it is nested in, for traces only), `grant` (the right to call for that request's
+caller), `deadline` (a copy of the payload's, for the hub) and `asWorker` (the worker calls with its own rights). An
+announcement carries the `namespaces` of its operations. Unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -20,6 +22,14 @@ VERSION = 1
 NULL = msgspec.Raw(b"null")
 _Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """A number that can be reckoned with as a float."""
+_Id = Annotated[str, msgspec.Meta(max_length=128)]
+"""A request id, as a hub accepts it: the name of a peer, which has at most 64 characters, and a random part."""
+_Token = Annotated[str, msgspec.Meta(max_length=64)]
+"""A grant or the type of an event, as a hub accepts it."""
+_Name = Annotated[str, msgspec.Meta(max_length=256)]
+"""An operation id or a namespace, as a hub accepts it."""
+MOST_NAMESPACES = 64
+_Namespaces = Annotated[tuple[_Name, ...], msgspec.Meta(max_length=MOST_NAMESPACES)]
 
 
 class _Payload(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
@@ -99,6 +109,9 @@ class Registered(msgspec.Struct, rename="camel"):
 
     accepted: list[str]
     rejected: dict[str, str] = {}
+    """The reasons by operation id."""
+    refused: dict[str, str] = {}
+    """The reasons by namespace, for all operations in it and below."""
 
 
 class Worker(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -154,6 +167,9 @@ class CallRequested(_Event, tag="call.requested"):
     identity: Identity | None = None
     stream: bool = False
     parent: str | None = None
+    grant: str | None = None
+    deadline: _Whole | None = None
+    as_worker: bool = msgspec.field(default=False, name="asWorker")
 
 
 class CallResponded(_Event, tag="call.responded"):
@@ -196,6 +212,7 @@ class WorkerAnnounced(_Event, tag="worker.announced"):
     """`worker.announced`."""
 
     payload: Announced
+    namespaces: tuple[str, ...] = ()
 
 
 class WorkerRegistered(_Event, tag="worker.registered"):
@@ -256,20 +273,25 @@ class Header(msgspec.Struct, omit_defaults=True, gc=False):
     """The outside of an event, for routing: the payload stays as the bytes it came as."""
 
     v: int
-    type: str
-    id: str
-    to: str
+    type: _Token
+    id: _Id
+    to: _Name
     payload: msgspec.Raw
-    identity: Identity | None = None
+    identity: msgspec.Raw = NULL
+    """Also as bytes: a hub does not read what a spoke claims."""
     stream: bool = False
-    parent: str | None = None
+    parent: _Id | None = None
+    grant: _Token | None = None
+    deadline: _Whole | None = None
+    as_worker: bool = msgspec.field(default=False, name="asWorker")
+    namespaces: _Namespaces = ()
 
 
 class Outline(msgspec.Struct, gc=False):
     """As much of an event as can be read of one that is none: enough to tell its sender."""
 
     type: str
-    id: str
+    id: _Id
     to: Any = ""
 
 
@@ -318,6 +340,9 @@ CALL_EVENT_SCHEMAS: Mapping[str, Schema] = {
         identity=_IDENTITY,
         stream={"type": "boolean"},
         parent=_TEXT,
+        grant=_TEXT,
+        deadline=_INTEGER,
+        asWorker={"type": "boolean"},
     ),
     "call.responded": _event_schema(
         "call.responded",

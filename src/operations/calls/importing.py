@@ -1,4 +1,4 @@
-"""from_call: operations of remote workers in a local registry, kept up to date as workers come and go."""
+"""from_call: operations of remote workers in a local registry, updated as workers connect and leave."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any
 
+from operations.calls.caller import PendingRequestMap
 from operations.calls.endpoint import endpoint_of
 from operations.calls.events import Announced
-from operations.calls.pending import PendingRequestMap
-from operations.calls.presence import Directory
+from operations.calls.presence import WorkerDirectory
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
-from operations.errors import CallError
+from operations.errors import CallError, ErrorCode
 from operations.pubsub import Transport
 from operations.registry import OperationRegistry
 from operations.spec import Operation, OperationSpec, OperationType
@@ -23,37 +23,57 @@ class RemoteOperations:
     """The operations that remote workers offer now, as Operations whose handlers call them."""
 
     def __init__(
-        self, pubsub: Transport, registry: OperationRegistry | None, *, namespaces: Iterable[str] | None
+        self,
+        pubsub: Transport,
+        registry: OperationRegistry | None,
+        *,
+        namespaces: Iterable[str] | None,
+        as_worker: bool = False,
     ) -> None:
         self.registry = registry if registry is not None else OperationRegistry()
         self._pending = PendingRequestMap(pubsub)
+        self._as_worker = as_worker
         self._namespaces = None if namespaces is None else tuple(namespaces)
         self._offers: dict[str, dict[str, Operation[Any]]] = {}
         self._imported: dict[str, Operation[Any]] = {}
         self._watchers: list[asyncio.Future[None]] = []
         self._stores = pubsub.capabilities.durable
-        self._directory = Directory(endpoint_of(pubsub), self._changed)
+        self._endpoint = endpoint_of(pubsub)
+        self._directory = WorkerDirectory(self._endpoint, self._changed)
         self._directory.ask()
 
     @property
     def ids(self) -> list[str]:
-        """The ids imported now."""
+        """The ids that are imported now."""
         return sorted(self._imported)
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Return once `condition` holds; it is looked at whenever workers came, went or changed."""
-        while not condition():
-            watcher = asyncio.get_running_loop().create_future()
-            self._watchers.append(watcher)
-            await watcher
+    async def until(self, condition: Callable[[], bool], timeout: float | None = None) -> None:
+        """Wait until `condition` holds, at most `timeout` seconds; it is checked whenever workers or operations change.
 
-    async def ready(self, *operation_ids: str) -> None:
-        """Return once these operations are there; with none, once there are any."""
+        Raises `TIMEOUT` when the time is over.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while not condition():
+                    watcher = asyncio.get_running_loop().create_future()
+                    self._watchers.append(watcher)
+                    await watcher
+        except TimeoutError:
+            message = f"the remote operations were not there within {timeout:g} s"
+            raise CallError(ErrorCode.TIMEOUT, message, {"imported": self.ids}) from None
+
+    async def ready(self, *operation_ids: str, timeout: float | None = None) -> None:
+        """Wait until these operations are imported, or any where none is named, at most `timeout` seconds."""
         wanted = set(operation_ids)
-        await self.until(lambda: wanted <= self._imported.keys() if wanted else bool(self._imported))
+        try:
+            await self.until(lambda: wanted <= self._imported.keys() if wanted else bool(self._imported), timeout)
+        except CallError as error:
+            missing = sorted(wanted - self._imported.keys())
+            reason = f"no worker offers {', '.join(missing)}" if missing else "no worker offers any operation"
+            raise CallError(error.code, f"{reason} within {timeout:g} s", {"missing": missing}) from None
 
     def close(self) -> None:
-        """Take the imported operations out again, and follow nothing any more."""
+        """Remove the imported operations and stop following workers."""
         self._directory.close()
         for operation_id in list(self._imported):
             self._withdraw(operation_id)
@@ -97,10 +117,11 @@ class RemoteOperations:
             handler=self._caller(spec) if executes else None,
             stream=self._follower(spec) if streams else None,
             dump=None,
+            origin=self._endpoint,
         )
 
     def _settle(self, operation_id: str) -> None:
-        """Have in the registry what some worker offers; what was registered locally is never touched."""
+        """Update one operation in the registry; operations that were registered locally are never changed."""
         offered = next((offer[operation_id] for offer in self._offers.values() if operation_id in offer), None)
         imported = self._imported.get(operation_id)
         if offered is None:
@@ -120,16 +141,26 @@ class RemoteOperations:
         retry = spec.type is OperationType.QUERY
 
         async def call(input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
-            return await self._pending.call_for(context, spec.id, input, retry=retry, durable=durable)
+            return await self._pending.call_for(
+                context, spec.id, input, retry=retry, durable=durable, as_worker=self._as_worker
+            )
 
         return call
 
     def _follower(self, spec: OperationSpec) -> Callable[[Any, OperationContext], AsyncIterator[Any]]:
-        return lambda input, context: self._pending.subscribe_for(context, spec.id, input)
+        return lambda input, context: self._pending.subscribe_for(context, spec.id, input, as_worker=self._as_worker)
 
 
 def from_call(
-    pubsub: Transport, registry: OperationRegistry | None = None, *, namespaces: Iterable[str] | None = None
+    pubsub: Transport,
+    registry: OperationRegistry | None = None,
+    *,
+    namespaces: Iterable[str] | None = None,
+    as_worker: bool = False,
 ) -> RemoteOperations:
-    """Import what remote workers offer into `registry` (a new one where none is given), and keep it up to date."""
-    return RemoteOperations(pubsub, registry, namespaces=namespaces)
+    """Import what remote workers offer into `registry` (a new one where none is given), and keep it up to date.
+
+    With `as_worker`, calls outside of any request use this process's own rights: for a process that also serves
+    operations at the hub. Calls made while a request is handled are always made for that request's caller.
+    """
+    return RemoteOperations(pubsub, registry, namespaces=namespaces, as_worker=as_worker)

@@ -1,17 +1,21 @@
-"""Presence: workers say what they offer and that they live; whoever cares keeps a directory of them."""
+"""Presence: workers announce what they offer and that they are alive; callers keep a directory of them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+import os
+import random
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from operations.calls.addresses import ASKS, WORKERS
 from operations.calls.codec import JSON
-from operations.calls.endpoint import Endpoint
+from operations.calls.endpoint import Endpoint, Waiting
 from operations.calls.events import (
+    MOST_NAMESPACES,
     VERSION,
     Announced,
     Asked,
@@ -23,122 +27,171 @@ from operations.calls.events import (
     WorkerGone,
     WorkerRegistered,
 )
-from operations.calls.failures import unavailable
-from operations.calls.parties import Waiting
-from operations.calls.workplace import Workplace
-from operations.pubsub import Stop
+from operations.errors import CallError, ErrorCode
+from operations.failures import unavailable
+from operations.pubsub import InProcess, ReportsBacklog, Stop
+from operations.spec import Operation
 from operations.wire import encode_json
 
-HEARTBEAT_SECONDS = 2.0
-"""How often a worker says that it lives, on a transport that has no heartbeat of its own."""
+_log = logging.getLogger("operations")
 LOST_AFTER = 3
 """How many heartbeats may be missing before a worker counts as lost."""
 _ACKNOWLEDGED_WITHIN = 2.0
-_AROUND = 1_024
-
-
-def heartbeat_of(endpoint: Endpoint) -> float:
-    """How often workers say that they live: as often as the transport looks after its server. All ends must agree."""
-    heartbeat: float = getattr(endpoint.transport, "heartbeat", HEARTBEAT_SECONDS)
-    return heartbeat
+_ALIVE_WITHIN = 1.5
+"""A worker is certainly alive if it was heard within so many heartbeats."""
+_OVERHEAD = 1_024
 
 
 class Announcer:
-    """Tells the bus what one CallHandler offers: at the start, on changes, when asked, when the bus comes back."""
+    """Announces what one worker offers: at the start, on changes, when asked, and after a reconnect."""
 
-    def __init__(self, handler: Workplace, *, pool: bool) -> None:
-        self._handler = handler
-        self._endpoint: Endpoint = handler.endpoint
+    def __init__(self, served: Callable[[], list[Operation[Any]]], endpoint: Endpoint, *, pool: bool) -> None:
+        transport = endpoint.transport
+        self.worker_id = f"{endpoint.peer}.{os.urandom(4).hex()}"
+        self.rejected: Mapping[str, str] = {}
+        """The operations that the hub rejected, each with the reason."""
+        self._served = served
+        self._endpoint = endpoint
+        self._transport = transport
         self._pool = pool
         self._generation = 0
-        self._gone = False
-        self._leaving: asyncio.Future[None] | None = None
+        self._unconfirmed = 0
+        """How many announcements the hub has not answered yet."""
+        self._confirmed: asyncio.Event = asyncio.Event()
+        self._is_gone = False
         self._pulse: asyncio.TimerHandle | None = None
-        self.rejected: Mapping[str, str] = {}
-        self._stop_hearing = self._endpoint.hear(ASKS)
-        self._endpoint.notices.append(self._notice)
-        self._unwatch = handler.transport.watch(self.announce, lambda reason: None)
-        self._is_hub = handler.transport.capabilities.identity == "hub"
-        if not handler.transport.capabilities.tracks_peers:
+        self._stop_listening = endpoint.listen(ASKS)
+        endpoint.notices.append(self._notice)
+        self._unwatch = transport.watch(self._announce_again, lambda reason: None)
+        self._is_hub = transport.capabilities.identity == "hub"
+        if not transport.capabilities.tracks_peers:
             self._beat()
 
     def announce(self) -> None:
-        """Say what is offered; in process, where nobody may care, only that there is somebody to ask."""
+        """Announce what is offered; in process only that there is a worker, as usually nobody asks."""
         self._generation += 1
-        if getattr(self._handler.transport, "direct", False):
-            self._say_alive()
-        else:
-            self._tell(WORKERS)
+        if self._transport.optional(InProcess) is not None:
+            self._send_alive()
+            return
+        self._confirmed.clear()
+        self._unconfirmed += 1
+        self._send_operations(WORKERS)
+
+    async def registered(self, timeout: float | None) -> None:
+        """Wait until the hub has answered the last announcement; raise where it rejected an operation."""
+        if self._is_hub:
+            try:
+                await asyncio.wait_for(self._confirmed.wait(), timeout)
+            except TimeoutError:
+                details = {"executed": "no", "workerId": self.worker_id}
+                message = f"the hub did not confirm the registration within {timeout:g} s"
+                raise CallError(ErrorCode.TIMEOUT, message, details) from None
+        if self.rejected:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.rejected.items())
+            message = f"the hub rejected {len(self.rejected)} operations: {reasons}"
+            raise CallError(ErrorCode.ACCESS_DENIED, message, {"rejected": dict(self.rejected)})
 
     async def leave(self) -> None:
-        """Say that nothing more is accepted, and where a hub routes, wait until it has taken note."""
-        if self._gone:
+        """Announce that no more requests are accepted; wait until a hub has taken note."""
+        if self._is_gone:
             return
-        self._gone = True
-        # Before anything is sent: a hub in this process answers at once.
-        self._leaving = asyncio.get_running_loop().create_future()
-        self._send(WorkerGone(VERSION, "", WORKERS, Worker(self._handler.worker_id)))
+        self._is_gone = True
+        self._confirmed.clear()
+        self._unconfirmed = 1
+        self._send(WorkerGone(VERSION, "", WORKERS, Worker(self.worker_id)))
         if self._is_hub:
-            await asyncio.wait((self._leaving,), timeout=_ACKNOWLEDGED_WITHIN)
+            try:
+                await asyncio.wait_for(self._confirmed.wait(), _ACKNOWLEDGED_WITHIN)
+            except TimeoutError:
+                _log.info("the hub did not confirm that this worker leaves")
 
     def close(self) -> None:
-        """Leave at once."""
+        """Leave immediately."""
         if self._notice in self._endpoint.notices:
             self._endpoint.notices.remove(self._notice)
-            if not self._gone:
-                self._gone = True
-                self._send(WorkerGone(VERSION, "", WORKERS, Worker(self._handler.worker_id)))
-            self._stop_hearing()
+            if not self._is_gone:
+                self._is_gone = True
+                self._send(WorkerGone(VERSION, "", WORKERS, Worker(self.worker_id)))
+            self._stop_listening()
             self._unwatch()
         if self._pulse is not None:
             self._pulse.cancel()
 
+    def _announce_again(self) -> None:
+        self._unconfirmed = 0  # the answers to earlier announcements are lost
+        self.announce()
+
     def _notice(self, event: Event) -> None:
         if isinstance(event, WorkerAsked):
-            if self._gone:
-                return
-            self._tell(f"inbox.{event.payload.peer}")
-        elif isinstance(event, WorkerRegistered) and event.to in ("", self._handler.worker_id):
-            self.rejected = event.payload.rejected
-            if self._leaving is not None and not self._leaving.done():
-                self._leaving.set_result(None)
+            if not self._is_gone:
+                self._send_operations(f"inbox.{event.payload.peer}")
+        elif isinstance(event, WorkerRegistered) and event.to in ("", self.worker_id):
+            self._note_registered({**event.payload.rejected, **self._expand(event.payload.refused)})
 
-    def _tell(self, address: str) -> None:
-        operations = [describe(self._handler, spec.id) for spec in self._handler.registry.list()]
-        limit = None if self._is_hub else self._endpoint.transport.capabilities.max_payload
+    def _expand(self, refused: Mapping[str, str]) -> dict[str, str]:
+        """Return the reasons against namespaces by operation id."""
+        return {
+            operation.id: reason
+            for name, reason in refused.items()
+            for operation in self._served()
+            if name == "*" or f"{operation.spec.namespace}.".startswith(f"{name}.")
+        }
+
+    def _note_registered(self, rejected: Mapping[str, str]) -> None:
+        for operation_id, reason in rejected.items():
+            if self.rejected.get(operation_id) != reason:
+                _log.warning("the hub rejected %s: %s", operation_id, reason)
+        self.rejected = rejected
+        self._unconfirmed -= 1
+        if self._unconfirmed <= 0:
+            self._unconfirmed = 0
+            self._confirmed.set()
+
+    def _send_operations(self, address: str) -> None:
+        served = self._served()
+        namespaces = listed_namespaces(operation.spec.namespace for operation in served)
+        operations = [describe(operation) for operation in served]
+        limit = None if self._is_hub else self._transport.capabilities.max_payload
         parts = split(operations, limit)
         for number, part in enumerate(parts):
-            payload = Announced(self._handler.worker_id, self._generation, part, self._pool, number, len(parts))
-            self._send(WorkerAnnounced(VERSION, "", address, payload), address)
+            payload = Announced(self.worker_id, self._generation, part, self._pool, number, len(parts))
+            self._send(WorkerAnnounced(VERSION, self.worker_id, address, payload, namespaces), address)
 
     def _beat(self) -> None:
-        self._say_alive()
-        self._pulse = asyncio.get_running_loop().call_later(heartbeat_of(self._endpoint), self._beat)
+        self._send_alive()
+        heartbeat = self._transport.capabilities.heartbeat
+        self._pulse = asyncio.get_running_loop().call_later(heartbeat, self._beat)
 
-    def _say_alive(self) -> None:
-        behind = tuple(getattr(self._handler.transport, "behind", ()))
-        payload = Worker(self._handler.worker_id, self._generation, self._gone, behind)
+    def _send_alive(self) -> None:
+        reports = self._transport.optional(ReportsBacklog)
+        backlog = () if reports is None else tuple(reports.backlog())
+        payload = Worker(self.worker_id, self._generation, self._is_gone, backlog)
         self._send(WorkerAlive(VERSION, "", WORKERS, payload))
 
     def _send(self, event: Event, address: str = WORKERS) -> None:
-        self._endpoint.transport.send(address, JSON.encode(event))
+        self._transport.send(address, JSON.encode(event))
 
 
-def describe(handler: Workplace, operation_id: str) -> dict[str, Any]:
-    """A spec as it is announced: as data, with the ways in which the operation can be called."""
-    operation = handler.registry.get_operation(operation_id)
-    if operation is None:
-        return {}
+def listed_namespaces(namespaces: Iterable[str]) -> tuple[str, ...]:
+    """Return the namespaces of an announcement, or those above them where there are too many to list."""
+    found = set(namespaces)
+    if len(found) > MOST_NAMESPACES:
+        found = {namespace.partition(".")[0] for namespace in found}
+    return tuple(sorted(found)) if len(found) <= MOST_NAMESPACES else ("*",)
+
+
+def describe(operation: Operation[Any]) -> dict[str, Any]:
+    """Return a spec as it is announced: as data, with the ways in which the operation can be called."""
     ways = {"executes": operation.handler is not None, "streams": operation.stream is not None}
     return operation.spec.to_dict() | ways
 
 
 def split(operations: list[dict[str, Any]], limit: int | None) -> list[list[dict[str, Any]]]:
-    """Operations in as few parts as fit in messages of so many bytes, with room for what is around them."""
+    """Return operations in as few parts as fit in messages of `limit` bytes."""
     if limit is None:
         return [operations]
     parts: list[list[dict[str, Any]]] = [[]]
-    room = most = limit - _AROUND
+    room = most = limit - _OVERHEAD
     for operation in operations:
         size = len(encode_json(operation)) + 1
         if size > room and parts[-1]:
@@ -150,67 +203,74 @@ def split(operations: list[dict[str, Any]], limit: int | None) -> list[list[dict
 
 
 class Lifeline:
-    """Fails what waits for a worker that gives no sign of life, on a bus that would not tell.
+    """Fails calls whose worker sends no heartbeats, on a bus that does not report lost peers.
 
-    A worker says within a fraction of a second that it has a call. A call that nobody has after three heartbeats went
-    to a worker that was lost; unless workers that live say that they are behind, for then it may still lie at the bus.
-    Workers are listened to only while something waits: else each of many workers, which call nobody, would hear all
-    others for nothing.
+    A worker accepts a call within a fraction of a second. A call that no worker accepts for three heartbeats went to a
+    worker that was lost, unless live workers report a backlog: then it may still wait at the bus. Heartbeats are
+    received only while calls are pending, so that idle peers do not receive those of all others.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._seen: dict[str, float] = {}
-        self._behind: dict[str, float] = {}
+        self._backlog: dict[str, float] = {}
         self.timer: asyncio.TimerHandle | None = None
-        """When it looks next; None while nothing waits."""
-        self._stop_hearing: Stop | None = None
+        """When it checks next; None while no call is pending."""
+        self._stop_listening: Stop | None = None
         endpoint.notices.append(self._notice)
 
     def watch(self) -> None:
-        """Look after what waits, until nothing does."""
+        """Check pending calls until there are none."""
         if self.timer is None:
-            if self._stop_hearing is None:
-                self._stop_hearing = self._endpoint.hear(WORKERS)
-            self.timer = asyncio.get_running_loop().call_later(heartbeat_of(self._endpoint), self._check)
+            if self._stop_listening is None:
+                self._stop_listening = self._endpoint.listen(WORKERS)
+            heartbeat = self._endpoint.transport.capabilities.heartbeat
+            self.timer = asyncio.get_running_loop().call_later(heartbeat, self._check)
 
     def _notice(self, event: Event) -> None:
         if isinstance(event, (WorkerAlive, WorkerAnnounced, WorkerGone)):
-            # One that leaves finishes what it has, and goes on saying that it lives.
+            # A worker that leaves finishes its calls and keeps sending heartbeats.
             now = self._seen[event.payload.worker_id] = asyncio.get_running_loop().time()
             if isinstance(event, WorkerAlive):
-                self._behind.update(dict.fromkeys(event.payload.behind, now))
+                self._backlog.update(dict.fromkeys(event.payload.behind, now))
+
+    def live_peers(self) -> list[str]:
+        """Return the peers of the workers that are certainly alive, in random order."""
+        oldest = asyncio.get_running_loop().time() - self._endpoint.transport.capabilities.heartbeat * _ALIVE_WITHIN
+        peers = list({worker_id.rpartition(".")[0] for worker_id, heard in self._seen.items() if heard > oldest})
+        random.shuffle(peers)
+        return peers
 
     def _check(self) -> None:
         self.timer = None
-        oldest = asyncio.get_running_loop().time() - heartbeat_of(self._endpoint) * LOST_AFTER
-        for table in (self._seen, self._behind):
+        oldest = asyncio.get_running_loop().time() - self._endpoint.transport.capabilities.heartbeat * LOST_AFTER
+        for table in (self._seen, self._backlog):
             for name in [name for name, heard in table.items() if heard < oldest]:
                 del table[name]
         for waiting in list(self._endpoint.waiting.values()):
-            heard = self._seen.get(waiting.worker) if waiting.worker is not None else self._progress(waiting)
+            heard = self._seen.get(waiting.worker) if waiting.worker is not None else self._last_backlog(waiting)
             if max(heard or 0.0, waiting.since) < oldest:
-                waiting.failed(unavailable(waiting.operation_id, "the worker gives no sign of life", "unknown"))
+                waiting.failed(unavailable(waiting.operation_id, "the worker sends no heartbeats", "unknown"))
         if self._endpoint.waiting:
             self.watch()
-        elif self._stop_hearing is not None:
-            self._stop_hearing()
-            self._stop_hearing = None
+        elif self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
 
-    def _progress(self, waiting: Waiting) -> float | None:
-        """When it was last heard that a call which nobody has may still lie at the bus."""
-        return self._behind.get(waiting.operation_id.rpartition(".")[0])
+    def _last_backlog(self, waiting: Waiting) -> float | None:
+        """Return when a worker last reported a backlog in the call's namespace."""
+        return self._backlog.get(waiting.operation_id.rpartition(".")[0])
 
 
 def lifeline_of(endpoint: Endpoint) -> Lifeline:
-    """The one lifeline of an endpoint."""
+    """Return the one lifeline of an endpoint."""
     if not isinstance(endpoint.lifeline, Lifeline):
         endpoint.lifeline = Lifeline(endpoint)
     return endpoint.lifeline
 
 
-class Directory:
-    """Who offers what, as far as this end was told."""
+class WorkerDirectory:
+    """Which worker offers what, as far as it was announced to this end."""
 
     def __init__(self, endpoint: Endpoint, changed: Callable[[str, Announced | None], None]) -> None:
         self._endpoint = endpoint
@@ -218,7 +278,7 @@ class Directory:
         self._seen: dict[str, float] = {}
         self._known: dict[str, Announced] = {}
         self._parts: dict[str, list[Announced]] = {}
-        self._stop_hearing = endpoint.hear(WORKERS)
+        self._stop_listening = endpoint.listen(WORKERS)
         self._unwatch = endpoint.transport.watch(self.ask, self._lost)
         self._timer: asyncio.TimerHandle | None = None
         endpoint.notices.append(self._notice)
@@ -226,14 +286,14 @@ class Directory:
             self._expire_silent()
 
     def ask(self) -> None:
-        """Ask every worker what it offers."""
+        """Request an announcement from every worker."""
         event = WorkerAsked(VERSION, "", ASKS, Asked(self._endpoint.peer))
         self._endpoint.transport.send(ASKS, JSON.encode(event))
 
     def close(self) -> None:
-        """Follow nothing any more."""
+        """Stop following announcements."""
         self._endpoint.notices.remove(self._notice)
-        self._stop_hearing()
+        self._stop_listening()
         self._unwatch()
         if self._timer is not None:
             self._timer.cancel()
@@ -254,7 +314,7 @@ class Directory:
             self._remove(event.payload.worker_id)
 
     def _join(self, announced: Announced) -> Announced | None:
-        """The whole announcement, once its last part is here; parts of one generation come in order."""
+        """Return the whole announcement once its last part is here; parts of one generation arrive in order."""
         if announced.parts <= 1:
             return announced
         parts = self._parts.pop(announced.worker_id, [])
@@ -291,7 +351,7 @@ class Directory:
 
     def _expire_silent(self) -> None:
         loop = asyncio.get_running_loop()
-        heartbeat = heartbeat_of(self._endpoint)
+        heartbeat = self._endpoint.transport.capabilities.heartbeat
         oldest = loop.time() - heartbeat * LOST_AFTER
         for worker_id, seen in list(self._seen.items()):
             if seen < oldest:

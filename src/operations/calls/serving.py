@@ -1,4 +1,4 @@
-"""serve_registry: a registry answered on a transport until the program is told to stop, then drained."""
+"""serve_registry: a registry served on a transport until the program is told to stop, then drained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from operations.calls.handler import CONCURRENCY, CallHandler
+from operations.calls.worker import CallHandler
+from operations.dispatch import CONCURRENCY
 from operations.pubsub import Transport
 from operations.pubsub.limits import check_counts
 from operations.registry import OperationRegistry
@@ -41,17 +42,17 @@ class ServedRegistry:
         return self.until_stopped().__await__()
 
     async def until_stopped(self, signals: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT)) -> None:
-        """Serve until one of the signals comes; then stop intake, finish what runs, and close the transport."""
-        told = asyncio.Event()
+        """Serve until one of the signals arrives; then drain and close the transport."""
+        stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
         watched = list(signals)
         for number in watched:
-            loop.add_signal_handler(number, told.set)
+            loop.add_signal_handler(number, stopped.set)
         try:
             async with contextlib.AsyncExitStack() as stack:
                 stack.push_async_callback(self._transport.close)
                 await stack.enter_async_context(self)
-                await told.wait()
+                await stopped.wait()
         finally:
             for number in watched:
                 loop.remove_signal_handler(number)
@@ -68,7 +69,7 @@ def serve_registry(
     """Serve `registry` on `transport`, at most `concurrency` calls at a time.
 
     `async with serve_registry(…):` serves within the block; `await serve_registry(…)` until SIGTERM or SIGINT. At the
-    end intake stops, what runs may take `grace` seconds, and then the transport is closed (by `await` only).
+    end intake stops, what runs may take `grace` seconds, and `await` also closes the transport.
     """
     check_counts(concurrency=concurrency)
     return ServedRegistry(registry, transport, grace=grace, options={"concurrency": concurrency, **options})

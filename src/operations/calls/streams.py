@@ -1,4 +1,4 @@
-"""Streams: the caller's side keeps what came until it is asked for and grants credit; the worker's side spends it."""
+"""Streams: the caller's side buffers items until they are read and grants credit; the worker's side spends it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 
 from operations.calls.addresses import control_address, worker_address
 from operations.calls.codec import Codec
-from operations.calls.deadlines import Bucket, remaining_seconds
 from operations.calls.endpoint import Endpoint
 from operations.calls.events import VERSION, CallCompleted, CallCredit, CallResponded, Credit
-from operations.calls.failures import timed_out, unavailable
+from operations.deadlines import Bucket, remaining_seconds
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
+from operations.failures import timed_out, unavailable
 
 WINDOW_ITEMS = 256
 WINDOW_BYTES = 1 << 20
 LEASE_SECONDS = 30.0
-"""How long a worker goes on for a caller that gives no sign of life."""
+"""How long a worker continues a stream for a caller that sends nothing."""
 
 
 class CallStream:
-    """The answers of one subscription, in order; leaving it, or just dropping it, closes the worker's generator."""
+    """The items of one subscription, in order; closing or dropping it closes the worker's generator."""
 
     __slots__ = ("_reader",)
 
@@ -45,7 +45,7 @@ class CallStream:
 
     async def aclose(self) -> None:
         """Stop listening; the worker's generator is closed."""
-        self._reader.abandon("the consumer left")
+        self._reader.abandon("the consumer closed the stream")
 
     async def __aenter__(self) -> CallStream:
         return self
@@ -56,13 +56,13 @@ class CallStream:
         await self.aclose()
 
     def __del__(self) -> None:
-        # The endpoint knows only the reader: a consumer that broke out of its loop drops this and has left as well.
+        # The endpoint holds only the reader: a consumer that broke out of its loop drops this object.
         with contextlib.suppress(RuntimeError):
-            self._reader.abandon("the consumer left")
+            self._reader.abandon("the consumer closed the stream")
 
 
 class StreamReader:
-    """What came of one subscription and was not asked for yet."""
+    """The items of one subscription that were received and not read yet."""
 
     def __init__(self, endpoint: Endpoint, request_id: str, operation_id: str, codec: Codec) -> None:
         self.request_id = request_id
@@ -73,8 +73,8 @@ class StreamReader:
         self._codec = codec
         self._items: deque[tuple[CallResponded, Codec, int]] = deque()
         self._expected = 0
-        self._owed_items = 0
-        self._owed_bytes = 0
+        self._read_items = 0
+        self._read_bytes = 0
         self.worker: str | None = None
         self._wake: asyncio.Future[None] | None = None
         self._end: CallError | None = None
@@ -84,7 +84,7 @@ class StreamReader:
         self._armed: list[tuple[Bucket, _Alarm]] = []
 
     def start(self, *, idle_timeout: float | None, deadline: int | None) -> None:
-        """Watch the clock where the caller asked for it, and renew the worker's lease."""
+        """Start the idle timeout, the deadline and the renewal of the worker's lease, as far as there are any."""
         self.since = self._time()
         self._endpoint.waiting[self.request_id] = self
         if idle_timeout is not None:
@@ -96,7 +96,7 @@ class StreamReader:
             self._arm(_Alarm(self._renew_lease), LEASE_SECONDS / 3)
 
     async def next(self) -> ResponseEnvelope[Any]:
-        """The next answer; raises what the stream ended in, or StopAsyncIteration."""
+        """Return the next item; raise the error that ended the stream, or StopAsyncIteration."""
         if self._closed:
             raise StopAsyncIteration
         while not self._items:
@@ -105,7 +105,7 @@ class StreamReader:
                 try:
                     raise StopAsyncIteration if self._end is None else self._end
                 finally:
-                    self._end = None  # its traceback has this frame
+                    self._end = None  # its traceback holds this frame
             self._wake = asyncio.get_running_loop().create_future()
             try:
                 await self._wake
@@ -119,7 +119,7 @@ class StreamReader:
         return codec.read_envelope(event.payload.output)
 
     def responded(self, event: CallResponded, codec: Codec, size: int) -> None:
-        """An answer: the next one, one that was there already, or proof that some are missing."""
+        """Take an item: the next one, a duplicate, or one that shows a gap."""
         sequence = event.payload.sequence
         if self._over or (sequence is not None and sequence < self._expected):
             self._endpoint.counters.duplicate += 1
@@ -135,7 +135,7 @@ class StreamReader:
         self._awaken()
 
     def completed(self, event: CallCompleted) -> None:
-        """The stream ended, unless answers are missing at its end."""
+        """End the stream, or fail where items are missing at its end."""
         if self._over:
             self._endpoint.counters.duplicate += 1
         elif event.payload.sequence is not None and event.payload.sequence != self._expected:
@@ -144,51 +144,51 @@ class StreamReader:
             self._finish(None)
 
     def failed(self, error: CallError) -> None:
-        """The stream ended in an error, which comes after what was received."""
+        """End the stream in an error, raised after the items that were received."""
         if self._over:
             self._endpoint.counters.duplicate += 1
         else:
             self._finish(error)
 
     def accepted(self, worker: str) -> None:
-        """This worker has it: from now on control goes to it alone."""
+        """Note which worker has it: control goes to that worker alone."""
         self.worker = worker
 
     def lost(self, reason: str) -> None:
-        """The transport was lost, and with it whatever was on its way; its worker is told as soon as it can be."""
+        """Fail: items in flight are lost. The worker gets an abort when the connection is back."""
         if not self._over:
             if not self._endpoint.transport.capabilities.tracks_peers:
-                self._endpoint.owe_abort(self.request_id, self._control(), self._codec, "the connection was lost")
+                self._endpoint.abort_when_up(self.request_id, self._control(), self._codec, "the connection was lost")
             self._finish(unavailable(self.operation_id, f"the stream was lost: {reason}", "unknown"))
 
     def regained(self) -> None:
-        """A stream does not come back by itself."""
+        """Do nothing: a stream is not resumed."""
 
     def abort(self, reason: str) -> None:
-        """End it from this side, with an error for whoever reads it."""
+        """End it from this side, with an error for its reader."""
         if not self._over:
-            self._tell_worker(reason)
+            self._abort_worker(reason)
             self._finish(CallError(ErrorCode.ABORTED, reason or "aborted by the caller", {"executed": "unknown"}))
 
     @property
     def buffered(self) -> int:
-        """How many answers wait to be read."""
+        """Number of items that wait to be read."""
         return len(self._items)
 
     def _break(self, sequence: int | None) -> None:
         message = f"answers are missing: expected number {self._expected}, got {sequence}"
         details = {"expected": self._expected, "got": sequence, "executed": "unknown"}
-        self._tell_worker("answers were lost")
+        self._abort_worker("answers were lost")
         self._finish(CallError(ErrorCode.UNAVAILABLE, f"{self.operation_id}: {message}", details))
 
     def _grant(self, size: int) -> None:
-        """Give credit back once half a window was read, so that the worker need never stop for a good reader."""
-        self._owed_items += 1
-        self._owed_bytes += size
-        if self._over or (self._owed_items < WINDOW_ITEMS // 2 and self._owed_bytes < WINDOW_BYTES // 2):
+        """Grant credit once half a window was read, so that a fast reader never stops the worker."""
+        self._read_items += 1
+        self._read_bytes += size
+        if self._over or (self._read_items < WINDOW_ITEMS // 2 and self._read_bytes < WINDOW_BYTES // 2):
             return
-        self._send_credit(self._owed_items, self._owed_bytes)
-        self._owed_items = self._owed_bytes = 0
+        self._send_credit(self._read_items, self._read_bytes)
+        self._read_items = self._read_bytes = 0
 
     def _send_credit(self, items: int, size: int) -> None:
         payload = Credit(self.request_id, items, size)
@@ -198,7 +198,7 @@ class StreamReader:
     def _control(self) -> str:
         return worker_address(self.worker) if self.worker is not None else control_address(self.operation_id)
 
-    def _tell_worker(self, reason: str) -> None:
+    def _abort_worker(self, reason: str) -> None:
         self._endpoint.send_abort(self.request_id, self._control(), self._codec, reason)
 
     def _finish(self, error: CallError | None) -> None:
@@ -208,7 +208,7 @@ class StreamReader:
             self._awaken()
 
     def abandon(self, reason: str) -> None:
-        """Nobody will ask any more: forget what came and tell the worker."""
+        """Drop the items and abort the worker: nothing will be read any more."""
         if self._closed:
             return
         over = self._over
@@ -216,7 +216,7 @@ class StreamReader:
         self._finish(None)
         self._release(answered=over)
         if not over:
-            self._tell_worker(reason)
+            self._abort_worker(reason)
 
     def _release(self, *, answered: bool) -> None:
         self._closed = True
@@ -230,25 +230,25 @@ class StreamReader:
             self._wake.set_result(None)
 
     def _arm(self, alarm: _Alarm, seconds: float) -> None:
-        bucket = self._endpoint.deadlines.add(alarm, seconds)
+        bucket = self._endpoint.wheel.add(alarm, seconds)
         self._armed = [(known, other) for known, other in self._armed if other is not alarm]
         self._armed.append((bucket, alarm))
 
     def _check_idle(self, alarm: _Alarm) -> None:
-        """Silence counts only while the consumer waits: what it has not read yet is not silence."""
+        """Fail where the consumer waits and nothing arrived; unread items are not silence."""
         if self._over or self._idle is None:
             return
         if alarm.seen != self._expected or self._items or self._wake is None:
             alarm.seen = self._expected
             self._arm(alarm, self._idle)
             return
-        self._tell_worker("idle for too long")
+        self._abort_worker("idle for too long")
         message = f"{self.operation_id}: the stream was silent for {self._idle:g} s"
         self._finish(CallError(ErrorCode.TIMEOUT, message, {"idleTimeout": self._idle, "executed": "unknown"}))
 
     def _reach_deadline(self, _: _Alarm) -> None:
         if not self._over:
-            self._tell_worker("the deadline passed")
+            self._abort_worker("the deadline passed")
             self._finish(timed_out(self.operation_id, "unknown", "during the stream"))
 
     def _renew_lease(self, alarm: _Alarm) -> None:
@@ -258,7 +258,7 @@ class StreamReader:
 
 
 class _Alarm:
-    """One clock of a stream."""
+    """One timer of a stream."""
 
     __slots__ = ("_ring", "seen")
 
@@ -271,7 +271,7 @@ class _Alarm:
 
 
 class CreditGate:
-    """What a worker may still send on one stream; waiting here is how a slow consumer slows the producer."""
+    """How much a worker may still send on one stream; waiting here is how a slow consumer slows the producer."""
 
     def __init__(self) -> None:
         self._items = WINDOW_ITEMS
@@ -280,7 +280,7 @@ class CreditGate:
 
     @property
     def is_open(self) -> bool:
-        """Whether the next answer may be sent; one larger than the window goes when anything is left of it."""
+        """Whether the next item may be sent; one larger than the window is sent when any credit is left."""
         return self._items > 0 and self._bytes > 0
 
     async def wait(self) -> None:
@@ -290,12 +290,12 @@ class CreditGate:
             await self._opened
 
     def spend(self, size: int) -> None:
-        """An answer of so many bytes was sent."""
+        """Note that an item of so many bytes was sent."""
         self._items -= 1
         self._bytes -= size
 
     def grant(self, items: int, size: int) -> None:
-        """More credit came; never more than a window, whatever a caller says."""
+        """Add credit, up to one window, whatever the caller says."""
         self._items = min(WINDOW_ITEMS, self._items + max(0, items))
         self._bytes = min(WINDOW_BYTES, self._bytes + max(0, size))
         if self.is_open and self._opened is not None and not self._opened.done():

@@ -98,6 +98,7 @@ COMMON = (
     Option(
         "--config", "the configuration file; else the nearest operations.toml", "-c", value="FILE", completes="file"
     ),
+    Option("--trust", "use the configuration for this command although it is not trusted"),
     Option("--json", "JSON on stdout, on a terminal too"),
     Option("--quiet", "only results and errors", "-q"),
     Option("--no-color", "no colours; NO_COLOR in the environment does the same"),
@@ -259,3 +260,28 @@ def usage(command: Command) -> str:
         return f"ops {command.name} {'|'.join(part.name.rpartition(' ')[2] for part in command.parts)} ..."
     options = " [options]" if command.options else ""
     return " ".join([f"ops {command.name}{options}", *(argument.shown for argument in command.arguments)])
+
+
+TOKEN_VARIABLE = "OPERATIONS_TOKEN"
+TRANSPORT_URLS = "ws://host:port/, redis://host:port or nats://host:port"
+
+RESULT_OPTIONS = (
+    Option("--envelope", "the whole envelope: data and meta", "-e"),
+    Option("--meta", "the meta alone"),
+    Option("--jq", "run the result through a jq program", value="PROGRAM"),
+    Option("--raw", "texts without quotes; --json keeps them", "-r"),
+)
+TRANSPORT_OPTIONS = (
+    Option("--url", f"over a bus: a transport of the configuration, or {TRANSPORT_URLS}", "-u", value="URL"),
+    Option("--token-file", f"the file that holds the token; else {TOKEN_VARIABLE}", value="FILE", completes="file"),
+)
+LISTING_OPTIONS = (
+    Option("--refresh", "open every source again; else only those whose files changed", "-R"),
+    Option("--cached", "never open a source, even where the cache may be old"),
+    *TRANSPORT_OPTIONS,
+)
+LOAD_OPTIONS = (
+    Option("--concurrency", "how many calls at a time", value="NUMBER", convert=whole_number, default=64),
+    Option("--grace", "how long running calls may take at the end", value="SECONDS", convert=seconds, default=30.0),
+)
+SERVING_OPTIONS = (*TRANSPORT_OPTIONS, *LOAD_OPTIONS)

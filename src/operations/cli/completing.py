@@ -1,8 +1,9 @@
-"""What a shell may offer next, for the line so far: from the declarations and the cache, never from a source."""
+"""Completion: what may follow on a command line, from declarations and the cache; no source is opened."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,33 +13,43 @@ from operations.cli.commands import SUMMARIES, find_command
 from operations.cli.fields import Fields
 from operations.cli.terminal import write_text
 from operations.config.cache import Catalogue, load_catalogue
-from operations.config.finding import find_config
+from operations.config.trust import find_config, is_trusted, refusal
 
 FILES = "__files__"
-_MOST = 500
+_MAX_OFFERED = 500
+_SPECIAL = re.compile(r"[^A-Za-z0-9_./:=@%+,\u0080-\U0010ffff-]")
+"""Characters that mean something to bash, or may."""
 
 
 def run(given: Given) -> int:
-    """Print what may come next, one on a line."""
-    words = _split(given.line)[1:] or [""]
-    found = list(dict.fromkeys(_candidates(words)))[:_MOST]
+    """Print what may come next, one candidate a line, as the shell inserts it."""
+    words = _split(given.line)[1:]
+    if not words:
+        return 0
+    # Enumerations, fields and file names come from elsewhere: what cannot be shown and typed safely is not offered.
+    found = [each for each in dict.fromkeys(_candidates(words)) if each.isprintable()][:_MAX_OFFERED]
     if given.shell == "bash":
-        found = [_after_break(words[-1], each) for each in found]
+        found = [_quoted(_after_break(words[-1], each)) for each in found]
     write_text("".join(f"{each}\n" for each in found))
     return 0
 
 
+def _quoted(text: str) -> str:
+    """Quote a candidate for bash, which inserts it as it is; zsh and fish quote candidates themselves."""
+    return _SPECIAL.sub(lambda found: f"\\{found[0]}", text)
+
+
 def _split(line: str) -> list[str]:
-    """The words of a line; one that is only begun, be it empty, is the last."""
+    """Return the words of a line; the last one is incomplete or empty. None where a quote is open."""
     try:
         words = shlex.split(line)
     except ValueError:
-        words = line.split()
+        return []  # no candidates: they would have to be quoted for the quote that is open
     return [*words, ""] if not words or line[-1:].isspace() else words
 
 
 def _after_break(word: str, found: str) -> str:
-    """Bash ends a word at `=` and `:`, and before `@`, and wants only what follows."""
+    """Return what bash expects: it breaks words at `=` and `:`, and before `@`."""
     cut = max(word.rfind("=") + 1, word.rfind(":") + 1, word.rfind("@"))
     return found[cut:] if cut and found.startswith(word[:cut]) else found
 
@@ -61,7 +72,7 @@ def _candidates(words: list[str]) -> Iterator[str]:
 
 
 def _place(words: Sequence[str]) -> tuple[Command | None, list[str], Option | None]:
-    """Where the line stands: the command, its arguments so far, and an option that waits for its value."""
+    """Return the command, its arguments so far, and an option that lacks its value."""
     command: Command | None = None
     placed: list[str] = []
     waiting: Option | None = None
@@ -103,7 +114,7 @@ def _values(declared: Argument | Option, word: str, placed: list[str], before: S
 
 
 def _operations(word: str, ids: Iterable[str]) -> Iterator[str]:
-    """Ids that begin with a word; where there are many, the namespaces they are in."""
+    """Yield ids that start with a word; where there are many, their namespaces."""
     found = [each for each in ids if each.startswith(word)]
     if len(found) <= 40:
         yield from found
@@ -140,7 +151,7 @@ def _fields(word: str, placed: list[str], catalogue: Catalogue | None) -> Iterat
 
 
 def _paths(prefix: str, begun: str) -> Iterator[str]:
-    """Files that a path begins, each with what stands before it in the word; a folder ends with its slash."""
+    """Yield files that start with a path, each with the prefix of the word; a directory ends with a slash."""
     folder, name = os.path.split(begun)
     try:
         found = sorted(os.scandir(os.path.expanduser(folder) or "."), key=lambda entry: entry.name)
@@ -156,10 +167,13 @@ def _begins(word: str, candidates: Iterable[str]) -> Iterator[str]:
 
 
 def _catalogue(words: Sequence[str]) -> Catalogue | None:
-    """What is cached for the configuration that the line names, or for the nearest one."""
+    """Return what is cached for the configuration that the line names or the nearest one, where it is trusted."""
     named = next((words[index + 1] for index, each in enumerate(words[:-1]) if each in ("--config", "-c")), None)
-    path = find_config() if named is None else Path(named).expanduser()
-    return None if path is None else load_catalogue(path.absolute())
+    path = find_config() if named is None else Path(named).expanduser().absolute()
+    if path is None or not path.is_file() or refusal(path) is not None:
+        return None
+    catalogue = load_catalogue(path)
+    return catalogue if catalogue is not None and is_trusted(path, catalogue.trust) else None
 
 
 COMMAND = Command(

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, NamedTuple
 
-from operations.cli import telling
+from operations.cli import stderr
 from operations.cli.arguments import UsageError
 from operations.cli.terminal import paint, printable
 from operations.errors import CallError, ErrorCode
@@ -78,18 +78,18 @@ class Failure(NamedTuple):
 def report(error: BaseException, *, traceback: str = "") -> int:
     """Say on stderr what went wrong and what to do; the exit code for it."""
     failure = explain(error)
-    if telling.is_json():
+    if stderr.is_json():
         _tell_json(failure, traceback)
         return failure.exit_code
     if traceback:
-        telling.tell(telling.redacted(traceback))
+        stderr.write_line(printable(stderr.redacted(traceback)))
     _complain(failure)
     return failure.exit_code
 
 
 def conclude(exit_code: int, message: str, hint: str = "") -> int:
     """Tell programs why a command that gave its result still failed, people having read it there; the exit code."""
-    if exit_code != OK and telling.is_json():
+    if exit_code != OK and stderr.is_json():
         _tell_json(Failure(_NAMES[exit_code], message, exit_code, hint))
     return exit_code
 
@@ -148,12 +148,12 @@ def hint_for(error: CallError) -> str:
 
 def _complain(failure: Failure) -> None:
     """Print an error and its hint for people."""
-    head, *rest = telling.redacted(failure.shown or failure.message).split("\n")
-    telling.tell(f"{paint('red', 'error:', sys.stderr)} {printable(head)}")
+    head, *rest = stderr.redacted(failure.shown or failure.message).split("\n")
+    stderr.write_line(f"{paint('red', 'error:', sys.stderr)} {printable(head)}")
     for line in rest:
-        telling.tell(printable(line))
+        stderr.write_line(printable(line))
     if failure.hint:
-        telling.tell(f"{paint('dim', 'hint:', sys.stderr)} {printable(telling.redacted(failure.hint))}")
+        stderr.write_line(f"{paint('dim', 'hint:', sys.stderr)} {printable(stderr.redacted(failure.hint))}")
 
 
 def _tell_json(failure: Failure, traceback: str = "") -> None:
@@ -164,7 +164,7 @@ def _tell_json(failure: Failure, traceback: str = "") -> None:
         "hint": failure.hint or None,
         "exitCode": failure.exit_code,
     }
-    telling.tell_json("error", failure.message, {**told, "traceback": traceback} if traceback else told)
+    stderr.write_record("error", failure.message, {**told, "traceback": traceback} if traceback else told)
 
 
 def _answer(details: Any, told: str) -> str:

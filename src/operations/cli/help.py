@@ -21,7 +21,7 @@ EXIT_CODES = {
     "0": "ok",
     "2": "usage or validation",
     "3": "not found",
-    "4": "denied",
+    "4": "denied or not trusted",
     "5": "operation error",
     "6": "transport",
     "7": "deadline",

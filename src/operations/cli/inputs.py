@@ -13,7 +13,7 @@ from typing import Any
 from operations.cli.arguments import UsageError, suggestion
 from operations.cli.fields import Fields
 from operations.cli.fields import Path as Place
-from operations.cli.telling import warn
+from operations.cli.stderr import warn
 
 _WORD = re.compile(r"^(?P<key>[^=@:]+(?::(?!=)[^=@:]*)*?)(?P<sign>:=@|=@|:=|=|@)(?P<value>.*)$", re.S)
 _STEP = re.compile(r"\[(\d*)\]|([^.\[\]]+)")

@@ -10,8 +10,9 @@ from operations.cli.arguments import Given
 from operations.cli.failures import CommandError
 from operations.cli.fields import Fields
 from operations.cli.running import run
-from operations.cli.telling import tell_skipped, warn
+from operations.cli.stderr import warn, warn_skipped
 from operations.config.cache import Catalogue, CatalogueEntry, load_catalogue
+from operations.config.trust import is_trusted
 from operations.spec import OperationSpec
 
 
@@ -35,10 +36,12 @@ def read_listing(given: Given) -> Listing:
     """What there is; sources that changed since they were last opened, or never were, are opened once."""
     if given.url is not None:
         return run(_remote(given))
-    from operations.cli.session import require_config_path
+    from operations.cli.configuration import require_config_path, require_configuration
 
     path = require_config_path(given)
     catalogue = None if given.refresh else load_catalogue(path)
+    if catalogue is not None and not (given.trust or is_trusted(path, catalogue.trust)):
+        require_configuration(given)
     if catalogue is not None and (given.cached or not catalogue.stale):
         return _cached(given, catalogue)
     if given.cached:
@@ -54,18 +57,18 @@ def _cached(given: Given, catalogue: Catalogue) -> Listing:
     if not given.quiet:
         for source in catalogue.sources.values():
             if source.state == "failed":
-                message = f"the source {source.name} could not be opened: {source.problem} (--refresh tries again)"
-                warn(message, source=source.name)
-            tell_skipped(source.skipped)
+                again = "" if source.is_uninstalled else " (--refresh tries again)"
+                warn(f"the source {source.name} could not be opened: {source.problem}{again}", source=source.name)
+            warn_skipped(source.skipped)
     kinds = {name: source.kind for name, source in catalogue.sources.items()}
     return Listing(catalogue.entries, kinds, catalogue.spec)
 
 
 async def _refresh(given: Given, only: list[str] | None) -> Listing | None:
     """Open sources and write the cache; where that cannot be written and all are open, what they offer."""
-    from operations.cli.opening import open_sources
-    from operations.cli.session import report_failures, require_configuration
-    from operations.cli.status import spinning
+    from operations.cli.configuration import require_configuration
+    from operations.cli.session import open_sources, report_failures
+    from operations.cli.stderr import spinning
     from operations.config import store_catalogue
 
     config = require_configuration(given)

@@ -11,7 +11,7 @@ from operations.cli import terminal
 from operations.cli.arguments import COMMON, Command, Given, UsageError, parse, suggestion
 from operations.cli.commands import SUMMARIES, find_command
 from operations.cli.failures import INTERRUPTED, OK, Terminated, report
-from operations.cli.telling import speaking
+from operations.cli.stderr import json_on_stderr
 from operations.wire import encode_json
 
 _THREADS_WITHIN = 0.2
@@ -24,7 +24,7 @@ def main(words: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OPERATIONS_PYTHON", sys.executable)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal of another encoding gets question marks, not an error
-    with speaking(as_json=_says(words, "--json")), terminal.results_apart():
+    with json_on_stderr(_says(words, "--json")), terminal.results_apart():
         return _run_to_its_end(words)
 
 

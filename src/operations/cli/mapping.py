@@ -1,35 +1,83 @@
-"""Calls for lines of input, several at a time, in bounded memory; knows neither operations nor output."""
+"""Concurrent calls for the lines of a pipe, in bounded memory; independent of operations and output."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from operations.cli.pipes import Lines
+from operations.cli.failures import CommandError
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
+from operations.sources.scanner.isolation import in_background
 from operations.wire import decode_json
 
 _AHEAD = 4
-"""How many results for each job may wait for an earlier one, so that a slow call does not leave the others idle."""
+"""Results that may wait for an earlier one, for each job: a slow call does not leave the other jobs idle."""
+_CHUNK = 65_536
+_MAX_LINE = 256 * 1024 * 1024
 
 Call = Callable[[Any], Awaitable[ResponseEnvelope[Any]]]
 
 
+class Lines:
+    """The lines of a file or pipe, numbered from 1, read on demand by any number of tasks."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = asyncio.Lock()
+        self._ready: list[bytes] = []
+        self._rest = bytearray()
+        self._ended = False
+        self._number = 0
+        self.bytes_read = 0
+
+    async def next(self) -> tuple[int, bytes] | None:
+        """Return the number and content of the next line; None after the last."""
+        if not self._ready:
+            async with self._lock:
+                while not self._ready and not self._ended:
+                    await self._fill()
+                return self._take()
+        return self._take()
+
+    def _take(self) -> tuple[int, bytes] | None:
+        if not self._ready:
+            return None
+        self._number += 1
+        return self._number, self._ready.pop()
+
+    async def _fill(self) -> None:
+        chunk = await in_background(os.read, self._descriptor, _CHUNK)
+        self.bytes_read += len(chunk)
+        if not chunk:
+            self._ended = True
+            if self._rest:
+                self._ready = [bytes(self._rest)]
+            return
+        self._rest += chunk
+        if len(self._rest) > _MAX_LINE:
+            raise CommandError(f"line {self._number + 1} is longer than {_MAX_LINE >> 20} MiB")
+        if b"\n" in chunk:
+            *lines, rest = bytes(self._rest).split(b"\n")
+            self._rest = bytearray(rest)
+            self._ready = lines[::-1]
+
+
 class Outcome(NamedTuple):
-    """What became of one line."""
+    """The result of one line."""
 
     number: int
     result: ResponseEnvelope[Any] | CallError
     is_last_for_now: bool
-    """Whether nothing else is waiting to be written, so that what was written should be seen."""
+    """Whether no other outcome is ready, so that the output should be flushed."""
 
 
 async def map_lines(
     call: Call, lines: Lines, fixed: Mapping[str, Any], *, jobs: int, ordered: bool
 ) -> AsyncGenerator[Outcome, None]:
-    """Call for each line, `jobs` at a time; the outcomes in the order of the lines, or as they come."""
+    """Call for each line, `jobs` at a time; yield outcomes in the order of the lines, or as they complete."""
     run = _Run(call, lines, fixed, jobs)
     run.start_worker()
     try:
@@ -56,13 +104,13 @@ class _Run:
         self._idle = 0
 
     def start_worker(self) -> None:
-        """Have one more worker, which waits for a line."""
+        """Start one more worker."""
         self._working += 1
         self._idle += 1
         self.workers.append(asyncio.create_task(self._work()))
 
     async def _work(self) -> None:
-        """Take lines until there are none; the one who takes a line sees to it that somebody waits for the next."""
+        """Process lines until the end; whoever takes a line starts a worker for the next where none is idle."""
         try:
             while True:
                 await self._permits.acquire()
@@ -81,7 +129,7 @@ class _Run:
                 self._done.put_nowait(None)
 
     async def as_they_come(self) -> AsyncGenerator[Outcome, None]:
-        """Outcomes in the order in which calls end."""
+        """Yield outcomes in the order of completion."""
         while (item := await self._done.get()) is not None:
             self._permits.release()
             number, result = item
@@ -89,7 +137,7 @@ class _Run:
                 yield Outcome(number, result, self._done.empty())
 
     async def in_order(self) -> AsyncGenerator[Outcome, None]:
-        """Outcomes in the order of the lines."""
+        """Yield outcomes in the order of the lines."""
         waiting: dict[int, ResponseEnvelope[Any] | CallError | None] = {}
         expected = 1
         while (item := await self._done.get()) is not None:
@@ -102,7 +150,7 @@ class _Run:
                 expected += 1
 
     async def _run_one(self, line: bytes) -> ResponseEnvelope[Any] | CallError | None:
-        """The envelope or error of a line; None for an empty one."""
+        """Return the envelope or error of a line; None for an empty one."""
         if not line.strip():
             return None
         try:

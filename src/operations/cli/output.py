@@ -8,11 +8,19 @@ from typing import Any
 
 import msgspec
 
-from operations.cli import telling
+from operations.cli import stderr
 from operations.cli.arguments import Given
 from operations.cli.failures import OPERATION, CommandError
-from operations.cli.pipes import write_all
-from operations.cli.terminal import is_terminal, paint, paint_json, printable, results, write_text
+from operations.cli.terminal import (
+    is_terminal,
+    paint,
+    paint_json,
+    printable,
+    printable_json,
+    results,
+    styled_only,
+    write_text,
+)
 from operations.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError
 from operations.wire import encode_json
@@ -28,7 +36,8 @@ class Output:
         self._raw = bool(given.raw) and not self._json  # which promises that all of stdout is JSON
         self._part = "envelope" if given.envelope else "meta" if given.meta else "data"
         self._jq: Any = None if given.jq is None else _compile(given.jq)
-        self.pretty = is_terminal(self._stdout) and not self._json
+        self._on_terminal = is_terminal(self._stdout)
+        self.pretty = self._on_terminal and not self._json
 
     def text_of(self, envelope: ResponseEnvelope[Any], *, compact: bool = False, to_file: bool = False) -> bytes:
         """The result as it is written, its line end included; a file gets bytes as they are, with `--json` too.
@@ -37,17 +46,17 @@ class Output:
         """
         value = self._wanted(envelope)
         if self._jq is not None:
-            return b"".join(self._rendered(each, compact=compact) for each in self._run_jq(value))
+            return b"".join(self.rendered(each, compact=compact) for each in self._run_jq(value))
         if isinstance(value, bytes) and (to_file or not (self._json or compact)):
             return value
-        return self._rendered(value, compact=compact)
+        return self.rendered(value, compact=compact)
 
     def numbered(self, envelope: ResponseEnvelope[Any], number: int) -> bytes:
         """The result on one line, with the number of the line of input that it answers."""
         if self._jq is not None:
             return self.text_of(envelope, compact=True)
         value = self._wanted(envelope)
-        return self._rendered(
+        return self.rendered(
             {"line": number, **(value if self._part == "envelope" else {self._part: value})}, compact=True
         )
 
@@ -70,9 +79,11 @@ class Output:
             return
         self._stdout.flush()
         if is_terminal(self._stdout):
-            os.write(self._stdout.fileno(), content)
+            _write_all(self._stdout.fileno(), styled_only(content.decode(errors="replace")).encode())
         else:
-            await write_all(self._stdout.fileno(), content)
+            from operations.sources.scanner.isolation import in_background
+
+            await in_background(_write_all, self._stdout.fileno(), content)
 
     def dim(self, text: str) -> bytes:
         """A text that stands back, to be written beside a result."""
@@ -81,14 +92,15 @@ class Output:
     def note(self, line: str, **more: Any) -> None:
         """Say something on stderr that is no result; `more` is for programs."""
         if not self._quiet:
-            telling.note(line, **more)
+            stderr.note(line, **more)
 
     def _wanted(self, envelope: ResponseEnvelope[Any]) -> Any:
         if self._part == "envelope":
             return envelope.to_dict()
         return envelope.meta.to_dict() if self._part == "meta" else envelope.data
 
-    def _rendered(self, value: Any, *, compact: bool) -> bytes:
+    def rendered(self, value: Any, *, compact: bool) -> bytes:
+        """Return a value as it is written: JSON in a pipe, for people on a terminal."""
         if isinstance(value, str) and (self._raw or (self.pretty and not compact)):
             return _as_text(value if self._raw and not self.pretty else printable(value))
         if self.pretty and not compact:
@@ -96,11 +108,12 @@ class Output:
             if blocks is not None:
                 return printable(blocks).encode() + b"\n"
         text = _encoded(value)
-        if not self.pretty:
+        if not self._on_terminal:
             return text + b"\n"
-        if not compact:
+        if self.pretty and not compact:
             text = msgspec.json.format(text, indent=2)
-        return paint_json(printable(text.decode()), self._stdout).encode() + b"\n"
+        shown = printable_json(text.decode())
+        return (paint_json(shown, self._stdout) if self.pretty else shown).encode() + b"\n"
 
     def _run_jq(self, value: Any) -> list[Any]:
         try:
@@ -113,10 +126,12 @@ class Output:
 def write_json(value: Any, *, compact: bool = False) -> None:
     """Write a value as JSON: indented and coloured on a terminal, one line in a pipe and for one of many."""
     text = encode_json(value)
-    if is_terminal(results()) and not compact:
-        write_text(paint_json(printable(msgspec.json.format(text, indent=2).decode())) + "\n")
-    else:
+    if not is_terminal(results()):
         write_text(text.decode() + "\n")
+    elif compact:
+        write_text(printable_json(text.decode()) + "\n")
+    else:
+        write_text(paint_json(printable_json(msgspec.json.format(text, indent=2).decode())) + "\n")
 
 
 def write_either(given: Given, data: Any, text: str) -> None:
@@ -162,6 +177,12 @@ def require_place(path: str) -> None:
         raise CommandError(f"--output: {reason}", "nothing was called")
     if not os.access(path if os.path.exists(path) else folder, os.W_OK):
         raise CommandError(f"--output: {path} cannot be written", "nothing was called")
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
 
 
 def _encoded(value: Any) -> bytes:

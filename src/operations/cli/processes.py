@@ -9,18 +9,17 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any
 
 from operations.calls import from_call, serve_registry
-from operations.calls.signing import SignedTransport
+from operations.calls.signed_transport import SignedTransport
 from operations.cli.arguments import Given
+from operations.cli.configuration import require_configuration
 from operations.cli.failures import OK, CommandError
-from operations.cli.opening import open_sources
 from operations.cli.output import counted, write_json
-from operations.cli.reaching import until_refused
-from operations.cli.session import report_failures, require_configuration
-from operations.cli.signing import open_bus
-from operations.cli.stopping import stopping
-from operations.cli.telling import tell, warn
+from operations.cli.remote import until_refused
+from operations.cli.running import stopping
+from operations.cli.session import open_sources, report_failures
+from operations.cli.stderr import warn, write_line
 from operations.cli.terminal import printable
-from operations.cli.transports import shown_url, transport_at
+from operations.cli.transports import open_bus, shown_url, transport_at
 from operations.config import store_catalogue
 from operations.config.settings import TransportSettings
 from operations.pubsub import Transport
@@ -100,7 +99,7 @@ def say(given: Given, event: str, text: str, **more: Any) -> None:
     """Tell what happened: a line with the time on stderr, or with `--json` an object on stdout, as the result it is."""
     if not given.json:
         if not given.quiet:
-            tell(f"{time.strftime('%H:%M:%S')} {printable(text)}")
+            write_line(f"{time.strftime('%H:%M:%S')} {printable(text)}")
         return
     with suppress(OSError):  # whoever looked has gone; the work goes on
         write_json({"event": event, "time": round(time.time(), 3), **more}, compact=True)

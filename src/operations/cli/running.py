@@ -1,66 +1,84 @@
-"""Running a command's coroutine: a signal that ends it cancels it, so that streams close and remote sides are told."""
+"""Running a command: its event loop, the signals that end it, and logging."""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
+import os
 import signal
-from collections.abc import Awaitable, Iterator
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import TypeVar
 
-from operations.cli import failures, telling
+from operations.cli import stderr
+from operations.cli.failures import OK, Terminated
+from operations.cli.terminal import printable
 
 T = TypeVar("T")
 ENTRY = "_operations_entry"
-"""The module that the installed command starts in; what it does with Ctrl-C is told by where its handler is from."""
+"""The module that the installed command starts in; its SIGINT handler is recognised by this name."""
+_ONE_SIGNAL_WITHIN = 1.0
+"""A supervisor may signal a process and its group: signals this close together count as one."""
 
 
-class _Notes(logging.Handler):
-    """Shows what the library logs as notes."""
+class _Warnings(logging.Handler):
+    """Prints the library's warnings."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show one."""
-        telling.warn(record.getMessage(), logger=record.name)
+        """Print one."""
+        stderr.warn(record.getMessage(), logger=record.name)
 
 
 class _Everything(logging.Handler):
-    """Shows all of what is logged, with the time since the start and any traceback."""
+    """Prints every log record, with the time since the start and tracebacks."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show one."""
-        if not telling.is_json():
-            telling.tell(telling.redacted(self.format(record)))
+        """Print one."""
+        if not stderr.is_json():
+            stderr.write_line(printable(stderr.redacted(self.format(record))))
             return
         trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else None
         more = {"logger": record.name, **({"traceback": trace} if trace else {})}
-        telling.tell_json(record.levelname.lower(), record.getMessage(), more)
+        stderr.write_record(record.levelname.lower(), record.getMessage(), more)
+
+
+def _show_exception(failed: threading.ExceptHookArgs) -> None:
+    """Log the exception that ended a thread."""
+    trace = (failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback)
+    name = None if failed.thread is None else failed.thread.name
+    logging.getLogger("operations").warning("the thread %s failed: %s", name, trace[1], exc_info=trace)
 
 
 def show_log(*, quiet: bool, debug: bool) -> None:
-    """Have warnings of the library shown as notes, or with `debug` all it logs."""
+    """Print the library's warnings, or with `debug` everything that is logged."""
     logger = logging.getLogger("operations")
+    # What other libraries log without a handler of their own would be printed as it is.
+    logging.lastResort = _Warnings(logging.CRITICAL if quiet else logging.WARNING)
+    threading.excepthook = _show_exception
     if debug:
         shown = _Everything()
         shown.setFormatter(logging.Formatter("%(relativeCreated)6d ms %(name)s: %(message)s"))
         logging.getLogger().addHandler(shown)
         logger.setLevel(logging.DEBUG)
         return
-    logger.addHandler(logging.NullHandler() if quiet else _Notes(logging.WARNING))
+    logger.addHandler(logging.NullHandler() if quiet else _Warnings(logging.WARNING))
     logger.propagate = False
 
 
 def run(outcome: Awaitable[T]) -> T:
-    """Run to the end; what comes of it. Raises KeyboardInterrupt when Ctrl-C ended it, Terminated for others."""
+    """Run to completion; raise KeyboardInterrupt after Ctrl-C, Terminated after another signal."""
     with asyncio.Runner() as runner:
-        runner.get_loop()  # an interrupt would leave one half made
+        runner.get_loop()  # before SIGINT raises: an interrupt could leave a half-made loop
         with _interrupts_cancel():
             return runner.run(_until_done(outcome))
 
 
 @contextlib.contextmanager
 def _interrupts_cancel() -> Iterator[None]:
-    """Have Ctrl-C cancel what runs, while something does; before and after, the installed command ends at once."""
+    """Let Ctrl-C cancel the coroutine while the block lasts; before and after, the installed command ends at once."""
     before = signal.getsignal(signal.SIGINT)
     ends_at_once = getattr(before, "__module__", None) == ENTRY
     if ends_at_once:
@@ -82,16 +100,67 @@ async def _until_done(outcome: Awaitable[T]) -> T:
 
     loop = asyncio.get_running_loop()
     with contextlib.suppress(NotImplementedError, RuntimeError):
-        for number in heeded(signal.SIGTERM, signal.SIGHUP):
+        for number in _not_ignored(signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, stop, number)
     try:
         return await task
     except asyncio.CancelledError:
         if ended_by:
-            raise failures.Terminated(ended_by[0]) from None
+            raise Terminated(ended_by[0]) from None
         raise
 
 
-def heeded(*numbers: signal.Signals) -> list[signal.Signals]:
-    """The signals among these that are not ignored: whoever started the program (`nohup`, a script) has that say."""
+def _not_ignored(*numbers: signal.Signals) -> list[signal.Signals]:
+    """Return the signals that the parent process (`nohup`, a script) did not set to be ignored."""
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+@contextlib.asynccontextmanager
+async def stopping() -> AsyncIterator[asyncio.Event]:
+    """An event that Ctrl-C, SIGTERM and SIGHUP set, so that a long-running command can finish its calls.
+
+    A second signal, at least a second later, ends the command immediately, with exit code 0 as well.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    signals = _StopSignals(task)
+    numbers = _not_ignored(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, signals.stop)
+    try:
+        yield signals.received
+    except asyncio.CancelledError:
+        if not signals.is_second:
+            raise
+        task.uncancel()
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+            if signals.received.is_set():
+                signal.signal(number, signals.end)  # while connections are closed
+                atexit.register(signal.signal, number, signal.SIG_IGN)  # the interpreter removes handlers at its exit
+
+
+class _StopSignals:
+    def __init__(self, task: asyncio.Task[object]) -> None:
+        self._task = task
+        self._first = 0.0
+        self.received = asyncio.Event()
+        self.is_second = False
+
+    def stop(self) -> None:
+        """Handle a signal while the command runs."""
+        if not self.received.is_set():
+            self._first = time.monotonic()
+            self.received.set()
+        elif self._is_another():
+            self.is_second = True
+            self._task.cancel()
+
+    def end(self, *_: object) -> None:
+        """Handle a signal while the command closes."""
+        if self._is_another():
+            os._exit(OK)
+
+    def _is_another(self) -> bool:
+        return time.monotonic() - self._first > _ONE_SIGNAL_WITHIN

@@ -1,52 +1,40 @@
-"""The registry a command works with: the configuration's sources, or what a bus offers, and no more than it needs."""
+"""Session: the registry that a command works with; only the sources that it needs are open."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
 from collections.abc import AsyncIterator, Collection
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from types import TracebackType
 from typing import Any
 
 from operations.catalogue import unknown_operation
 from operations.cli.arguments import Given
+from operations.cli.configuration import optional_configuration, require_configuration
 from operations.cli.failures import TRANSPORT, USAGE, CommandError
-from operations.cli.lazy import LazySources
-from operations.cli.opening import open_sources
-from operations.cli.reaching import until_refused
-from operations.cli.status import StatusLine, spinning
-from operations.cli.telling import hide_with, tell_skipped, warn
-from operations.cli.transports import shown_url, transport_at
+from operations.cli.stderr import StatusLine, is_json, spinning, warn, warn_skipped, write_line, write_record
+from operations.cli.terminal import is_terminal, printable
 from operations.config import (
     Catalogue,
     Config,
     SourceReport,
     Workspace,
-    find_config,
     load_catalogue,
-    load_config,
+    open_workspace,
     store_catalogue,
 )
-from operations.config.clients import namespace_for
 from operations.config.redaction import redact
-from operations.config.settings import TransportSettings
+from operations.context import OperationContext
+from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.registry import OperationRegistry
-from operations.spec import Operation
-
-_REMOTE_WITHIN = 5.0
-_OFFERS_WITHIN = 3.0
-"""Workers answer at once when they are asked; one that was cut off says within two seconds that it is back."""
-_ALL_WITHIN = 0.5
-
-
-def no_config(where: str = "here") -> str:
-    """That there is no configuration."""
-    return f"there is no operations.toml {where} or in a folder above"
+from operations.spec import Operation, OperationSpec, OperationType
 
 
 class Session:
-    """A registry with what is known of where its operations come from."""
+    """A registry, its configuration and the reports on its sources."""
 
     def __init__(
         self, registry: OperationRegistry, config: Config | None, reports: list[SourceReport], *, is_remote: bool
@@ -57,7 +45,7 @@ class Session:
         self._is_remote = is_remote
 
     def find(self, operation_id: str) -> Operation[Any]:
-        """The operation; an unknown one is an error that names the nearest, and any source that could not be opened."""
+        """Return an operation; for an unknown one raise an error with the nearest id or the failed source."""
         operation = self.registry.get_operation(operation_id)
         if operation is not None:
             return operation
@@ -65,28 +53,28 @@ class Session:
         if report is not None:
             raise source_failure(report, f"the source {report.name} could not be opened")
         for each in self.reports:
-            tell_skipped([(skip.path, skip.reason) for skip in each.skipped])
+            warn_skipped([(skip.path, skip.reason) for skip in each.skipped])
         raise self._not_found(operation_id)
 
     def report_failures(self, given: Given, wanted: str | None) -> None:
-        """Say which sources could not be opened, but the one whose operation is wanted: `find` says that."""
+        """Warn of sources that did not open, except that of the wanted operation, for which `find` raises."""
         needed = None if wanted is None else self.failed_source_of(wanted)
         report_failures(given, [report for report in self.reports if report is not needed])
 
     def failed_source_of(self, operation_id: str) -> SourceReport | None:
-        """The source that an operation would come from, by its namespace, had it been opened."""
+        """Return the failed source whose namespace an operation is in."""
         if self.config is None:
             return None
         failed = (report for report in self.reports if report.state == "failed")
         sources = self.config.sources
-        return next((each for each in failed if operation_id.startswith(f"{namespace_for(sources[each.name])}.")), None)
+        return next((each for each in failed if operation_id.startswith(f"{sources[each.name].namespace}.")), None)
 
     def require_dry_run(self, operation: Operation[Any]) -> None:
-        """Raise for an operation whose source cannot say what it would send."""
-        from operations.sources.openapi.config import HTTPCallOptions  # noqa: F401  # the extra is named where missing
+        """Raise for an operation that is not of an OpenAPI source."""
+        from operations.sources.openapi import HTTPCallOptions  # noqa: F401  # raises where the extra is missing
 
         namespaces = [
-            source.settings.namespace or source.name
+            source.namespace
             for source in (self.config.sources.values() if self.config is not None else ())
             if source.kind == "openapi"
         ]
@@ -96,12 +84,12 @@ class Session:
             )
 
     def redact(self, text: str) -> str:
-        """A text without the configuration's secrets."""
+        """Return a text without the configuration's secrets."""
         return text if self.config is None else redact(text, self.config)
 
     def _not_found(self, operation_id: str) -> CallError:
         error = self.registry.not_found(operation_id)
-        # What the configuration has is not what a bus offers.
+        # The catalogue of the configuration says nothing about a bus.
         catalogue = None if self.config is None or self._is_remote else load_catalogue(self.config.path)
         if catalogue is None or error.details["nearest"]:
             return error
@@ -110,76 +98,36 @@ class Session:
 
 @asynccontextmanager
 async def open_session(given: Given, wanted: str | None = None) -> AsyncIterator[Session]:
-    """Open what a command needs: the source of the operation it wants where that is known, else all of them."""
-    config = find_configuration(given) if given.url is not None else require_configuration(given)
+    """Open what a command needs: the source of the wanted operation where that is known, else all sources."""
+    is_remote = given.url is not None
+    is_address = is_remote and ":" in given.url
+    config = optional_configuration(given) if is_address else require_configuration(given)
     async with AsyncExitStack() as stack:
         line = await stack.enter_async_context(spinning("opening", quiet=given.quiet))
-        registry, reports = OperationRegistry(), list[SourceReport]()
-        if config is not None and given.url is None:
+        if is_remote or config is None:
+            from operations.cli.remote import import_remote
+
+            registry, reports = OperationRegistry(), list[SourceReport]()
+            await import_remote(stack, given, config, registry, wanted, line)
+        else:
             workspace = await _open(stack, config, wanted, line)
             registry, reports = workspace.registry, workspace.reports
-        if given.url is not None:
-            line.text = f"connecting to {shown_url(transport_at(given.url, config))}"
-            await _import_remote(stack, given, config, registry, wanted)
         line.clear()
         line.is_on = False
-        session = Session(registry, config, reports, is_remote=given.url is not None)
+        session = Session(registry, config, reports, is_remote=is_remote)
         session.report_failures(given, wanted)
         yield session
 
 
 async def refresh_catalogue(config: Config, only: Collection[str] | None, line: StatusLine) -> Workspace:
-    """Open sources once, to know what they offer; the cache is written, and they are closed again."""
+    """Open sources once, write the cache and close them."""
     async with open_sources(config, only, line) as workspace:
         store_catalogue(workspace)
         return workspace
 
 
-def find_configuration(given: Given) -> Config | None:
-    """The configuration that is named, or the nearest one; None where there is none."""
-    path = config_path(given)
-    return None if path is None else read_configuration(path)
-
-
-def require_configuration(given: Given) -> Config:
-    """The configuration; there must be one."""
-    return read_configuration(require_config_path(given))
-
-
-def read_configuration(path: Path) -> Config:
-    """The configuration in a file; what it holds of secrets is hidden in all that is told from here on."""
-    try:
-        config = load_config(path)
-    except CallError as error:
-        hint = "mend the file; ops config schema > operations.schema.json is for an editor"
-        raise CallError(error.code, error.message, {**(error.details or {}), "hint": hint}) from None
-    hide_with(lambda text: redact(text, config))
-    return config
-
-
-def require_config_path(given: Given) -> Path:
-    """The configuration file that is named, or the nearest one; there must be one."""
-    path = config_path(given)
-    if path is None:
-        where = "here" if given.config is None else f"in {given.config}"
-        raise CommandError(no_config(where), "ops init makes one; --config names another")
-    return path
-
-
-def config_path(given: Given) -> Path | None:
-    """The configuration file that is named, or the nearest one."""
-    if given.config is None:
-        return find_config()
-    path = Path(given.config).expanduser()
-    if path.is_dir():
-        return find_config(path)
-    if not path.is_file():
-        raise CommandError(f"{path} is not there", "ops init makes an operations.toml")
-    return path.absolute()
-
-
 def source_failure(report: SourceReport, said: str) -> Exception:
-    """The error for a source that is needed and could not be opened; who has to mend it decides on its exit code."""
+    """Return the error for a required source that did not open; its exit code depends on the fault."""
     message = f"{said}: {report.problem}"
     if report.fault == "installation":
         return ImportError(message)
@@ -188,11 +136,40 @@ def source_failure(report: SourceReport, said: str) -> Exception:
 
 
 def report_failures(given: Given, reports: Collection[SourceReport]) -> None:
-    """Say which sources could not be opened; what they offer is not there, the rest is."""
+    """Warn of sources that did not open."""
     for report in reports:
         if report.state == "failed" and not given.quiet:
             hint = f" ({report.hint})" if report.hint else ""
             warn(f"the source {report.name} could not be opened: {report.problem}{hint}", source=report.name)
+
+
+def open_sources(
+    config: Config, only: Collection[str] | None = None, line: StatusLine | None = None
+) -> AbstractAsyncContextManager[Workspace]:
+    """Return the workspace of a configuration, to be entered; `line` shows which sources are still opening."""
+    waiting = [name for name in config.sources if only is None or name in only]
+
+    def show_waiting() -> None:
+        if line is not None:
+            line.text = f"opening {', '.join(waiting)}"
+
+    def progress(report: SourceReport) -> None:
+        if report.name in waiting:
+            waiting.remove(report.name)
+        show_waiting()
+
+    def show_consent(source: str, url: str) -> None:
+        if line is not None:
+            line.clear()
+        asked = f"the source {source} asks for your consent; open this address in a browser:"
+        if is_json():
+            write_record("info", asked, {"source": source, "url": url})
+        else:
+            write_line(f"{printable(asked)}\n  {printable(url)}")
+
+    show_waiting()
+    has_user = is_terminal(sys.stdin) and is_terminal(sys.stderr)
+    return open_workspace(config, only=only, on_progress=progress, show_consent=show_consent if has_user else None)
 
 
 async def _open(stack: AsyncExitStack, config: Config, wanted: str | None, line: StatusLine) -> Workspace:
@@ -201,15 +178,15 @@ async def _open(stack: AsyncExitStack, config: Config, wanted: str | None, line:
     inner = await stack.enter_async_context(AsyncExitStack())
     workspace = await inner.enter_async_context(open_sources(config, only, line))
     if only is not None and wanted not in workspace.registry and not _failed(workspace, only):
-        # It is not where it was: look everywhere.
+        # The source no longer has it: open all of them.
         await inner.aclose()
         only = None
         workspace = await inner.enter_async_context(open_sources(config, None, line))
     if only is None or (catalogue is not None and not set(only).isdisjoint(catalogue.stale)):
-        # Writing it reads every description of the source: not for a call that found all as it was.
+        # Not for a source that did not change: writing the cache reads every spec.
         store_catalogue(workspace)
     if only is not None and catalogue is not None:
-        # A function may call operations of other sources: those are opened when it does.
+        # A function may call operations of other sources, which are opened then.
         lazy = await inner.enter_async_context(LazySources(config, workspace.registry))
         lazy.register(catalogue, besides=only)
     return workspace
@@ -220,61 +197,84 @@ def _failed(workspace: Workspace, only: Collection[str]) -> bool:
 
 
 def _sources_of(wanted: str, catalogue: Catalogue | None, config: Config) -> list[str] | None:
-    """The source of an operation: the one it had, or whose namespace it is in; None where it may be any."""
+    """Return the source of an operation, by the cache or by its namespace; None where it may be any."""
     known = None if catalogue is None else catalogue.source_of(wanted)
     if known is not None:
         return [known]
-    # Functions bring namespaces of their own: only servers and APIs are told by theirs.
+    # Functions have namespaces of their own; those of servers and APIs are the source's.
     found = [name for name, source in config.sources.items() if source.kind in ("mcp", "openapi")]
-    found = [name for name in found if wanted.startswith(f"{namespace_for(config.sources[name])}.")]
+    found = [name for name in found if wanted.startswith(f"{config.sources[name].namespace}.")]
     return found if len(found) == 1 else None
 
 
-async def _import_remote(
-    stack: AsyncExitStack, given: Given, config: Config | None, registry: OperationRegistry, wanted: str | None
-) -> None:
-    from operations.calls import from_call
-    from operations.cli.signing import open_bus
+class LazySources:
+    """Placeholders for the cached operations of sources that are not open; the first call opens the source."""
 
-    settings = transport_at(given.url, config)
-    transport = await _connect(stack, open_bus(settings, given, config), settings)
-    remote = await stack.enter_async_context(from_call(transport, registry))
-    asks_hub = wanted is not None and "." in wanted and transport.capabilities.identity == "hub"
-    try:
-        async with asyncio.timeout(max(_OFFERS_WITHIN, getattr(given, "timeout", None) or 0)):
-            await remote.ready()
-    except TimeoutError:
-        message = f"nobody offers operations at {shown_url(settings)}"
-        hint = "ops worker or ops spoke offers some; --timeout waits longer for them"
-        missing = CallError(ErrorCode.UNAVAILABLE, message, {"hint": hint})
-        if not asks_hub:
-            raise missing from None
-    else:
-        # Workers answer one by one. What is wanted is waited for a little longer, and so is a whole listing.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_ALL_WITHIN):
-                await remote.until(lambda: wanted in registry)
-        missing = registry.not_found(wanted or "")
-    if asks_hub and wanted is not None and wanted not in registry:
-        from operations.cli.unlisted import unlisted_operation
+    def __init__(self, config: Config, registry: OperationRegistry) -> None:
+        self._config = config
+        self._registry = registry
+        self._placeholders: dict[str, Operation[Any]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._ready: dict[str, asyncio.Future[None]] = {}
+        self._closing = asyncio.Event()
 
-        registry.register(unlisted_operation(transport, wanted, missing))
+    def register(self, catalogue: Catalogue, *, besides: Collection[str] = ()) -> None:
+        """Register a placeholder for every operation that is not registered, except those of the sources `besides`."""
+        for entry in catalogue.entries:
+            if entry.id not in self._registry and entry.source not in besides:
+                namespace, _, name = entry.id.rpartition(".")
+                spec = OperationSpec(name=name, namespace=namespace, type=OperationType(entry.type))
+                self._registry.register(self._placeholder(spec, entry.source))
 
+    async def __aenter__(self) -> LazySources:
+        return self
 
-async def _connect(
-    stack: AsyncExitStack, opening: AbstractAsyncContextManager[Any], settings: TransportSettings
-) -> Any:
-    """The transport, connected; where nobody listens that is told soon, and not only when the time is up."""
-    refused = asyncio.create_task(until_refused(settings))
-    try:
-        async with asyncio.timeout(_REMOTE_WITHIN) as limit:
-            refused.add_done_callback(lambda task: None if task.cancelled() else limit.reschedule(0))
-            return await stack.enter_async_context(opening)
-    except TimeoutError:
-        reason = f"did not answer within {_REMOTE_WITHIN:g} seconds"
-        if refused.done():
-            reason = f"cannot be reached: {refused.result()}"
-        message = f"{shown_url(settings)} {reason}"
-        raise CommandError(message, "is the hub or the server running there?", exit_code=TRANSPORT) from None
-    finally:
-        refused.cancel()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _placeholder(self, spec: OperationSpec, source: str) -> Operation[Any]:
+        async def call(input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
+            await self._open(source, spec.id)
+            return await self._registry.execute(spec.id, input, context)
+
+        async def follow(input: Any, context: OperationContext) -> AsyncIterator[Any]:
+            await self._open(source, spec.id)
+            async with contextlib.aclosing(self._registry.subscribe(spec.id, input, context)) as stream:
+                async for envelope in stream:
+                    yield envelope
+
+        operation: Operation[Any] = Operation(spec=spec, handler=call, stream=follow, dump=None)
+        self._placeholders[spec.id] = operation
+        return operation
+
+    async def _open(self, source: str, operation_id: str) -> None:
+        """Open a source once; raise where it no longer has the operation."""
+        if source not in self._tasks:
+            self._ready[source] = asyncio.get_running_loop().create_future()
+            self._tasks[source] = asyncio.create_task(self._keep_open(source))
+        await asyncio.shield(self._ready[source])
+        if self._registry.get_operation(operation_id) is self._placeholders[operation_id]:
+            self._registry.unregister(operation_id)
+            raise self._registry.not_found(operation_id)
+
+    async def _keep_open(self, source: str) -> None:
+        """Keep a source open until the session ends; the task that opened it must close it."""
+        ready = self._ready[source]
+        try:
+            async with open_sources(self._config, [source]) as workspace:
+                failed = next((report for report in workspace.reports if report.state == "failed"), None)
+                if failed is not None:
+                    message = f"the source {source} could not be opened: {failed.problem}"
+                    ready.set_exception(CallError(ErrorCode.UNAVAILABLE, message, {"hint": failed.hint}))
+                    return
+                found = (workspace.registry.get_operation(spec.id) for spec in workspace.registry.list())
+                self._registry.register_all([each for each in found if each is not None], replace=True)
+                ready.set_result(None)
+                await self._closing.wait()
+        except Exception as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)

@@ -1,4 +1,4 @@
-"""What the program knows of the terminal: colours, width, whether anybody looks; and text made safe to show there."""
+"""The terminal: colours, width, and text from elsewhere without control characters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSAFE = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+"""Control characters (C0 but tab and line end, DEL, C1), bidirectional controls, line separators, surrogates."""
+_CONTROLS = re.compile(_UNSAFE)
+_CONTROLS_BUT_STYLES = re.compile(rf"(\x1b\[[0-9;]*m)|{_UNSAFE}")
 _JSON_PART = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)')
 _STYLES = {
     "bold": "1",
@@ -26,18 +29,18 @@ _results: list[Any] = []
 
 
 def forbid_colours() -> None:
-    """Have no colours, whatever the terminal can do."""
+    """Print no colours."""
     _settings["colours"] = False
 
 
 def results() -> Any:
-    """Where results go: the stdout there was when the program began; None where it was closed."""
+    """Return the stream for results: the original stdout; None where it was closed."""
     return _results[0] if _results else sys.stdout
 
 
 @contextlib.contextmanager
 def results_apart() -> Iterator[None]:
-    """Have only results reach stdout while this lasts: what functions and modules print is none, and goes to stderr."""
+    """Keep stdout for results while the block lasts: what functions and modules print goes to stderr."""
     _results[:] = [sys.stdout]
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -47,7 +50,7 @@ def results_apart() -> Iterator[None]:
 
 
 def claim_stdout() -> None:
-    """Take stdout away from whatever writes to its descriptor and not through Python; that goes to stderr too."""
+    """Redirect descriptor 1 to stderr, for native code and child processes; results keep a copy of it."""
     if sys.stdout is None:
         return
     try:
@@ -63,7 +66,7 @@ def claim_stdout() -> None:
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether a stream is a terminal; one that was closed is none."""
+    """Whether a stream is an open terminal."""
     try:
         return stream is not None and bool(stream.isatty())
     except ValueError:
@@ -71,20 +74,20 @@ def is_terminal(stream: Any) -> bool:
 
 
 def is_coloured(stream: Any) -> bool:
-    """Whether what is written to a stream is coloured."""
+    """Whether a stream shows colours."""
     wanted = _settings["colours"] and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return wanted and is_terminal(stream)
 
 
 def paint(style: str, text: str, stream: Any = None) -> str:
-    """Text in a style, where the stream shows one (stdout unless another is named)."""
+    """Return a text in a style, where the stream (by default stdout) shows colours."""
     if not text or not is_coloured(results() if stream is None else stream):
         return text
     return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
 
 
 def columns(stream: Any = None) -> int:
-    """How many characters fit on a line of the terminal; 100 where there is none."""
+    """Return the width of the terminal; 100 where there is none."""
     stream = results() if stream is None else stream
     try:
         return (
@@ -95,9 +98,11 @@ def columns(stream: Any = None) -> int:
 
 
 def write_text(text: str) -> None:
-    """Write a text to stdout, where there is one."""
+    """Write a text to stdout, where there is one; on a terminal without control characters."""
     stream = results()
     if stream is not None:
+        if is_terminal(stream):
+            text = styled_only(text)
         try:
             stream.write(text)
             stream.flush()
@@ -107,14 +112,24 @@ def write_text(text: str) -> None:
 
 
 def abandon_results() -> None:
-    """Write nothing more to stdout, what is buffered and the flush at the interpreter's end included."""
+    """Discard all further output, buffered output and the flush at exit included."""
     if results() is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), results().fileno())
 
 
 def printable(text: str) -> str:
-    """Text from elsewhere without what would steer the terminal."""
-    return _UNSAFE.sub(_escaped, text)
+    """Return a text from elsewhere with its control characters as visible escapes."""
+    return _CONTROLS.sub(_escaped, text)
+
+
+def printable_json(text: str) -> str:
+    """Return JSON text with control characters as JSON escapes, which is the same JSON."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def styled_only(text: str) -> str:
+    """Return a text for a terminal: the styles of `paint` stay, other control characters become visible escapes."""
+    return _CONTROLS_BUT_STYLES.sub(lambda found: found[1] or _escaped(found), text)
 
 
 def _escaped(found: re.Match[str]) -> str:
@@ -123,7 +138,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def one_line(text: str, width: int | None = None) -> str:
-    """The first line of a text from elsewhere, cut to a width where one is given."""
+    """Return the first line of a text from elsewhere, truncated to a width."""
     line = printable(text.strip().partition("\n")[0].rstrip())
     if width is not None and len(line) > width:
         return line[: max(0, width - 1)].rstrip() + "…" if width > 0 else ""
@@ -131,7 +146,7 @@ def one_line(text: str, width: int | None = None) -> str:
 
 
 def paint_json(text: str, stream: Any = None) -> str:
-    """JSON with its keys, texts and numbers in colours, where the stream shows any."""
+    """Return JSON text with colours, where the stream shows them."""
     if not is_coloured(results() if stream is None else stream):
         return text
 

@@ -1,42 +1,47 @@
-"""Opening the transport that a URL or the configuration names; each library is imported when its URL is used."""
+"""Transports of the command line: by URL or by name in the configuration, signed where configured."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from importlib import import_module
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from operations.cli.arguments import Given, suggestion
+from operations.calls.signed_transport import SignedTransport
+from operations.calls.signing_secrets import Session, SigningSecret
+from operations.cli.arguments import TOKEN_VARIABLE, TRANSPORT_URLS, Given, suggestion
 from operations.cli.failures import CommandError
-from operations.cli.options import TOKEN_VARIABLE, TRANSPORT_URLS
-from operations.config.models import Config
-from operations.config.settings import TransportSettings
+from operations.config.settings import Config, JWTSettings, SigningSettings, TransportSettings
+from operations.identity import JWTTokens
 from operations.pubsub import check_address
 
 _EXTRAS = {
     **dict.fromkeys(("redis", "redis+cluster", "redis+sentinel", "unix"), "redis"),
     **dict.fromkeys(("rediss", "rediss+cluster", "rediss+sentinel"), "redis"),
     **dict.fromkeys(("nats", "tls"), "nats"),
+    **dict.fromkeys(("ws", "wss"), "ws"),
 }
-"""The extra, and the module in `operations.pubsub` with a `connect(url, **options)`, for each kind of URL."""
+"""The extra that each kind of URL needs."""
 
 
 def transport_at(url: str | None, config: Config | None) -> TransportSettings:
-    """The transport that a URL or a name stands for; without one, the only transport of the configuration."""
+    """Return the transport of a URL or a name; without one, the only transport of the configuration."""
     named = dict(config.transports) if config is not None else {}
+    unusable = _unusable(config)
+    known = [*named, *unusable]
+    if url is None and len(known) == 1:
+        url = known[0]
     if url is None:
-        if len(named) == 1:
-            return next(iter(named.values()))
         hint = (
-            f"name one of {', '.join(named)}"
-            if named
+            f"name one of {', '.join(known)}"
+            if known
             else f"--url takes {TRANSPORT_URLS}, or add [transports.…] to the configuration"
         )
         raise CommandError("where to? no transport is named", hint)
+    if url in unusable:
+        raise CommandError(unusable[url], "set the variable, or write ${NAME:-default}")
     if url in named:
         return named[url]
     if ":" not in url:
@@ -46,33 +51,36 @@ def transport_at(url: str | None, config: Config | None) -> TransportSettings:
     return TransportSettings(url=url)
 
 
+def _unusable(config: Config | None) -> dict[str, str]:
+    """Return the transports that lack a variable, and why."""
+    found = {} if config is None else config.unusable
+    return {name.removeprefix("transports."): why for name, why in found.items() if name.startswith("transports.")}
+
+
 def shown_url(settings: TransportSettings) -> str:
-    """The address without the credentials that may stand in it."""
+    """Return the address without credentials."""
     before, sign, after = settings.url.partition("://")
     place = after.rpartition("@")[2].partition("?")[0] if sign else ""
     return f"{before}://{place}" if sign else settings.url
 
 
 def open_transport(settings: TransportSettings, given: Given) -> AbstractAsyncContextManager[Any]:
-    """The transport, to be entered; raises a CommandError for a kind that there is none for.
+    """Return the transport, to be entered; raise a CommandError for an unknown scheme.
 
-    Hubs and NATS take the token as it is. Redis takes it as the password where its URL has none, but not the one in the
-    environment: that is a hub's, and a Redis without a password refuses any.
+    Hubs and NATS take the token. Redis takes it as the password where its URL has none, but not the token of the
+    environment, which is a hub's: a Redis without a password rejects any.
     """
     url = settings.url
     kind = url.partition(":")[0].lower()
     token = _token_from(given, settings)
+    if kind not in _EXTRAS:
+        raise CommandError(f"{shown_url(settings)!r} is no address of a transport", f"there are {TRANSPORT_URLS}")
     try:
-        if kind in ("ws", "wss"):
-            connect = import_module("operations.calls.spoke").Spoke
-        elif kind in _EXTRAS:
-            connect = import_module(f"operations.pubsub.{_EXTRAS[kind]}").connect
-        else:
-            raise CommandError(f"{shown_url(settings)!r} is no address of a transport", f"there are {TRANSPORT_URLS}")
+        connect = _opener(_EXTRAS[kind])
     except ImportError as error:
-        raise _explain(error, _EXTRAS.get(kind, "ws")) from None
+        raise _explain(error, _EXTRAS[kind]) from None
     options = dict(settings.options)
-    if kind in ("ws", "wss"):
+    if _EXTRAS[kind] == "ws":
         options = {"token": token, **options}
     elif token is not None and _EXTRAS[kind] == "nats":
         options = {"token": token(), **options}
@@ -85,16 +93,67 @@ def open_transport(settings: TransportSettings, given: Given) -> AbstractAsyncCo
     return opened
 
 
+def _opener(extra: str) -> Callable[..., AbstractAsyncContextManager[Any]]:
+    """What opens a transport. `operations.pubsub.connect` would search all installed packages for that of a hub."""
+    if extra == "ws":
+        from operations.calls.hub.spoke import Spoke
+
+        return Spoke
+    if extra == "nats":
+        from operations.pubsub.nats import connect as connect_nats
+
+        return connect_nats
+    from operations.pubsub.redis import connect as connect_redis
+
+    return connect_redis
+
+
+def jwt_tokens(settings: JWTSettings, config: Config | None) -> JWTTokens:
+    """Return the accepted signed tokens; a relative `key_file` starts from the configuration's directory."""
+    key = settings.key
+    if key is None and settings.key_file is not None:
+        folder = config.path.parent if config is not None else Path()
+        key = (folder / settings.key_file).read_text()
+    return JWTTokens(key, algorithms=settings.algorithms, issuer=settings.issuer, audience=settings.audience)
+
+
+@asynccontextmanager
+async def open_bus(
+    settings: TransportSettings, given: Given, config: Config | None, *, serves: bool = False
+) -> AsyncIterator[Any]:
+    """Connect a transport; where configured, requests are signed and signatures checked."""
+    signing = settings.signing
+    if signing is not None and serves and signing.secret is None:
+        hint = "`secret` in its signing table is what workers and the issuer of tokens have"
+        raise CommandError("a worker cannot check signatures without the secret", hint)
+    async with open_transport(settings, given) as transport:
+        yield transport if signing is None else _signed(transport, signing, config, serves=serves)
+
+
+def _signed(transport: Any, signing: SigningSettings, config: Config | None, *, serves: bool) -> Any:
+    secret = None
+    if signing.secret is not None:
+        accepted = map(bytes.fromhex, signing.accepted_secrets)
+        secret = SigningSecret(bytes.fromhex(signing.secret), accepts=accepted)
+    if serves or signing.token is None:
+        tokens = None if signing.jwt is None else jwt_tokens(signing.jwt, config)
+        return SignedTransport(transport, secret=secret, tokens=tokens, required=signing.required)
+    if signing.key is not None:
+        return SignedTransport(transport, session=Session(signing.token, bytes.fromhex(signing.key)))
+    assert secret is not None
+    return SignedTransport(transport, session=secret.session(signing.token))
+
+
 def _with_password(url: str, password: str) -> str:
     scheme, _, rest = url.partition("://")
     return url if "@" in rest.partition("/")[0] else f"{scheme}://:{quote(password, safe='')}@{rest}"
 
 
 def _token_from(given: Given, settings: TransportSettings) -> Callable[[], str] | None:
-    """Where the token comes from, asked anew at each connection; never from the command line, which others can see."""
+    """Return a function that reads the token at each connection; never the command line, which other users can see."""
     if given.token_file is not None:
         path = Path(given.token_file).expanduser()
-        path.stat()  # a name that is wrong is told now, not at the first connection
+        path.stat()  # report a wrong name now, not at the first connection
         return lambda: path.read_text().strip()
     if settings.token is not None:
         return lambda: settings.token or ""

@@ -1,7 +1,6 @@
-"""The configuration file, and the workspace that makes a live registry of it.
+"""The configuration file, and the workspace that opens its sources into one registry.
 
-Names are imported when they are first used: `operations.config.cache` answers a shell's completion, and must not pay
-for the sources that a whole workspace needs.
+Names are imported on first use: shell completion reads `operations.config.cache` and must not import every source.
 """
 
 from __future__ import annotations
@@ -10,13 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from operations.config.cache import Catalogue, CatalogueEntry, load_catalogue, store_catalogue
+    from operations.config.cache import Catalogue, CatalogueEntry, load_catalogue
+    from operations.config.cache_writer import store_catalogue
     from operations.config.editing import add_source, initialise
-    from operations.config.finding import find_config
     from operations.config.loading import load_config
-    from operations.config.models import Config, Source
     from operations.config.redaction import describe_config
     from operations.config.schema import config_schema
+    from operations.config.settings import Config, Source
+    from operations.config.trust import find_config
     from operations.config.workspace import SourceReport, Workspace, open_workspace
 
 __all__ = [
@@ -38,13 +38,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "cache": ("Catalogue", "CatalogueEntry", "load_catalogue", "store_catalogue"),
+    "cache": ("Catalogue", "CatalogueEntry", "load_catalogue"),
+    "cache_writer": ("store_catalogue",),
     "editing": ("add_source", "initialise"),
-    "finding": ("find_config",),
     "loading": ("load_config",),
-    "models": ("Config", "Source"),
     "redaction": ("describe_config",),
     "schema": ("config_schema",),
+    "settings": ("Config", "Source"),
+    "trust": ("find_config",),
     "workspace": ("SourceReport", "Workspace", "open_workspace"),
 }
 

@@ -1,7 +1,7 @@
-"""The catalogue cache: what operations a configuration had when it was last opened, read without opening anything.
+"""The catalogue cache: the operations of a configuration as last opened, read without opening a source.
 
-A file for each configuration, in three parts: a head that says what it depends on, the rows of a listing, and the specs
-themselves, of which only those that are asked for are read.
+Each configuration has a file of three parts: a head with what it depends on, the rows of a listing, and the specs, of
+which only the requested ones are read. `cache_writer` writes it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-MAGIC = b"operations catalogue 1\n"
+MAGIC = b"operations catalogue 3\n"
 _LENGTH = 8
 Stamp = tuple[str, int, int]
 """A path, when it was changed, and its size; for a folder, a number for its names; -1 for one that is not there."""
@@ -50,6 +50,8 @@ class CachedSource(msgspec.Struct, frozen=True, array_like=True):
     """What its operations were read from."""
     skipped: Sequence[tuple[str, str]] = ()
     """What of it could not be taken, a file or an operation, and why."""
+    is_uninstalled: bool = False
+    """Whether it failed for lack of an extra, which may be installed at any time."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
@@ -65,6 +67,8 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     sources: Sequence[CachedSource]
     rows: int
     """The length of the rows in bytes."""
+    trust: str = ""
+    """The digest of what the configuration would run (`actions.digest_actions`)."""
 
 
 class Catalogue:
@@ -73,13 +77,19 @@ class Catalogue:
     def __init__(self, path: Path, head: Head, entries: Sequence[CatalogueEntry], specs_at: int) -> None:
         self.path = path
         self.entries = entries
+        self.trust = head.trust
+        """The digest of what the configuration would run, for `trust.is_trusted`."""
         self.sources: Mapping[str, CachedSource] = {source.name: source for source in head.sources}
         self._specs_at = specs_at
 
     @cached_property
     def stale(self) -> list[str]:
-        """The sources whose files changed since: to be trusted, the workspace opens them again."""
-        return [name for name, source in self.sources.items() if any(map(has_changed, source.files))]
+        """The sources to open again: their files changed, or they failed for lack of an extra."""
+        return [
+            name
+            for name, source in self.sources.items()
+            if source.is_uninstalled or any(map(has_changed, source.files))
+        ]
 
     @cached_property
     def _by_id(self) -> dict[str, CatalogueEntry]:
@@ -188,13 +198,3 @@ def _is_current(head: Head, environ: Mapping[str, str]) -> bool:
         and not any(map(has_changed, head.files))
         and all(digest_variable(environ.get(name), head.salt) == digest for name, digest in head.variables.items())
     )
-
-
-def store_catalogue(workspace: Any, *, environ: Mapping[str, str] | None = None) -> Path | None:
-    """Write what an open workspace holds; sources that are not open in it keep what was known of them.
-
-    Returns the file, or None where it cannot be written, which is no reason for anything to fail.
-    """
-    from operations.config.storing import store  # only who opened a workspace pays for it
-
-    return store(workspace, environ=environ)

@@ -1,39 +1,63 @@
-"""A table of a file made the struct that describes it, with every problem found and placed."""
+"""Checking a file: tables against their structs, and the settings of sources, transports and the hub."""
 
 from __future__ import annotations
 
+import base64
 import re
 import types
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union
 
 import msgspec
 
 from operations.config.documents import Document
 from operations.config.problems import ConfigProblem, Key, nearest, write_key
-from operations.config.settings import Settings
-from operations.config.variables import Filled
+from operations.config.settings import (
+    AnySource,
+    AuthSettings,
+    EntryPointSettings,
+    HubSettings,
+    JWTSettings,
+    MCPSettings,
+    OpenAPISettings,
+    PythonSettings,
+    Settings,
+    SigningSettings,
+    Source,
+    SourceSettings,
+    TransportSettings,
+)
+from operations.config.variables import Filled, variables_in
+from operations.errors import CallError, ErrorCode
+from operations.pubsub import check_address
+from operations.spec import NAME_PATTERN, NAMESPACE_PATTERN
 
 S = TypeVar("S", bound=Settings)
 
+_KEY_BYTES = 32
+_KEY = re.compile(rf"(?:[0-9a-fA-F]{{2}}){{{_KEY_BYTES},}}")
 _PLACE = re.compile(r" - at `\$(.*)`$")
 
 
 class Checker:
-    """Reads tables of one file; what is wrong with them is added to `problems`."""
+    """Reads the tables of one file and appends their problems to `problems`."""
 
     def __init__(self, document: Document, problems: list[ConfigProblem]) -> None:
         self.document = document
         self._problems = problems
 
-    def report(self, key: Key, message: str, *, mention: str = "") -> None:
-        """Note a problem with what is at a key."""
-        line = self.document.line(key, mention)
-        self._problems.append(ConfigProblem(self.document.path, line, write_key(key), message))
+    def report(self, key: Key, message: str) -> None:
+        """Add a problem at a key."""
+        self._problems.append(self.problem(key, message))
+
+    def problem(self, key: Key, message: str, *, mention: str = "") -> ConfigProblem:
+        """Return a problem at a key; with `mention`, on the line that contains it."""
+        return ConfigProblem(self.document.path, self.document.line(key, mention), write_key(key), message)
 
     def read(self, kind: type[S], table: Any, key: Key) -> S | None:
-        """The struct that a table describes; None where it does not."""
+        """Return the struct for a table; None, and problems, where it is invalid."""
         if not isinstance(table, Mapping):
             self.report(key, f"a table is wanted, not {_kind_of(table)}")
             return None
@@ -63,7 +87,7 @@ class Checker:
             return [self._read_value(arguments[0], item, (*key, number)) for number, item in enumerate(value)]
         if origin is Literal and value not in arguments:
             advice = nearest(str(value), arguments)
-            # Only what is nearly right is quoted: anything else may be a secret in the wrong place.
+            # Quote near misses only: any other value may be a misplaced secret.
             is_slip = isinstance(value, str) and advice.startswith("; did")
             self.report(
                 key, f"{value!r} is not known{advice}" if is_slip else f"one of {', '.join(arguments)} is wanted"
@@ -72,7 +96,7 @@ class Checker:
         return self._convert(wanted, value, key)
 
     def _read_union(self, members: tuple[Any, ...], wanted: Any, value: Any, key: Key) -> Any:
-        """Of a union, the table if a table was given, else the one other kind that there is."""
+        """Read the table type of a union where a table is given, else its one other type."""
         tables = [member for member in members if _holds_settings(member)]
         others = [member for member in members if member is not type(None) and member not in tables]
         if tables and (isinstance(value, Mapping) or not others):
@@ -83,7 +107,7 @@ class Checker:
         try:
             return msgspec.convert(_plain(value), wanted, strict=not _is_filled(value))
         except msgspec.ValidationError as error:
-            # Such a text names types, never values.
+            # The message names types, never values.
             place = _PLACE.search(str(error))
             message = _PLACE.sub("", str(error)).replace("`", "")
             suffix = place[1] if place else ""
@@ -120,3 +144,194 @@ def _plain(value: Any) -> Any:
 def _kind_of(value: Any) -> str:
     names = {str: "text", bool: "a truth value", int: "a number", float: "a number", list: "a list"}
     return names.get(type(value), type(value).__name__)
+
+
+class SourceTable(msgspec.Struct, frozen=True):
+    """The table of one source, not checked yet."""
+
+    name: str
+    key: Key
+    table: Any
+    folder: Path
+    problem: str | None = None
+    """Why it cannot be opened, where the file says so."""
+
+
+KINDS: dict[str, type[AnySource]] = {
+    "python": PythonSettings,
+    "command": MCPSettings,
+    "url": MCPSettings,
+    "openapi": OpenAPISettings,
+    "entry_point": EntryPointSettings,
+}
+"""The kind of source, by the key that identifies it."""
+
+
+def choose_kind(checker: Checker, table: Any, key: Key) -> type[AnySource] | None:
+    """Return the struct for a table of `[sources]`; None, and a problem, unless it is exactly one kind."""
+    if not isinstance(table, Mapping):
+        checker.report(key, "a source is a table")
+        return None
+    named = [name for name in KINDS if name in table]
+    if len({KINDS[name] for name in named}) == 1:
+        return KINDS[named[0]]
+    if named:
+        checker.report(key, f"{' and '.join(named)} are of different kinds of sources: give one of them")
+        return None
+    common = {*SourceSettings.__struct_fields__, *MCPSettings.__struct_fields__}
+    strange = [name for name in table if name not in common]
+    advice = nearest(strange[0], KINDS) if strange else ""
+    if advice.startswith("; did"):
+        checker.report((*key, strange[0]), f"the key is not known{advice}")
+    else:
+        checker.report(key, f"no key says what kind of source it is: one of {', '.join(KINDS)} is wanted")
+    return None
+
+
+def explain_misfit(source: Source) -> str | None:
+    """Return what is inconsistent in a source's settings; None where nothing is."""
+    settings = source.settings
+    if settings.namespace is not None and not re.fullmatch(NAMESPACE_PATTERN, settings.namespace):
+        return "namespace is segments of letters, digits, _ and - joined by dots"
+    for new in settings.rename.values():
+        segments = new.replace("*", "x").split(".")
+        if not all(re.fullmatch(NAME_PATTERN, segment) for segment in segments):
+            return f"rename: {new!r} cannot be a name: it is made of letters, digits, _, / and -"
+    if source.problem is not None:
+        return None
+    try:
+        if isinstance(settings, MCPSettings):
+            check_mcp(settings, source.folder)
+        elif isinstance(settings, OpenAPISettings):
+            check_openapi(settings)
+    except CallError as error:
+        return error.message
+    return None
+
+
+def check_mcp(settings: MCPSettings, folder: Path) -> None:
+    """Raise where the settings of an MCP server contradict each other or are incomplete."""
+    if settings.type is not None and (settings.type == "stdio") != (settings.command is not None):
+        raise _invalid(f"type {settings.type} does not go with {'a command' if settings.command else 'a url'}")
+    if settings.command is not None and settings.url is not None:
+        message = "an MCP server has either a command (stdio) or a url (streamable HTTP); both was given"
+        raise _invalid(message)
+    oauth = settings.oauth
+    if oauth is not None and not oauth.asks_user and (oauth.client_id is None or oauth.client_secret is None):
+        raise _invalid("oauth: client_credentials needs client_id and client_secret")
+    if settings.auth is not None:
+        check_auth(settings.auth)
+    headers = auth_headers(settings.auth) or settings.headers
+    has_oauth = oauth is not None or (settings.auth is not None and settings.auth.type == "oauth2")
+    variables = variables_in(settings.env_file_path(folder)) or settings.env
+    if settings.url is None:
+        other: dict[str, Any] = {"headers": headers, "oauth": has_oauth}
+    else:
+        other = {"args": settings.args, "env": variables, "cwd": settings.cwd}
+    misplaced = [name for name, value in other.items() if value]
+    if misplaced:
+        kind = "a command" if settings.url is None else "a url"
+        raise _invalid(f"{', '.join(misplaced)} cannot be given for an MCP server with {kind}")
+
+
+def check_openapi(settings: OpenAPISettings) -> None:
+    """Raise where the credentials of an API contradict each other or are incomplete."""
+    if settings.auth is not None and settings.security:
+        raise _invalid("auth is for every request and security for each scheme: give one of the two")
+    for auth in (settings.auth, *settings.security.values()):
+        if auth is not None:
+            check_auth(auth)
+
+
+def check_auth(auth: AuthSettings) -> None:
+    """Raise where credentials lack what their type needs."""
+    needed = {
+        "bearer": ("token",),
+        "api_key": ("token",),
+        "basic": ("username", "password"),
+        "oauth2": ("client_id", "client_secret"),
+    }[auth.type]
+    missing = [name for name in needed if getattr(auth, name) is None]
+    if missing:
+        raise _invalid(f"{auth.type} needs {' and '.join(missing)}")
+
+
+def auth_headers(auth: AuthSettings | None) -> dict[str, str]:
+    """Return the header that carries credentials to an MCP server."""
+    if auth is None or auth.type == "oauth2":
+        return {}
+    if auth.type == "basic":
+        pair = base64.b64encode(f"{auth.username}:{auth.password}".encode()).decode()
+        return {"Authorization": f"Basic {pair}"}
+    if auth.type == "bearer":
+        return {auth.header_name or "Authorization": f"{auth.prefix or 'Bearer'} {auth.token}"}
+    if auth.location != "header":
+        raise _invalid("an API key of an MCP server goes in a header")
+    return {auth.header_name or "X-API-Key": f"{auth.prefix} {auth.token}" if auth.prefix else str(auth.token)}
+
+
+def _invalid(message: str) -> CallError:
+    return CallError(ErrorCode.VALIDATION_ERROR, message)
+
+
+def check_source(document: Document, given: SourceTable) -> None:
+    """Raise the problems of a table that is not in the file yet."""
+    problems: list[ConfigProblem] = []
+    checker = Checker(document, problems)
+    kind = choose_kind(checker, given.table, given.key)
+    settings = None if kind is None else checker.read(kind, given.table, given.key)
+    if settings is not None:
+        source = Source(
+            name=given.name, settings=settings, folder=given.folder, file=document.path, line=0, written=given.table
+        )
+        misfit = explain_misfit(source)
+        if misfit is not None:
+            checker.report(given.key, misfit)
+    if problems:
+        # The table has no lines in the file.
+        message = "\n".join(f"{problem.key}: {problem.message}" for problem in problems)
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
+
+
+def check_transport(checker: Checker, transport: TransportSettings, key: Key) -> None:
+    """Report an address that no transport has, and invalid signing settings."""
+    try:
+        check_address(transport.url)
+    except CallError as error:
+        checker.report(key, error.message)
+    if transport.signing is not None:
+        if transport.url.partition(":")[0].lower() in ("ws", "wss", "memory"):
+            checker.report((*key, "signing"), "only Redis and NATS need signatures: a hub knows who is there")
+        _check_signing(checker, transport.signing, (*key, "signing"))
+
+
+def _check_signing(checker: Checker, signing: SigningSettings, key: Key) -> None:
+    """Check secrets and keys; messages never quote them."""
+    accepted = [("accepted_secrets", text) for text in signing.accepted_secrets]
+    for name, text in (("secret", signing.secret), *accepted, ("key", signing.key)):
+        if text is not None and _KEY.fullmatch(text) is None:
+            message = (
+                f"at least {_KEY_BYTES} random bytes in hexadecimal digits are wanted: openssl rand -hex {_KEY_BYTES}"
+            )
+            checker.report((*key, name), message)
+    if signing.secret is None and (signing.token is None or signing.key is None):
+        checker.report(key, "a worker has a secret, a caller a token and its key: one of them is wanted")
+    if accepted and signing.secret is None:
+        checker.report(key, "accepted_secrets stand beside the secret that signs: it is wanted too")
+    if signing.jwt is not None:
+        _check_jwt(checker, signing.jwt, (*key, "jwt"))
+
+
+def _check_jwt(checker: Checker, jwt: JWTSettings, key: Key) -> None:
+    if (jwt.key is None) == (jwt.key_file is None):
+        checker.report(key, "one of key and key_file is wanted")
+
+
+def check_hub(checker: Checker, hub: HubSettings, key: Key) -> None:
+    """Report duplicate tokens and an incomplete JWT table."""
+    if hub.jwt is not None:
+        _check_jwt(checker, hub.jwt, (*key, "jwt"))
+    tokens = [token.token for token in hub.tokens]
+    for number, token in enumerate(tokens):
+        if token in tokens[:number]:
+            checker.report((*key, "tokens", number), "the token is that of another entry as well")

@@ -1,4 +1,4 @@
-"""Configuration files as trees that remember which line each key is on: TOML, and JSON as editors write it."""
+"""Configuration files parsed with line numbers: TOML, and JSON with comments as editors write it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,24 @@ from typing import Any
 
 import msgspec
 
-from operations.config.json_lines import json_lines, without_comments
 from operations.config.problems import ConfigProblem, Key, problems_error
-from operations.config.toml_lines import toml_lines
 
+_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.S)
+_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])', re.S)
+_JSON_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\],:]|[^\s{}\[\],:"]+|\n', re.S)
+_KEY = r"""(?:[A-Za-z0-9_-]+|"(?:\\.|[^"\\\n])*"|'[^'\n]*')"""
+_PART = re.compile(_KEY)
+_HEADER = re.compile(rf"\[(\[)?[ \t]*({_KEY}(?:[ \t]*\.[ \t]*{_KEY})*)[ \t]*\]")
+_ASSIGNMENT = re.compile(rf"({_KEY}(?:[ \t]*\.[ \t]*{_KEY})*)[ \t]*=")
+_TOML_TOKEN = re.compile(
+    r'''"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|\#[^\n]*|[\[{]|[\]}]|\n|[^"'\#\[\]{}\n]+''',
+    re.S,
+)
 _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A file that was read."""
+    """A parsed file."""
 
     path: Path
     tree: dict[str, Any]
@@ -27,7 +36,7 @@ class Document(msgspec.Struct, frozen=True):
     text: str
 
     def line(self, key: Key, mention: str = "") -> int:
-        """The line of a key, or of what holds it; `mention` is text to look for from there on."""
+        """Return the line of a key or its nearest parent; with `mention`, the next line that contains it."""
         while key and key not in self.lines:
             key = key[:-1]
         line = self.lines.get(key, 1)
@@ -39,7 +48,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def read_document(path: Path) -> Document:
-    """A TOML or JSON file; raises one line that names the file and, where it is not well-formed, the line."""
+    """Parse a TOML or JSON file; raise an error with the file and the line where it is not well-formed."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -70,3 +79,113 @@ def _read_json(path: Path, text: str) -> Document:
     if not isinstance(tree, dict):
         raise problems_error([ConfigProblem(path, 1, "", "an object is wanted at the top of the file")])
     return Document(path, tree, json_lines(plain), text)
+
+
+def without_comments(text: str) -> str:
+    """Replace comments and trailing commas with blanks, so that everything else keeps its position."""
+
+    def blank(match: re.Match[str]) -> str:
+        found = match[0]
+        return found if found.startswith('"') else re.sub(r"[^\n]", " ", found)
+
+    return _COMMA.sub(blank, _COMMENT.sub(blank, text))
+
+
+def json_lines(text: str) -> dict[Key, int]:
+    """Return the line of every property and item of a JSON text."""
+    lines: dict[Key, int] = {}
+    stack: list[str | int] = []
+    line = 1
+    pending: str | None = None
+    for token in _JSON_TOKEN.findall(text):
+        if token == "\n":
+            line += 1
+        elif token in ("{", "["):
+            stack.append(0 if token == "[" else "")
+            if token == "[":
+                lines.setdefault(tuple(stack), line)
+        elif token in ("}", "]"):
+            stack.pop()
+        elif token == "," and stack and isinstance(stack[-1], int):
+            stack[-1] += 1
+            lines.setdefault(tuple(stack), line)
+        elif token == ":" and pending is not None and stack:
+            stack[-1] = str(json.loads(pending))
+            lines.setdefault(tuple(stack), line)
+        pending = token if token.startswith('"') else pending
+    return lines
+
+
+def toml_lines(text: str) -> dict[Key, int]:
+    """Return the line of every table and key of a TOML text, but those of inline tables (`tomllib` has no lines)."""
+    lines: dict[Key, int] = {}
+    counts: dict[Key, int] = {}
+    prefix: Key = ()
+    position, counted, line = 0, 0, 1
+    while position < len(text):
+        line += text.count("\n", counted, position)
+        counted = position
+        header = _HEADER.match(text, position)
+        assignment = None if header else _ASSIGNMENT.match(text, position)
+        if header is not None:
+            prefix = _enter(_parts(header[2]), counts, is_item=header[1] is not None)
+            _note(lines, prefix, line)
+            position = header.end()
+        elif assignment is not None:
+            _note(lines, (*prefix, *_parts(assignment[1])), line)
+            position = _skip_value(text, assignment.end())
+        elif text[position] == "#":
+            end = text.find("\n", position)
+            position = len(text) if end < 0 else end
+        else:
+            position += 1
+    return lines
+
+
+def _note(lines: dict[Key, int], key: Key, line: int) -> None:
+    """Store the line of a key, and of its parent tables that have none yet."""
+    for length in range(1, len(key) + 1):
+        lines.setdefault(key[:length], line)
+
+
+def _enter(parts: list[str], counts: dict[Key, int], *, is_item: bool) -> Key:
+    """Return the key of a table from its header; in an array of tables, that of its last item."""
+    key: Key = ()
+    for number, part in enumerate(parts):
+        key = (*key, part)
+        last = number == len(parts) - 1
+        if last and is_item:
+            counts[key] = counts.get(key, -1) + 1
+        if key in counts:
+            key = (*key, counts[key])
+    return key
+
+
+def _parts(text: str) -> list[str]:
+    return [_unquote(part) for part in _PART.findall(text)]
+
+
+def _unquote(part: str) -> str:
+    if part.startswith("'"):
+        return part[1:-1]
+    if part.startswith('"'):
+        try:
+            return str(json.loads(part))
+        except ValueError:
+            return part[1:-1]
+    return part
+
+
+def _skip_value(text: str, position: int) -> int:
+    """Return the end of a value, which may span lines in brackets or in a multi-line string."""
+    depth = 0
+    while position < len(text):
+        token = _TOML_TOKEN.match(text, position)
+        if token is None:
+            return position + 1
+        found = token[0]
+        if found == "\n" and not depth:
+            return position
+        depth += (found in ("[", "{")) - (found in ("]", "}"))
+        position = token.end()
+    return position

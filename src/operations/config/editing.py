@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from operations.config.checking import SourceTable, check_source
 from operations.config.documents import read_document
-from operations.config.finding import FILE_NAME, PROJECT_FILE
 from operations.config.problems import ConfigProblem, problems_error
-from operations.config.sources import SourceTable, check_source
+from operations.config.trust import FILE_NAME, PROJECT_FILE
 from operations.errors import CallError, ErrorCode
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from operations.config.checking import SourceTable
 from operations.config.documents import Document
 from operations.config.problems import ConfigProblem, Key, problems_error
-from operations.config.sources import SourceTable
 
 _WHERE: tuple[Key, ...] = (("mcpServers",), ("servers",), ("mcp", "servers"))
 _KEPT = ("type", "command", "args", "env", "cwd", "url", "headers", "disabled")

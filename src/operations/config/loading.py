@@ -1,55 +1,69 @@
-"""load_config: the file, what it includes and its variables, read and checked as one."""
+"""load_config: read a configuration file, its includes and its variables."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from operations.config.checking import Checker
+from operations.config.actions import require_trust
+from operations.config.checking import (
+    KINDS,
+    Checker,
+    SourceTable,
+    check_hub,
+    check_transport,
+    choose_kind,
+    explain_misfit,
+)
 from operations.config.documents import Document, read_document
 from operations.config.editors import editor_servers, editor_variables
-from operations.config.finding import FILE_NAME, PROJECT_FILE, find_config
-from operations.config.models import Config, Source
 from operations.config.problems import ConfigProblem, Key, problems_error
-from operations.config.settings import (
-    AccessRule,
-    FileSettings,
-    HubSettings,
-    JWTSettings,
-    SigningSettings,
-    TransportSettings,
+from operations.config.settings import AccessRule, Config, FileSettings, HubSettings, MCPSettings, Source
+from operations.config.trust import FILE_NAME, PROJECT_FILE, search_config
+from operations.config.variables import (
+    UnsetVariable,
+    UnsupportedVariable,
+    VariableProblem,
+    Variables,
+    fill_tree,
+    read_variable_file,
 )
-from operations.config.sources import SourceTable, choose_kind, explain_misfit
-from operations.config.variables import UnsupportedVariable, VariableProblem, Variables, fill_tree, read_variable_file
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import check_address
 
 _SOURCES = "sources"
-_KEY_BYTES = 32
-_KEY = re.compile(rf"(?:[0-9a-fA-F]{{2}}){{{_KEY_BYTES},}}")
 
 
-def load_config(path: Path | None = None, *, environ: Mapping[str, str] | None = None) -> Config:
-    """The configuration in a file (the nearest one if not given); `environ` in place of the process environment.
+def load_config(path: Path | str | None = None, *, environ: Mapping[str, str] | None = None) -> Config:
+    """Read a configuration file; `environ` replaces the process environment.
 
     The file is `operations.toml`, a `pyproject.toml` with `[tool.operations]`, or editors' JSON with `mcpServers` or
-    `servers`. Raises `VALIDATION_ERROR`; its message has one line for each problem, `file:line: what is wrong`, and its
-    `details["errors"]` the same as data.
+    `servers`. A program that names a path trusts it. Without one, the nearest file is used where its user trusts it;
+    otherwise this raises `ACCESS_DENIED`. An invalid file raises `VALIDATION_ERROR`; its message has one line for each
+    problem, `file:line: what is wrong`, and its `details["errors"]` the same as data.
     """
-    found = find_config() if path is None else Path(path)
-    if found is None:
+    if path is not None:
+        return _read(Path(path), environ)
+    found = search_config()
+    if found.refused:
+        raise CallError(ErrorCode.ACCESS_DENIED, found.refused)
+    if found.path is None:
         message = f"there is no {FILE_NAME} here or in a folder above; `ops init` writes one"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
-    if found.is_dir():
-        found = found / FILE_NAME
+    config = _read(found.path, environ)
+    require_trust(config, environ)
+    return config
+
+
+def _read(path: Path, environ: Mapping[str, str] | None) -> Config:
+    if path.is_dir():
+        path = path / FILE_NAME
     reading = _Reading(os.environ if environ is None else environ)
-    reading.read(found.absolute(), None)
+    reading.read(path.absolute(), None)
     if reading.problems:
         raise problems_error(reading.problems)
-    return reading.config(found.absolute())
+    return reading.config(path.absolute())
 
 
 class _Reading:
@@ -66,6 +80,8 @@ class _Reading:
         self._written: dict[str, Any] = {}
         self._files: dict[Path, None] = {}
         self._used: dict[str, str] = {}
+        self._unset: set[str] = set()
+        self._unusable: dict[str, str] = {}
 
     def config(self, path: Path) -> Config:
         """Everything as one configuration."""
@@ -78,6 +94,9 @@ class _Reading:
             policy=self._policy,
             files=tuple(self._files),
             variables=self._used,
+            file_variables={name: value for name, value in self._used.items() if name not in self._environ},
+            unset_variables=frozenset(self._unset),
+            unusable=self._unusable,
             written=self._written,
         )
 
@@ -109,8 +128,7 @@ class _Reading:
                 return
         self._read_env_files(checker, tree.get("env_file"), (*key, "env_file"))
         plain = {name: value for name, value in tree.items() if name not in (_SOURCES, "env_file")}
-        variables = self._variables()
-        filled = self._fill(checker, plain, variables, key)
+        filled = self._fill_tables(checker, plain, key)
         given = {"env_file": tree["env_file"]} if "env_file" in tree else {}
         settings = checker.read(FileSettings, {**filled, **given}, key)
         if settings is not None:
@@ -138,13 +156,13 @@ class _Reading:
                 self._tables[name][entry] = value
             self._written.setdefault(name, {}).update(written.get(name, {}))
         for entry, transport in settings.transports.items():
-            _check_transport(checker, transport, (*key, "transports", entry, "url"))
+            check_transport(checker, transport, (*key, "transports", entry, "url"))
         if settings.hub is not None:
             if self._hub is not None:
                 checker.report((*key, "hub"), "another file has it already")
             self._hub = settings.hub
             self._written["hub"] = written["hub"]
-            _check_hub(checker, settings.hub, (*key, "hub"))
+            check_hub(checker, settings.hub, (*key, "hub"))
         self._policy = self._policy or settings.policy
 
     def _read_editor(self, document: Document) -> None:
@@ -158,9 +176,10 @@ class _Reading:
         kind = choose_kind(checker, given.table, key)
         if kind is None or given.table.get("disabled") is True:
             return
-        unsupported: list[str] = []
-        filled = self._fill(checker, dict(given.table), self._variables(special), key, unsupported)
-        settings = checker.read(kind, filled, key)
+        filled, missing = self._fill(checker, dict(given.table), self._variables(special), key)
+        # Whatever lacks a variable cannot be checked; the source is kept with its problem, and opens no more.
+        skipped = {place[len(key)] for place in missing} - KINDS.keys()
+        settings = checker.read(kind, {name: value for name, value in filled.items() if name not in skipped}, key)
         if settings is None or settings.disabled:
             return
         other = self._sources.get(given.name)
@@ -174,24 +193,48 @@ class _Reading:
             file=checker.document.path,
             line=checker.document.line(key),
             written=given.table,
-            problem=given.problem or (unsupported[0] if unsupported else None),
+            problem=given.problem or "; ".join(map(str, missing.values())) or None,
         )
         misfit = explain_misfit(source)
         if misfit is not None:
             checker.report(key, misfit)
+        if isinstance(settings, MCPSettings) and (path := settings.env_file_path(given.folder)) is not None:
+            self._files[path] = None
         self._sources[given.name] = source
 
     def _fill(
-        self, checker: Checker, tree: Any, variables: Variables, key: Key, unsupported: list[str] | None = None
-    ) -> Any:
+        self, checker: Checker, tree: Any, variables: Variables, key: Key
+    ) -> tuple[Any, dict[Key, ConfigProblem]]:
+        """Return a tree with its variables replaced, and what lacks a variable, by key; anything else is reported."""
+        missing: dict[Key, ConfigProblem] = {}
+
         def report(place: Key, problem: VariableProblem) -> None:
-            if unsupported is not None and isinstance(problem, UnsupportedVariable):
-                unsupported.append(problem.message)
+            found = checker.problem(place, problem.message, mention=problem.mention)
+            if isinstance(problem, (UnsetVariable, UnsupportedVariable)):
+                missing[place] = found
             else:
-                checker.report(place, problem.message, mention=problem.mention)
+                self.problems.append(found)
 
         filled = fill_tree(tree, variables, key, report)
         self._used |= variables.used
+        self._unset |= variables.missing
+        return filled, missing
+
+    def _fill_tables(self, checker: Checker, tables: dict[str, Any], key: Key) -> dict[str, Any]:
+        """Replace variables beside sources; a transport or hub that lacks one is left out and is in `unusable`."""
+        filled: dict[str, Any]
+        filled, missing = self._fill(checker, tables, self._variables(), key)
+        for place, problem in missing.items():
+            table, *entry = place[len(key) :]
+            if table == "hub":
+                filled.pop("hub", None)
+                self._unusable.setdefault("hub", str(problem))
+            elif table == "transports" and entry and isinstance(filled.get("transports"), dict):
+                filled["transports"].pop(entry[0], None)
+                self._unusable.setdefault(f"transports.{entry[0]}", str(problem))
+            else:
+                filled.pop(str(table), None)
+                self.problems.append(problem)
         return filled
 
     def _variables(self, special: Mapping[str, str] | None = None) -> Variables:
@@ -200,8 +243,9 @@ class _Reading:
     def _read_env_files(self, checker: Checker, given: Any, key: Key) -> None:
         for number, name in enumerate([given] if isinstance(given, str) else given if isinstance(given, list) else ()):
             place = key if isinstance(given, str) else (*key, number)
-            filled = self._fill(checker, name, self._variables(), place)
-            if not isinstance(filled, str):
+            filled, missing = self._fill(checker, name, self._variables(), place)
+            self.problems += missing.values()
+            if missing or not isinstance(filled, str):
                 continue
             path = checker.document.path.parent / Path(filled).expanduser()
             file = read_variable_file(path)
@@ -211,45 +255,3 @@ class _Reading:
             self._files[path] = None
             self.problems += [ConfigProblem(path, line, "", "a line is NAME=value") for line in file.bad_lines]
             self._file_variables |= file.values
-
-
-def _check_transport(checker: Checker, transport: TransportSettings, key: Key) -> None:
-    try:
-        check_address(transport.url)
-    except CallError as error:
-        checker.report(key, error.message)
-    if transport.signing is not None:
-        if transport.url.partition(":")[0].lower() in ("ws", "wss", "memory"):
-            checker.report((*key, "signing"), "only Redis and NATS need signatures: a hub knows who is there")
-        _check_signing(checker, transport.signing, (*key, "signing"))
-
-
-def _check_signing(checker: Checker, signing: SigningSettings, key: Key) -> None:
-    """What stands where is told, never what it is."""
-    accepted = [("accepted_secrets", text) for text in signing.accepted_secrets]
-    for name, text in (("secret", signing.secret), *accepted, ("key", signing.key)):
-        if text is not None and _KEY.fullmatch(text) is None:
-            message = (
-                f"at least {_KEY_BYTES} random bytes in hexadecimal digits are wanted: openssl rand -hex {_KEY_BYTES}"
-            )
-            checker.report((*key, name), message)
-    if signing.secret is None and (signing.token is None or signing.key is None):
-        checker.report(key, "a worker has a secret, a caller a token and its key: one of them is wanted")
-    if accepted and signing.secret is None:
-        checker.report(key, "accepted_secrets stand beside the secret that signs: it is wanted too")
-    if signing.jwt is not None:
-        _check_jwt(checker, signing.jwt, (*key, "jwt"))
-
-
-def _check_jwt(checker: Checker, jwt: JWTSettings, key: Key) -> None:
-    if (jwt.key is None) == (jwt.key_file is None):
-        checker.report(key, "one of key and key_file is wanted")
-
-
-def _check_hub(checker: Checker, hub: HubSettings, key: Key) -> None:
-    if hub.jwt is not None:
-        _check_jwt(checker, hub.jwt, (*key, "jwt"))
-    tokens = [token.token for token in hub.tokens]
-    for number, token in enumerate(tokens):
-        if token in tokens[:number]:
-            checker.report((*key, "tokens", number), "the token is that of another entry as well")

@@ -1,4 +1,4 @@
-"""Configurations shown to people: everything but the secrets."""
+"""Configurations and messages without their secrets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from operations.config.models import Config
+from operations.config.settings import Config
 
 REDACTED = "[redacted]"
 _SECRET_NAME = re.compile(
@@ -38,10 +38,24 @@ def describe_config(config: Config) -> dict[str, Any]:
     if config.policy is not None:
         described["policy"] = config.policy
     described["sources"] = {
-        name: {"kind": source.kind, **_walk(dict(source.written), (), _hide)} for name, source in config.sources.items()
+        name: {"kind": source.kind, **written_without_secrets(source.written, ())}
+        for name, source in config.sources.items()
     }
     described |= {name: _walk(value, (name,), _hide) for name, value in config.written.items() if value}
     return described
+
+
+def written_without_secrets(table: Mapping[str, Any], key: tuple[str, ...]) -> dict[str, Any]:
+    """Return a table of the file to print: variables as `${NAME}`, other secrets as `[redacted]`."""
+    return {name: _walk(value, (*key, name), _hide) for name, value in table.items()}
+
+
+def variables_of(value: Any) -> list[str]:
+    """Return the names of the variables in the strings of a table."""
+    if isinstance(value, str):
+        return [match[1] for match in _VARIABLE.finditer(value)]
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return list(dict.fromkeys(name for item in items for name in variables_of(item)))
 
 
 def redact(text: str, config: Config) -> str:

@@ -1,13 +1,19 @@
-"""What a configuration file may say: one struct for each table, which is also the source of the published schema."""
+"""The tables of a configuration file as structs, from which its schema is made; Config: a file that was read."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import os
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
 from operations.schema import Policy
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
 Patterns = list[str]
 Text = Annotated[str, Meta(min_length=1)]
@@ -15,6 +21,13 @@ Seconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=0)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
 Heartbeat = Annotated[float, Meta(ge=0.001, le=1e9)]
+
+
+SourceKind = Literal["python", "mcp", "openapi", "entry-point"]
+ShowConsent = Callable[[str, str], Awaitable[None] | None]
+"""Shows a user the address at which consent for a source (the first argument) is given: opens or prints it."""
+CONSENT_SECONDS = 300.0
+"""Time limit for a user's consent."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -110,13 +123,17 @@ class SourceSettings(Settings, frozen=True, kw_only=True):
 class PythonSettings(SourceSettings, frozen=True, kw_only=True):
     """Operations in Python modules."""
 
+    kind: ClassVar[SourceKind] = "python"
+
     python: Annotated[Text, Meta(description="A folder, a file or an importable package.")]
-    pythonpath: Annotated[tuple[str, ...], Meta(description="Folders to import from.")] = (".",)
+    pythonpath: Annotated[tuple[str, ...], Meta(description="Directories put on `sys.path`.")] = ()
     import_timeout: Annotated[Seconds, Meta(description="Seconds that one module may take to import.")] = 30.0
 
 
 class MCPSettings(SourceSettings, frozen=True, kw_only=True):
     """The tools of an MCP server: a command (stdio) or a url (streamable HTTP)."""
+
+    kind: ClassVar[SourceKind] = "mcp"
 
     type: Annotated[
         Literal["stdio", "http", "streamable-http"] | None,
@@ -138,9 +155,20 @@ class MCPSettings(SourceSettings, frozen=True, kw_only=True):
     trace: Annotated[bool, Meta(description="Whether the trace context travels to the server.")] = True
     identity_fields: Annotated[list[str], Meta(description="What of the caller's identity the server is told.")] = []
 
+    def env_file_path(self, folder: Path) -> Path | None:
+        """Return the file of `env_file`; a relative path starts from `folder`."""
+        return None if self.env_file is None else folder / Path(self.env_file).expanduser()
+
+    @property
+    def asks_user(self) -> bool:
+        """Whether opening the server may need a user's consent."""
+        return self.oauth is not None and self.oauth.asks_user
+
 
 class OpenAPISettings(SourceSettings, frozen=True, kw_only=True):
     """The endpoints of an API document."""
+
+    kind: ClassVar[SourceKind] = "openapi"
 
     openapi: Annotated[Text, Meta(description="The path or the url of the document.")]
     base_url: Annotated[str | None, Meta(description="In place of the document's servers.")] = None
@@ -150,6 +178,9 @@ class OpenAPISettings(SourceSettings, frozen=True, kw_only=True):
     security: Annotated[
         dict[str, AuthSettings], Meta(description="Credentials by the names of the document's security schemes.")
     ] = {}
+    credential_origins: Annotated[
+        list[str], Meta(description="Origins that get the credentials too, such as that of a token endpoint.")
+    ] = []
     timeout: Annotated[Seconds, Meta(description="Seconds for a call.")] = 30.0
     idle_timeout: Annotated[Seconds | None, Meta(description="Seconds that a stream may be silent.")] = None
     retry: Annotated[RetrySettings, Meta(description="When a call is made again.")] = RetrySettings()
@@ -158,9 +189,20 @@ class OpenAPISettings(SourceSettings, frozen=True, kw_only=True):
     reconnect: Annotated[Count, Meta(description="How often a broken stream of events is taken up again.")] = 0
     cache: Annotated[bool, Meta(description="Ask conditionally for what was answered before.")] = False
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the document is fetched over HTTP."""
+        return self.openapi.startswith(("http://", "https://"))
+
+    def document_path(self, folder: Path) -> Path:
+        """Return the file of the document; a relative path starts from `folder`."""
+        return Path(os.path.abspath(folder / Path(self.openapi.removeprefix("file://")).expanduser()))
+
 
 class EntryPointSettings(SourceSettings, frozen=True, kw_only=True):
     """A source that another package brings."""
+
+    kind: ClassVar[SourceKind] = "entry-point"
 
     entry_point: Annotated[Text, Meta(description="Its name in the entry-point group `operations.sources`.")]
     options: Annotated[dict[str, Any], Meta(description="The keyword arguments of its function.")] = {}
@@ -240,7 +282,6 @@ class HubSettings(Settings, frozen=True, kw_only=True):
     port: Annotated[int, Meta(ge=0, le=65535, description="The port; 0 is any free one.")] = 8700
     heartbeat: Annotated[Heartbeat | None, Meta(description="Seconds between signs of life.")] = None
     max_payload: Annotated[AtLeastOne | None, Meta(description="The largest message in bytes.")] = None
-    stay_awake: Annotated[bool, Meta(description="Whether it waits awake for what comes at once.")] = True
     tokens: Annotated[list[TokenSettings], Meta(description="The tokens it knows.")] = []
     jwt: Annotated[JWTSettings | None, Meta(description="The signed tokens it accepts.")] = None
     tls: Annotated[TLSSettings | None, Meta(description="The certificate it shows.")] = None
@@ -263,3 +304,58 @@ class FileSettings(Settings, frozen=True, kw_only=True):
     ] = {}
     transports: Annotated[dict[str, TransportSettings], Meta(description="Buses of the call protocol, by name.")] = {}
     hub: Annotated[HubSettings | None, Meta(description="The hub that `ops hub` runs.")] = None
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """One source: its name, its settings, and where the file defines it."""
+
+    name: str
+    settings: AnySource
+    folder: Path
+    """The directory that its relative paths start from."""
+    file: Path
+    line: int
+    written: Mapping[str, Any]
+    """The table as written, with `${…}`."""
+    problem: str | None = None
+    """Why it cannot be opened, where that is known from the file."""
+
+    @property
+    def kind(self) -> SourceKind:
+        """The kind of source."""
+        return self.settings.kind
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of operations that do not have their own: the setting, or the source's name."""
+        segments = (_NOT_IN_NAMES.sub("_", segment) or "_" for segment in self.name.split("."))
+        return self.settings.namespace or ".".join(segments)
+
+    def __repr__(self) -> str:
+        return f"Source(name={self.name!r}, kind={self.kind!r})"
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """A configuration that was read and checked: sources, access rules, transports, the hub. Its repr has no values."""
+
+    path: Path
+    sources: Mapping[str, Source] = {}
+    access: Mapping[str, AccessRule] = {}
+    transports: Mapping[str, TransportSettings] = {}
+    hub: HubSettings | None = None
+    policy: Policy | None = None
+    files: tuple[Path, ...] = ()
+    """Every file that was read: the configuration, included files, files of variables."""
+    variables: Mapping[str, str] = {}
+    """The variables that `${…}` used, from the environment or a file; they may be secret."""
+    file_variables: Mapping[str, str] = {}
+    """Those of them that a file of variables set."""
+    unset_variables: frozenset[str] = frozenset()
+    """The variables that `${…}` needs and that are not set, with or without a default."""
+    unusable: Mapping[str, str] = {}
+    """What cannot be used for lack of a variable, `transports.<name>` or `hub`, and why."""
+    written: Mapping[str, Any] = {}
+    """The file's other tables as written, with `${…}`."""
+
+    def __repr__(self) -> str:
+        return f"Config(path={str(self.path)!r}, sources={list(self.sources)!r})"

@@ -1,4 +1,4 @@
-"""Variables in texts: `${NAME}`, `${NAME:-default}`, VS Code's `${env:NAME}`, and files of variables."""
+"""Variables: `${NAME}`, `${NAME:-default}`, VS Code's `${env:NAME}`, and files of variables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from operations.config.problems import Key
+from operations.errors import CallError, ErrorCode
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*)", re.S)
@@ -36,16 +37,21 @@ class UnsupportedVariable(VariableProblem):
     """A variable that only an editor can fill in."""
 
 
+class UnsetVariable(VariableProblem):
+    """A variable that is not set and has no default."""
+
+
 class Variables:
-    """Where values come from; `used` has those that were asked for."""
+    """The values of variables; `used` has those that were needed, `missing` the names that are not set."""
 
     def __init__(self, values: Mapping[str, str], *, special: Mapping[str, str] | None = None) -> None:
         self._values = values
         self._special = special or {}
         self.used: dict[str, str] = {}
+        self.missing: set[str] = set()
 
     def fill(self, text: str) -> str:
-        """A text with its variables filled in; `$${` stands for `${`."""
+        """Return a text with its variables replaced; `$${` stands for `${`."""
         parts: list[str] = []
         position = 0
         filled = False
@@ -77,13 +83,15 @@ class Variables:
         if value or (value is not None and not separator):
             self.used[name] = value
             return value
+        if value is None:
+            self.missing.add(name)
         if not separator:
-            raise VariableProblem(f"the variable {name} is not set, and has no default", mention)
+            raise UnsetVariable(f"the variable {name} is not set, and has no default", mention)
         return self.fill(default)
 
 
 def fill_tree(value: Any, variables: Variables, key: Key, report: Callable[[Key, VariableProblem], None]) -> Any:
-    """A tree with every text filled in; what cannot be is reported and stays."""
+    """Return a tree with the variables of its texts replaced; a text that lacks one is reported and stays."""
     if isinstance(value, str):
         try:
             return variables.fill(value) if "${" in value else value
@@ -114,6 +122,18 @@ def read_variable_file(path: Path) -> VariableFile:
     except UnicodeDecodeError:
         return VariableFile(unreadable=f"{path} cannot be read: it is not UTF-8")
     return VariableFile(values, bad)
+
+
+def variables_in(path: Path | None) -> dict[str, str]:
+    """Return the variables of a file that a source names; raise where it cannot be read or has a bad line."""
+    if path is None:
+        return {}
+    found = read_variable_file(path)
+    if found.unreadable is not None:
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"env_file: {found.unreadable}")
+    if found.bad_lines:
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"env_file: {path}:{found.bad_lines[0]}: a line is NAME=value")
+    return dict(found.values)
 
 
 def read_variables(text: str) -> tuple[dict[str, str], list[int]]:

@@ -1,27 +1,30 @@
-"""Workspace: a configuration opened: one registry of everything its sources offer, and a report on each source."""
+"""Workspace: the sources of a configuration, opened into one registry, with a report on each."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
-from operations.config.consent import ShowConsent
-from operations.config.holding import SourceHolder
-from operations.config.models import Config, Source
-from operations.config.openers import Opened
 from operations.config.problems import nearest
 from operations.config.redaction import redact
-from operations.config.reports import SourceReport
-from operations.config.shaping import Shape, ShapedCatalogue
+from operations.config.settings import CONSENT_SECONDS, Config, MCPSettings, ShowConsent, Source
+from operations.config.source_filters import FilteredCatalogue, SourceFilter
+from operations.config.sources import Opened, SourceReport, failure_report, open_source
 from operations.errors import CallError, ErrorCode
 from operations.registry import OperationRegistry
 from operations.sources.scanner import Skipped
 from operations.spec import Operation
 
 __all__ = ["SourceReport", "Workspace", "open_workspace"]
+
+_log = logging.getLogger("operations.config")
+
+Outcome = tuple[Opened | None, SourceReport]
 
 
 class Workspace:
@@ -31,24 +34,24 @@ class Workspace:
         self.config = config
         self.registry = OperationRegistry(output_policy=config.policy or "cast")
         self.reports: list[SourceReport] = []
-        """One for each source that was to be opened, in the order of the file."""
+        """One for each source to open, in the order of the file."""
         self.opened: dict[str, Opened] = {}
-        """The sources that are open, by name."""
-        self._views: dict[str, ShapedCatalogue] = {}
+        """The open sources, by name."""
+        self._views: dict[str, FilteredCatalogue] = {}
 
     def source_of(self, operation_id: str) -> str | None:
-        """The name of the source that an operation in the registry comes from."""
+        """Return the name of the source of an operation in the registry."""
         return next((name for name, view in self._views.items() if view.owns(operation_id)), None)
 
     def ids_of(self, source: str) -> list[str]:
-        """The ids of a source's operations in the registry."""
+        """Return the ids of a source's operations in the registry."""
         view = self._views.get(source)
         return [] if view is None else view.ids
 
-    def admit(self, source: Source, opened: Opened) -> tuple[ShapedCatalogue, Shape]:
-        """Register what an open source offers, in the shape that the configuration gives it."""
-        shape = Shape(source, self.config.access, prefix=opened.prefix, namespace=opened.namespace)
-        view = ShapedCatalogue(self.registry, shape, self.source_of)
+    def admit(self, source: Source, opened: Opened) -> tuple[FilteredCatalogue, SourceFilter]:
+        """Register the operations of an open source, filtered and renamed as configured."""
+        rules = SourceFilter(source, self.config.access, prefix=opened.prefix, namespace=opened.namespace)
+        view = FilteredCatalogue(self.registry, rules, self.source_of)
         self.opened[source.name] = opened
         self._views[source.name] = view
         if opened.follow is not None:
@@ -56,7 +59,7 @@ class Workspace:
         else:
             for operation in opened.operations:
                 _register(view, operation)
-        return view, shape
+        return view, rules
 
 
 @asynccontextmanager
@@ -67,51 +70,112 @@ async def open_workspace(
     on_progress: Callable[[SourceReport], None] | None = None,
     show_consent: ShowConsent | None = None,
 ) -> AsyncIterator[Workspace]:
-    """Open the sources of a configuration, all at once, or `only` those named; a dead one harms no other.
+    """Open the sources of a configuration concurrently, or `only` those named; one that fails affects no other.
 
     `on_progress` is called with the report of each source when it is ready or has failed. `show_consent` is called with
-    the name of a source and the address at which a user allows it, for MCP servers that ask for that; without it these
+    the name of a source and the address at which a user gives consent, for MCP servers with OAuth; without it these
     fail.
     """
     sources = _choose(config, only)
     workspace = Workspace(config)
     async with AsyncExitStack() as stack:
         stack.callback(workspace.registry.close)
-        holders = [SourceHolder(config, source, show_consent) for source in sources]
-        stack.push_async_callback(_close_all, holders)
-        outcomes = await _open_all(holders, on_progress)
-        # In the order of the file, so that who gets a name that two want does not depend on who was faster.
+        tasks = [SourceTask(config, source, show_consent) for source in sources]
+        stack.push_async_callback(_close_all, tasks)
+        outcomes = await _open_all(tasks, on_progress)
+        # In the order of the file: which of two sources gets an id must not depend on timing.
         for source, (opened, report) in zip(sources, outcomes, strict=True):
             workspace.reports.append(report if opened is None else _admit(workspace, source, opened, report))
         yield workspace
 
 
-async def _open_all(
-    holders: Sequence[SourceHolder], on_progress: Callable[[SourceReport], None] | None
-) -> list[tuple[Opened | None, SourceReport]]:
-    async def attempt(holder: SourceHolder) -> tuple[Opened | None, SourceReport]:
-        outcome = await holder.open()
+class SourceTask:
+    """A task that opens one source and later closes it: some connections must be closed by the task that opened them.
+
+    Failures are in the report and affect no other source.
+    """
+
+    def __init__(self, config: Config, source: Source, show_consent: ShowConsent | None = None) -> None:
+        self._config = config
+        self._source = source
+        self._show_consent = show_consent
+        self._closing = asyncio.Event()
+        self._is_open = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> Outcome:
+        """Open the source; return what it offers, or None, and the report."""
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(outcome), name=f"source {self._source.name}")
+        return await outcome
+
+    async def close(self) -> None:
+        """Close the source, or cancel its opening."""
+        self._closing.set()
+        if self._task is not None:
+            if not self._is_open:
+                self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self, outcome: asyncio.Future[Outcome]) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                found = await self._attempt(stack)
+                if outcome.done():
+                    return  # the caller was cancelled
+                self._is_open = found[0] is not None
+                outcome.set_result(found)
+                if self._is_open:
+                    await self._closing.wait()
+        except (Exception, SystemExit):  # noqa: BLE001  # other sources still have to be closed
+            _log.warning("%s: the source did not close well", self._source.name, exc_info=True)
+        finally:
+            outcome.cancel()
+
+    async def _attempt(self, stack: AsyncExitStack) -> Outcome:
+        source, started = self._source, time.perf_counter()
+        limit = source.settings.open_timeout
+        if self._show_consent is not None and isinstance(source.settings, MCPSettings) and source.settings.asks_user:
+            limit = max(limit, CONSENT_SECONDS)
+        failure: BaseException
+        try:
+            async with asyncio.timeout(limit) as scope:
+                opened = await open_source(source, stack, self._show_consent)
+            seconds = time.perf_counter() - started
+            count, kind = len(opened.operations), source.settings.kind
+            report = SourceReport(name=source.name, kind=kind, state="ready", operations=count, seconds=seconds)
+            return opened, report
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # reported
+            failure = error
+        if scope.expired():
+            failure = CallError(ErrorCode.TIMEOUT, f"it did not open within {limit:g} seconds")
+        return None, failure_report(self._config, source, failure, time.perf_counter() - started)
+
+
+async def _open_all(tasks: Sequence[SourceTask], on_progress: Callable[[SourceReport], None] | None) -> list[Outcome]:
+    async def attempt(task: SourceTask) -> Outcome:
+        outcome = await task.open()
         if on_progress is not None:
             on_progress(outcome[1])
         return outcome
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(attempt(holder)) for holder in holders]
-    return [task.result() for task in tasks]
+        attempts = [group.create_task(attempt(task)) for task in tasks]
+    return [each.result() for each in attempts]
 
 
-async def _close_all(holders: Sequence[SourceHolder]) -> None:
-    await asyncio.gather(*(holder.close() for holder in holders))
+async def _close_all(tasks: Sequence[SourceTask]) -> None:
+    await asyncio.gather(*(task.close() for task in tasks))
 
 
 def _admit(workspace: Workspace, source: Source, opened: Opened, report: SourceReport) -> SourceReport:
-    view, shape = workspace.admit(source, opened)
+    view, rules = workspace.admit(source, opened)
     skipped = [*opened.skipped, *view.skipped.values()]
     return msgspec.structs.replace(
         report,
         operations=len(view.ids),
         skipped=[Skipped(skip.path, redact(skip.reason, workspace.config)) for skip in skipped],
-        notes=[f"the pattern {pattern!r} matches none of its operations" for pattern in sorted(shape.unused)],
+        notes=[f"the pattern {pattern!r} matches none of its operations" for pattern in sorted(rules.unused)],
     )
 
 
@@ -123,8 +187,8 @@ def _choose(config: Config, only: Collection[str] | None) -> list[Source]:
     return [source for name, source in config.sources.items() if only is None or name in only]
 
 
-def _register(view: ShapedCatalogue, operation: Operation[object]) -> None:
-    """Register one operation; an id that the source gives twice is reported like one that another source has."""
+def _register(view: FilteredCatalogue, operation: Operation[object]) -> None:
+    """Register one operation; a duplicate id is skipped and reported."""
     if operation.id in view:
         view.skipped[operation.id] = Skipped(operation.id, "the source offers two operations of this id")
     else:

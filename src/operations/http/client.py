@@ -1,26 +1,46 @@
-"""The HTTP seam: one verb that sends a request and gives the response head and its body in pieces.
+"""The HTTP seam: one verb that sends a request and returns the response head and its body in pieces.
 
 A client knows nothing of operations, OpenAPI, retries, redirects, cookies or credentials: it sends what it is given.
+The rules for requests that can be sent as they are written, and the errors of those that cannot, are the same for
+every client and are part of this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+import asyncio
+import math
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
 from operations.errors import CallError, ErrorCode
 
+T = TypeVar("T")
+Executed = Literal["no", "unknown"]
+
+_URL = re.compile(
+    r"(?P<origin>https?://(?P<authority>[^/?#\\]*))(?P<path>[^?#]*)(?P<query>\?[^#]*)?(?:#.*)?", re.I | re.S
+)
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_UNSENDABLE = re.compile(r"[^!-\[\]-~]")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_FRAMING = frozenset({"content-length", "transfer-encoding"})
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_DIGITS = re.compile(r"[0-9]{1,18}")
+
 
 class HTTPRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, written out in full: what is not in it is not sent, but for the framing and the client's own name.
+    """One request, written out in full. Clients add nothing but the framing and their own name.
 
     `url` is absolute and sent as it is written, so it is percent-encoded already and holds no credentials. `headers`
     may repeat a name. A `Content-Length` announces the length of a body that comes in pieces; in any other request the
     client writes it itself. `stream` gives the head as soon as it arrives; without it a client may read ahead.
-    `timeout` is in seconds: for the whole exchange, or with `stream` until the response head is there; `None` is the
+    `timeout` is in seconds: for the whole exchange, or with `stream` until the response head arrives; `None` is the
     client's own, `math.inf` is none.
     """
 
@@ -33,11 +53,11 @@ class HTTPRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client connects and how long it waits, in seconds; `None` is no limit.
+    """Connection settings and timeouts in seconds; `None` is no limit.
 
     `timeout` holds for requests that name none. `read_timeout` is how long a server may be silent in an exchange that
-    is streamed, before the head and between the pieces of the body. `max_connections` counts all hosts; a request
-    beyond it waits its turn. `max_idle` connections per host stay open for `idle_timeout` after use; 0 is no
+    is streamed, before the head and between the pieces of the body. `max_connections` counts all hosts; requests
+    beyond it are queued. `max_idle` connections per host stay open for `idle_timeout` after use; 0 is no
     keep-alive. `proxy` is for every request; the environment's proxies are used with `trust_env` only. `verify` is
     `False`, or the path of a PEM file of authorities to trust besides the system's. `certificate` is the path of a PEM
     file with the client's certificate and private key.
@@ -56,16 +76,12 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     http2: bool = False
 
 
-Whole = tuple[dict[str, str], bytes]
-"""Headers by name, in lower case and each once, and a whole body."""
-
-
 class HTTPResponse(Protocol):
     """The head of a response, and its body in decoded pieces as they arrive."""
 
     @property
     def status(self) -> int:
-        """The status code, whatever it is: an error status and a redirect are answers like any other."""
+        """The status code; an error status and a redirect are responses like any other."""
 
     @property
     def headers(self) -> Sequence[tuple[str, str]]:
@@ -73,34 +89,27 @@ class HTTPResponse(Protocol):
 
     @property
     def url(self) -> str:
-        """The URL of the request that this answers."""
+        """The URL of the request that this responds to."""
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body, decoded, once; a body that is cut short raises `UNAVAILABLE`, a silent server `TIMEOUT`."""
+        """The body, decoded, once; a truncated body raises `UNAVAILABLE`, a silent server `TIMEOUT`."""
 
     async def close(self) -> None:
-        """Let the connection go; one whose body was not read to its end is dropped."""
-
-
-class ReadyResponse(HTTPResponse, Protocol):
-    """A response that may be there as a whole as soon as its head is; a client need not give such ones."""
-
-    def whole(self) -> Whole | None:
-        """Headers and body, where nothing is left to wait for and no header came twice or is a cookie."""
+        """Release the connection; one whose body was not read to its end is closed."""
 
 
 class HTTPClient(Protocol):
-    """What sends requests: one verb, and an end."""
+    """Sender of requests: one verb, and an end."""
 
     def send(self, request: HTTPRequest) -> AbstractAsyncContextManager[HTTPResponse]:
-        """Send the request on entering the block, and let its connection go on leaving it."""
+        """Send the request on entering the block, and release its connection on leaving it."""
 
     async def close(self) -> None:
-        """Close every connection; what is under way fails, at the latest when its time is up."""
+        """Close every connection; pending requests fail, at the latest when their time is up."""
 
 
 async def read_body(response: HTTPResponse, *, limit: int) -> bytes:
-    """The whole body, when it has at most `limit` bytes after decoding; a larger one is dropped where it passes it."""
+    """Read the whole body; raise `EXECUTION_ERROR` where it has more than `limit` bytes after decoding."""
     whole = b""
     parts: list[bytes] | None = None
     size = 0
@@ -120,3 +129,137 @@ async def read_body(response: HTTPResponse, *, limit: int) -> bytes:
         else:
             whole = chunk
     return whole if parts is None else b"".join(parts)
+
+
+@cache
+def user_agent() -> str:
+    """Return the User-Agent of requests that name none."""
+    try:
+        return f"operations/{version('operations')}"
+    except PackageNotFoundError:
+        return "operations"
+
+
+def head_timeout(request: HTTPRequest, options: ClientOptions) -> float | None:
+    """Return the request's own timeout, else the client's; `None` is no limit."""
+    timeout = options.timeout if request.timeout is None else request.timeout
+    return None if timeout == math.inf else timeout
+
+
+class ExpiredError(Exception):
+    """A wait of `within` that took too long, as opposed to a `TimeoutError` that something else raised."""
+
+
+async def within(timeout: float | None, waiting: Awaitable[T]) -> T:
+    """Wait for at most `timeout` seconds, then raise `ExpiredError`."""
+    try:
+        async with asyncio.timeout(timeout) as scope:
+            return await waiting
+    except TimeoutError:
+        if scope.expired():
+            raise ExpiredError from None
+        raise
+
+
+def describe(request: HTTPRequest) -> str:
+    """Return the request as a message may show it: no query, no fragment, no credentials."""
+    match = _URL.fullmatch(request.url)
+    if match is None:
+        return f"{request.method!a} request"
+    scheme, _, authority = match["origin"].partition("://")
+    return f"{request.method} {scheme}://{authority.rpartition('@')[2]}{match['path']}"
+
+
+def failure(
+    request: HTTPRequest, reason: str, *, executed: Executed, code: ErrorCode = ErrorCode.UNAVAILABLE
+) -> CallError:
+    """Return the error of a request without a whole response, with whether the server may have acted on it."""
+    return CallError(code, f"{describe(request)}: {reason}", {"executed": executed})
+
+
+def refusal(request: HTTPRequest, reason: str) -> CallError:
+    """Return the error of a request that cannot be sent as it is written, and so is not sent."""
+    return failure(request, reason, executed="no", code=ErrorCode.VALIDATION_ERROR)
+
+
+def request_target(request: HTTPRequest) -> str:
+    """Return path and query exactly as the URL writes them; refuse a URL that some client would rewrite."""
+    match = _URL.fullmatch(request.url)
+    if match is None:
+        raise refusal(request, "not an absolute http or https URL")
+    if not match["authority"]:
+        raise refusal(request, "the URL names no host")
+    if "@" in match["authority"]:
+        raise refusal(request, "the URL holds credentials; send them in a header")
+    port = match["authority"].rpartition(":")[2]
+    if port.isdecimal() and int(port) > 65535:
+        raise refusal(request, "the port of the URL is out of range")
+    target = (match["path"] or "/") + (match["query"] or "")
+    if _UNSENDABLE.search(target):
+        raise refusal(request, "the URL has characters that are not percent-encoded")
+    if any(segment.lower().replace("%2e", ".") in (".", "..") for segment in match["path"].split("/")):
+        raise refusal(request, "a path segment of dots is not sent: it would climb out of its place")
+    return target
+
+
+def check_method_and_headers(request: HTTPRequest) -> None:
+    """Refuse a method or header that would break out of its line; the message never shows a header's value."""
+    if not _TOKEN.fullmatch(request.method):
+        raise refusal(request, "the method is not a token")
+    for name, value in request.headers:
+        if not _TOKEN.fullmatch(name):
+            raise refusal(request, f"the header name {name!a} is not a token")
+        if _CONTROL.search(value):
+            raise refusal(request, f"the value of the header {name} has control characters")
+
+
+def sent_headers(request: HTTPRequest) -> Sequence[tuple[str, str]]:
+    """Return the headers with true framing.
+
+    A false `Content-Length` or `Transfer-Encoding` would let the body of one request pass for the next. A client knows
+    the length of a body of bytes, but not every client sends it when there are none.
+    """
+    empty = not request.body and (request.body is not None or request.method in _WITH_BODY)
+    for name, _ in request.headers:
+        if name.lower() in _FRAMING:
+            break
+    else:
+        if not empty:
+            return request.headers
+    length = 0 if empty else announced_length(request)
+    kept = [(name, value) for name, value in request.headers if name.lower() not in _FRAMING]
+    return kept if length is None else [*kept, ("Content-Length", str(length))]
+
+
+def announced_length(request: HTTPRequest) -> int | None:
+    """Return the length that the headers give a body that comes in pieces."""
+    if request.body is None or isinstance(request.body, bytes):
+        return None
+    lengths = {value.strip() for name, value in request.headers if name.lower() == "content-length"}
+    if not lengths:
+        return None
+    length = lengths.pop()
+    if lengths or not _DIGITS.fullmatch(length):
+        raise refusal(request, "the Content-Length is not one number")
+    return int(length)
+
+
+def measured(request: HTTPRequest) -> AsyncIterable[bytes]:
+    """Return the pieces of the request's body; they fail where they do not add up to the announced length."""
+    assert request.body is not None
+    assert not isinstance(request.body, bytes)
+    length = announced_length(request)
+    return request.body if length is None else _counted(request, request.body, length)
+
+
+async def _counted(request: HTTPRequest, body: AsyncIterable[bytes], length: int) -> AsyncIterator[bytes]:
+    size = 0
+    async for chunk in body:
+        size += len(chunk)
+        if size > length:
+            break
+        yield chunk
+    if size != length:
+        difference = "longer" if size > length else "shorter"
+        reason = f"the body is {difference} than its Content-Length of {length}"
+        raise failure(request, reason, executed="unknown", code=ErrorCode.VALIDATION_ERROR)

@@ -17,8 +17,11 @@ except ModuleNotFoundError as error:
     raise ImportError('Httpx2Client needs httpx2: pip install "operations[httpx2]"', name="httpx2") from None
 
 from operations.errors import CallError, ErrorCode
-from operations.http.client import ClientOptions, HTTPRequest, HTTPResponse
-from operations.http.rules import (
+from operations.http.client import (
+    ClientOptions,
+    ExpiredError,
+    HTTPRequest,
+    HTTPResponse,
     check_method_and_headers,
     failure,
     head_timeout,
@@ -27,8 +30,8 @@ from operations.http.rules import (
     request_target,
     sent_headers,
     user_agent,
+    within,
 )
-from operations.http.waiting import ExpiredError, within
 
 # Raised before a byte of the request has gone out.
 _NOT_SENT = (

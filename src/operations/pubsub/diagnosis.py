@@ -11,7 +11,7 @@ import socket
 import ssl
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import WRONG_PROTOCOL
+from operations.pubsub.connection_errors import WRONG_PROTOCOL
 
 _WITHIN = 2.0
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})

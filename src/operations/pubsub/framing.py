@@ -1,14 +1,15 @@
-"""Several messages as one: a zero byte, how many they are, the length of each, then all of them one after the other.
+"""Batches: several messages written as one, and how many of them go together.
 
-Numbers have four bytes, the highest first. A message alone stays as it is. Answers that were made as soon as their
-requests were read (see `pace`) have a two in the zero's place, one alone as well.
+A batch is a zero byte, the number of messages, the length of each, then the messages. Numbers have four bytes, the
+highest first. A single message stays as it is. A batch of answers that were made as soon as their requests were read
+begins with a two instead of the zero, also around a single answer (see `BatchSizing`).
 """
 
 from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 _NUMBER = struct.Struct(">I")
 _START = 1 + _NUMBER.size
@@ -17,16 +18,21 @@ _FEWEST_SHARES = 8
 _LARGEST_SHARE = 8
 _LARGEST_QUICK_SHARE = 32
 _MOST = 65_536
-"""How many messages there may be in one: what says that it holds more is not believed, as each costs memory."""
+"""The largest number of messages in a batch: a batch that claims more is refused, since each one costs memory."""
 _UNREADABLE = b"\0"
 _MARKS = (b"\0", b"\2")
 _USUAL = 64
+QUICK_SECONDS = 0.0002
+"""The average time of a request that counts as quick."""
+_QUICK_AT = 16
+_MOST_EVIDENCE = 32
+_SLOW_COSTS = 8
 _heads = tuple(struct.Struct(f">B{count + 1}I") for count in range(_USUAL + 1))
 _lengths = tuple(struct.Struct(f">{count}I") for count in range(_USUAL + 1))
 
 
 def join(messages: Sequence[bytes], *, quick: bool = False) -> bytes:
-    """One message for all of them; no message of ours begins with such a byte by itself."""
+    """One batch of all messages; no message of the protocol begins with such a byte itself."""
     if len(messages) == 1 and not quick:
         return messages[0]
     return _put_together(messages, [*map(len, messages)], quick)
@@ -39,7 +45,7 @@ def _put_together(messages: Sequence[bytes], sizes: Sequence[int], quick: bool) 
 
 
 def batches(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Sequence[bytes]:
-    """The same messages in their order as few as fit in `most` bytes each; one that is larger goes alone."""
+    """The messages in order, as few batches as fit in `most` bytes each; a larger message goes alone."""
     sizes = [*map(len, messages)]
     count = len(sizes)
     fit = _START + _NUMBER.size * count + sum(sizes) <= most
@@ -51,9 +57,9 @@ def batches(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Seq
 
 
 def shares(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Sequence[slice]:
-    """Which messages go together to one of those who share the work: few enough that each gets some of a burst.
+    """Which messages go together to one worker: few enough that every worker gets some of a burst.
 
-    Those that are worked off quickly go many together: to wake a worker costs more than its share.
+    Quick requests go many together: waking a worker costs more than handling them.
     """
     largest = _LARGEST_QUICK_SHARE if quick else max(1, min(_LARGEST_SHARE, len(messages) // _FEWEST_SHARES))
     return _cut(messages, most, largest)
@@ -80,7 +86,7 @@ def is_quick(batch: bytes) -> bool:
 
 
 def split(batch: bytes) -> Sequence[bytes]:
-    """The messages in one; what is cut short at its end is a message that nobody can read, and so is counted."""
+    """The messages of a batch; a truncated end becomes one unreadable message, so that it is counted."""
     if batch[:1] not in _MARKS:
         return (batch,)
     try:
@@ -101,3 +107,46 @@ def split(batch: bytes) -> Sequence[bytes]:
     places = itertools.accumulate(sizes, initial=_START + _NUMBER.size * count)
     whole = sum(place <= len(batch) for place in places) - 1
     return [*messages[:whole], _UNREADABLE]
+
+
+class BatchSizing:
+    """Decides from recent answers whether a burst of requests is cut into few large shares or many small ones.
+
+    A caller does not know what its requests cost. Small shares wake many workers, each for little work; with large ones
+    a worker may have a long queue while others idle. So workers mark batches of answers that took no time, and a caller
+    makes large shares once nearly all recent answers have that mark.
+    """
+
+    def __init__(self) -> None:
+        self._evidence = 0
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether requests are handled as soon as they are read."""
+        return self._evidence >= _QUICK_AT
+
+    def note(self, answers: bytes) -> None:
+        """An answer arrived, or a batch of them."""
+        quick = is_quick(answers)
+        self._evidence = min(_MOST_EVIDENCE, self._evidence + 1) if quick else max(0, self._evidence - _SLOW_COSTS)
+
+
+def messages_of(batch: bytes) -> Iterator[bytes]:
+    """The same messages one by one: a batch of very many is not taken apart as a whole."""
+    count = _NUMBER.unpack_from(batch, 1)[0] if batch[:1] in _MARKS and len(batch) >= _START else 0
+    return _iterate(batch, count) if count > _USUAL else iter(split(batch))
+
+
+def _iterate(batch: bytes, count: int) -> Iterator[bytes]:
+    place = _START + _NUMBER.size * count
+    if count > _MOST or place > len(batch):
+        yield _UNREADABLE
+        return
+    for number in range(count):
+        start = place
+        place += _NUMBER.unpack_from(batch, _START + _NUMBER.size * number)[0]
+        if place > len(batch):
+            break
+        yield batch[start:place]
+    if place != len(batch):
+        yield _UNREADABLE

@@ -1,12 +1,15 @@
-"""Limits: the numbers that transports and both sides of a call are set up with, refused where they make no sense.
+"""Limits of settings: the numbers and names of transports and calls, refused where they make no sense.
 
-A heartbeat of 0 would keep the loop busy with nothing else, one without end would never notice a lost server.
+A heartbeat of 0 would keep the loop busy with nothing else, an infinite one would never notice a lost server. A name
+that contains the separator of addresses would be part of somebody else's.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LEAST_SECONDS, _MOST_SECONDS = 0.001, 1e9
 
 
@@ -23,6 +26,12 @@ def check_counts(*, least: int = 1, **settings: Any) -> None:
     for name, value in settings.items():
         if not _is_number(value, int) or value < least:
             raise ValueError(f"{name} is {value!r}: a whole number of at least {least} is wanted")
+
+
+def check_name(name: str) -> None:
+    """Raise a ValueError for what cannot be the name of a peer: it is one part of an address, and of permissions."""
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"the name {name!r} cannot be part of an address: 1 to 64 letters, digits, _ and - are wanted")
 
 
 def _is_number(value: Any, kind: type | tuple[type, ...]) -> bool:

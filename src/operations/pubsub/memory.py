@@ -1,4 +1,4 @@
-"""The embedded transport: peers of one process, no server. In-process targets can be reached without any bytes."""
+"""The in-memory transport: all peers are in one process. Objects can be handed over by reference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from operations.pubsub import Capabilities, Receive, Stop, Undelivered
+from operations.pubsub.protocols import Arrival, Capabilities, InProcess, Part, Receive, Stop, Undelivered
 
 _CAPABILITIES = Capabilities(
     knows_no_responders=True, tracks_peers=True, groups=True, ordered=True, identity="caller", claims_identity=True
@@ -18,9 +18,10 @@ _CAPABILITIES = Capabilities(
 
 
 class _Listeners:
-    """Who listens at one address: every listener without a group, and of each group one after the other."""
+    """The listeners at one address: every listener without a group, and of each group one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str) -> None:
+        self.arrival = Arrival(address)
         self.groups: dict[object, deque[Receive]] = {}
 
     def pick(self) -> list[Receive]:
@@ -32,7 +33,7 @@ class _Listeners:
 
 
 class MemoryBus:
-    """What the ends of one in-process bus share."""
+    """The state that the ends of one in-process bus share."""
 
     def __init__(self) -> None:
         self.listeners: dict[str, _Listeners] = {}
@@ -40,7 +41,7 @@ class MemoryBus:
         self._outbox: list[tuple[str, bytes, Undelivered | None]] = []
 
     def post(self, address: str, message: bytes, undelivered: Undelivered | None) -> None:
-        """Deliver at the next turn of the loop, together with whatever else this turn sends."""
+        """Deliver in the next iteration of the loop, together with everything else that this iteration sends."""
         if not self._outbox:
             asyncio.get_running_loop().call_soon(self.flush)
         self._outbox.append((address, message, undelivered))
@@ -52,16 +53,18 @@ class MemoryBus:
             listeners = self.listeners.get(address)
             if listeners is not None:
                 for receive in listeners.pick():
-                    receive(message)
+                    receive(message, listeners.arrival)
             elif undelivered is not None:
                 undelivered(f"nobody listens at {address}")
 
 
+# The one table of the module: `memory:<name>` is the same bus wherever in this process it is opened, so somebody must
+# know it by its name. A bus is forgotten with its last end.
 _named: weakref.WeakValueDictionary[str, MemoryBus] = weakref.WeakValueDictionary()
 
 
 class MemoryTransport:
-    """One end of an in-process bus; `join()` makes another end of the same one.
+    """One end of an in-process bus; `join()` makes another end of the same bus.
 
     With `direct`, what one end offers as a target another end may call by reference: nothing is encoded. Without it,
     every message is bytes, as on any other transport.
@@ -72,13 +75,14 @@ class MemoryTransport:
     ) -> None:
         self.peer = os.urandom(16).hex()
         self.capabilities = capabilities
-        self.direct = direct
+        self.attachment: object | None = None
+        self._direct = direct
         self._bus = bus if bus is not None else MemoryBus()
         self._stops: set[Stop] = set()
 
     def join(self) -> MemoryTransport:
         """Another end of the same bus."""
-        return MemoryTransport(bus=self._bus, direct=self.direct, capabilities=self.capabilities)
+        return MemoryTransport(bus=self._bus, direct=self._direct, capabilities=self.capabilities)
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
         """Send bytes to whoever listens at `address`, at the next turn of the loop."""
@@ -86,7 +90,7 @@ class MemoryTransport:
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive what is sent to `address`."""
-        listeners = self._bus.listeners.setdefault(address, _Listeners())
+        listeners = self._bus.listeners.setdefault(address, _Listeners(address))
         key: object = object() if group is None else group
         listeners.groups.setdefault(key, deque()).append(receive)
 
@@ -127,6 +131,10 @@ class MemoryTransport:
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
         """An in-process bus is never lost: neither is ever called."""
         return lambda: None
+
+    def optional(self, kind: type[Part]) -> Part | None:
+        """`InProcess`, where this bus is a direct one."""
+        return self if self._direct and kind is InProcess and isinstance(self, kind) else None
 
     async def close(self) -> None:
         """Stop every listener and offer of this end."""

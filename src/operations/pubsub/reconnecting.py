@@ -1,4 +1,4 @@
-"""Reconnecting: what transports with a server share. The first connection is waited for, lost ones come back."""
+"""Reconnecting: the base of transports with a server. It waits for the first connection and reconnects after a loss."""
 
 from __future__ import annotations
 
@@ -10,25 +10,54 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from operations.errors import CallError, ErrorCode
-from operations.pubsub import HOPELESS, Stop, reason_of
+from operations.errors import CallError
+from operations.pubsub.connection_errors import is_permanent, reason_of
 from operations.pubsub.limits import check_seconds
-from operations.pubsub.watchers import Watchers
+from operations.pubsub.protocols import Part, Stop
 
 _log = logging.getLogger("operations")
 
 
-class Reconnecting(ABC):
-    """A transport that a task of its own keeps connected, from entering it until it is closed.
+class Watchers:
+    """Whom to tell when a transport comes back and when it is lost; each may leave at any time."""
 
-    Entering waits for the first connection. A server that is not there yet is waited for; what waiting will not change
-    (it refuses us, it must not be trusted, it speaks another protocol) is raised.
+    def __init__(self) -> None:
+        self._pairs: list[tuple[Callable[[], None], Callable[[str], None]]] = []
+
+    def add(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
+        """Tell these two, until the watch is stopped."""
+        pair = (up, down)
+        self._pairs.append(pair)
+
+        def stop() -> None:
+            if pair in self._pairs:
+                self._pairs.remove(pair)
+
+        return stop
+
+    def up(self) -> None:
+        """The transport is back."""
+        for up, _ in list(self._pairs):
+            up()
+
+    def down(self, reason: str) -> None:
+        """The transport is lost."""
+        for _, down in list(self._pairs):
+            down(reason)
+
+
+class Reconnecting(ABC):
+    """A transport that its own task keeps connected, from entering it until it is closed.
+
+    Entering waits for the first connection, also to a server that is not running yet. A permanent error (a refusal, an
+    untrusted certificate, another protocol) is raised.
     """
 
     def __init__(self, *, server: str, shortest_delay: float, longest_delay: float) -> None:
         check_seconds(shortest_delay=shortest_delay, longest_delay=longest_delay)
+        self.attachment: object | None = None
         self.failures = 0
-        """How many tries to connect failed."""
+        """How many attempts to connect failed."""
         self._server = server
         self._delays = shortest_delay, longest_delay
         self._watchers = Watchers()
@@ -56,11 +85,15 @@ class Reconnecting(ABC):
         await self.close()
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
-        """Be told when the server is back, and when it is lost."""
+        """Be told when the connection is back, and when it is lost."""
         return self._watchers.add(up, down)
 
+    def optional(self, kind: type[Part]) -> Part | None:
+        """This transport itself, where it has an optional Protocol."""
+        return self if isinstance(self, kind) else None
+
     async def close(self) -> None:
-        """Write what is buffered, leave the server, and do not come back."""
+        """Write what is buffered, disconnect, and stay disconnected."""
         self._is_closing = True
         await self._leave()
         if self._keeper is not None:
@@ -70,7 +103,7 @@ class Reconnecting(ABC):
 
     @abstractmethod
     async def _stay_connected(self) -> None:
-        """Connect, and again whenever the connection was lost, until the transport is closed."""
+        """Connect, and reconnect after each loss, until the transport is closed."""
 
     @abstractmethod
     async def _leave(self) -> None:
@@ -78,10 +111,10 @@ class Reconnecting(ABC):
 
     @abstractmethod
     async def _diagnose(self, error: Exception) -> CallError | None:
-        """What is surely wrong where the first connection failed like this; None where time may mend it."""
+        """Return the permanent error behind a failed first connection; None if waiting may help."""
 
     def _arrive(self) -> bool:
-        """A connection stands; whether it is the first."""
+        """Note that a connection is established; return whether it is the first."""
         self._why_down = ""
         self._told.clear()
         if self._first is None or self._first.done():
@@ -90,11 +123,11 @@ class Reconnecting(ABC):
         return True
 
     async def _give_up(self, error: Exception) -> bool:
-        """Whether a try failed that was to be the first connection, and the next would too: whoever waits is told."""
+        """Return whether the first connection failed permanently; the task that waits for it gets the error."""
         first = self._first
         if first is None or first.done():
             return False
-        certain = error if _is_hopeless(error) else await self._diagnose(error)
+        certain = error if is_permanent(error) else await self._diagnose(error)
         if certain is None or first.done():
             return False
         first.set_exception(certain)
@@ -105,7 +138,7 @@ class Reconnecting(ABC):
         self._why_down = error.message if isinstance(error, CallError) else reason_of(error)
 
     async def _pause(self, attempt: int) -> None:
-        """Wait before the next try: longer each time, and never the same for all clients of a server that restarted."""
+        """Wait before the next attempt: exponential back-off with jitter."""
         shortest, longest = self._delays
         delay = random.uniform(0.5, 1.0) * min(longest, shortest * 2 ** min(attempt, 16))
         level = logging.INFO if self._why_down in self._told else logging.WARNING
@@ -114,7 +147,7 @@ class Reconnecting(ABC):
         await asyncio.sleep(delay)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """The task that keeps the connection ended: whoever waits for the first one must not wait for ever."""
+        """Handle the end of the task that connects: nothing must wait for the first connection any longer."""
         waiting = self._first if self._first is not None and not self._first.done() else None
         if task.cancelled():
             if waiting is not None:
@@ -125,10 +158,3 @@ class Reconnecting(ABC):
             _log.error("the connection to %s is no longer kept", self._server, exc_info=error)
             if waiting is not None:
                 waiting.set_exception(error)
-
-
-def _is_hopeless(error: Exception) -> bool:
-    if not isinstance(error, CallError):
-        return False
-    details = error.details if isinstance(error.details, dict) else {}
-    return error.code is ErrorCode.ACCESS_DENIED or details.get("reason") in HOPELESS

@@ -1,6 +1,7 @@
-"""WebSocket connections of bytes, over picows: one write per turn of the loop, liveness by pings, limits enforced.
+"""WebSocket links over picows, and the client and server that open them.
 
-What several messages of one turn go to a peer that agreed to it, they go as one frame (see `framing`).
+Messages that one iteration of the event loop sends are one write, and one frame where the peer accepts batches (see
+`framing`). Received messages are handled in turns, so that one busy peer does not delay others.
 """
 
 from __future__ import annotations
@@ -9,180 +10,181 @@ import asyncio
 import base64
 import contextlib
 import functools
+import itertools
 import os
 import ssl
-import weakref
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from typing import Any
 from urllib.parse import urlsplit
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import Receive, reason_of, require_extra, untrusted
-from operations.pubsub.addresses import places
+from operations.pubsub.connection_errors import reason_of, require_extra, untrusted
 from operations.pubsub.diagnosis import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
 from operations.pubsub.dialling import dial
-from operations.pubsub.framing import batches, split
-from operations.pubsub.vigil import vigil_of
+from operations.pubsub.framing import batches, messages_of, split
+from operations.pubsub.link import (
+    CLOSE_SECONDS,
+    HEADROOM,
+    HEARTBEAT_SECONDS,
+    LARGE_MESSAGE,
+    MAX_PAYLOAD,
+    MAX_UNSENT,
+    PROTOCOL,
+    PROTOCOLS_HEADER,
+    SLOW_READER,
+    TURN_MESSAGES,
+    TURN_SECONDS,
+    Admit,
+    Callbacks,
+    bearer_token,
+    refusal_status,
+    split_protocols,
+)
+from operations.pubsub.urls import places
 
 try:
     import picows
-except ImportError:  # pragma: no cover  # the message is tested in a process of its own
+except ImportError:  # pragma: no cover  # the message is tested in a separate process
     raise require_extra("picows", "ws") from None
 
-MAX_PAYLOAD = 16 << 20
-"""The largest message by default."""
-HEARTBEAT_SECONDS = 2.0
-PROTOCOL = "operations.v1"
-"""The sub-protocol that a client may name, and a browser has to: it offers its token as another one beside it."""
-_PROTOCOLS = "Sec-WebSocket-Protocol"
-_BEARER = "bearer."
-_LEFT_WITHIN = 1.0
 _BAD_REQUEST = 400
-_MOST_UNSENT = 64 << 20
-_BATCH_BYTES = 128 << 10
+_MAX_BACKLOG = 1 << 20
+"""Bytes of received messages that may wait to be handled; beyond that nothing is read."""
 _FEWEST_TOGETHER, _MOST_TOGETHER = 8, 32
-"""How many messages of a turn wait for each other, the first and the later ones: meanwhile the peer works on those."""
-_HEADROOM = 1024
-_TEXT, _BINARY, _CLOSE = picows.WSMsgType.TEXT, picows.WSMsgType.BINARY, picows.WSMsgType.CLOSE
-_CONTROL = frozenset({_CLOSE, picows.WSMsgType.PING, picows.WSMsgType.PONG})
+"""Number of messages that are written together; the first write of an iteration is small so that the peer can begin."""
+_TEXT, _BINARY = picows.WSMsgType.TEXT, picows.WSMsgType.BINARY
+_CLOSE, _PING, _PONG = picows.WSMsgType.CLOSE, picows.WSMsgType.PING, picows.WSMsgType.PONG
+_CONTROL = frozenset({_CLOSE, _PING, _PONG})
 
 
-class Callbacks(Protocol):
-    """Whoever uses a connection."""
+class WebSocketLink(picows.WSListener):
+    """One WebSocket, at either end; a `Link`."""
 
-    def opened(self, connection: Connection) -> None:
-        """The connection stands."""
-
-    def received(self, connection: Connection, message: bytes) -> None:
-        """A message came."""
-
-    def closed(self, connection: Connection, reason: str) -> None:
-        """The connection is gone."""
-
-
-class Connection(picows.WSListener):
-    """One WebSocket, at either end."""
-
-    def __init__(self, callbacks: Callbacks, max_payload: int = MAX_PAYLOAD, *, stay_awake: bool = True) -> None:
-        self.batches = False
-        """Whether the peer takes several messages in one frame."""
+    def __init__(
+        self, callbacks: Callbacks, max_message: int = MAX_PAYLOAD, large: LargeMessages | None = None
+    ) -> None:
+        self.batch_bytes = 0
+        self.max_message = max_message
         self.reason = ""
+        """Why the connection was closed; empty while it is open."""
         self.sent = 0
-        """How many messages were written."""
+        """Number of messages that were written."""
         self.received = 0
-        """How many messages came."""
+        """Number of messages that were received."""
         self.unsent = 0
-        """How many messages were to be sent and never written, as the connection was gone."""
         self._callbacks = callbacks
-        self.receive: Receive = functools.partial(callbacks.received, self)
-        """Who gets the messages; whoever uses the connection may name somebody else, once it knows."""
-        self._max_payload = max_payload
+        self.receive: Callable[[bytes], None] = functools.partial(callbacks.received, self)
         self._transport: Any = None
-        self._outbox: list[bytes] = []
+        self._write_buffer: list[bytes] = []
+        self._flushes = False
+        """Whether `_flush` is scheduled."""
         self._together = _FEWEST_TOGETHER
-        self._is_first = True
-        """Whether nothing was sent since something was read."""
-        self._held = False
-        """Whether messages wait for the end of the turn."""
-        self._is_slow = False
-        """Whether the peer does not take what is written as fast as it is."""
+        self.is_slow = False
+        self._pong: bytes | None = None
+        """The reply to the last ping that was not replied to."""
+        self._large = large or LargeMessages()
+        self._backlog: deque[bytes] = deque()
+        """Frames whose messages wait to be handled."""
+        self._messages: Iterator[bytes] = iter(())
+        """The messages of the frame that is being handled."""
+        self._backlog_bytes = 0
+        self._handles = False
+        """Whether `_handle_backlog` is scheduled."""
+        self._is_paused = False
         self._fragments = bytearray()
         self._loop = asyncio.get_running_loop()
-        self._intake = _intakes.setdefault(self._loop, _Intake())
-        self._vigil = vigil_of(self._loop, stay_awake=stay_awake)
+        self._is_aborted = False
+        self._has_ended = False
+        self._closing: asyncio.TimerHandle | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
 
     @property
     def is_open(self) -> bool:
         """Whether messages can be sent."""
-        return self._transport is not None and not self._gone.done()
+        return self._transport is not None and not self._has_ended
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Number of bytes that wait to be written, a pong included."""
+        buffered = sum(map(len, self._write_buffer)) + len(self._pong or b"")
+        if self.is_open:
+            buffered += self._transport.underlying_transport.get_write_buffer_size()
+        return buffered
 
     def send(self, message: bytes) -> None:
-        """Send a message: the first one after something was read at once, others of its turn together at its end.
-
-        On a closed connection it is lost, as `closed` has told.
-        """
-        if self._is_first and not self._intake.busy:
-            self._is_first = False
-            if self._transport is not None and not self._gone.done():
-                self.sent += 1
-                self._transport.send(_TEXT if message[:1] == b"{" else _BINARY, message)
-                self._vigil.sent()
-            else:
+        """Send a message together with the others of this iteration of the event loop."""
+        if not self._flushes:
+            if self._has_ended or self._transport is None:
                 self.unsent += 1
-            return
-        if not self._held:
-            self._held = True
-            self._is_first = False  # nothing overtakes them
-            if self._intake.busy:
-                # What answers the messages being read goes out together once they are all read.
-                self._intake.answered.append(self)
-            else:
-                self._loop.call_soon(self.flush)
-        self._outbox.append(message)
-        if len(self._outbox) >= self._together:
+                return
+            self._schedule_flush()
+        self._write_buffer.append(message)
+        if len(self._write_buffer) >= self._together:
             self._together = min(self._together * 2, _MOST_TOGETHER)
-            self._write_outbox()
+            self._write()
 
-    def flush(self) -> None:
-        """End a turn: write what it sent."""
-        self._held = False
-        self._is_first = not self._is_slow
+    def _schedule_flush(self) -> None:
+        self._flushes = True
+        self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushes = False
         self._together = _FEWEST_TOGETHER
-        self._write_outbox()
+        self._write()
+        if self._pong is not None and not self.is_slow and self.is_open:
+            pong, self._pong = self._pong, None
+            self._transport.send_pong(pong)
 
-    def _write_outbox(self) -> None:
-        outbox, self._outbox = self._outbox, []
-        if not outbox:
+    def _write(self) -> None:
+        messages, self._write_buffer = self._write_buffer, []
+        if not messages:
             return
-        if not self.is_open or self._transport.underlying_transport.is_closing():
-            self.unsent += len(outbox)  # it has ended, or will have as soon as the loop comes to say so
+        frames: Sequence[bytes] = messages
+        if self.batch_bytes and len(messages) > 1:
+            frames = batches(messages, self.batch_bytes)
+        written = 0
+        for frame in frames:
+            # A lost connection is closing before the loop reports it; each further write would be logged.
+            if not self.is_open or self._transport.underlying_transport.is_closing():
+                break
+            self._transport.send(_TEXT if frame[:1] == b"{" else _BINARY, frame)
+            written += 1
+        if written < len(frames):
+            sent = written if frames is messages else sum(len(split(frame)) for frame in frames[:written])
+            self.unsent += len(messages) - sent
+            self.sent += sent
             return
-        self.sent += len(outbox)
-        if len(outbox) == 1 or not self.batches:
-            for message in outbox:
-                self._write(message)
-        else:
-            for frame in batches(outbox, _BATCH_BYTES):
-                self._write(frame)
-        self._vigil.sent()
-        if self._transport.underlying_transport.get_write_buffer_size() > _MOST_UNSENT:
-            self.abort("the peer reads too slowly")
-
-    def _write(self, frame: bytes) -> None:
-        self._transport.send(_TEXT if frame[:1] == b"{" else _BINARY, frame)
+        self.sent += len(messages)
+        if self.is_slow:
+            if self._transport.underlying_transport.get_write_buffer_size() > MAX_UNSENT:
+                self.abort(SLOW_READER)
+            self._callbacks.backlogged(self)
 
     def abort(self, reason: str) -> None:
-        """Cut the connection at once."""
+        """Close immediately."""
         if self.is_open:
             self.reason = self.reason or reason
+            self._is_aborted = True
+            self._backlog.clear()
+            self._messages = iter(())
+            self.unsent += len(self._write_buffer)
+            self._write_buffer.clear()
             self._transport.disconnect(graceful=False)
 
-    async def close(self, reason: str = "") -> None:
-        """Write what is buffered, close, and wait until it is."""
-        if not self.is_open:
-            return
-        self._take_leave(reason)
-        await asyncio.wait((self._gone,), timeout=_LEFT_WITHIN)
+    def close(self, reason: str = "") -> None:
+        """Write what is buffered and close; a peer that does not close its end is disconnected."""
         if self.is_open:
-            self._transport.disconnect(graceful=False)
-            await asyncio.wait((self._gone,), timeout=_LEFT_WITHIN)
-
-    def hang_up(self, reason: str) -> None:
-        """Close without waiting: the peer is told why, and one that does not read it is cut off."""
-        if self.is_open:
-            self._take_leave(reason)
-            self._loop.call_later(_LEFT_WITHIN, self.abort, reason)
-
-    def _take_leave(self, reason: str) -> None:
-        self.flush()
-        self.reason = self.reason or reason
-        with contextlib.suppress(Exception):
-            self._transport.send_close(picows.WSCloseCode.OK, reason.encode()[:120])
-        self._transport.disconnect(graceful=True)
+            self._write()
+            self.reason = self.reason or reason
+            with contextlib.suppress(Exception):
+                self._transport.send_close(picows.WSCloseCode.OK, reason.encode()[:120])
+            self._transport.disconnect(graceful=True)
+            self._closing = self._closing or self._loop.call_later(CLOSE_SECONDS, self.abort, reason)
 
     async def wait_closed(self) -> None:
-        """Return once the connection is gone."""
+        """Return once the connection is closed and everything that arrived was received."""
         await asyncio.shield(self._gone)
 
     def on_ws_connected(self, transport: Any) -> None:
@@ -193,39 +195,45 @@ class Connection(picows.WSListener):
     def on_ws_frame(self, transport: Any, frame: Any) -> None:
         """Called by picows for each frame."""
         kind = frame.msg_type
-        if kind in _CONTROL:
-            if kind == _CLOSE:
-                self.reason = self.reason or f"closed by the peer: {frame.get_close_reason() or 'no reason given'}"
-                transport.disconnect()
+        if self._is_aborted:
             return
-        self._vigil.came()
-        data = frame.get_payload_as_bytes()
-        self._is_first = not (self._held or self._is_slow)
+        if kind in _CONTROL:
+            self._control(kind, frame)
+            return
+        data: bytes | None = frame.get_payload_as_bytes()
         if self._fragments or not frame.fin:
-            data = self._put_together(data, is_last=frame.fin)
+            data = self._join_fragments(data, is_last=frame.fin)  # type: ignore[arg-type]
             if data is None:
                 return
-        intake = self._intake
-        if data[:1] != b"\0" and frame.last_in_buffer and not intake.answered:
-            # A message that came alone: its answer goes at once, before what is put away behind it.
+        size = len(data)  # type: ignore[arg-type]
+        if size > self.max_message + HEADROOM:
+            self.abort("a message is over the limit")
+        elif (
+            data[:1] != b"\0"  # type: ignore[index]
+            and frame.last_in_buffer
+            and not self._handles
+            and (size <= LARGE_MESSAGE or self._large.enter())
+        ):
+            # The usual case: one message, handled immediately.
             self.received += 1
-            self.receive(data)
-            return
-        intake.busy = True
-        try:
-            messages = split(data)
-            self.received += len(messages)
-            for message in messages:
-                self.receive(message)
-        finally:
-            intake.busy = False
-            if intake.answered:
-                intake.finish(last=frame.last_in_buffer)
+            self.receive(data)  # type: ignore[arg-type]
+        else:
+            self._queue(data, is_last=frame.last_in_buffer)  # type: ignore[arg-type]
 
-    def _put_together(self, fragment: bytes, *, is_last: bool) -> bytes | None:
-        """The message of which this is the last fragment; None while there are more to come."""
+    def _control(self, kind: Any, frame: Any) -> None:
+        if kind == _CLOSE:
+            self.reason = self.reason or f"closed by the peer: {frame.get_close_reason() or 'no reason given'}"
+            self._transport.disconnect()
+        elif kind == _PING:
+            # Only the last of several pings needs a reply, and none is buffered for a peer that does not read.
+            self._pong = frame.get_payload_as_bytes()
+            if not self._flushes:
+                self._schedule_flush()
+
+    def _join_fragments(self, fragment: bytes, *, is_last: bool) -> bytes | None:
+        """Return the message that ends with this fragment; None while more fragments follow."""
         self._fragments += fragment
-        if len(self._fragments) > self._max_payload + _HEADROOM:
+        if len(self._fragments) > self.max_message + HEADROOM:
             self._fragments.clear()
             self.abort("a message in fragments is over the limit")
             return None
@@ -235,54 +243,107 @@ class Connection(picows.WSListener):
         self._fragments.clear()
         return message
 
+    def _queue(self, frame: bytes, *, is_last: bool) -> None:
+        """Handle the messages of a frame in turns."""
+        self._backlog.append(frame)
+        self._backlog_bytes += len(frame)
+        if self._backlog_bytes > _MAX_BACKLOG and not self._is_paused:
+            self._is_paused = True
+            self._transport.underlying_transport.pause_reading()
+        if not self._handles:
+            if is_last:
+                self._handle_backlog()
+            else:
+                self._schedule_handling()
+
+    def _schedule_handling(self) -> None:
+        self._handles = True
+        self._loop.call_soon(self._handle_backlog)
+
+    def _handle_backlog(self) -> None:
+        """Handle one turn of the messages that wait; the rest in the next iteration of the event loop."""
+        self._handles = False
+        messages, left, end = self._messages, TURN_MESSAGES, perf_counter() + TURN_SECONDS
+        while True:
+            message = next(messages, None)
+            if message is None:
+                if not self._backlog:
+                    break
+                frame = self._backlog.popleft()
+                self._backlog_bytes -= len(frame)
+                messages = self._messages = messages_of(frame)
+                continue
+            if len(message) > LARGE_MESSAGE and not self._large.enter():
+                self._messages = itertools.chain((message,), messages)
+                self._schedule_handling()
+                return
+            self.received += 1
+            self.receive(message)
+            if self._is_aborted:
+                return
+            left -= 1
+            if left <= 0 or perf_counter() > end:
+                self._schedule_handling()
+                return
+        if self._has_ended:
+            self._finish()
+        elif self._is_paused:
+            self._is_paused = False
+            self._transport.underlying_transport.resume_reading()
+
     def pause_writing(self) -> None:
-        """Called by picows once much is buffered: from now on it is looked how much each time."""
-        self._is_slow, self._is_first = True, False
+        """Called by picows once the socket's write buffer is full."""
+        self.is_slow = True
 
     def resume_writing(self) -> None:
-        """Called by picows once the peer took it."""
-        self._is_slow = False
+        """Called by picows once the peer has read most of it."""
+        self.is_slow = False
+        if self._pong is not None and not self._flushes:
+            self._schedule_flush()
 
     def on_ws_disconnected(self, transport: Any) -> None:
         """Called by picows."""
+        self._has_ended = True
+        self._write()
+        if not self._handles:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Report the end, after everything that arrived before it."""
+        if self._closing is not None:
+            self._closing.cancel()
         if not self._gone.done():
             self._gone.set_result(None)
-        self._write_outbox()
-        self._callbacks.closed(self, self.reason or "the connection was lost")
+            self._callbacks.closed(self, self.reason or "the connection was lost")
 
 
-class _Intake:
-    """Whether messages are being read in a loop, and which connections have answers to send once that is done."""
+class LargeMessages:
+    """Lets one large message of all links of a server be handled in each iteration of the event loop."""
 
     def __init__(self) -> None:
-        self.busy = False
-        self.answered: list[Connection] = []
+        self._is_taken = False
 
-    def finish(self, *, last: bool) -> None:
-        """Send the answers now, or after the frames that were read together with this one."""
-        if not last:
-            asyncio.get_running_loop().call_soon(self.finish_all)
-            return
-        self.finish_all()
+    def enter(self) -> bool:
+        """Whether a large message may be handled now."""
+        if self._is_taken:
+            return False
+        self._is_taken = True
+        asyncio.get_running_loop().call_soon(self._release)
+        return True
 
-    def finish_all(self) -> None:
-        """Send the answers."""
-        answered, self.answered = self.answered, []
-        for connection in answered:
-            connection.flush()
-
-
-_intakes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Intake] = weakref.WeakKeyDictionary()
+    def _release(self) -> None:
+        self._is_taken = False
 
 
 def _settings(heartbeat: float, max_payload: int) -> dict[str, Any]:
     return {
         "disconnect_on_exception": False,
+        "enable_auto_pong": False,  # the link replies: picows would buffer any number of pongs
         "enable_auto_ping": True,
-        # Half of three heartbeats until a silent peer is asked, the other half for its answer.
+        # A silent peer is pinged after half of three heartbeats, and has the other half to reply.
         "auto_ping_idle_timeout": 1.5 * heartbeat,
         "auto_ping_reply_timeout": 1.5 * heartbeat,
-        "max_frame_size": max_payload + _HEADROOM,
+        "max_frame_size": max_payload + HEADROOM,
         "logger_name": "operations",
     }
 
@@ -294,19 +355,18 @@ async def connect(
     token: str | None = None,
     heartbeat: float = HEARTBEAT_SECONDS,
     max_payload: int = MAX_PAYLOAD,
-    stay_awake: bool = True,
     tls: ssl.SSLContext | None = None,
-) -> Connection:
-    """Dial a WebSocket; a refused token is `ACCESS_DENIED`, anything else that fails `UNAVAILABLE`."""
+) -> WebSocketLink:
+    """Open a WebSocket; raises `ACCESS_DENIED` where the token is refused, else `UNAVAILABLE`."""
     if token is not None and not (token.isascii() and token.isprintable()):
         problem = "a line break or a character that is not printable ASCII; was it read with the end of its line?"
         raise CallError(ErrorCode.ACCESS_DENIED, f"the token cannot be sent to the hub: it has {problem}")
     headers = {"Authorization": f"Bearer {token}"} if token is not None else None
-    connection = Connection(callbacks, max_payload, stay_awake=stay_awake)
+    link = WebSocketLink(callbacks, max_payload)
     try:
         await dial(
             lambda reach: picows.ws_connect(
-                lambda: connection,
+                lambda: link,
                 url,
                 ssl_context=tls,
                 extra_headers=headers,
@@ -326,15 +386,15 @@ async def connect(
     except (TimeoutError, OSError, picows.WSError) as error:
         reason = f"no connection to {_shown(url)}: {reason_of(error)}"
         raise CallError(ErrorCode.UNAVAILABLE, reason, {"executed": "no"}) from error
-    if not connection.is_open:
-        # picows says nothing of a connection that is cut while its upgrade is on its way.
-        reason = f"no connection to {_shown(url)}: it was cut before it stood"
+    if not link.is_open:
+        # picows does not report a connection that closes during its handshake.
+        reason = f"no connection to {_shown(url)}: the connection closed during the handshake"
         raise CallError(ErrorCode.UNAVAILABLE, reason, {"executed": "no"})
-    return connection
+    return link
 
 
 async def diagnose(url: str, error: Exception) -> CallError | None:
-    """What is surely wrong with an address that could not be connected to: TLS where there is none, or the reverse."""
+    """Return what is certainly wrong with an address that cannot be connected to: TLS expected or not expected."""
     details = error.details if isinstance(error, CallError) and isinstance(error.details, dict) else {}
     if not is_reachable(error) or details.get("status", _BAD_REQUEST) not in (0, _BAD_REQUEST):
         return None
@@ -345,14 +405,14 @@ async def diagnose(url: str, error: Exception) -> CallError | None:
             return wrong_protocol(shown, f"the server there speaks TLS: its address is wss{shown[2:]}")
     elif has_no_tls(error):
         first, _, _ = (await answer_in_plain(host, port, _upgrade(host))).partition(b"\r\n")
-        # A server with TLS may well answer this too, but only to say that it is a bad request.
+        # A server with TLS may respond to this too, but only that it is a bad request.
         if first.startswith(b"HTTP/1.") and b" %d" % _BAD_REQUEST not in first:
             return wrong_protocol(shown, f"the server there speaks no TLS: its address is ws{shown[3:]}")
     return None
 
 
 def _upgrade(host: str) -> bytes:
-    """The question whether a WebSocket may be had, by nobody in particular."""
+    """Return a WebSocket handshake without a token."""
     key = base64.b64encode(os.urandom(16)).decode()
     lines = (
         "GET / HTTP/1.1",
@@ -366,24 +426,12 @@ def _upgrade(host: str) -> bytes:
 
 
 def _shown(url: str) -> str:
-    """An address without what may be secret in it."""
+    """Return an address without its secrets."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def _token_of(authorization: str, protocols: list[str]) -> str | None:
-    """The token of an upgrade: in its `Authorization`, or where a browser has to put it, among the sub-protocols."""
-    scheme, _, token = authorization.partition(" ")
-    if scheme.lower() == "bearer":
-        return token.strip()
-    return next((name.removeprefix(_BEARER) for name in protocols if name.startswith(_BEARER)), None)
-
-
-Admit = Callable[[str | None], Callbacks]
-"""Given the bearer token of an upgrade, who takes the connection; raises `ACCESS_DENIED` to answer it with 401."""
-
-
-class Listener:
+class WebSocketListener:
     """A WebSocket server; every connection is admitted before it is accepted."""
 
     def __init__(self, server: asyncio.AbstractServer, port: int) -> None:
@@ -402,25 +450,24 @@ async def serve(
     port: int = 0,
     heartbeat: float = HEARTBEAT_SECONDS,
     max_payload: int = MAX_PAYLOAD,
-    stay_awake: bool = True,
     tls: ssl.SSLContext | None = None,
-) -> Listener:
-    """Listen for WebSockets; port 0 takes a free one."""
+) -> WebSocketListener:
+    """Listen for WebSockets; port 0 is any free one."""
+    large = LargeMessages()
 
     def accept(request: Any) -> Any:
-        protocols = [name.strip() for line in request.headers.getall(_PROTOCOLS, ()) for name in line.split(",")]
+        protocols = split_protocols(request.headers.getall(PROTOCOLS_HEADER, ()))
         try:
-            callbacks = admit(_token_of(request.headers.get("Authorization", ""), protocols))
+            callbacks = admit(bearer_token(request.headers.get("Authorization", ""), protocols))
         except CallError as error:
             refusal = picows.WSUpgradeResponse.create_error_response(
-                401, error.message.encode(), {"WWW-Authenticate": "Bearer"}
+                refusal_status(error), error.message.encode(errors="replace"), {"WWW-Authenticate": "Bearer"}
             )
             return picows.WSUpgradeResponseWithListener(refusal, None)
-        # Of the protocols offered the one that is spoken is named, and never the one that is a token.
-        chosen = {_PROTOCOLS: PROTOCOL} if PROTOCOL in protocols else None
+        # The response never names the sub-protocol that carries a token.
+        chosen = {PROTOCOLS_HEADER: PROTOCOL} if PROTOCOL in protocols else None
         accepted = picows.WSUpgradeResponse.create_101_response(chosen)
-        connection = Connection(callbacks, max_payload, stay_awake=stay_awake)
-        return picows.WSUpgradeResponseWithListener(accepted, connection)
+        return picows.WSUpgradeResponseWithListener(accepted, WebSocketLink(callbacks, max_payload, large))
 
     server = await picows.ws_create_server(accept, host, port, ssl=tls, **_settings(heartbeat, max_payload))
-    return Listener(server, server.sockets[0].getsockname()[1])
+    return WebSocketListener(server, server.sockets[0].getsockname()[1])

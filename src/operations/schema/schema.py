@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from threading import RLock
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, Literal
 
 import jsonschema_rs
 
 from operations.schema.budget import Budget
+from operations.schema.cached_attribute import cached_attribute
 from operations.schema.checking.values import MAX_DEPTH, too_deep, too_shared
 from operations.schema.dialects.keywords import ANNOTATIONS, ASSERTING
 from operations.schema.dialects.literals import escaped
-from operations.schema.once import once
 from operations.schema.problems import Found, Problem
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Policy = Literal["cast", "total", "strict", "off"]
 Loader = Callable[[str], Any]
+Write = Callable[[], Mapping[str, Any] | bool]
+Revise = Callable[[dict[str, Any] | bool], None]
 
 logger = logging.getLogger("operations.schema")
 
@@ -41,12 +43,12 @@ class Schema:
         self._loader = loader
         self._lock = RLock()
 
-    @once
+    @cached_attribute
     def document(self) -> dict[str, Any] | bool:
         """The schema in draft 2020-12, self-contained: what it refers to is in its `$defs`."""
         return self._conversion.document
 
-    @once
+    @cached_attribute
     def is_unknown(self) -> bool:
         """Whether the schema accepts anything, so that there is nothing to check or cast."""
         if isinstance(self._source, Mapping) and not self._source.keys() - ANNOTATIONS:
@@ -102,14 +104,14 @@ class Schema:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=RLock())
 
-    @once
+    @cached_attribute
     def _key(self) -> str:
         """The document as text in a stable order, by which schemas compare."""
         import msgspec
 
         return msgspec.json.encode(self.document, order="deterministic").decode()
 
-    @once
+    @cached_attribute
     def _conversion(self) -> Conversion:
         conversion = self._convert()
         if conversion.complaints:
@@ -122,7 +124,7 @@ class Schema:
 
         return convert(self._source, self._dialect, self._loader)
 
-    @once
+    @cached_attribute
     def _validator(self) -> jsonschema_rs.Validator | None:
         from operations.schema.checking.compiling import compiled, compiled_original
         from operations.schema.dialects.conversion import draft_number
@@ -139,30 +141,30 @@ class Schema:
             self.__dict__.update(document=True, is_unknown=True)
         return native
 
-    @once
+    @cached_attribute
     def _costs(self) -> Costs:
         from operations.schema.checking.costs import Costs
 
         return Costs(self._conversion.document)
 
-    @once
+    @cached_attribute
     def _evaluator(self) -> Evaluator:
         from operations.schema.checking.evaluating import Evaluator
 
         return Evaluator(self._conversion.document, self._costs)
 
-    @once
+    @cached_attribute
     def _limit(self) -> int | None:
         """The depth beyond which values are refused, for schemas that could follow them down without end."""
         return MAX_DEPTH if self._conversion.recursive or not self._conversion.exact else None
 
-    @once
+    @cached_attribute
     def _explainer(self) -> Explainer:
         from operations.schema.checking.explaining import Explainer
 
         return Explainer(self.document, self._validator, self._limit, self._scoring, lambda: self._means)
 
-    @once
+    @cached_attribute
     def _means(self) -> Means:
         """By what problems are found, decided when the first value has any."""
         from operations.schema.checking.costs import Costs
@@ -181,13 +183,13 @@ class Schema:
 
         return Scores(self._nodes, budget).of_branches
 
-    @once
+    @cached_attribute
     def _nodes(self) -> Nodes:
         from operations.schema.casting.nodes import Nodes
 
         return Nodes(self.document, self._lock)
 
-    @once
+    @cached_attribute
     def _caster(self) -> Caster:
         from operations.schema.casting.policies import Caster
 
@@ -195,7 +197,7 @@ class Schema:
 
     # The compiled functions are also put where attribute access finds them before the methods, which saves a call.
 
-    @once
+    @cached_attribute
     def _casts(self) -> tuple[Callable[..., tuple[Any, Sequence[Problem]]], Callable[..., Any]]:
         casts: tuple[Any, Any] = (_as_it_is, _itself)
         if not self.is_unknown and not self._costs.affordable:
@@ -207,19 +209,19 @@ class Schema:
         self.__dict__.update(normalise=casts[0], cast=casts[1])
         return casts
 
-    @once
+    @cached_attribute
     def _check(self) -> Callable[[Any], bool]:
         self.__dict__["check"] = check = self._make_check()
         return check
 
-    @once
+    @cached_attribute
     def _uncasts(self) -> tuple[Any, Any]:
         """The same for values that are only checked."""
         from operations.schema.casting.policies import uncast
 
         return uncast(self._check, self._explainer)
 
-    @once
+    @cached_attribute
     def _compares_items(self) -> bool:
         """Whether items are compared with each other, for ever where they share their parts many times."""
         pending: list[Any] = [self.document]
@@ -314,3 +316,48 @@ def from_schema(
     `2020-12`, `openapi-3.0` or a metaschema's address). Without a `loader` nothing outside the document is read.
     """
     return Schema(json_schema, dialect=dialect, loader=loader)
+
+
+_making_locks = Lock()
+
+
+class _DeferredSchema(Schema):
+    """A Schema whose document is written on first use."""
+
+    def __init__(self, write: Write, dialect: str | None, loader: Loader | None, revise: Revise | None) -> None:
+        self._write = write
+        self._revise = revise
+        self._dialect = dialect
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        # Only the source and the lock under which it is written are made on demand.
+        if name == "_lock":
+            with _making_locks:
+                return self.__dict__.setdefault("_lock", RLock())
+        if name != "_source":
+            raise AttributeError(name)
+        with self._lock:
+            if "_source" not in self.__dict__:
+                self._source = self._write()
+            return self._source
+
+    def _convert(self) -> Conversion:
+        conversion = super()._convert()
+        if self._revise is not None:
+            self._revise(conversion.document)
+        return conversion
+
+    def __reduce__(self) -> Any:
+        return Schema, (self.document,)
+
+
+def deferred_schema(
+    write: Write, *, dialect: str | None = None, loader: Loader | None = None, revise: Revise | None = None
+) -> Schema:
+    """Return a Schema whose document `write` returns on first use; the rest is as in `from_schema`.
+
+    For a source of a thousand operations of which a program calls ten. `revise` may change the converted document, as
+    `lift_required` does.
+    """
+    return _DeferredSchema(write, dialect, loader, revise)

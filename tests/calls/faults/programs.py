@@ -14,8 +14,8 @@ from typing import Any
 
 from operations import CallError, Identity, Operation, OperationRegistry, operation
 from operations.calls import PendingRequestMap, serve_registry
-from operations.calls.authentication import Principal, StaticTokens
 from operations.calls.hub import Hub
+from operations.identity import Principal, StaticTokens
 from operations.pubsub import connect
 from tests.calls.history import History
 

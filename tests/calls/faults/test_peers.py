@@ -8,7 +8,8 @@ import time
 import pytest
 
 from operations import CallError, ErrorCode
-from operations.calls import PendingRequestMap, running, streams
+from operations.calls import PendingRequestMap, streams
+from operations.calls import worker as worker_module
 from tests.calls.faults.stages import HEARTBEAT, Program, Stage
 from tests.calls.history import SCALE
 from tests.contracts.operations_under_test import Sleeper, Ticker
@@ -29,7 +30,7 @@ async def test_a_worker_that_stands_still_for_a_while_is_not_given_up_too_early(
 
 @pytest.mark.fault(23)
 async def test_a_caller_that_is_killed_has_its_stream_closed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (streams, running):
+    for module in (streams, worker_module):
         monkeypatch.setattr(module, "LEASE_SECONDS", 0.5 * SCALE)
     ticker = Ticker(pause=0.01)
     await stage.serve(ticker.operation)

@@ -11,20 +11,21 @@ from typing import Any
 import pytest
 
 from operations import CallError, ErrorCode
-from operations.pubsub import UNTRUSTED
 from operations.pubsub import connect as connect_any
+from operations.pubsub.connection_errors import UNTRUSTED
 from operations.pubsub.nats import NatsTransport, connect
 from operations.pubsub.nats.credentials import NKey, read_credentials, read_seed
 from operations.pubsub.nats.servers import Server, ServerPool, read_settings
 from tests.nats_server import free_ports, nats_cluster, nats_server, shared_server
 from tests.pubsub.nats.security import Certificates, Signer, write_credentials
+from tests.receiving import into
 from tests.waiting import until
 
 
 async def works(transport: NatsTransport) -> bool:
     got: list[bytes] = []
     async with asyncio.timeout(10), transport:
-        transport.listen("control.x", got.append)
+        transport.listen("control.x", into(got.append))
         transport.send("control.x", b"m")
         await until(lambda: bool(got))
     return got == [b"m"]
@@ -41,7 +42,7 @@ async def test_user_and_password() -> None:
     with nats_server('authorization { user: ada, password: "s3cret/&" }') as server:
         assert await works(connect(server.url, user="ada", password="s3cret/&"))
         assert await works(connect(f"nats://ada:s3cret%2F%26@127.0.0.1:{server.port}"))
-        assert connect(f"nats://ada:x@127.0.0.1:{server.port}").peer.startswith("ada-")
+        assert connect(f"nats://ada:x@127.0.0.1:{server.port}").peer.startswith("ada.")
         for wrong in (connect(server.url), connect(server.url, user="ada", password="wrong")):
             error = await refusal(wrong)
             assert error.code is ErrorCode.ACCESS_DENIED
@@ -147,7 +148,7 @@ async def test_a_cluster_is_learned_of_and_used_when_a_server_dies() -> None:
         async with connect(servers[0].url, shortest_delay=0.02) as transport, connect(servers[1].url) as other:
             await until(lambda: transport._pool.size == 3)
             got: list[bytes] = []
-            transport.listen("control.x", got.append)
+            transport.listen("control.x", into(got.append))
             servers[0].kill()
             await until(lambda: transport.is_up and transport.reconnects == 1)
             while not got:

@@ -82,7 +82,7 @@ class Post:
         for sequence in range(1, 10):
             answer: list[bytes] = []
             subject = f"$JS.API.STREAM.MSG.GET.{self.prefix}_dead".encode()
-            reply, _ = end.receipts.request(subject, lambda message: answer.append(message.data), lambda reason: None)  # noqa: B023
+            reply, _ = end.replies.request(subject, lambda message: answer.append(message.data), lambda reason: None)  # noqa: B023
             body = b'{"seq": %d}' % sequence
             end.publish(b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(body), body))
             await until(lambda: bool(answer))  # noqa: B023
@@ -117,7 +117,7 @@ async def test_remote_operations_that_are_durable_are_stored(post: Post) -> None
         await remote.ready("mail.send")
         assert remote.registry.get_spec("mail.send").durable  # type: ignore[union-attr]
         assert (await remote.registry.execute("mail.send", {"to": "ada"})).data == "sent to ada"
-    assert handler._intake._finished
+    assert handler._stored._finished
 
 
 async def test_what_is_on_its_way_to_be_stored_at_the_deadline_may_yet_run() -> None:

@@ -16,10 +16,11 @@ SUBJECTS = Subjects("calls.v1", "ada")
     [
         ("work.math/add", b"calls.v1.work.ada.math.add"),
         ("work.a.b/list/all", b"calls.v1.work.ada.a.b.list/all"),
+        ("direct.stock.00ff/a.b/list/all", b"calls.v1.direct.stock.00ff.ada.a.b.list/all"),
         ("queue.a.b", b"calls.v1.queue.ada.a.b"),
-        ("inbox.bob-00ff", b"calls.v1.inbox.bob.00ff"),
-        ("inbox.bob-by-night-00ff", b"calls.v1.inbox.bob-by-night.00ff"),
-        ("peer.bob-00ff", b"calls.v1.peer.bob.00ff"),
+        ("inbox.bob.00ff", b"calls.v1.inbox.bob.00ff"),
+        ("inbox.bob-by-night.00ff", b"calls.v1.inbox.bob-by-night.00ff"),
+        ("peer.bob.00ff", b"calls.v1.peer.bob.00ff"),
         ("control.math", b"calls.v1.control.math"),
         ("workers", b"calls.v1.workers"),
     ],
@@ -39,10 +40,16 @@ def test_what_workers_subscribe_to_is_the_work_of_every_caller_and_of_no_other_n
     [
         "work.a b/c",
         "work.a/*",
-        "inbox.a-b\r\nPUB x 0",
-        "inbox.>-1",
-        "inbox.-1",
+        "inbox.a.b\r\nPUB x 0",
+        "inbox.>.1",
+        "inbox..1",
         "inbox.a",
+        "inbox.a.b.7",  # where answers to one message of that peer go
+        "peer.a-b",
+        "direct.a/shop/look",
+        "direct.a.b.c/shop/look",
+        "direct.a.*/shop/look",
+        f"inbox.{'a' * 65}.b",
         "control.",
         "work.ü/x",
         "x" * 2_000,
@@ -54,14 +61,15 @@ def test_what_no_subject_can_be_made_of_has_none(address: str) -> None:
 
 @given(st.text())
 def test_a_subject_is_one_word_without_wildcards(text: str) -> None:
-    for kind in ("inbox", "peer", "work", "queue", "control"):
+    for kind in ("inbox", "peer", "work", "direct", "direct.a.b/", "queue", "control"):
         subject = SUBJECTS.target(f"{kind}.{text}")
         assert subject is None or not set(subject) & set(b" \t\r\n*>\0")
 
 
 @pytest.mark.parametrize(
-    ("prefix", "name"), [("calls.>", "ada"), ("", "ada"), ("calls", "a.b"), ("calls", ""), ("calls", "*")]
+    ("prefix", "name"),
+    [("calls.>", "ada"), ("", "ada"), ("calls", "a.b"), ("calls", ""), ("calls", "*"), ("calls", "a" * 65)],
 )
 def test_a_prefix_or_name_that_is_none_is_refused(prefix: str, name: str) -> None:
-    with pytest.raises(ValueError, match="NATS subject"):
+    with pytest.raises(ValueError, match=r"NATS subject|part of an address"):
         Subjects(prefix, name)

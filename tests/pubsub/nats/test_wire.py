@@ -15,7 +15,7 @@ class Told:
     def __init__(self) -> None:
         self.heard: list[object] = []
         self.reader = Reader(self)
-        self.reader.plain[b"1"] = self.heard.append
+        self.reader.plain[b"1"] = lambda data, subject: self.heard.append(data)
         self.reader.full[b"2"] = self.heard.append
 
     def on_info(self, info: ServerInfo) -> None:

@@ -1,4 +1,4 @@
-"""A raw streamable HTTP server in the test's own loop: sessions that expire, streams that break, restarts."""
+"""A raw streamable HTTP server in the test's own loop: sessions that expire, streams that break, endless bodies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import secrets
+import zlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from starlette.routing import Route
 from tests.sources.mcp.peers import free_port
 
 READ = {"annotations": {"readOnlyHint": True}}
-NAMES = "echo add cut cut_once cut_json big hang status not_json html accepted headers"
+NAMES = "echo add cut cut_once cut_json big hang status not_json html accepted headers endless nested"
 TOOLS = [
     {"name": name, "inputSchema": {"type": "object"}, **(READ if name in {"echo", "cut_once", "big"} else {})}
     for name in NAMES.split()
@@ -42,13 +43,21 @@ class HostileServer:
         self.sessions: set[str] = set()
         self.cancelled: list[Any] = []
         self.hanging_cancellations = False
+        self.tools = TOOLS
+        self.notifications: asyncio.Queue[str] | None = None
+        """Methods of notifications to send on the stream of notifications; None for no such stream."""
+        self.streams_lists = False
+        self.endless_bodies: set[str] = set()
+        """`DELETE`, `redirect` or `oauth`: which other responses have an endless body."""
         self._leaving = asyncio.Event()
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self._leaving.clear()
-        app = Starlette(routes=[Route("/mcp", self.answer, methods=["GET", "POST", "DELETE"])])
+        methods = ["GET", "POST", "DELETE"]
+        routes = [Route("/mcp", self.answer, methods=methods), Route("/{path:path}", self.authorise, methods=methods)]
+        app = Starlette(routes=routes)
         config = uvicorn.Config(app, host="127.0.0.1", port=self.port, log_level="critical", lifespan="off")
         self._server = uvicorn.Server(config)
         self._serving = asyncio.create_task(self._server.serve())
@@ -64,16 +73,31 @@ class HostileServer:
         self._server.should_exit = self._server.force_exit = True
         await self._serving
 
+    async def authorise(self, request: Request) -> Response:
+        """The metadata of an authorisation server."""
+        return self._endless("application/json") if "oauth" in self.endless_bodies else Response(status_code=404)
+
     async def answer(self, request: Request) -> Response:
+        if "oauth" in self.endless_bodies:
+            return Response(status_code=401)
         session = request.headers.get("mcp-session-id")
         if session is not None and session not in self.sessions:
             return PlainTextResponse("no such session", status_code=404)
+        if request.method in self.endless_bodies:
+            return self._endless("application/json")
+        if request.method == "GET" and self.notifications is not None:
+            return StreamingResponse(self._notify(self.notifications), media_type="text/event-stream")
         if request.method != "POST":
             return Response(status_code=405 if request.method == "GET" else 200)
         message = await request.json()
         if "id" not in message:
             return await self._notice(message)
         return await self._reply(request, message)
+
+    async def _notify(self, methods: asyncio.Queue[str]) -> AsyncIterator[str]:
+        while True:
+            message = {"jsonrpc": "2.0", "method": await methods.get()}
+            yield f"event: message\ndata: {json.dumps(message)}\n\n"
 
     async def _notice(self, message: dict[str, Any]) -> Response:
         if message["method"] == "notifications/cancelled":
@@ -92,7 +116,8 @@ class HostileServer:
             result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
             return _result(message, result, {"mcp-session-id": session})
         if method == "tools/list":
-            return _result(message, {"tools": TOOLS})
+            answer = _answer(message, {"tools": self.tools})
+            return _stream(_dump(answer)) if self.streams_lists else _json(_dump(answer))
         if method == "tools/call":
             return await self._call(request, message)
         return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "no"}})
@@ -108,6 +133,11 @@ class HostileServer:
             return PlainTextResponse("go away", status_code=arguments["status"])
         if name == "cut_once":
             self.cut += 1
+        if name == "endless":
+            return self._endless(**arguments)
+        if name == "nested":
+            answer = _answer(message, {"structuredContent": {"deep": nested(arguments["levels"])}})
+            return _stream(_dump(answer)) if arguments.get("streams") else _json(_dump(answer))
         odd: dict[str, Response] = {
             "cut": _stream(),
             "cut_json": StreamingResponse(_half(), media_type="application/json"),
@@ -120,6 +150,48 @@ class HostileServer:
         if name == "cut_once" and self.cut == 1:
             return odd["cut"]
         return odd.get(name) or _result(message, text(json.dumps(arguments)))
+
+    def _endless(self, media_type: str, status: int = 200, encoding: str | None = None) -> Response:
+        """A response whose body has 16 MiB in one string, and after that no end."""
+
+        async def body() -> AsyncIterator[bytes]:
+            packer = zlib.compressobj(wbits=31) if encoding == "gzip" else None
+            prefix = b"data: " if media_type == "text/event-stream" else b""
+            for part in (prefix + b'{"text": "', *([b"x" * 65_536] * 256)):
+                yield part if packer is None else packer.compress(part)
+            yield b"" if packer is None else packer.flush(zlib.Z_SYNC_FLUSH)
+            await self._leaving.wait()
+
+        headers = {"content-encoding": encoding} if encoding else {}
+        if status == 307:
+            headers["location"] = "/mcp"
+        return StreamingResponse(body(), status_code=status, media_type=media_type, headers=headers)
+
+
+class nested:
+    """A JSON value of arrays in arrays, which `json` cannot write."""
+
+    def __init__(self, levels: int) -> None:
+        self.text = "[" * levels + "]" * levels
+
+
+def _dump(value: Any) -> str:
+    """JSON with nested values of any depth."""
+    deep: list[str] = []
+
+    def placeholder(value: Any) -> str:
+        assert isinstance(value, nested)
+        deep.append(value.text)
+        return f"<nested {len(deep) - 1}>"
+
+    text = json.dumps(value, default=placeholder)
+    for index, written in enumerate(deep):
+        text = text.replace(f'"<nested {index}>"', written)
+    return text
+
+
+def _json(text: str) -> Response:
+    return Response(text, media_type="application/json")
 
 
 def _answer(message: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:

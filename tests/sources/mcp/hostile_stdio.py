@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 MODE = sys.argv[1] if len(sys.argv) > 1 else "tools"
-FOLDER = Path(sys.argv[2]) if len(sys.argv) > 2 else Path()
+FOLDER = Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp())
 
 held: dict[Any, str] = {}
 cancelled: list[Any] = []
@@ -81,6 +82,9 @@ TOOLS: list[Any] = [
     tool("dotted name"),
     tool("dotted_name"),
     tool("echo", description="a second tool of the same name"),
+    tool("nested"),
+    tool("flood"),
+    tool("slow", execution={"taskSupport": "required"}),
 ]
 
 
@@ -114,6 +118,24 @@ def progress(arguments: dict[str, Any], request: dict[str, Any]) -> dict[str, An
             params = {"progressToken": token, "progress": step, "total": 3, "message": f"step {step}"}
             write({"method": "notifications/progress", "params": params})
     return {"content": [], "structuredContent": {"n": 3}}
+
+
+def nested(arguments: dict[str, Any], request: dict[str, Any]) -> None:
+    """Answer with arrays in arrays, which `json` cannot write; the id goes first or last."""
+    deep = "[" * arguments["levels"] + "]" * arguments["levels"]
+    result = f'"result": {{"structuredContent": {{"deep": {deep}}}}}'
+    members = [f'"jsonrpc": "2.0", "id": {request["id"]}', result]
+    sys.stdout.write("{" + ", ".join(reversed(members) if arguments.get("id_last") else members) + "}\n")
+    sys.stdout.flush()
+
+
+def flood(arguments: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    """Report progress many times, each with a long message."""
+    token = request["params"].get("_meta", {}).get("progressToken")
+    for step in range(1, arguments["times"] + 1):
+        params = {"progressToken": token, "progress": step, "message": "m" * arguments["length"]}
+        write({"method": "notifications/progress", "params": params})
+    return text("flooded")
 
 
 def hold(arguments: dict[str, Any], request: dict[str, Any]) -> None:
@@ -203,6 +225,9 @@ CALLS: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any] | Non
     "change": change_list(lambda: extra_tools.__setitem__(0, tool("grown", description="has changed"))),
     "ask": ask,
     "sample": sample,
+    "nested": nested,
+    "flood": flood,
+    "slow": lambda arguments, request: refuse({"code": -32601}, request),
 }
 
 
@@ -210,6 +235,10 @@ def list_tools(params: dict[str, Any]) -> dict[str, Any]:
     cursor = params.get("cursor")
     if MODE == "stuck":
         return {"tools": [tool("first")], "nextCursor": "again"}
+    if MODE == "heavy":
+        return {"tools": [tool(f"tool-{cursor}", description="d" * 1_000_000)], "nextCursor": str(int(cursor or 0) + 1)}
+    if MODE == "cursors":
+        return {"tools": [], "nextCursor": str(int(cursor[:9] if cursor else 0) + 1).zfill(9) + "c" * 1_000_000}
     if MODE == "endless":
         return {"tools": [], "nextCursor": str(int(cursor or 0) + 1)}
     if MODE == "pages":
@@ -217,6 +246,14 @@ def list_tools(params: dict[str, Any]) -> dict[str, Any]:
         listed = [tool(f"tool-{page * 50 + index}") for index in range(50)]
         return {"tools": listed, **({"nextCursor": str(page + 1)} if page < 39 else {})}
     return {"tools": TOOLS + extra_tools}
+
+
+def write_deep_tools(request: dict[str, Any]) -> None:
+    """List a tool whose schema is nested a hundred thousand levels deep between two others."""
+    deep = '{"not": ' * 100_000 + "true" + "}" * 100_000
+    tools = f'{json.dumps(tool("first"))}, {{"name": "deep", "inputSchema": {deep}}}, {json.dumps(tool("echo"))}'
+    sys.stdout.write(f'{{"jsonrpc": "2.0", "id": {request["id"]}, "result": {{"tools": [{tools}]}}}}\n')
+    sys.stdout.flush()
 
 
 def named_tools() -> list[dict[str, Any]]:
@@ -240,6 +277,9 @@ def answer(request: dict[str, Any]) -> None:
     method, params = request["method"], request.get("params") or {}
     if method == "initialize":
         result: dict[str, Any] | None = initialize()
+    elif method == "tools/list" and MODE == "deep":
+        write_deep_tools(request)
+        return
     elif method == "tools/list":
         result = list_tools(params)
     elif method == "tools/call" and params["name"] in CALLS:

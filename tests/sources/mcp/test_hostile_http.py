@@ -134,6 +134,21 @@ async def test_a_client_is_opened_in_one_task_and_closed_in_another() -> None:
         assert (await error_of(registry.execute("h.echo"))).details["executed"] == "no"
 
 
+async def test_a_registry_follows_the_list_of_tools() -> None:
+    async with hostile_server() as server:
+        server.notifications = asyncio.Queue()
+        async with await create_mcp_client("h", MCPClientConfig(url=server.url)) as client:
+            registry = OperationRegistry()
+            client.register_all(registry)
+            echo, *others = server.tools
+            server.tools = [{**echo, "description": "new"}, *others[1:], {"name": "grown", "inputSchema": {}}]
+            server.notifications.put_nowait("notifications/tools/list_changed")
+            await until(lambda: "h.grown" in registry)
+            assert registry.get_spec("h.echo").description == "new"  # type: ignore[union-attr]
+            assert f"h.{others[0]['name']}" not in registry
+            assert f"h.{others[1]['name']}" in registry
+
+
 async def test_headers_and_trace_context_are_sent() -> None:
     async with connected(headers={"x-team": "blue"}) as (_, _, registry):
         context = OperationContext(metadata={"traceparent": "00-aa-bb-01", "secret": "s"})

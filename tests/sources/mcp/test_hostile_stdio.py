@@ -27,6 +27,13 @@ async def connect(
     return client, registry
 
 
+def nest(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 def count(folder: Path, name: str) -> int:
     path = folder / name
     return len(path.read_text()) if path.exists() else 0
@@ -41,7 +48,7 @@ async def test_a_bad_tool_costs_only_itself(caplog: pytest.LogCaptureFixture) ->
             assert name in caplog.text
             assert (await registry.execute(f"hostile.{name}")).data == [{"type": "text", "text": name}]
         assert registry.get_spec("hostile.nonsense_output").output_schema.is_unknown  # type: ignore[union-attr]
-    assert "a tool without a name" in caplog.text
+    assert "2 tools without a name are left out" in caplog.text
     assert "listed more than once" in caplog.text
 
 
@@ -77,6 +84,14 @@ async def test_json_in_a_text_is_data_where_the_schema_fits() -> None:
         assert (await registry.execute("hostile.json_text")).data == {"n": 5}
         assert (await registry.execute("hostile.other_text")).data == [{"type": "text", "text": '{"n": "five"}'}]
         assert registry.mismatches.counts() == {}
+
+
+async def test_a_tool_that_requires_tasks_is_refused_with_the_reason() -> None:
+    client, registry = await connect()
+    async with client:
+        error = await error_of(registry.execute("hostile.slow"))
+        assert (error.code, error.details["code"]) == (ErrorCode.EXECUTION_ERROR, -32601)
+        assert "requires MCP tasks" in error.message
 
 
 async def test_an_error_result_is_data() -> None:
@@ -204,10 +219,7 @@ async def test_a_protocol_error_has_the_right_code(code: int, expected: ErrorCod
 async def test_arguments_that_json_cannot_carry_harm_nobody() -> None:
     client, registry = await connect()
     async with client:
-        deep: Any = 1
-        for _ in range(5_000):
-            deep = [deep]
-        for arguments in ({"a": "\ud800"}, {"a": object()}, {"a": deep}):
+        for arguments in ({"a": "\ud800"}, {"a": object()}, {"a": nest(300)}, {"a": nest(5_000)}):
             error = await error_of(registry.execute("hostile.nonsense_input", arguments))
             assert error.code is ErrorCode.VALIDATION_ERROR
         assert (await error_of(registry.execute("hostile.nonsense_input", [1]))).code is ErrorCode.VALIDATION_ERROR
@@ -219,7 +231,7 @@ async def test_a_cursor_that_comes_again_ends_the_list(caplog: pytest.LogCapture
     client, registry = await connect("stuck")
     async with client:
         assert [spec.id for spec in registry.list()] == ["hostile.first"]
-    assert "a cursor came again" in caplog.text
+    assert "the server repeats a cursor" in caplog.text
 
 
 async def test_cursors_without_end_are_given_up(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from operations import CallError, ErrorCode, Identity, OperationContext, OperationRegistry
+from operations import CallError, ErrorCode, Identity, Operation, OperationContext, OperationRegistry
 from operations.sources.mcp import (
     MCPClient,
+    MCPClientLoader,
+    MCPClientState,
     MCPServerRequest,
     create_mcp_client,
     is_progress,
 )
-from operations.sources.mcp.results import progress_envelope
-from operations.sources.mcp.tools import _Latest
+from operations.sources.mcp.progress import ProgressEvent, ProgressQueue
 from operations.testing import error_of, stub_operation
 from tests.sources.mcp.peers import hostile
 from tests.waiting import until
@@ -95,6 +97,64 @@ async def test_a_registry_follows_the_list_of_tools() -> None:
         assert registry.get_operation("s.echo") is before
 
 
+class RecordingRegistry(OperationRegistry):
+    """A registry that records its changes, and may refuse them."""
+
+    def __init__(self) -> None:
+        self.changes: list[str] = []
+        self.refuses = False
+        super().__init__()
+
+    def register_all(self, operations: Iterable[Operation[Any]], *, replace: bool = False) -> None:
+        operations = list(operations)
+        if self.refuses:
+            raise RuntimeError("the registry is closed")
+        known = {operation.id for operation in operations if operation.id in self}
+        super().register_all(operations, replace=replace)
+        self.changes += [f"{'=' if each.id in known else '+'}{each.id}" for each in operations]
+
+    def unregister(self, operation_id: str) -> Operation[Any]:
+        self.changes.append(f"-{operation_id}")
+        return super().unregister(operation_id)
+
+
+async def test_every_registry_of_a_loader_gets_each_change_once() -> None:
+    async with MCPClientLoader() as loader:
+        await loader.load({"s": hostile(), "t": hostile()})
+        registries = [RecordingRegistry(), RecordingRegistry()]
+        for registry in registries:
+            loader.register_all(registry)
+            registry.changes.clear()
+        first = registries[0]
+        for tool in ("grow", "change", "shrink"):
+            seen = len(first.changes)
+            await first.execute(f"s.{tool}")
+            await until(lambda seen=seen: len(first.changes) > seen)  # type: ignore[misc]
+        for registry in registries:
+            assert registry.changes == ["+s.grown", "=s.grown", "-s.grown"]
+
+
+async def test_what_the_user_removed_stays_removed() -> None:
+    client, registry = await connect()
+    async with client:
+        registry.unregister("s.fails")
+        await registry.execute("s.grow")
+        await until(lambda: "s.grown" in registry)
+        assert "s.fails" not in registry
+
+
+async def test_a_registry_that_refuses_a_change_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    client, registry = await connect()
+    async with client:
+        broken = RecordingRegistry()
+        client._registries.insert(0, broken)
+        broken.refuses = True
+        await registry.execute("s.grow")
+        await until(lambda: "s.grown" in registry)
+        assert client.state is MCPClientState.CONNECTED
+    assert "a registry could not be updated: RuntimeError: the registry is closed" in caplog.text
+
+
 async def test_a_change_told_with_the_last_breath_is_followed_after_the_restart() -> None:
     client, registry = await connect()
     async with client, asyncio.timeout(30):
@@ -103,15 +163,13 @@ async def test_a_change_told_with_the_last_breath_is_followed_after_the_restart(
             assert (await registry.execute("s.echo")).data[0]["text"] == "{}"
 
 
-async def test_progress_nobody_reads_is_not_kept_for_ever() -> None:
-    latest = _Latest(capacity=2)
+async def test_a_full_queue_of_progress_drops_the_oldest_events() -> None:
+    queue = ProgressQueue(max_events=2)
     for step in range(5):
-        latest.put(progress_envelope(step, None, None))
-    latest.put(None)
-    last = await latest.get()
-    assert last is not None
-    assert last.data == {"progress": 4}
-    assert await latest.get() is None
+        queue.put(ProgressEvent(step, None, None))
+    queue.end()
+    assert [await queue.get(), await queue.get()] == [(3, None, None), (4, None, None)]
+    assert await queue.get() is None
 
 
 async def test_a_tool_that_vanished_without_a_word_is_not_found() -> None:

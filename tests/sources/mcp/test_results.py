@@ -12,19 +12,18 @@ from hypothesis import strategies as st
 
 from operations import UNKNOWN, CallError, ErrorCode, Identity, OperationContext, from_schema
 from operations.sources.mcp import MCPClientConfig, is_progress
-from operations.sources.mcp.calls import as_json
+from operations.sources.mcp.calls import as_json, request_meta
 from operations.sources.mcp.config import namespace_of
-from operations.sources.mcp.failures import (
+from operations.sources.mcp.limits import MAX_PAGES, list_all
+from operations.sources.mcp.progress import ProgressEvent, progress_envelope
+from operations.sources.mcp.protocol import (
     RequestFailedError,
     RequestLostError,
     RequestTimeoutError,
     call_error,
     explain,
 )
-from operations.sources.mcp.listing import MOST_PAGES, list_all
-from operations.sources.mcp.metadata import meta_of
-from operations.sources.mcp.names import assign_names
-from operations.sources.mcp.results import is_tool_data, progress_envelope, tool_envelope
+from operations.sources.mcp.tools import assign_names, is_tool_data, tool_envelope
 from operations.spec import NAME_PATTERN, NAMESPACE_PATTERN
 
 NUMBER = from_schema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
@@ -69,7 +68,7 @@ def test_any_json_is_an_envelope_that_can_be_written(result: dict[str, Any]) -> 
 
 
 def test_progress_is_told_from_a_result() -> None:
-    envelope = progress_envelope(1, None, None)
+    envelope = progress_envelope(ProgressEvent(1, None, None))
     assert envelope.data == {"progress": 1}
     assert is_progress(envelope)
     assert not is_tool_data(envelope)
@@ -115,7 +114,7 @@ async def test_pages_are_followed_until_they_end_or_turn_in_circles() -> None:
     async def endless(method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"x": [1], "nextCursor": str(next(counter))}
 
-    assert len(await list_all(endless, "x/list", "x", server="s")) == MOST_PAGES + 1
+    assert len(await list_all(endless, "x/list", "x", server="s")) == MAX_PAGES + 1
 
     async def odd(method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"x": "nothing", "nextCursor": 7}
@@ -125,9 +124,9 @@ async def test_pages_are_followed_until_they_end_or_turn_in_circles() -> None:
 
 def test_meta_is_empty_unless_there_is_something_to_tell() -> None:
     config = MCPClientConfig(command="x", identity_fields=("id", "resources", "nonsense"))
-    assert meta_of(config, OperationContext()) == {}
+    assert request_meta(config, OperationContext()) == {}
     context = OperationContext(identity=Identity("a"), metadata={"traceparent": 7})
-    assert meta_of(config, context) == {"operations/identity": {"id": "a", "resources": {}}}
+    assert request_meta(config, context) == {"operations/identity": {"id": "a", "resources": {}}}
 
 
 def test_every_failure_has_its_code() -> None:
@@ -147,14 +146,14 @@ def test_a_group_of_failures_is_told_in_one_line() -> None:
 @pytest.mark.parametrize("params", [{"a": object()}, {"a": "\ud800"}, {"a": {b"b": {1, 2}, None: 3}}])
 def test_what_is_not_json_is_refused_before_it_is_sent(params: Any) -> None:
     with pytest.raises(CallError) as caught:
-        as_json(params)
+        as_json(params, 1_000)
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
 
 
 def test_what_has_a_json_form_is_sent_in_it() -> None:
-    assert as_json({"a": b"x", "b": (1, 2)}) == {"a": "eA==", "b": [1, 2]}
+    assert as_json({"a": b"x", "b": (1, 2)}, 1_000) == {"a": "eA==", "b": [1, 2]}
 
 
 @pytest.mark.parametrize("value", ["caf\u00e9", "a\nb: c", 7])
 def test_trace_fields_that_cannot_be_headers_stay_here(value: Any) -> None:
-    assert meta_of(MCPClientConfig(url="http://x"), OperationContext(metadata={"traceparent": value})) == {}
+    assert request_meta(MCPClientConfig(url="http://x"), OperationContext(metadata={"traceparent": value})) == {}

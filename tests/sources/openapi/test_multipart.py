@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from operations.errors import CallError, ErrorCode
 from operations.sources.openapi.bodies import Body, encode_body
-from operations.sources.openapi.multipart import guess_type
+from operations.sources.openapi.forms import guess_type
 from operations.sources.openapi.uploads import FileContent, is_file, upload_of
 
 MULTIPART = "multipart/form-data"

@@ -218,9 +218,10 @@ async def test_inputs_and_answers_are_mended() -> None:
 
 def test_loading_leaves_the_collector_as_it_was() -> None:
     assert gc.isenabled()
+    frozen = gc.get_freeze_count()  # Python 3.12 starts with some
     from_openapi(document({}), CONFIG)
     assert gc.isenabled()
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() == frozen
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()

@@ -17,8 +17,8 @@ from operations.errors import CallError, ErrorCode
 from operations.sources.openapi.parameters import (
     Location,
     Parameter,
+    PathTemplate,
     cookie_header,
-    expand_path,
     header_values,
     query_string,
 )
@@ -42,6 +42,11 @@ styles = st.sampled_from(
 explodes = st.sampled_from([None, True, False])
 media_types = st.sampled_from([None, None, None, "application/json", "text/plain", "application/xml"])
 collections = st.sampled_from([None, None, None, "csv", "ssv", "tsv", "pipes", "multi"])
+
+
+def expand_path(template: str, parameters: list[Parameter], values: dict[str, Any]) -> str:
+    path, query = PathTemplate(template, parameters).fill(values)
+    return f"{path}?{query}" if query else path
 
 
 def described(name: str, location: Location) -> st.SearchStrategy[Parameter]:

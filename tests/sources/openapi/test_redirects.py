@@ -17,8 +17,8 @@ from operations import ErrorCode, OperationContext, OperationRegistry
 from operations.http import HTTPRequest
 from operations.sources.openapi import HTTPAuth, HTTPServiceConfig, from_openapi, from_openapi_url
 from operations.sources.openapi.bodies import Body
-from operations.sources.openapi.redirects import Trail
-from operations.sources.openapi.requests import origin
+from operations.sources.openapi.exchange import Trail
+from operations.sources.openapi.origins import CredentialOrigins
 from operations.testing import error_of
 from tests.serving import serving
 
@@ -134,9 +134,10 @@ async def test_a_key_in_the_query_stays_on_the_way_at_home_alone(api: Api, url: 
     await operations.close()
 
 
-def _moved(method: str, status: int, location: str = "/b", **trail: Any) -> Any:
+def _moved(method: str, status: int, location: str = "/b") -> Any:
     request = HTTPRequest(method=method, url=f"{HOME}/a", headers=[("Authorization", "s"), ("Accept", "a")], body=b"x")
-    return Trail(origin(HOME), Body(None, b"x"), **trail).follow(request, status, location)
+    trail = Trail(HOME, CredentialOrigins(HOME, None, ()), Body(None, b"x"))
+    return trail.follow(request, status, location)
 
 
 def test_only_a_post_becomes_a_get_when_it_is_moved() -> None:
@@ -161,7 +162,7 @@ def test_what_is_not_followed() -> None:
 
 
 def test_who_went_abroad_comes_back_as_a_stranger() -> None:
-    trail = Trail(origin(HOME), None, [("key", "s")])
+    trail = Trail(HOME, CredentialOrigins(HOME, None, ()), None, [("key", "s")])
     request = HTTPRequest(method="GET", url=f"{HOME}/a?key=s", headers=[("Authorization", "s"), ("Accept", "a")])
     at_home = trail.follow(request, 302, "/b?key=other")
     assert at_home is not None

@@ -40,7 +40,10 @@ BROKEN = {
         "from operations import operation\n@operation\ndef f(*args): ...",
         "TypeError: f: *args has no name to be given by",
     ),
-    "mute_error": ("class E(Exception):\n def __str__(self): raise ValueError\nraise E", "E: (it cannot say what)"),
+    "mute_error": (
+        "class E(Exception):\n def __str__(self): raise ValueError\nraise E",
+        "E: (its text cannot be read)",
+    ),
     "bad_all": (
         "class A:\n def __contains__(self, name): raise OSError('no')\n__all__ = A()\n" + greeting(),
         "OSError: no",
@@ -146,7 +149,7 @@ def test_a_program_does_not_wait_at_its_end_for_a_module_that_never_ends(tmp_pat
     program = f"""
 import asyncio
 from operations.sources.scanner import scan_operations
-from operations.sources.scanner.background import in_background
+from operations.sources.scanner.isolation import in_background
 
 async def main():
     try:

@@ -10,6 +10,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Start": {
         "init": "make an operations.toml with a first operation",
         "add": "add a source: an MCP server, an API document, Python code",
+        "trust": "allow what a configuration would run",
         "doctor": "check every source and say what to fix",
     },
     "Look": {

@@ -9,12 +9,13 @@ from typing import Any
 
 from operations.cli.arguments import Argument, Command, Given, Option, UsageError
 from operations.cli.commands import SUMMARIES
+from operations.cli.configuration import ensure_trust, keep_trust, read_configuration, require_config_path, search
 from operations.cli.failures import OK, CommandError
 from operations.cli.output import counted, write_either, write_json
-from operations.cli.telling import tell_skipped
+from operations.cli.stderr import warn_skipped
 from operations.cli.terminal import paint
 from operations.config import add_source
-from operations.errors import CallError
+from operations.errors import CallError, ErrorCode
 
 _NAME = Argument("NAME", "what to call the source; its operations are below it")
 
@@ -52,24 +53,28 @@ def run_py(given: Given) -> Any:
 
 
 async def _add(given: Given, table: dict[str, Any]) -> int:
-    from operations.cli.session import read_configuration, refresh_catalogue, source_failure
-    from operations.cli.status import spinning
+    from operations.cli.session import refresh_catalogue, source_failure
+    from operations.cli.stderr import spinning
 
     path = _target(given)
+    may_trust = _ensure_trust(given, path)
     add_source(path, given.name, table)
+    try:
+        config = read_configuration(path)
+        if may_trust:
+            keep_trust(config, by="ops add")
+    except CallError as error:
+        if not given.no_check:
+            hint = "ops ls --refresh opens it once that is fixed"
+            raise CommandError(f"{given.name} was added to {path}, but:\n  {error.message}", hint) from None
     if given.no_check:
         write_either(given, {"config": str(path), "source": given.name}, f"{given.name} was added to {path}\n")
         return OK
-    try:
-        config = read_configuration(path)
-    except CallError as error:
-        hint = "ops ls --refresh opens it once that is mended"
-        raise CommandError(f"{given.name} was added to {path}, but:\n  {error.message}", hint) from None
     async with spinning(f"opening {given.name}", quiet=given.quiet) as line:
         workspace = await refresh_catalogue(config, None, line)
     report = next(report for report in workspace.reports if report.name == given.name)
     if not given.quiet:
-        tell_skipped([(skip.path, skip.reason) for skip in report.skipped])
+        warn_skipped([(skip.path, skip.reason) for skip in report.skipped])
     told = {
         "config": str(path),
         "source": given.name,
@@ -89,12 +94,26 @@ async def _add(given: Given, table: dict[str, Any]) -> int:
     raise source_failure(report, f"{given.name} was added to {path}, but cannot be opened")
 
 
+def _ensure_trust(given: Given, path: Path) -> bool:
+    """Ask for trust in what the file has already, before it is added to; return False for a file that is invalid."""
+    try:
+        config = read_configuration(path)
+    except CallError as error:
+        if error.code != ErrorCode.VALIDATION_ERROR:
+            raise
+        return False
+    ensure_trust(given, config)
+    return True
+
+
 def _target(given: Given) -> Path:
-    """The file to add to; one is made where there is none."""
-    from operations.cli.session import config_path
+    """Return the file to add to; where there is none, make one."""
     from operations.config import initialise
 
-    return config_path(given) or initialise(Path(given.config or "."))
+    found = search(given)
+    if found.path is None and not found.refused:
+        return initialise(Path(given.config or "."))
+    return require_config_path(given)
 
 
 def _place(name: str, given: Given) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from operations.cli.arguments import Argument, Command, Given, Option, seconds
+from operations.cli.arguments import RESULT_OPTIONS, TRANSPORT_OPTIONS, Argument, Command, Given, Option, seconds
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, OPERATION, CommandError, conclude
 from operations.cli.inputs import INPUT_FORMS, read_input, read_stdin
-from operations.cli.options import RESULT_OPTIONS, TRANSPORT_OPTIONS
 from operations.cli.output import Output, require_place
 from operations.cli.snippets import without_secrets
-from operations.cli.status import StatusLine, bar, spinning
+from operations.cli.stderr import StatusLine, bar, spinning
 from operations.context import OperationContext
 from operations.envelope import MCPResponseMeta, ResponseEnvelope, local_envelope
 
@@ -49,7 +48,8 @@ async def _call(given: Given, stdin: bytes) -> int:
         if given.dry_run:
             envelope = local_envelope(without_secrets(envelope.data, session.redact), operation.id)
         await output.result(envelope, started, to=given.output)
-    return conclude(exit_code_for(envelope), TOOL_ERROR)
+    code = exit_code_for(envelope)
+    return OK if code == OK else conclude(code, TOOL_ERROR)
 
 
 def _context(given: Given, operation_id: str, line: StatusLine) -> OperationContext:

@@ -9,13 +9,15 @@ from operations.cli.output import write_either
 
 _BASH = """\
 _ops_complete() {
-    local IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}" reply
-    reply=$("${COMP_WORDS[0]}" __complete bash "$line" 2>/dev/null) || return 0
-    COMPREPLY=($reply)
-    if [[ ${#COMPREPLY[@]} -gt 0 && ${COMPREPLY[0]} == *[=./] ]]; then
+    local line="${COMP_LINE:0:COMP_POINT}" found
+    COMPREPLY=()
+    while IFS= read -r found; do
+        COMPREPLY+=("$found")
+    done < <("${COMP_WORDS[0]}" __complete bash "$line" 2>/dev/null)
+    if [[ ${COMPREPLY[0]-} == *[=./] ]]; then
         compopt -o nospace 2>/dev/null
     fi
-    if [[ ${COMPREPLY[0]} == __files__ ]]; then
+    if [[ ${COMPREPLY[0]-} == __files__ ]]; then
         COMPREPLY=()
         compopt -o default 2>/dev/null
     fi
@@ -50,7 +52,7 @@ function __ops_complete
         if test "$found" = __files__
             __fish_complete_path (commandline -ct)
         else
-            echo $found
+            printf '%s\\n' $found
         end
     end
 end

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from operations.cli.arguments import Command, Given
 from operations.cli.commands import SUMMARIES
+from operations.cli.configuration import no_config, read_configuration, require_config_path, search
 from operations.cli.failures import NOT_FOUND, OK, CommandError
 from operations.cli.output import write_either, write_json
-from operations.cli.session import config_path, no_config, require_configuration
+from operations.config.trust import FoundConfig
 
 
 def run_show(given: Given) -> int:
     """Show it, redacted."""
     from operations.config import describe_config
 
-    write_json(describe_config(require_configuration(given)))
+    write_json(describe_config(read_configuration(require_config_path(given))))
     return OK
 
 
@@ -27,10 +28,9 @@ def run_schema(given: Given) -> int:
 
 def run_path(given: Given) -> int:
     """Print the path."""
-    path = config_path(given)
-    if path is None:
-        where = "here" if given.config is None else f"in {given.config}"
-        raise CommandError(no_config(where), "ops init makes one", exit_code=NOT_FOUND)
+    if search(given) == FoundConfig(None):
+        raise CommandError(no_config(given), "ops init makes one", exit_code=NOT_FOUND)
+    path = require_config_path(given)
     write_either(given, str(path), f"{path}\n")
     return OK
 

@@ -15,14 +15,17 @@ from urllib.request import getproxies
 
 from operations.cli.arguments import Command, Given
 from operations.cli.commands import SUMMARIES
-from operations.cli.failures import OK, TRANSPORT, USAGE, conclude
+from operations.cli.configuration import no_config, read_configuration, search
+from operations.cli.failures import DENIED, OK, TRANSPORT, USAGE, conclude
 from operations.cli.output import counted, duration, write_json
-from operations.cli.session import config_path, no_config, read_configuration, refresh_catalogue
-from operations.cli.status import spinning
+from operations.cli.session import refresh_catalogue
+from operations.cli.stderr import spinning
 from operations.cli.terminal import paint, printable, write_text
 from operations.config import Config, SourceReport, Workspace, load_catalogue
+from operations.config.actions import actions_of, digest_actions
 from operations.config.settings import OpenAPISettings
-from operations.errors import CallError
+from operations.config.trust import VARIABLE, is_trusted, read_trust
+from operations.errors import CallError, ErrorCode
 
 _EXTRAS = {
     "openapi": ("pyreqwest", "API documents"),
@@ -53,35 +56,69 @@ def run(given: Given) -> Any:
 
 async def _look(given: Given) -> int:
     findings = [Finding("ok", "Python", sys.version.split()[0])]
-    code = OK
-    config: Config | None = None
-    try:
-        path = config_path(given)
-        if path is None:
-            findings.append(Finding("bad", "configuration", no_config(), "ops init makes one"))
-            code = USAGE
-        else:
-            config = read_configuration(path)
-            findings.append(Finding("ok", "configuration", str(path)))
-    except CallError as error:
-        findings.append(
-            Finding("bad", "configuration", error.message, "mend the file; ops config schema is for editors")
-        )
-        code = USAGE
+    config, code = _configuration(given, findings)
+    trust = None if config is None else _trust(given, config)
+    if trust is not None:
+        findings.append(trust)
+        code = DENIED if trust.state == "bad" else code
     findings += _extras(config)
-    if config is not None:
+    if config is not None and code == OK:
         started = time.perf_counter()
         async with spinning("opening", quiet=given.quiet) as line:
             workspace = await refresh_catalogue(config, None, line)
         opened = [found for report in workspace.reports for found in _source(report)]
         opened += await asyncio.gather(*map(_reach, _addresses(workspace)))
-        findings += opened
-        if any(found.state == "bad" for found in opened):
-            code = TRANSPORT
+        unusable = [Finding("bad", name.replace("s.", " ", 1), why) for name, why in config.unusable.items()]
+        findings += [*opened, *unusable]
+        code = _exit_code(config, opened, unusable)
         findings.append(_cache(config, time.perf_counter() - started))
     _print(given, findings)
     bad = [found.what for found in findings if found.state == "bad"]
     return conclude(code, f"something is wrong: {', '.join(dict.fromkeys(bad))}", "see fix in the findings")
+
+
+def _exit_code(config: Config, opened: list[Finding], unusable: list[Finding]) -> int:
+    """Return 6 where a source does not open, 2 where all that is wrong is in the file."""
+    bad = [found.what for found in opened if found.state == "bad"]
+    if all(config.sources[what.removeprefix("source ")].problem is not None for what in bad):
+        return USAGE if bad or unusable else OK
+    return TRANSPORT
+
+
+def _configuration(given: Given, findings: list[Finding]) -> tuple[Config | None, int]:
+    """Return the configuration and the exit code so far."""
+    found = search(given)
+    if found.refused:
+        findings.append(Finding("bad", "configuration", found.refused, "copy it, to have one of your own"))
+        return None, DENIED
+    if found.path is None:
+        findings.append(Finding("bad", "configuration", no_config(given), "ops init makes one"))
+        return None, USAGE
+    try:
+        config = read_configuration(found.path)
+    except CallError as error:
+        is_invalid = error.code == ErrorCode.VALIDATION_ERROR
+        fix = "fix the file; ops config schema is for editors" if is_invalid else "copy it, to have one of your own"
+        findings.append(Finding("bad", "configuration", error.message, fix))
+        return None, USAGE if is_invalid else DENIED
+    findings.append(Finding("ok", "configuration", str(found.path)))
+    return config, OK
+
+
+def _trust(given: Given, config: Config) -> Finding:
+    """Whether the configuration is trusted, why, and what that allows."""
+    digest, record = digest_actions(config), read_trust(config.path)
+    if not digest:
+        return Finding("ok", "trust", "not needed: it starts, imports and sends nothing")
+    allowed = "\n".join(f"{' '.join(action.text.split())}  ({action.name})" for action in actions_of(config))
+    if record is not None and record.digest == digest:
+        since = time.strftime("%Y-%m-%d", time.localtime(record.since))
+        return Finding("ok", "trust", f"by {record.by}, since {since}; it may\n{allowed}")
+    if given.trust or is_trusted(config.path, digest):
+        way = "--trust" if given.trust else f"{VARIABLE}=1"
+        return Finding("ok", "trust", f"by {way}, for this command; it may\n{allowed}")
+    state = "it is not trusted" if record is None else "it has changed since it was trusted"
+    return Finding("bad", "trust", f"{state}; it would\n{allowed}", "ops trust, if that is what you want to run")
 
 
 def _extras(config: Config | None) -> Iterator[Finding]:

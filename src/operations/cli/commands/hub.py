@@ -8,26 +8,25 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from operations.calls.authentication import Authenticator, Principal, StaticTokens
-from operations.cli.arguments import Command, Given, Option
+from operations.cli.arguments import LOAD_OPTIONS, TOKEN_VARIABLE, Command, Given, Option
 from operations.cli.commands import SUMMARIES
+from operations.cli.configuration import find_configuration
 from operations.cli.failures import OK, TRANSPORT, CommandError
-from operations.cli.opening import open_sources
-from operations.cli.options import LOAD_OPTIONS, TOKEN_VARIABLE
 from operations.cli.processes import follow_offers, say, serve_until
-from operations.cli.session import find_configuration, report_failures
-from operations.cli.signing import jwt_tokens
-from operations.cli.stopping import stopping
+from operations.cli.running import stopping
+from operations.cli.session import open_sources, report_failures
+from operations.cli.transports import jwt_tokens
 from operations.config import Config
 from operations.config.settings import HubSettings
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
+from operations.identity import Authenticator, Principal, StaticTokens
 
 
 def run(given: Given) -> Any:
     """Listen and route."""
     try:
-        from operations.calls import hub  # noqa: F401  # the extra is named before anything is started
+        import operations.pubsub.websocket  # noqa: F401  # the extra is named before anything is started
     except ImportError as error:
         text = str(error)
         raise (
@@ -40,6 +39,8 @@ async def _listen(given: Given) -> int:
     from operations.calls.hub import Hub
 
     config = find_configuration(given)
+    if config is not None and "hub" in config.unusable:
+        raise CommandError(config.unusable["hub"], "set the variable, or write ${NAME:-default}")
     settings = config.hub if config is not None and config.hub is not None else HubSettings()
     authenticator = _authenticator(settings, given, config)
     limits = {"heartbeat": settings.heartbeat, "max_payload": settings.max_payload}
@@ -47,7 +48,6 @@ async def _listen(given: Given) -> int:
         authenticator,
         host=given.host or settings.host,
         port=settings.port if given.port is None else given.port,
-        stay_awake=settings.stay_awake,
         tls=_certificate(settings, config),
         **{name: value for name, value in limits.items() if value is not None},  # type: ignore[arg-type]
     )

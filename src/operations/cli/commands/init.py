@@ -6,6 +6,7 @@ from pathlib import Path
 
 from operations.cli.arguments import Argument, Command, Given
 from operations.cli.commands import SUMMARIES
+from operations.cli.configuration import keep_trust, read_configuration
 from operations.cli.failures import OK, CommandError
 from operations.cli.output import write_json
 from operations.cli.terminal import paint, write_text
@@ -45,6 +46,7 @@ def run(given: Given) -> int:
         module.write_text(_MODULE)
     if "[sources.own]" not in path.read_text():
         add_source(path, "own", {"python": f"./{_FOLDER}"})
+    keep_trust(read_configuration(path), by="ops init")
     if given.json:
         write_json({"config": str(path), "module": str(module)})
         return OK

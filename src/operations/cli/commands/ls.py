@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from operations.cli.arguments import Argument, Command, Given, Option
+from operations.cli.arguments import LISTING_OPTIONS, Argument, Command, Given, Option
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import NOT_FOUND, OK, CommandError
 from operations.cli.listing import as_data, read_listing
-from operations.cli.options import LISTING_OPTIONS
 from operations.cli.output import write_json
-from operations.cli.telling import note
+from operations.cli.stderr import note
 from operations.cli.terminal import columns, is_terminal, one_line, paint, printable, results, write_text
 from operations.config.cache import CatalogueEntry
 

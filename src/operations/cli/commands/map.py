@@ -11,16 +11,24 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from operations.cli.arguments import Argument, Command, Given, Option, UsageError, seconds, whole_number
+from operations.cli.arguments import (
+    RESULT_OPTIONS,
+    TRANSPORT_OPTIONS,
+    Argument,
+    Command,
+    Given,
+    Option,
+    UsageError,
+    seconds,
+    whole_number,
+)
 from operations.cli.commands import SUMMARIES
 from operations.cli.commands.call import TOOL_ERROR, deadline_of, exit_code_for
 from operations.cli.failures import OK, OPERATION, CommandError, conclude, exit_code_of
 from operations.cli.inputs import INPUT_FORMS, read_input
-from operations.cli.mapping import Outcome, map_lines
-from operations.cli.options import RESULT_OPTIONS, TRANSPORT_OPTIONS
+from operations.cli.mapping import Lines, Outcome, map_lines
 from operations.cli.output import Output, counted, duration
-from operations.cli.pipes import Lines
-from operations.cli.status import StatusLine, bar
+from operations.cli.stderr import StatusLine, bar
 from operations.cli.terminal import is_terminal
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
@@ -133,11 +141,11 @@ class _Report:
 
     def _fail(self, number: int, error: CallError) -> None:
         self._note(number, exit_code_of(error), error.message.replace("\n", "; "))
-        text = encode_json({"line": number, "error": error.to_dict()}) + b"\n"
+        failure = {"line": number, "error": error.to_dict()}
         if self._errors is not None:
-            self._errors.write(text)
+            self._errors.write(encode_json(failure) + b"\n")
         else:
-            self._buffer += text
+            self._buffer += self._output.rendered(failure, compact=True)
 
     def _note(self, number: int, code: int, message: str) -> None:
         self.failures[code] += 1

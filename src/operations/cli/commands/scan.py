@@ -11,7 +11,7 @@ from operations.cli.arguments import Argument, Command, Given, Option
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import NOT_FOUND, OK, CommandError
 from operations.cli.output import write_json
-from operations.cli.telling import warn
+from operations.cli.stderr import warn
 from operations.cli.terminal import one_line, paint, printable, write_text
 from operations.sources.scanner import ManifestChange, OperationManifest, scan_operations, watch_operations
 from operations.spec import OperationSpec

@@ -7,16 +7,14 @@ from typing import Any
 
 import msgspec
 
-from operations.cli.arguments import Argument, Command, Given, Option
+from operations.cli.arguments import LISTING_OPTIONS, Argument, Command, Given, Option
 from operations.cli.commands import SUMMARIES
-from operations.cli.example import example_input
 from operations.cli.failures import OK, CommandError
 from operations.cli.fields import Fields
 from operations.cli.inputs import INPUT_FORMS, read_input
 from operations.cli.listing import as_data, read_listing
-from operations.cli.options import LISTING_OPTIONS
 from operations.cli.output import write_either, write_json
-from operations.cli.snippets import curl_command, python_code, shell_command, without_secrets
+from operations.cli.snippets import curl_command, example_input, python_code, shell_command, without_secrets
 from operations.cli.terminal import columns, one_line, paint, paint_json, printable, write_text
 from operations.config.cache import CatalogueEntry
 from operations.schema import Schema, from_schema

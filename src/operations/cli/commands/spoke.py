@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from operations.cli.arguments import Command, Given
+from operations.cli.arguments import SERVING_OPTIONS, Command, Given
 from operations.cli.commands import SUMMARIES
-from operations.cli.options import SERVING_OPTIONS
 
 
 def run(given: Given) -> Any:

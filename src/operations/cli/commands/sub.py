@@ -6,14 +6,13 @@ import contextlib
 import time
 from typing import Any
 
-from operations.cli.arguments import Command, Given, Option, seconds, whole_number
+from operations.cli.arguments import RESULT_OPTIONS, TRANSPORT_OPTIONS, Command, Given, Option, seconds, whole_number
 from operations.cli.commands import SUMMARIES
 from operations.cli.commands.call import CALL_ARGUMENTS, TOOL_ERROR, deadline_of, exit_code_for
 from operations.cli.failures import OK, CommandError, conclude
 from operations.cli.inputs import INPUT_FORMS, read_input, read_stdin
-from operations.cli.options import RESULT_OPTIONS, TRANSPORT_OPTIONS
 from operations.cli.output import Output, counted, duration
-from operations.cli.status import spinning
+from operations.cli.stderr import spinning
 from operations.context import OperationContext
 
 

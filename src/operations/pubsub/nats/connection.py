@@ -1,4 +1,4 @@
-"""One connection to a NATS server: handshake, one write per turn of the loop, liveness, errors as they are told."""
+"""One connection to a NATS server: handshake, one write per iteration of the loop, liveness, errors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any, Protocol
 import msgspec
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import reason_of, untrusted
+from operations.pubsub.connection_errors import reason_of, untrusted
 from operations.pubsub.diagnosis import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
 from operations.pubsub.nats.servers import Server, Settings
 from operations.pubsub.nats.wire import PING, PONG, Reader, ServerInfo
 
 _MOST_UNSENT = 64 << 20
 _SMALLEST, _LARGEST = 512, 16 << 10
-"""How many bytes are read at a time: fewer where what they bring about takes long."""
+"""How many bytes are processed at a time: fewer where their messages take long to handle."""
 _MOST_UNREAD = 256
 _LONGEST_TURN = 0.05
 _BEHIND_SECONDS = 0.1
@@ -31,30 +31,30 @@ class Owner(Protocol):
     """Whoever uses a connection."""
 
     def told(self, info: ServerInfo) -> None:
-        """The server described itself anew: its cluster changed."""
+        """The server sent a new description: its cluster changed."""
 
     def complained(self, text: str) -> None:
-        """The server refused something, and the connection stands."""
+        """The server refused a message or a subscription, and the connection stays open."""
 
     def closed(self, connection: Connection, reason: str) -> None:
         """The connection is gone."""
 
 
 class Connection(asyncio.Protocol):
-    """A connection that has been accepted by its server; `open_connection` makes them."""
+    """A connection that its server has accepted; `open_connection` makes it."""
 
     def __init__(self, owner: Owner) -> None:
         self.info = ServerInfo()
         self.reason = ""
         self.reader = Reader(self)
         self.heard = 0.0
-        """When the server last said anything, by the loop's clock."""
+        """When the server last sent anything, by the loop's clock."""
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
         self._outbox: list[bytes] = []
         self.turn_seconds: float | None = None
-        """While that is written which was brought about by what was read: how long it took."""
+        """How long the messages that were just read took to handle, while their results are written."""
         self._reading = False
         self._scheduled = False
         self._pongs: deque[Callable[[], None]] = deque()
@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_behind(self) -> bool:
-        """Whether what the server sent waits to be read, and has for a while."""
+        """Whether received bytes have been waiting to be processed for a while."""
         return bool(self._unread) and self._loop.time() - self._behind_since > _BEHIND_SECONDS
 
     @property
@@ -89,22 +89,22 @@ class Connection(asyncio.Protocol):
         return bool(self._outbox)
 
     def before_write(self, call: Callable[[], None]) -> None:
-        """Have `call` add to each write what belongs at its end."""
+        """Call `call` before each write, so that it can add to it."""
         self._before_write = call
 
     def send(self, data: bytes) -> None:
-        """Send together with whatever else this turn of the loop sends, or what is being read brings about."""
+        """Send together with everything else of this iteration of the loop, or of the messages being read."""
         self._outbox.append(data)
         self.expect_write()
 
     def expect_write(self) -> None:
-        """See to it that there is a write at the end of this turn of the loop, or of what is being read."""
+        """Schedule a write at the end of this iteration of the loop, or of the messages being read."""
         if not self._scheduled and not self._reading:
             self._scheduled = True
             self._loop.call_soon(self.flush)
 
     def ping(self, pong: Callable[[], None]) -> None:
-        """Ask whether the server has processed what was sent so far; `pong` is called when it says so."""
+        """Send a PING; `pong` is called once the server has processed everything before it."""
         self._pongs.append(pong)
         self.send(PING)
 
@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
             self.abort("the server reads too slowly")
 
     def abort(self, reason: str) -> None:
-        """Cut the connection at once."""
+        """Abort the connection at once."""
         if self.is_open:
             self.reason = self.reason or reason
             self._transport.abort()
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
         await asyncio.shield(self._gone)
 
     async def handshake(self, settings: Settings, name: str, server_name: str | None) -> None:
-        """Upgrade to TLS where it is asked for, say who this is, and wait until the server has accepted it."""
+        """Upgrade to TLS if required, send the credentials, and wait until the server has accepted them."""
         info = await self._informed
         if not settings.tls_first and (settings.tls is not None or info.tls_required):
             await self._upgrade(settings.tls or ssl.create_default_context(), server_name)
@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
             raise CallError(ErrorCode.UNAVAILABLE, f"NATS {info.version} has no headers: 2.2 or later is needed")
 
     async def processed(self) -> None:
-        """Return once the server has processed what was sent so far; raises where the connection is lost before."""
+        """Return once the server has processed what was sent so far; raise if the connection is lost before."""
         answered = self._loop.create_future()
         self.ping(lambda: None if answered.done() else answered.set_result(None))
         await asyncio.wait((answered, self._gone), return_when=asyncio.FIRST_COMPLETED)
@@ -186,7 +186,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop: read, then write at once what that brought about."""
+        """Called by the loop: handle the messages, then write at once what they caused to be sent."""
         if not self._unread and len(data) <= self._portion:
             self._read(data)
             return
@@ -199,9 +199,9 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _read_on(self) -> None:
-        """Read in portions: where what they bring about takes its time, the loop has a turn in between.
+        """Process in portions, so that the loop runs in between when messages take long to handle.
 
-        Meanwhile the rest is kept here: a server hangs up on who does not take what it sends.
+        The rest is buffered here, because a server disconnects a client that does not read.
         """
         end = self._loop.time() + _LONGEST_TURN
         while self._unread and self.is_open:
@@ -237,7 +237,7 @@ class Connection(asyncio.Protocol):
         finally:
             self._reading = False
         if not self._scheduled:
-            # Nothing waited when this began: what there is now is what it brought about.
+            # Nothing waited before: everything in the buffer was caused by these messages.
             self.turn_seconds = time.perf_counter() - began
             self.flush()
             self.turn_seconds = None
@@ -254,14 +254,14 @@ class Connection(asyncio.Protocol):
         self._owner.closed(self, self.reason)
 
     def on_info(self, info: ServerInfo) -> None:
-        """The first one opens the handshake, later ones tell of changes."""
+        """The first description opens the handshake, later ones announce changes."""
         self.info = info
         if not self._informed.done():
             self._informed.set_result(info)
         self._owner.told(info)
 
     def on_ping(self) -> None:
-        """The server wants to know whether this end lives."""
+        """The server checks whether this end is alive."""
         self.send(PONG)
 
     def on_pong(self) -> None:
@@ -270,7 +270,7 @@ class Connection(asyncio.Protocol):
             self._pongs.popleft()()
 
     def on_error(self, text: str) -> None:
-        """Some complaints end the connection, some are about one message or subscription."""
+        """Handle an error: of one message or subscription, or one that ends the connection."""
         lower = text.lower()
         if lower.startswith(("permissions violation", "invalid subject")):
             self._owner.complained(text)
@@ -311,7 +311,7 @@ async def open_connection(
 
 
 async def diagnose(server: Server, settings: Settings, error: Exception) -> CallError | None:
-    """What is surely wrong with a server that could not be connected to: TLS where there is none, too soon or late."""
+    """Return the permanent error behind a failed connection: TLS expected where there is none, or at another time."""
     if not is_reachable(error) or not has_no_tls(error):
         return None
     where = f"nats://{server.host}:{server.port}"

@@ -1,4 +1,4 @@
-"""Who this end is to a NATS server: a password, a token, an nkey, or a credentials file; keys need `cryptography`."""
+"""Credentials for a NATS server: a password, a token, an nkey, or a credentials file; keys need `cryptography`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from operations.pubsub import require_extra
+from operations.pubsub.connection_errors import require_extra
 
 _USER = 20 << 3
 _SEED = 18 << 3
@@ -18,7 +18,7 @@ _BLOCK = re.compile(r"-+BEGIN ([A-Z ]+?)-+\s*([A-Za-z0-9+/=._-]+)\s*-+END", re.S
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent with CONNECT; a secret is never in the text of it."""
+    """What is sent with CONNECT; its repr shows no secret."""
 
     user: str | None = None
     password: str | None = None
@@ -30,7 +30,7 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
         return "<NATS credentials>"
 
     def answer(self, nonce: str) -> dict[str, Any]:
-        """The fields of CONNECT, with the server's nonce signed where there is a key."""
+        """The fields of CONNECT, with the server's nonce signed if there is a key."""
         fields: dict[str, Any] = {
             "user": self.user,
             "pass": self.password,

@@ -1,4 +1,4 @@
-"""JetStream, NATS's store: asking its API, publishing what it answers, and making the two streams of the queues."""
+"""JetStream, the storage of NATS: its API, publishing with acknowledgement, and the two streams of the queues."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any, Protocol
 
 import msgspec
 
-from operations.pubsub import Stop, Undelivered
-from operations.pubsub.nats.receipts import Receipts
 from operations.pubsub.nats.wire import Full, Message, publish
+from operations.pubsub.nats.write_buffer import Replies
+from operations.pubsub.protocols import Stop, Undelivered
 
 DUPLICATES_SECONDS = 120
-"""How long JetStream knows the key of a message that it has been given."""
+"""How long JetStream remembers the key of a message, to drop duplicates."""
 DEAD_SECONDS = 30 * 86_400
 ANSWER_SECONDS = 5.0
 SECOND = 1_000_000_000
 """One second in JetStream's unit of time."""
 
 
-class Link(Protocol):
-    """The connection, as far as queues need it."""
+class Client(Protocol):
+    """What queues need of the transport."""
 
-    receipts: Receipts
+    replies: Replies
 
     def subscribe(self, subject: bytes, *, full: Full) -> Stop:
         """Subscribe to a subject, over any number of connections."""
 
     def publish(self, data: bytes) -> bool:
-        """Send what is already in the client protocol; False where there is no connection."""
+        """Send bytes of the client protocol; return False without a connection."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -41,17 +41,17 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What JetStream says to anything."""
+    """A response of JetStream."""
 
     error: Failure | None = None
     duplicate: bool = False
 
 
 class JetStream:
-    """The store of one end's server; streams are made where they are missing."""
+    """The storage of one end's server; missing streams are created."""
 
-    def __init__(self, link: Link, prefix: str, *, replicas: int) -> None:
-        self._link = link
+    def __init__(self, client: Client, prefix: str, *, replicas: int) -> None:
+        self._client = client
         self._prefix = prefix
         self._replicas = replicas
         self.stream = prefix.replace(".", "_")
@@ -59,7 +59,7 @@ class JetStream:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def make_streams(self) -> str | None:
-        """Make the two streams where they are missing; what went wrong, or None."""
+        """Create the two streams if they are missing; return what went wrong, or None."""
         if self._made is None or (self._made.done() and self._made.result() is not None):
             self._made = self.spawn(self._make_streams())
         return await asyncio.shield(self._made)
@@ -82,7 +82,7 @@ class JetStream:
         return None if answer.error is None else answer.error.description
 
     async def ask(self, what: str, options: dict[str, Any]) -> Answer:
-        """Ask JetStream's API for something."""
+        """Make a request to JetStream's API."""
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def settle(answer: Answer) -> None:
@@ -106,8 +106,7 @@ class JetStream:
         answered: Callable[[Answer], None],
         undelivered: Undelivered,
     ) -> None:
-        """Publish what JetStream answers once."""
-        receipts = self._link.receipts
+        """Publish a message that JetStream acknowledges."""
 
         def read(message: Message) -> None:
             stop()
@@ -117,19 +116,19 @@ class JetStream:
                 answer = Answer(Failure(500, 0, "an answer that is not JetStream's"))
             answered(answer)
 
-        reply, stop = receipts.request(subject, read, undelivered)
-        if not self._link.publish(publish(subject, data, reply, headers)):
+        reply, stop = self._client.replies.request(subject, read, undelivered)
+        if not self._client.publish(publish(subject, data, reply, headers)):
             stop()
             undelivered("there is no connection to the NATS server")
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
-        """Run something until it is done or this end is closed."""
+        """Run a task that ends with this end."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def close(self) -> None:
-        """End what was spawned."""
+        """Cancel the tasks."""
         for task in self._tasks:
             task.cancel()

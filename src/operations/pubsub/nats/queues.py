@@ -1,4 +1,4 @@
-"""Durable messages in JetStream: a queue for each namespace, one for what somebody died over, one for the dead."""
+"""Durable messages in JetStream: for each namespace a queue, a queue of suspects that run alone, and dead letters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from operations.pubsub import Delivery, Refused, Stop, Take, Undelivered
-from operations.pubsub.nats.jetstream import ANSWER_SECONDS, SECOND, Answer, JetStream, Link
-from operations.pubsub.nats.subjects import Subjects
+from operations.pubsub.nats.jetstream import ANSWER_SECONDS, SECOND, Answer, Client, JetStream
+from operations.pubsub.nats.subjects import Arrivals, Subjects
 from operations.pubsub.nats.wire import Message, publish
+from operations.pubsub.protocols import Arrival, Delivery, Refused, Stop, Take, Undelivered
 
 _log = logging.getLogger("operations")
 _ASK_SECONDS = 10.0
@@ -23,20 +23,21 @@ _EXPIRED = (404, 408)
 
 
 class Queues:
-    """The durable queues of one end; streams and consumers are made where they are missing."""
+    """The durable queues of one end; missing streams and consumers are created."""
 
-    def __init__(self, link: Link, subjects: Subjects, *, ack_wait: float, replicas: int) -> None:
-        self.link = link
+    def __init__(self, client: Client, subjects: Subjects, *, ack_wait: float, replicas: int) -> None:
+        self.client = client
         self.subjects = subjects
+        self.arrivals = Arrivals(subjects.prefix)
         self.ack_wait = ack_wait
-        self.jetstream = JetStream(link, subjects.prefix, replicas=replicas)
+        self.jetstream = JetStream(client, subjects.prefix, replicas=replicas)
         self._takers: list[Taker] = []
         self.numbers = itertools.count(1)
 
     def store(
         self, address: str, message: bytes, key: str, stored: Callable[[], None], undelivered: Undelivered
     ) -> None:
-        """Keep a message; where there is no stream yet, make it and try once more."""
+        """Store a message; if there is no stream yet, create it and try once more."""
         subject = self.subjects.target(address)
         if subject is None:
             undelivered(Refused(f"{address!r} cannot be a NATS subject"))
@@ -72,14 +73,14 @@ class Queues:
             self.jetstream.publish(subject, message, headers, answered, undelivered)
 
     def take(self, address: str, take: Take, limit: int) -> Stop:
-        """Be given what is stored at an address; what somebody may have died over, alone."""
+        """Take what is stored at an address; messages that may have killed a worker are handled alone."""
         namespace = address.partition(".")[2]
 
-        def sort(message: bytes, delivery: Delivery) -> None:
+        def sort(message: bytes, delivery: Delivery, arrival: Arrival) -> None:
             if delivery.number > 1 and isinstance(delivery, StoredDelivery):
-                self._suspect(namespace, message, delivery)
+                self._suspect(namespace, message, delivery, arrival.sender)
             else:
-                take(message, delivery)
+                take(message, delivery, arrival)
 
         takers = [
             Taker(self, "queue", namespace, sort, limit),
@@ -97,9 +98,9 @@ class Queues:
 
         return stop
 
-    def _suspect(self, namespace: str, message: bytes, delivery: StoredDelivery) -> None:
-        """Move a message to the suspects, which are run one at a time: who held several died over one of them."""
-        subject = self.subjects.target(f"suspect.{namespace}")
+    def _suspect(self, namespace: str, message: bytes, delivery: StoredDelivery, caller: str | None) -> None:
+        """Move a message to the suspects, which run one at a time: one of those that a dead worker held killed it."""
+        subject = self.subjects.target(f"suspect.{namespace}", caller=caller)
         headers = b"Nats-Msg-Id: %b-%d\r\n" % (self.jetstream.stream.encode(), delivery.sequence)
         if subject is not None:
             self._publish_or_warn(subject, message, headers, delivery.done)
@@ -110,26 +111,26 @@ class Queues:
             taker.begin()
 
     def lost(self) -> None:
-        """The connection is gone: nothing that was asked for will come."""
+        """The connection is gone: requested messages will not arrive."""
         for taker in self._takers:
             taker.lost()
 
     def close(self) -> None:
-        """Take nothing any more."""
+        """Stop all takers."""
         for taker in self._takers:
             taker.stop()
         self._takers.clear()
         self.jetstream.close()
 
     def bury(self, namespace: str, message: bytes, reason: str, buried: Callable[[], None]) -> None:
-        """Keep a message among the dead, with the reason; `buried` is called once it is there."""
+        """Store a dead letter with the reason; `buried` is called once it is stored."""
         headers = b"Operations-Reason: %b\r\n" % " ".join(reason.split()).encode("ascii", "replace")[:500]
         subject = self.subjects.target(f"dead.{namespace}")
         if subject is not None:
             self._publish_or_warn(subject, message, headers, buried)
 
     def _publish_or_warn(self, subject: bytes, message: bytes, headers: bytes, done: Callable[[], None]) -> None:
-        """Store a message elsewhere; where that fails it stays where it was, and is delivered again."""
+        """Store a message elsewhere; on failure it stays where it was and is delivered again."""
 
         def answered(answer: Answer) -> None:
             if answer.error is None:
@@ -144,7 +145,7 @@ class Queues:
 
 
 class Taker:
-    """Asks for as many stored messages as it may hold, and keeps those it holds from being given to others."""
+    """Requests as many stored messages as it may hold, and renews its hold on them."""
 
     def __init__(
         self, queues: Queues, kind: Literal["queue", "suspect"], namespace: str, take: Take, limit: int
@@ -152,23 +153,23 @@ class Taker:
         self.queues = queues
         self.namespace = namespace
         self.alone = kind == "suspect"
-        """Whether only one message is held by all takers together."""
+        """Whether all takers together hold only one message."""
         self._filter = queues.subjects.filter(f"{kind}.{namespace}").decode()
         self._take = take
         self._limit = limit
         self._consumer = f"{kind}_{namespace.replace('.', '=')}"
-        self._inbox = b"%b.%b.%d" % (queues.link.receipts.inbox, kind.encode(), next(queues.numbers))
+        self._inbox = b"%b.%b.%d" % (queues.client.replies.inbox, kind.encode(), next(queues.numbers))
         self._question = 0
         self._held: set[StoredDelivery] = set()
         self._asked = 0
-        self._unsubscribe = queues.link.subscribe(self._inbox + b".*", full=self._came)
+        self._unsubscribe = queues.client.subscribe(self._inbox + b".*", full=self._came)
         self._overdue: asyncio.TimerHandle | None = None
         self._renewal: asyncio.TimerHandle | None = None
         self._beginning: asyncio.Task[Any] | None = None
         self._stopped = False
 
     def begin(self) -> None:
-        """Make the consumer where it is missing, and ask for work."""
+        """Create the consumer if it is missing, and request messages."""
         if self._beginning is None or self._beginning.done():
             self._beginning = self.queues.jetstream.spawn(self._begin())
 
@@ -198,7 +199,7 @@ class Taker:
         return None if answer.error is None else answer.error.description
 
     def stop(self) -> None:
-        """Ask for nothing more; what is held stays so until it is settled."""
+        """Request no more messages; those that are held stay held until they are settled."""
         self._stopped = True
         if self._beginning is not None:
             self._beginning.cancel()
@@ -210,7 +211,7 @@ class Taker:
         self._end_asking()
 
     def settled(self, delivery: StoredDelivery) -> None:
-        """A message was dealt with: there is room for another."""
+        """A message was handled: there is room for another."""
         self._held.discard(delivery)
         if self._asked <= 0:
             self._ask()
@@ -223,7 +224,7 @@ class Taker:
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.queues.jetstream.stream}.{self._consumer}".encode()
         options = msgspec.json.encode({"batch": room, "expires": int(_ASK_SECONDS * SECOND)})
         self._question += 1
-        if self.queues.link.publish(publish(subject, options, b"%b.%d" % (self._inbox, self._question))):
+        if self.queues.client.publish(publish(subject, options, b"%b.%d" % (self._inbox, self._question))):
             self._asked = room
             loop = asyncio.get_running_loop()
             self._overdue = loop.call_later(_ASK_SECONDS + ANSWER_SECONDS, self._ask_again)
@@ -239,7 +240,7 @@ class Taker:
             self._overdue = None
 
     def _came(self, message: Message) -> None:
-        """A stored message, or word that no more will come."""
+        """Handle a stored message, or the status that ends a request."""
         if message.status is not None:
             self._told(message)
             return
@@ -250,12 +251,12 @@ class Taker:
         self._held.add(delivery)
         if self._renewal is None:
             self._renewal = asyncio.get_running_loop().call_later(self.queues.ack_wait / 3, self._renew)
-        self._take(message.data, delivery)
+        self._take(message.data, delivery, self.queues.arrivals[message.subject])
         if self._asked <= 0:
             self._ask_again()
 
     def _told(self, message: Message) -> None:
-        """A question has had its last answer: ask again, after seeing to the consumer where that was the trouble."""
+        """A request is over: request again, after creating the consumer if that was the problem."""
         if message.subject.rpartition(b".")[2] != b"%d" % self._question or self._stopped:
             return
         self._end_asking()
@@ -265,7 +266,7 @@ class Taker:
             self._overdue = asyncio.get_running_loop().call_later(_TROUBLE_SECONDS, self.begin)
 
     def _renew(self) -> None:
-        """Tell JetStream that what is held is being worked on."""
+        """Tell JetStream that the held messages are being handled."""
         self._renewal = None
         for delivery in self._held:
             delivery.acknowledge(b"+WPI")
@@ -274,7 +275,7 @@ class Taker:
 
 
 class StoredDelivery:
-    """One message of a queue in the hands of this end."""
+    """A message that this end holds."""
 
     __slots__ = ("_message", "_taker", "number", "sequence")
 
@@ -286,7 +287,7 @@ class StoredDelivery:
         self.number = deliveries + taker.alone
 
     def done(self) -> None:
-        """It was dealt with, and is forgotten."""
+        """The message was handled; forget it."""
         self._settle(b"+ACK")
 
     def release(self) -> None:
@@ -294,12 +295,12 @@ class StoredDelivery:
         self._settle(b"-NAK")
 
     def bury(self, reason: str) -> None:
-        """Set it aside, and only then forget it."""
+        """Move it to the dead letters, and only then forget it."""
         self._taker.queues.bury(self._taker.namespace, self._message.data, reason, lambda: self._settle(b"+TERM"))
 
     def acknowledge(self, word: bytes) -> None:
-        """Say something about it to JetStream."""
-        self._taker.queues.link.publish(publish(self._message.reply or b"", word))
+        """Send JetStream an acknowledgement."""
+        self._taker.queues.client.publish(publish(self._message.reply or b"", word))
 
     def _settle(self, word: bytes) -> None:
         self.acknowledge(word)
@@ -307,7 +308,7 @@ class StoredDelivery:
 
 
 def _read_acknowledgement(subject: bytes) -> tuple[int, int]:
-    """How often a message was delivered, and its number in the stream: from one of the two forms of the subject."""
+    """Return the number of deliveries and the sequence number, from either form of the subject."""
     words = subject.split(b".")
     start = 4 if len(words) < 11 else 6
     numbers = [int(word) if word.isdigit() else 1 for word in words[start : start + 2]]

@@ -1,4 +1,4 @@
-"""The servers of a NATS cluster: those that were named, and those that they tell of."""
+"""The servers of a NATS cluster: those in the URL, and those that the cluster announces."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from urllib.parse import unquote
 
 import msgspec
 
-from operations.pubsub.addresses import places, wrong_address
 from operations.pubsub.nats.credentials import Credentials, read_credentials, read_seed
+from operations.pubsub.urls import places, wrong_address
 
 
 class Server(msgspec.Struct, frozen=True):
-    """Where one server is."""
+    """The address of one server."""
 
     host: str
     port: int
@@ -41,7 +41,7 @@ class ServerPool:
         self._next: list[Server] = []
 
     def learn(self, urls: Iterable[str]) -> None:
-        """Take note of the servers that the cluster has now."""
+        """Remember the servers that the cluster announces."""
         told = [_read_server(url if "://" in url else f"nats://{url}") for url in urls]
         self._told = [server for server in told if server not in self._named]
 
@@ -51,7 +51,7 @@ class ServerPool:
         return len(self._named) + len(self._told)
 
     def next(self) -> Server:
-        """The next one to try: all of them in random order before any of them again."""
+        """Return the next server to try: all of them in random order, then all of them again."""
         if not self._next:
             self._next = [*self._named, *self._told]
             random.shuffle(self._next)
@@ -59,7 +59,7 @@ class ServerPool:
 
     @property
     def host(self) -> str:
-        """The name that certificates are checked against for servers that are known by their number only."""
+        """The name to check certificates against, for servers that are announced by IP address."""
         return self._named[0].host
 
 
@@ -78,7 +78,7 @@ def read_settings(
     """Read `nats://user:password@host:port,nats://…`; a user without a password is a token, as NATS has it."""
     urls = [part for part in (*url.split(","), *servers) if part]
     if not urls:
-        raise wrong_address(url, "no NATS server is named: nats://127.0.0.1:4222, say")
+        raise wrong_address(url, "it names no NATS server, for example nats://127.0.0.1:4222")
     found = tuple(_read_server(each) for each in urls)
     scheme, _, rest = urls[0].rpartition("://")
     name, has_password, secret = rest.rpartition("@")[0].partition(":")
@@ -107,5 +107,5 @@ def read_settings(
 def _read_server(url: str) -> Server:
     url = url if "://" in url else f"nats://{url}"
     if url.partition("://")[0].lower() not in ("nats", "tls"):
-        raise wrong_address(url, "that of a NATS server is nats://host:port or tls://host:port")
+        raise wrong_address(url, "the URL of a NATS server is nats://host:port or tls://host:port")
     return Server(*places(url)[0])

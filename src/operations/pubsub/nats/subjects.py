@@ -3,9 +3,9 @@
 | address | subject |
 |---|---|
 | `work.<namespace>/<operation>` | `calls.v1.work.<caller>.<namespace>.<operation>` |
+| `direct.<peer>/<namespace>/<operation>` | `calls.v1.direct.<name>.<random>.<caller>.<namespace>.<operation>` |
 | `queue.<namespace>`, `suspect.<namespace>` | `calls.v1.queue.<caller>.<namespace>`, … |
-| `inbox.<name>-<random>` | `calls.v1.inbox.<name>.<random>` |
-| `peer.<name>-<random>` | `calls.v1.peer.<name>.<random>` |
+| `inbox.<name>.<random>`, `peer.<name>.<random>` | the same behind `calls.v1.` |
 | `control.<namespace>`, `dead.<namespace>`, `workers`, `asks` | the same behind `calls.v1.` |
 """
 
@@ -13,10 +13,15 @@ from __future__ import annotations
 
 import re
 
+from operations.pubsub.limits import check_name
+from operations.pubsub.protocols import Arrival
+
 _TOKENS = re.compile(r"[!-)+-\-/-=?-~]+(\.[!-)+-\-/-=?-~]+)*")
-_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_PEER = re.compile(r"[A-Za-z0-9_-]{1,64}\.[A-Za-z0-9_-]{1,64}")
+"""The address of one peer: more parts would be the reply subject of one of its messages."""
 _LONGEST = 1_024
 """A server hangs up on lines over 4 kB."""
+_MOST_ARRIVALS = 8_192
 
 
 class Subjects:
@@ -25,26 +30,37 @@ class Subjects:
     def __init__(self, prefix: str, name: str) -> None:
         if _TOKENS.fullmatch(prefix) is None:
             raise ValueError(f"{prefix!r} cannot be the prefix of NATS subjects: tokens joined by dots, no wildcards")
-        if _NAME.fullmatch(name) is None:
-            raise ValueError(f"{name!r} cannot be a token of a NATS subject: use letters, digits, _ and -")
+        check_name(name)
         self.prefix = prefix
         self.name = name
 
-    def target(self, address: str) -> bytes | None:
-        """Where a message for an address goes; None for one that no subject can be made of."""
+    def target(self, address: str, *, caller: str | None = None) -> bytes | None:
+        """Where a message for an address goes; None for one that no subject can be made of.
+
+        `caller` is the name that the subject of a request carries, by default this end's own.
+        """
+        caller = caller or self.name
         kind, _, rest = address.partition(".")
-        if kind in ("inbox", "peer"):
-            name, _, random = rest.rpartition("-")
-            subject = f"{self.prefix}.{kind}.{name}.{random}"
-        elif kind == "work":
-            subject = f"{self.prefix}.work.{self.name}.{rest.replace('/', '.', 1)}"
+        if kind in ("inbox", "peer") and _PEER.fullmatch(rest) is None:
+            return None
+        if kind == "work":
+            subject = f"{self.prefix}.work.{caller}.{rest.replace('/', '.', 1)}"
+        elif kind == "direct":
+            peer, _, operation = rest.partition("/")
+            if _PEER.fullmatch(peer) is None:
+                return None
+            subject = f"{self.prefix}.direct.{peer}.{caller}.{operation.replace('/', '.', 1)}"
         elif kind in ("queue", "suspect"):
-            subject = f"{self.prefix}.{kind}.{self.name}.{rest}"
+            subject = f"{self.prefix}.{kind}.{caller}.{rest}"
         else:
             subject = f"{self.prefix}.{address}"
         if len(subject) > _LONGEST or _TOKENS.fullmatch(subject) is None:
             return None
         return subject.encode()
+
+    def direct_filter(self, address: str, peer: str) -> bytes:
+        """What a worker that listens at `work.<namespace>` subscribes to beside it: what is sent to it alone."""
+        return f"{self.prefix}.direct.{peer}.*.{address.partition('.')[2]}.*".encode()
 
     def filter(self, address: str) -> bytes:
         """What somebody who listens at an address subscribes to: the work of every caller."""
@@ -57,3 +73,26 @@ class Subjects:
         if subject is None:
             raise ValueError(f"{address!r} cannot be a NATS subject")
         return subject
+
+
+class Arrivals(dict[bytes, Arrival]):
+    """Arrivals by the subject of a request, each made once; the server enforces that a caller's name is its own."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self._start = len(prefix) + 1
+
+    def __missing__(self, subject: bytes) -> Arrival:
+        kind, _, rest = subject[self._start :].decode(errors="replace").partition(".")
+        if kind == "direct":
+            _, _, rest = rest.split(".", 2)
+        caller, _, target = rest.partition(".")
+        if kind in ("work", "direct"):
+            namespace, _, operation = target.rpartition(".")
+            arrival = Arrival(f"work.{namespace}/{operation}", caller)
+        else:  # a stored request, also one that another worker set aside to be run alone
+            arrival = Arrival(f"queue.{target}", caller)
+        if len(self) >= _MOST_ARRIVALS:
+            self.clear()
+        self[subject] = arrival
+        return arrival

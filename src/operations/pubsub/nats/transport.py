@@ -1,4 +1,4 @@
-"""NatsTransport: one end of a bus whose middle is a NATS server or cluster."""
+"""NatsTransport: one end of a bus over a NATS server or cluster."""
 
 from __future__ import annotations
 
@@ -13,17 +13,26 @@ from collections.abc import Callable
 import msgspec
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import Capabilities, Receive, Refused, Stop, Take, Undelivered
-from operations.pubsub.framing import split
+from operations.pubsub.framing import BatchSizing, split
 from operations.pubsub.limits import check_counts, check_seconds
 from operations.pubsub.nats.connection import Connection, diagnose, open_connection
-from operations.pubsub.nats.outbox import Outbox
 from operations.pubsub.nats.queues import Queues
-from operations.pubsub.nats.receipts import Receipts
 from operations.pubsub.nats.servers import Server, ServerPool, Settings
-from operations.pubsub.nats.subjects import Subjects
-from operations.pubsub.nats.wire import Full, Message, ServerInfo, subscribe, unsubscribe
-from operations.pubsub.pace import Pace
+from operations.pubsub.nats.subjects import Arrivals, Subjects
+from operations.pubsub.nats.wire import Full, Message, Plain, ServerInfo, subscribe, unsubscribe
+from operations.pubsub.nats.write_buffer import Replies, WriteBuffer
+from operations.pubsub.protocols import (
+    Arrival,
+    Capabilities,
+    Flushes,
+    Receive,
+    Refused,
+    ReportsBacklog,
+    Stop,
+    Stores,
+    Take,
+    Undelivered,
+)
 from operations.pubsub.reconnecting import Reconnecting
 
 _log = logging.getLogger("operations")
@@ -33,16 +42,14 @@ _MOST_ADDRESSES = 8_192
 _MOST_KEPT = 4 << 20
 _NO_RESPONDERS = 503
 _HARMLESS = ("inbox.", "peer.", "control.")
-_JOINED = ("inbox.", "work.")
-"""Where several messages may come as one."""
 
 
 class Subscription:
-    """One subscription, made again at each connection."""
+    """One subscription, renewed at each connection."""
 
     __slots__ = ("full", "group", "receive", "sid", "subject")
 
-    def __init__(self, sid: bytes, subject: bytes, group: bytes, receive: Receive | None, full: Full | None) -> None:
+    def __init__(self, sid: bytes, subject: bytes, group: bytes, receive: Plain | None, full: Full | None) -> None:
         self.sid = sid
         self.subject = subject
         self.group = group
@@ -50,12 +57,12 @@ class Subscription:
         self.full = full
 
 
-class NatsTransport(Reconnecting):
+class NatsTransport(Reconnecting, Stores, Flushes, ReportsBacklog):
     """One end of a NATS bus: `async with connect("nats://…") as transport:`.
 
-    Entering waits for the first connection; one that the server refuses is raised, one that is only not there yet is
-    waited for. A connection that is lost comes back by itself, at any server of the cluster; what is sent meanwhile is
-    told to be undelivered, but for answers and aborts, which nobody runs twice.
+    Entering waits for the first connection; a refusal is raised, a server that is not running yet is waited for. A lost
+    connection is renewed at any server of the cluster. Meanwhile requests are undelivered; answers and aborts are kept,
+    since repeating them is harmless.
     """
 
     def __init__(
@@ -76,7 +83,7 @@ class NatsTransport(Reconnecting):
         check_seconds(heartbeat=heartbeat, timeout=timeout, ack_wait=ack_wait)
         check_counts(replicas=replicas)
         self._subjects = Subjects(prefix, name or settings.user or "anyone")
-        self.peer = f"{self._subjects.name}-{os.urandom(16).hex()}"
+        self.peer = f"{self._subjects.name}.{os.urandom(16).hex()}"
         self.capabilities = Capabilities(
             knows_no_responders=True,
             tracks_peers=False,
@@ -85,26 +92,29 @@ class NatsTransport(Reconnecting):
             identity="caller" if trusted else "none",
             claims_identity=trusted,
             addresses_operations=True,
+            addresses_workers=True,
+            heartbeat=heartbeat,
         )
         self.reconnects = -1
         self.dropped = 0
-        """How many messages could not be sent and were nobody's to hear of."""
+        """How many messages were dropped whose sender is not told."""
         self._settings = settings
         self._pool = ServerPool(settings.servers)
         self._tried = settings.servers[0]
-        """The server that a try to connect failed at last."""
-        self.heartbeat = heartbeat
+        """The server at which connecting failed last."""
+        self._heartbeat = heartbeat
         self._timeout = timeout
         self._connection: Connection | None = None
         self._addresses: dict[str, bytes | None] = {}
+        self._arrivals = Arrivals(prefix)
         self._subscriptions: dict[bytes, Subscription] = {}
         self._sids = itertools.count(1)
         inbox = self._subjects.filter(f"inbox.{self.peer}")
-        self.receipts = Receipts(inbox)
+        self.replies = Replies(inbox)
         """The replies that this end waits for."""
         self.subscribe(inbox + b".*", full=self._replied)
-        self._pace = Pace()
-        self._outbox = Outbox(self.receipts, self._pace)
+        self._sizing = BatchSizing()
+        self._buffer = WriteBuffer(self.replies, self._sizing)
         self._kept: list[tuple[bytes, bytes]] = []
         self._kept_bytes = 0
         self._queues = Queues(self, self._subjects, ack_wait=ack_wait, replicas=replicas)
@@ -115,8 +125,7 @@ class NatsTransport(Reconnecting):
         """Whether the server can be reached now."""
         return self._connection is not None
 
-    @property
-    def behind(self) -> list[str]:
+    def backlog(self) -> list[str]:
         """All namespaces that this end serves, while requests wait here to be read."""
         if self._connection is None or not self._connection.is_behind:
             return []
@@ -124,7 +133,7 @@ class NatsTransport(Reconnecting):
         return [group.decode().partition(".")[2] for group in groups]
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Publish to whoever listens at `address`; where somebody wants to know that nobody does, the server tells."""
+        """Publish to whoever listens at `address`; with `undelivered`, the server reports that nobody does."""
         try:
             subject = self._addresses[address]
         except KeyError:
@@ -133,33 +142,61 @@ class NatsTransport(Reconnecting):
         if connection is None or subject is None or len(message) > connection.info.max_payload:
             self._not_sent(address, subject, message, undelivered)
         elif undelivered is not None:
-            self._outbox.request(connection, subject, message, undelivered)
+            self._buffer.request(connection, subject, message, undelivered)
         elif address.startswith("inbox."):
-            self._outbox.answer(connection, subject, message)
+            self._buffer.answer(connection, subject, message)
         else:
-            self._outbox.put_requests(connection)  # what controls a request comes after it
+            self._buffer.put_requests(connection)  # control of a request follows the request
             connection.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive what is sent to `address`; the listeners of one group, on all machines, share it."""
-        if address.startswith(_JOINED):
-            receive = _splitting(receive, self._pace if address.startswith("inbox.") else None)
-        return self.subscribe(self._subjects.filter(address), group or "", receive)
+        receiver = self._receiver(address, receive)
+        stop = self.subscribe(self._subjects.filter(address), group or "", receiver)
+        if group is None or not address.startswith("work."):
+            return stop
+        stop_direct = self.subscribe(self._subjects.direct_filter(address, self.peer), receive=receiver)
+
+        def stop_both() -> None:
+            stop()
+            stop_direct()
+
+        return stop_both
+
+    def _receiver(self, address: str, receive: Receive) -> Plain:
+        """Return what hands each message to `receive`; at an inbox and at `work.…` messages may come in batches."""
+        arrivals, sizing, arrival = self._arrivals, self._sizing, Arrival(address)
+
+        def requests(data: bytes, subject: bytes) -> None:
+            arrival = arrivals[subject]
+            for message in split(data):
+                receive(message, arrival)
+
+        def answers(data: bytes, subject: bytes) -> None:
+            sizing.note(data)
+            for message in split(data):
+                receive(message, arrival)
+
+        if address.startswith("work."):
+            return requests
+        if address.startswith("inbox."):
+            return answers
+        return lambda data, subject: receive(data, arrival)
 
     def store(
         self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
     ) -> None:
-        """Keep a message in JetStream until it is dealt with."""
+        """Keep a message in JetStream until it is handled."""
         self._queues.store(address, message, key, stored, undelivered)
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Be given what JetStream keeps at an address, at most `limit` messages at a time."""
+        """Take what JetStream keeps at an address, at most `limit` messages at a time."""
         return self._queues.take(address, take, limit)
 
     async def flush(self) -> None:
         """Return once the server has processed what was sent so far, and what it sent before has been received."""
         if self._connection is not None:
-            self._outbox.put(self._connection)
+            self._buffer.put(self._connection)
             with contextlib.suppress(CallError):
                 await self._connection.processed()
 
@@ -171,12 +208,12 @@ class NatsTransport(Reconnecting):
             await self._connection.close()
 
     def cut(self, reason: str = "cut on purpose") -> None:
-        """Drop the connection as a fault would; it comes back by itself."""
+        """Drop the connection as a fault would; the transport reconnects."""
         if self._connection is not None:
             self._connection.abort(reason)
 
     def publish(self, data: bytes) -> bool:
-        """Send what is already in the client protocol; False where there is no connection."""
+        """Send bytes of the client protocol; return False without a connection."""
         if self._connection is None:
             return False
         self._connection.send(data)
@@ -192,7 +229,7 @@ class NatsTransport(Reconnecting):
         if undelivered is not None:
             undelivered(self._explain(address, subject, message))
         elif self._connection is None and subject is not None and address.startswith(_HARMLESS):
-            # An answer or an abort that comes late is dropped by who gets it; one that never comes is waited for.
+            # A late answer or abort is dropped by its receiver; a missing one would be waited for.
             self._keep(subject, message)
         else:
             self.dropped += 1
@@ -211,12 +248,12 @@ class NatsTransport(Reconnecting):
             return Refused(f"{address!r} cannot be a NATS subject")
         if self._connection is None:
             return f"there is no connection to the NATS server: {self._why_down or 'not connected yet'}"
-        return Refused(f"a message of {len(message):,} bytes is over the server's largest")
+        return Refused(f"a message of {len(message):,} bytes is larger than the server accepts")
 
     def subscribe(
-        self, subject: bytes, group: str = "", receive: Receive | None = None, full: Full | None = None
+        self, subject: bytes, group: str = "", receive: Plain | None = None, full: Full | None = None
     ) -> Stop:
-        """Subscribe to a subject, for messages plain or with all that came with them; it outlives the connection."""
+        """Subscribe to a subject across connections, for data alone or for whole messages."""
         subscription = Subscription(b"%d" % next(self._sids), subject, group.encode(), receive, full)
         self._subscriptions[subscription.sid] = subscription
         if self._connection is not None:
@@ -234,16 +271,16 @@ class NatsTransport(Reconnecting):
         if self._subscriptions.pop(subscription.sid, None) is None or self._connection is None:
             return
         self._connection.send(unsubscribe(subscription.sid))
-        # What the server sent before it knew still belongs to the subscription.
+        # Messages that the server sent before it read this still belong to the subscription.
         self._connection.ping(functools.partial(self._connection.reader.forget, subscription.sid))
 
     def _replied(self, message: Message) -> None:
-        """Something came to the reply subject of one message: nobody got it, or JetStream answers."""
+        """Handle a reply to one message: nobody got it, or JetStream answers."""
         token = message.subject.rpartition(b".")[2]
         if message.status == _NO_RESPONDERS:
-            self.receipts.nobody(token, message)
+            self.replies.nobody(token)
         else:
-            self.receipts.answered(token, message)
+            self.replies.answered(token, message)
 
     async def _stay_connected(self) -> None:
         attempt = 0
@@ -295,11 +332,11 @@ class NatsTransport(Reconnecting):
                 self._attach(connection, subscription)
         self._connection = connection
         self.reconnects += 1
-        connection.before_write(functools.partial(self._outbox.put, connection))
+        connection.before_write(functools.partial(self._buffer.put, connection))
         kept, self._kept, self._kept_bytes = self._kept, [], 0
         for subject, message in kept:
             connection.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
-        self._pulse = asyncio.get_running_loop().call_later(self.heartbeat, self._beat)
+        self._pulse = asyncio.get_running_loop().call_later(self._heartbeat, self._beat)
         self._queues.regained()
         self._watchers.up()
 
@@ -309,21 +346,21 @@ class NatsTransport(Reconnecting):
             return
         loop = asyncio.get_running_loop()
         silent = loop.time() - connection.heard
-        if silent > self.heartbeat * _LOST_AFTER:
+        if silent > self._heartbeat * _LOST_AFTER:
             connection.abort("the NATS server gives no sign of life")
             return
-        if silent >= self.heartbeat * 0.9 or connection.unanswered:
+        if silent >= self._heartbeat * 0.9 or connection.unanswered:
             connection.ping(lambda: None)
-        self._pulse = loop.call_later(self.heartbeat, self._beat)
+        self._pulse = loop.call_later(self._heartbeat, self._beat)
 
     def told(self, info: ServerInfo) -> None:
-        """The server tells of its cluster."""
+        """Learn the servers of the cluster."""
         self._pool.learn(info.connect_urls)
 
     def complained(self, text: str) -> None:
-        """The server refused a message or a subscription: whoever sent the message is told."""
+        """Handle the refusal of a message or a subscription; the sender of the message is told."""
         subject = text.partition('"')[2].partition('"')[0].encode()
-        if not self.receipts.refused(subject, Refused(f"the NATS server refused it: {text}")):
+        if not self.replies.refused(subject, Refused(f"the NATS server refused it: {text}")):
             _log.warning("the NATS server refused something: %s", text)
 
     def closed(self, connection: Connection, reason: str) -> None:
@@ -335,23 +372,11 @@ class NatsTransport(Reconnecting):
         if self._pulse is not None:
             self._pulse.cancel()
         explained = f"there is no connection to the NATS server: {reason}"
-        for subject, messages in self._outbox.lost(explained).items():
+        for subject, messages in self._buffer.lost(explained).items():
             for message in messages:
                 self._keep(subject, message)
-        self.receipts.lost(explained)
+        self.replies.lost(explained)
         self._queues.lost()
         self._watchers.down(reason)
         if not self._is_closing:
             _log.info("the connection to NATS was lost: %s", reason)
-
-
-def _splitting(receive: Receive, pace: Pace | None) -> Receive:
-    """Receive the messages that came as one each by itself, and note at which pace answers come."""
-
-    def split_up(message: bytes) -> None:
-        if pace is not None:
-            pace.note(message)
-        for each in split(message):
-            receive(each)
-
-    return split_up

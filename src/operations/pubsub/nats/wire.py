@@ -1,4 +1,4 @@
-"""The NATS client protocol as bytes: what a server sends, split into operations; what a client sends, written."""
+"""The NATS client protocol: parses what a server sends, and encodes what a client sends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEADERS = b"NATS/1.0"
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """What a server says of itself."""
+    """How a server describes itself."""
 
     server_id: str = ""
     version: str = ""
@@ -31,38 +31,39 @@ class ServerInfo(msgspec.Struct, frozen=True):
 
 
 class Message(NamedTuple):
-    """A message with all that came with it."""
+    """A message with its subject, reply subject and headers."""
 
     subject: bytes
     reply: bytes | None
     status: int | None
-    """The code of a message that the server itself made: 503 where nobody responds."""
+    """The status of a message that the server itself made: 503 means that nobody responds."""
     headers: bytes
     data: bytes
 
 
 class Operations(Protocol):
-    """Whoever is told what a server sent."""
+    """What a server sends apart from messages."""
 
     def on_info(self, info: ServerInfo) -> None:
         """The server described itself."""
 
     def on_ping(self) -> None:
-        """The server wants to know whether this end lives."""
+        """The server checks whether this end is alive."""
 
     def on_pong(self) -> None:
         """The server has processed whatever was sent before the oldest unanswered PING."""
 
     def on_error(self, text: str) -> None:
-        """The server complains."""
+        """The server reports an error."""
 
 
-Plain = Callable[[bytes], None]
+Plain = Callable[[bytes, bytes], None]
+"""Given the data and the subject of a message."""
 Full = Callable[[Message], None]
 
 
 class Reader:
-    """Splits a stream of bytes into operations; a message goes to its subscription, which wants it plain or in full."""
+    """Parses a stream of bytes; each message goes to its subscription, as data alone or whole."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
@@ -73,12 +74,12 @@ class Reader:
         self.full: dict[bytes, Full] = {}
 
     def forget(self, sid: bytes) -> None:
-        """Nothing more comes for a subscription."""
+        """Remove a subscription."""
         self.plain.pop(sid, None)
         self.full.pop(sid, None)
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes; raises ValueError where they are not of the protocol."""
+        """Parse the next bytes; raise ValueError for anything that is not the protocol."""
         if self._parts:
             self._parts.append(data)
             self._have += len(data)
@@ -93,7 +94,7 @@ class Reader:
             self._have = len(rest)
 
     def _read(self, data: bytes) -> int:
-        """Read every whole operation; returns where the first one begins that is not."""
+        """Parse every complete operation; return where the first incomplete one begins."""
         position, length = 0, len(data)
         find, plain = data.find, self.plain
         self._need = 0
@@ -110,7 +111,7 @@ class Reader:
                     return position
                 receive = plain.get(words[1])
                 if receive is not None:
-                    receive(data[start:stop])
+                    receive(data[start:stop], words[0])
                 else:
                     self._deliver(words, b"", data[start:stop])
                 position = stop + 2
@@ -152,11 +153,11 @@ class Reader:
             return
         receive = self.plain.get(sid)
         if receive is not None:
-            receive(data)
+            receive(data, words[0])
 
 
 def status_of(headers: bytes) -> int | None:
-    """The status in the first line of the headers, where there is one."""
+    """Return the status in the first line of the headers, or None."""
     first = headers.partition(CRLF)[0].split()
     return int(first[1]) if len(first) > 1 and first[0] == _HEADERS and first[1].isdigit() else None
 

@@ -1,18 +1,19 @@
-"""One connection to one Redis server: commands go out together, replies come back in order, pushes in between."""
+"""One connection to one Redis server: commands are pipelined, replies come in order, with push messages in between."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import UNSUPPORTED, require_extra, untrusted
+from operations.pubsub.connection_errors import UNSUPPORTED, require_extra, untrusted
 from operations.pubsub.diagnosis import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
-from operations.pubsub.redis.address import Node, RedisAddress
+from operations.pubsub.redis.addresses import Node, RedisAddress
 
 try:
     import hiredis
@@ -42,24 +43,24 @@ class Owner(Protocol):
     """Whoever uses a connection."""
 
     def begin_reading(self) -> None:
-        """Replies are about to be handed out: what they make somebody send can wait for the last of them."""
+        """Replies are about to be handled: what they cause to be sent can wait for the last of them."""
 
     def end_reading(self) -> None:
-        """They were handed out."""
+        """The replies were handled."""
 
     def pushed(self, channel: bytes, message: bytes) -> None:
         """A message came on a channel."""
 
     def lost(self, connection: Connection, reason: str) -> None:
-        """The connection is gone, and not because it was closed from here."""
+        """The connection is gone without having been closed here."""
 
 
 class Connection(asyncio.Protocol):
-    """A pipeline of commands, each with what to do with its reply."""
+    """A pipeline of commands, each with a callback for its reply."""
 
     def __init__(self, owner: Owner) -> None:
         self.server: dict[str, Any] = {}
-        """What the server said of itself: version, role, the id of this connection."""
+        """How the server describes itself: version, role, the id of this connection."""
         self._owner = owner
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._transport: Any = None
@@ -112,7 +113,7 @@ class Connection(asyncio.Protocol):
         return reply
 
     def beat(self) -> None:
-        """Ask a silent server whether it is there, and give up one that stays silent."""
+        """Ping an idle server, and abort the connection of one that stays silent."""
         self._silent += 1
         if self._silent > SILENT_BEATS:
             self.abort("the server gives no sign of life")
@@ -126,7 +127,7 @@ class Connection(asyncio.Protocol):
         return commands
 
     def abort(self, reason: str) -> None:
-        """Cut the connection at once; its owner is told."""
+        """Abort the connection at once; its owner is told."""
         if self.is_open:
             self._reason = self._reason or reason
             self._transport.abort()
@@ -182,10 +183,30 @@ class Connection(asyncio.Protocol):
             self._owner.lost(self, self._reason)
 
 
+class Script:
+    """A Lua script, one step at the server: run by its digest, and sent whole to a server that does not know it."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source.encode()
+        self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
+
+    def put(self, connection: Connection, keys: Sequence[bytes], arguments: Sequence[bytes], then: Then) -> None:
+        """Add a run to the next write."""
+
+        def check(reply: Reply) -> None:
+            if isinstance(reply, ReplyError) and str(reply).startswith("NOSCRIPT"):
+                connection.run(pack(b"EVAL", self.source, *rest), then)
+            else:
+                then(reply)
+
+        rest = (b"%d" % len(keys), *keys, *arguments)
+        connection.put(pack(b"EVALSHA", self.digest, *rest), check)
+
+
 async def dial(
     node: Node, owner: Owner, address: RedisAddress, *, tls: ssl.SSLContext | None, name: str, sentinel: bool = False
 ) -> Connection:
-    """Connect and say who we are; a refusal is `ACCESS_DENIED`, a server that is not there an OSError."""
+    """Connect and authenticate; a refusal is `ACCESS_DENIED`, a server that is not running an OSError."""
     loop = asyncio.get_running_loop()
     connection = Connection(owner)
     try:
@@ -234,7 +255,7 @@ async def _greet(connection: Connection, address: RedisAddress, name: str, *, se
 
 
 async def diagnose(address: RedisAddress, error: Exception) -> CallError | None:
-    """What is surely wrong with an address that could not be connected to: TLS where there is none, or the reverse."""
+    """Return the permanent error behind a failed connection: TLS expected where there is none, or the reverse."""
     if not is_reachable(error) or isinstance(error.__cause__ or error, ReplyError):
         return None
     for host, port in ((node.host, node.port) for node in address.nodes if node.port):
@@ -248,7 +269,7 @@ async def diagnose(address: RedisAddress, error: Exception) -> CallError | None:
 
 
 def is_refusal(reply: Reply) -> bool:
-    """Whether the server does not let this user do something; within a script 6.2 says so in other words."""
+    """Whether the server denies this user a command; inside a script, Redis 6.2 uses other words for it."""
     return isinstance(reply, ReplyError) and any(mark in str(reply) for mark in _REFUSALS)
 
 

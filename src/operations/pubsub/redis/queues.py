@@ -1,4 +1,4 @@
-"""Queues: a worker's part in the lists of requests. It registers, takes, and gives back what it cannot look at."""
+"""The worker's side of the request queues: it registers, takes requests, and returns those that it cannot handle."""
 
 from __future__ import annotations
 
@@ -7,22 +7,46 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from operations.errors import CallError
-from operations.pubsub import Receive
-from operations.pubsub.redis.connection import SILENT_BEATS, Reply, ReplyError, Then, pack
-from operations.pubsub.redis.life import Life
-from operations.pubsub.redis.names import Names
-from operations.pubsub.redis.scripts import REGISTER, RETURN
+from operations.pubsub.protocols import Arrival, Receive
+from operations.pubsub.redis.addresses import Names
+from operations.pubsub.redis.connection import SILENT_BEATS, Reply, ReplyError, Script, Then, pack
+from operations.pubsub.redis.connection_epoch import ConnectionEpoch
 from operations.pubsub.redis.taking import Taker
 
 _log = logging.getLogger("operations")
 QUEUE_MILLISECONDS = b"60000"
-"""How long requests lie in a queue of which no worker lives."""
+"""How long requests stay in a queue without a live worker."""
+_NOW = "local t = redis.call('TIME'); local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
+_NOBODY = "if redis.call('ZCOUNT', KEYS[1], now, '+inf') == 0 then return 0 end\n"
+
+PUSH = Script(
+    _NOW
+    + "local workers = redis.call('ZCOUNT', KEYS[1], now, '+inf'); if workers == 0 then return 0 end\n"
+    + "local size = redis.call('RPUSH', KEYS[2], unpack(ARGV, 2))\n"
+    + "if size == #ARGV - 1 then redis.call('PEXPIRE', KEYS[2], ARGV[1]) end\n"
+    + "return workers"
+)
+"""Queue requests if workers live; return how many do. Keys: workers, queue; arguments: lifetime, requests."""
+
+RETURN = Script(_NOW + _NOBODY + "redis.call('LPUSH', KEYS[2], ARGV[1])\nreturn 1")
+"""Return an unhandled request to the front of the queue if there is a live worker. Keys: workers, queue."""
+
+REGISTER = Script(
+    _NOW
+    + "redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])\n"
+    + "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. now)\n"
+    + "redis.call('PEXPIRE', KEYS[1], ARGV[3])\n"
+    + "local waiting = redis.call('PEXPIRE', KEYS[2], ARGV[3])\n"
+    + "if waiting == 1 then waiting = redis.call('LLEN', KEYS[2]) end\n"
+    + "return {redis.call('ZCARD', KEYS[1]), waiting}"
+)
+"""Register a worker; count workers and queued requests. Keys: workers, queue; arguments: name, lifetimes."""
 
 
 class Bus(Protocol):
-    """What the parts of a transport need of it."""
+    """What queues need of the transport."""
 
-    life: Life | None
+    epoch: ConnectionEpoch | None
     names: Names
     peer: str
     heartbeat: float
@@ -31,34 +55,34 @@ class Bus(Protocol):
         """Write what was sent."""
 
     def worked(self, *, quickly: bool) -> None:
-        """What was taken was worked off."""
+        """The requests that were taken have been handled."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something that the transport ends when it is closed."""
+        """Run a task that ends with the transport."""
 
 
 class Queues:
-    """The queues that this peer takes from, over one connection after the other."""
+    """The queues that this peer takes requests from, across connections."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._receivers: dict[str, list[Receive]] = {}
         self._left: dict[str, Receive] = {}
-        self._addresses: dict[bytes, str] = {}
+        self._arrivals: dict[bytes, Arrival] = {}
         self._takers: dict[int, Taker] = {}
         self._shared: set[bytes] = set()
         self._took: dict[bytes, int] = {}
         self.behind: set[str] = set()
-        """The addresses at which more waits than all their workers take from one heartbeat to the next."""
+        """The addresses with more queued requests than their workers take between two heartbeats."""
         self._is_refused = False
 
     def add(self, address: str, receive: Receive, joined: Then) -> None:
         """Take from one more queue."""
         receivers = self._receivers.setdefault(address, [])
         receivers.append(receive)
-        self._addresses[self._bus.names.space(address).queue] = address
-        if len(receivers) == 1 and self._bus.life is not None:
-            self.join(self._bus.life, address, joined)
+        self._arrivals[self._bus.names.space(address).queue] = Arrival(address)
+        if len(receivers) == 1 and self._bus.epoch is not None:
+            self.join(self._bus.epoch, address, joined)
 
     def remove(self, address: str, receive: Receive) -> None:
         """Stop taking for one receiver; with the last one this peer is no longer a worker of the namespace."""
@@ -71,57 +95,57 @@ class Queues:
                 self._left[address] = receive
                 self._leave(address)
 
-    def begin(self, life: Life, joined: Callable[[], Then]) -> None:
-        """The servers were connected to: take from every queue."""
+    def begin(self, epoch: ConnectionEpoch, joined: Callable[[], Then]) -> None:
+        """The connection is established: take from every queue."""
         for address in self._receivers:
-            self.join(life, address, joined())
+            self.join(epoch, address, joined())
 
     def end(self) -> None:
-        """They were lost."""
+        """The connection is lost."""
         self._is_refused = False
         self._takers.clear()
         self._took.clear()
         self.behind.clear()
 
-    def beat(self, life: Life) -> None:
-        """Say that this worker lives."""
+    def beat(self, epoch: ConnectionEpoch) -> None:
+        """Send a sign of life."""
         for address in self._receivers if not self._is_refused else ():
-            self._register(life, address, lambda reply: None)
+            self._register(epoch, address, lambda reply: None)
 
-    def join(self, life: Life, address: str, joined: Then) -> None:
-        """Register for a queue and begin to take from it."""
+    def join(self, epoch: ConnectionEpoch, address: str, joined: Then) -> None:
+        """Register for a queue and start to take from it."""
         self._left.pop(address, None)
-        self._register(life, address, joined)
-        self._bus.spawn(self._take_from(life, address))
+        self._register(epoch, address, joined)
+        self._bus.spawn(self._take_from(epoch, address))
 
     async def close(self) -> None:
-        """Take nothing more, and give back what was on its way here."""
+        """Stop taking, and return the requests that were in flight."""
         for address, receivers in list(self._receivers.items()):
             for receive in list(receivers):
                 self.remove(address, receive)
-        life = self._bus.life
+        epoch = self._bus.epoch
         for taker in list(self._takers.values()):
-            if life is not None:
+            if epoch is not None:
                 await taker.stop()
 
     def _leave(self, address: str) -> None:
-        life, space = self._bus.life, self._bus.names.space(address)
-        if life is None:
+        epoch, space = self._bus.epoch, self._bus.names.space(address)
+        if epoch is None:
             return
         # What was sent before goes out before.
         self._bus.write()
         self._deregister(address)
-        taker = self._takers.get(life.topology.slot(space.queue))
+        taker = self._takers.get(epoch.topology.slot(space.queue))
         if taker is not None and space.queue in taker.keys:
             taker.keys.remove(space.queue)
             taker.wake()
 
     def _deregister(self, address: str) -> None:
-        life, workers = self._bus.life, self._bus.names.space(address).workers
-        if life is not None:
-            life.at(workers).run(pack(b"ZREM", workers, self._bus.peer.encode()))
+        epoch, workers = self._bus.epoch, self._bus.names.space(address).workers
+        if epoch is not None:
+            epoch.at(workers).run(pack(b"ZREM", workers, self._bus.peer.encode()))
 
-    def _register(self, life: Life, address: str, then: Then) -> None:
+    def _register(self, epoch: ConnectionEpoch, address: str, then: Then) -> None:
         space = self._bus.names.space(address)
         believed = b"%d" % int(self._bus.heartbeat * SILENT_BEATS * 1000)
         arguments = (self._bus.peer.encode(), believed, QUEUE_MILLISECONDS)
@@ -132,18 +156,18 @@ class Queues:
                 self._shared.add(space.queue)
             else:
                 self._shared.discard(space.queue)
-            self._note_waiting(life, address, workers, waiting)
+            self._note_waiting(epoch, address, workers, waiting)
             for taker in self._takers.values():
                 taker.is_alone = self._shared.isdisjoint(taker.keys)
             then(reply)
 
-        life.put(REGISTER, (space.workers, space.queue), arguments, registered)
-        life.flush()
+        epoch.put(REGISTER, (space.workers, space.queue), arguments, registered)
+        epoch.flush()
 
-    def _note_waiting(self, life: Life, address: str, workers: int, waiting: int) -> None:
-        """Know whether the last of so many requests will wait for long."""
+    def _note_waiting(self, epoch: ConnectionEpoch, address: str, workers: int, waiting: int) -> None:
+        """Note whether there is a backlog."""
         queue = self._bus.names.space(address).queue
-        taker = self._takers.get(life.topology.slot(queue))
+        taker = self._takers.get(epoch.topology.slot(queue))
         took = taker.took[queue] if taker is not None else 0
         lately, self._took[queue] = took - self._took.get(queue, 0), took
         if waiting > lately * workers:
@@ -151,22 +175,22 @@ class Queues:
         else:
             self.behind.discard(address)
 
-    async def _take_from(self, life: Life, address: str) -> None:
-        """Have a taker for a queue: one for all of them, and in a cluster one for each slot."""
+    async def _take_from(self, epoch: ConnectionEpoch, address: str) -> None:
+        """Make sure that a queue has a taker: one for all queues, in a cluster one for each slot."""
         queue = self._bus.names.space(address).queue
-        slot = life.topology.slot(queue)
+        slot = epoch.topology.slot(queue)
         if slot not in self._takers:
             try:
-                connection = await life.open_blocking(queue)
+                connection = await epoch.open_blocking(queue)
             except (OSError, CallError) as error:
-                life.end(str(error) or type(error).__name__)
+                epoch.end(str(error) or type(error).__name__)
                 return
-            if life is not self._bus.life:
+            if epoch is not self._bus.epoch:
                 return
             if slot not in self._takers:
                 self._takers[slot] = Taker(
                     connection,
-                    life,
+                    epoch,
                     taken=self._taken,
                     flush=self._bus.write,
                     worked=self._bus.worked,
@@ -179,31 +203,32 @@ class Queues:
             taker.add(queue)
 
     def _note_refusal(self, reason: str) -> None:
-        """The server does not let this peer take: nobody is to wait for it."""
+        """The server denies this peer to take requests: deregister it."""
         _log.error("this peer may not take requests, so it serves none: %s", reason)
         self._is_refused = True
         for address in self._receivers:
             self._deregister(address)
 
     def _taken(self, key: bytes, request: bytes) -> None:
-        address = self._addresses[key]
-        receivers = self._receivers.get(address)
+        arrival = self._arrivals[key]
+        receivers = self._receivers.get(arrival.address)
         if receivers is None:
-            self._give_back(address, request)
+            self._give_back(arrival, request)
             return
         if len(receivers) > 1:
             receivers.append(receivers.pop(0))
-        receivers[0](request)
+        receivers[0](request, arrival)
 
-    def _give_back(self, address: str, request: bytes) -> None:
-        """A request that was on its way when this worker left: for another one, or to be refused here."""
-        life, space = self._bus.life, self._bus.names.space(address)
-        if life is None:
+    def _give_back(self, arrival: Arrival, request: bytes) -> None:
+        """Return a request that arrived after this worker left: to another worker, or to be refused here."""
+        address = arrival.address
+        epoch, space = self._bus.epoch, self._bus.names.space(address)
+        if epoch is None:
             return
 
         def returned(reply: Reply) -> None:
             if reply != 1:
-                self._left[address](request)
+                self._left[address](request, arrival)
 
-        life.put(RETURN, (space.workers, space.queue), (request,), returned)
-        life.flush()
+        epoch.put(RETURN, (space.workers, space.queue), (request,), returned)
+        epoch.flush()

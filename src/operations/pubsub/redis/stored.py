@@ -1,4 +1,4 @@
-"""Stored requests: streams with a group of consumers, at least once. What a dead worker held is taken over."""
+"""Stored requests: streams with a consumer group, at least once. Other workers claim what a dead worker held."""
 
 from __future__ import annotations
 
@@ -7,19 +7,56 @@ from collections.abc import Callable
 from typing import Any
 
 from operations.errors import CallError
-from operations.pubsub import Refused, Stop, Take, Undelivered
-from operations.pubsub.redis.connection import SILENT_BEATS, Connection, Reply, ReplyError, is_refusal, pack
-from operations.pubsub.redis.life import Life
-from operations.pubsub.redis.names import Space
+from operations.pubsub.protocols import Arrival, Refused, Stop, Take, Undelivered
+from operations.pubsub.redis.connection import SILENT_BEATS, Connection, Reply, ReplyError, Script, is_refusal, pack
+from operations.pubsub.redis.connection_epoch import ConnectionEpoch
 from operations.pubsub.redis.queues import Bus
-from operations.pubsub.redis.scripts import CLAIM, GROUP, JOIN, SETTLE, STORE
 from operations.pubsub.redis.taking import wake
 
 _log = logging.getLogger("operations")
 _KNOWN_MILLISECONDS = b"600000"
-"""How long a request is known as stored, so that it is not stored again."""
+"""How long the key of a stored request is remembered, to drop duplicates."""
 _SILENT_MILLISECONDS = b"3600000"
 _MOST_AT_ONCE = 64
+_GROUP = b"workers"
+"""The one group of consumers of a stream."""
+
+_STORE = Script(
+    "if redis.call('SET', KEYS[2], '1', 'NX', 'PX', ARGV[2]) then\n"
+    "redis.call('XADD', KEYS[1], '*', 'message', ARGV[1], 'before', '0') end\nreturn 1"
+)
+"""Store a request once. Keys: stream, mark; arguments: the request, the lifetime of the mark."""
+
+_JOIN = Script(
+    "pcall(redis.call, 'XGROUP', 'CREATE', KEYS[1], 'workers', '0', 'MKSTREAM')\n"
+    "for _, raw in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], 'workers')) do\n"
+    "  local consumer = {}\n"
+    "  for i = 1, #raw, 2 do consumer[raw[i]] = raw[i + 1] end\n"
+    "  if consumer.pending == 0 and consumer.idle > tonumber(ARGV[1]) then\n"
+    "    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], 'workers', consumer.name)\n"
+    "  end\nend\nreturn 1"
+)
+"""Create the group of a stream, and delete idle consumers that were silent for ARGV[1] milliseconds."""
+
+_CLAIM = Script(
+    "local found = redis.call('XAUTOCLAIM', KEYS[1], 'workers', ARGV[1], ARGV[2], ARGV[3], 'COUNT', ARGV[4])\n"
+    "local claimed = {}\n"
+    "for _, entry in ipairs(found[2]) do if entry then\n"
+    "  local held = redis.call('XPENDING', KEYS[1], 'workers', entry[1], entry[1], 1)\n"
+    "  claimed[#claimed + 1] = {entry[1], entry[2], held[1][4]}\n"
+    "end end\nreturn {found[1], claimed}"
+)
+"""Claim what others held for too long. Key: stream; arguments: consumer, milliseconds, cursor, count."""
+
+_SETTLE = Script(
+    "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\n"
+    "redis.call('XDEL', KEYS[1], ARGV[1])\n"
+    "if ARGV[2] == 'release' then redis.call('XADD', KEYS[1], '*', 'message', ARGV[3], 'before', ARGV[4])\n"
+    "elseif ARGV[2] == 'bury' then\n"
+    "  redis.call('XADD', KEYS[2], 'MAXLEN', '~', '100000', '*', 'message', ARGV[3], 'reason', ARGV[4])\n"
+    "end\nreturn 1"
+)
+"""Settle a stored request. Keys: stream, dead letters; arguments: its id, the outcome, the request, a note."""
 
 
 class Stored:
@@ -32,9 +69,9 @@ class Stored:
     def store(
         self, address: str, message: bytes, key: str, stored: Callable[[], None], undelivered: Undelivered
     ) -> None:
-        """Store a request, unless one with the same key was."""
-        life, space = self._bus.life, self._bus.names.space(address)
-        if life is None:
+        """Store a request unless one with the same key was stored."""
+        epoch, space = self._bus.epoch, self._bus.names.space(address)
+        if epoch is None:
             undelivered("there is no connection to Redis")
             return
 
@@ -44,16 +81,16 @@ class Stored:
             else:
                 undelivered(explain(reply))
 
-        life.put(STORE, (space.stored, space.seen(key)), (message, _KNOWN_MILLISECONDS), done)
-        life.flush()
+        epoch.put(_STORE, (space.stored, space.seen(key)), (message, _KNOWN_MILLISECONDS), done)
+        epoch.flush()
 
     def take(self, address: str, take: Take, limit: int) -> Stop:
         """Take what is stored at an address."""
         if address in self._takers:
             raise ValueError(f"{address} is taken from already")
-        taker = self._takers[address] = StoredTaker(self._bus, self._bus.names.space(address), take, limit)
-        if self._bus.life is not None:
-            taker.begin(self._bus.life)
+        taker = self._takers[address] = StoredTaker(self._bus, address, take, limit)
+        if self._bus.epoch is not None:
+            taker.begin(self._bus.epoch)
 
         def stop() -> None:
             if self._takers.get(address) is taker:
@@ -62,27 +99,28 @@ class Stored:
 
         return stop
 
-    def begin(self, life: Life) -> None:
-        """The servers were connected to."""
+    def begin(self, epoch: ConnectionEpoch) -> None:
+        """The connection is established."""
         for taker in self._takers.values():
-            taker.begin(life)
+            taker.begin(epoch)
 
     def beat(self) -> None:
-        """Say that what is held is held, and take over what others no longer hold."""
+        """Renew the hold on requests, and claim those of dead workers."""
         for taker in self._takers.values():
             taker.beat()
 
 
 class StoredTaker:
-    """Reads one stream, and holds at most so many of its requests at a time."""
+    """Reads one stream, and holds a limited number of its requests."""
 
-    def __init__(self, bus: Bus, space: Space, take: Take, limit: int) -> None:
+    def __init__(self, bus: Bus, address: str, take: Take, limit: int) -> None:
         self._bus = bus
-        self._space = space
+        self._arrival = Arrival(address)
+        self._space = bus.names.space(address)
         self._take = take
         self._limit = limit
         self._held: dict[bytes, StoredDelivery] = {}
-        self._life: Life | None = None
+        self._epoch: ConnectionEpoch | None = None
         self._connection: Connection | None = None
         self._asked = False
         self._stopped = False
@@ -90,103 +128,103 @@ class StoredTaker:
         self._claiming = False
         self._suspect: bytes | None = None
 
-    def begin(self, life: Life) -> None:
-        """The servers were connected to: join the group, and read on a connection that may wait."""
-        self._life = life
+    def begin(self, epoch: ConnectionEpoch) -> None:
+        """The connection is established: join the group, and read on a connection for blocking commands."""
+        self._epoch = epoch
         self._asked = self._claiming = False
-        life.put(JOIN, (self._space.stored,), (_SILENT_MILLISECONDS,), lambda reply: None)
-        life.flush()
-        self._bus.spawn(self._open(life))
+        epoch.put(_JOIN, (self._space.stored,), (_SILENT_MILLISECONDS,), lambda reply: None)
+        epoch.flush()
+        self._bus.spawn(self._open(epoch))
 
-    async def _open(self, life: Life) -> None:
+    async def _open(self, epoch: ConnectionEpoch) -> None:
         try:
-            self._connection = await life.open_blocking(self._space.stored)
+            self._connection = await epoch.open_blocking(self._space.stored)
         except (OSError, CallError) as error:
-            life.end(str(error) or type(error).__name__)
+            epoch.end(str(error) or type(error).__name__)
             return
         self._ask()
 
     def stop(self) -> None:
-        """Take no more; what is held stays so until it is settled."""
+        """Stop reading; requests that are held stay held until they are settled."""
         self._stopped = True
-        if self._life is not None and self._connection is not None and self._asked:
-            wake(self._life, self._connection)
+        if self._epoch is not None and self._connection is not None and self._asked:
+            wake(self._epoch, self._connection)
 
     def beat(self) -> None:
-        """Keep what is held, and claim what nobody keeps."""
-        life = self._life
-        if life is None or not life.is_on:
+        """Renew the hold on requests, and claim those of dead workers."""
+        epoch = self._epoch
+        if epoch is None or not epoch.is_on:
             return
         stream = self._space.stored
         consumer = self._bus.peer.encode()
         if self._held:
-            life.at(stream).run(pack(b"XCLAIM", stream, GROUP, consumer, b"0", *self._held, b"JUSTID"))
-        self._claim(life)
+            epoch.at(stream).run(pack(b"XCLAIM", stream, _GROUP, consumer, b"0", *self._held, b"JUSTID"))
+        self._claim(epoch)
 
-    def _claim(self, life: Life) -> None:
-        """Take over what another worker held: one at a time, for it may be what that worker died of.
+    def _claim(self, epoch: ConnectionEpoch) -> None:
+        """Claim one request of a dead worker at a time, for it may be what killed that worker.
 
-        Whatever else had been claimed with it would count as tried once more, and in the end be set aside as well.
+        Requests claimed together with it would count one more delivery, and finally become dead letters as well.
         """
         if self._claiming or self._suspect is not None or self._stopped or len(self._held) >= self._limit:
             return
         self._claiming = True
         idle = b"%d" % int(self._bus.heartbeat * SILENT_BEATS * 1000)
-        life.put(CLAIM, (self._space.stored,), (self._bus.peer.encode(), idle, self._cursor, b"1"), self._claimed)
-        life.flush()
+        epoch.put(_CLAIM, (self._space.stored,), (self._bus.peer.encode(), idle, self._cursor, b"1"), self._claimed)
+        epoch.flush()
 
     def settle(self, delivery: StoredDelivery, becomes: bytes, note: bytes = b"") -> None:
-        """Be done with a request; without a connection the server is not told, and it is delivered again."""
+        """Settle a request; without a connection the server is not told, and the request is delivered again."""
         if self._held.pop(delivery.entry, None) is None:
             return
         was_suspect = delivery.entry == self._suspect
         if was_suspect:
             self._suspect = None
-        life = self._bus.life
-        if life is not None:
+        epoch = self._bus.epoch
+        if epoch is not None:
             arguments = (delivery.entry, becomes, delivery.message, note)
-            life.put(SETTLE, (self._space.stored, self._space.dead), arguments, lambda reply: None)
-            life.flush()
+            epoch.put(_SETTLE, (self._space.stored, self._space.dead), arguments, lambda reply: None)
+            epoch.flush()
             if was_suspect:
-                self._claim(life)
+                self._claim(epoch)
         self._ask()
 
     def _ask(self) -> None:
         room = min(_MOST_AT_ONCE, self._limit - len(self._held))
-        life, connection = self._life, self._connection
-        if self._asked or self._stopped or room <= 0 or life is None or not life.is_on or connection is None:
+        epoch, connection = self._epoch, self._connection
+        if self._asked or self._stopped or room <= 0 or epoch is None or not epoch.is_on or connection is None:
             return
         self._asked = True
         wait = b"%d" % int(self._bus.heartbeat * 1000)
         source = (b"BLOCK", wait, b"STREAMS", self._space.stored, b">")
         connection.run(
-            pack(b"XREADGROUP", b"GROUP", GROUP, self._bus.peer.encode(), b"COUNT", b"%d" % room, *source),
-            lambda reply: self._read(life, reply),
+            pack(b"XREADGROUP", b"GROUP", _GROUP, self._bus.peer.encode(), b"COUNT", b"%d" % room, *source),
+            lambda reply: self._read(epoch, reply),
         )
 
-    def _read(self, life: Life, reply: Reply) -> None:
+    def _read(self, epoch: ConnectionEpoch, reply: Reply) -> None:
         self._asked = False
         if isinstance(reply, ReplyError):
-            self._recover(life, reply)
+            self._recover(epoch, reply)
             return
         if self._stopped and self._connection is not None:
-            self._bus.spawn(life.close_blocking(self._connection))
+            self._bus.spawn(epoch.close_blocking(self._connection))
         for _, entries in reply.items() if isinstance(reply, dict) else reply or ():
             for entry, fields in entries:
                 self._deliver(entry, fields, 1)
         self._ask()
 
-    def _recover(self, life: Life, problem: ReplyError) -> None:
+    def _recover(self, epoch: ConnectionEpoch, problem: ReplyError) -> None:
         if is_refusal(problem):
             _log.error("this peer may not take stored requests: %s", problem)
             return
         text = str(problem)
         if not text.startswith("NOGROUP"):
-            life.end(text)
+            epoch.end(text)
             return
-        # Somebody deleted the stream: it is made again.
-        life.put(JOIN, (self._space.stored,), (_SILENT_MILLISECONDS,), lambda reply: self._ask())
-        life.flush()
+        # The stream was deleted: create it again.
+        epoch.put(_JOIN, (self._space.stored,), (_SILENT_MILLISECONDS,), lambda reply: self._ask())
+        epoch.flush()
 
     def _claimed(self, reply: Reply) -> None:
         self._claiming = False
@@ -205,11 +243,11 @@ class StoredTaker:
         if self._stopped:
             delivery.release()
         else:
-            self._take(delivery.message, delivery)
+            self._take(delivery.message, delivery, self._arrival)
 
 
 class StoredDelivery:
-    """A stored request in the hands of this worker."""
+    """A stored request that this worker holds."""
 
     __slots__ = ("_taker", "entry", "message", "number")
 
@@ -221,20 +259,20 @@ class StoredDelivery:
         """How many times it was delivered, this one included."""
 
     def done(self) -> None:
-        """It was dealt with, and is forgotten."""
+        """The request was handled; forget it."""
         self._taker.settle(self, b"done")
 
     def release(self) -> None:
-        """Give it to somebody else, as if it had not been delivered here."""
+        """Release it for another worker; this delivery does not count."""
         self._taker.settle(self, b"release", b"%d" % (self.number - 1))
 
     def bury(self, reason: str) -> None:
-        """Set it aside, with the reason."""
+        """Move it to the dead letters, with the reason."""
         self._taker.settle(self, b"bury", reason.encode())
 
 
 def explain(reply: Reply) -> str:
-    """Why the server did not take something."""
+    """Return why the server did not accept a request."""
     if is_refusal(reply):
         return Refused(f"Redis refused the request: {reply}")
     return f"Redis did not take the request: {reply}"

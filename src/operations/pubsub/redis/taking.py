@@ -1,4 +1,4 @@
-"""Taker: takes requests out of the queues of a worker's namespaces, on a connection that may wait there."""
+"""Taker: takes requests from the queues of a worker's namespaces, on a connection for blocking commands."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from operations.pubsub.framing import split
-from operations.pubsub.pace import QUICK_SECONDS
+from operations.pubsub.framing import QUICK_SECONDS, split
 from operations.pubsub.redis.connection import Connection, Reply, ReplyError, is_refusal, pack
-from operations.pubsub.redis.life import Life
+from operations.pubsub.redis.connection_epoch import ConnectionEpoch
 
 _MOST_AT_ONCE = 64
 _MOST_AMONG_OTHERS = 8
@@ -27,25 +26,25 @@ Taken = Callable[[bytes, bytes], None]
 
 
 class Worked(Protocol):
-    """Told how it went."""
+    """Called after requests were handled."""
 
     def __call__(self, *, quickly: bool) -> None:
-        """What was taken was worked off."""
+        """The requests that were taken have been handled."""
 
 
 class Taker:
-    """One blocking question after the other: what is there in these queues?
+    """Takes requests with one blocking command after the other.
 
-    It begins with one request at a time and takes twice as many whenever there were as many as it asked for: a burst is
-    shared by all who wait, and a worker under load need not ask for each request. Nor does it take more than it works
-    off in two milliseconds, so that one with handlers that compute leaves the rest to others. Where handlers are quick
-    it asks again before what came is worked off, so that server and worker overlap.
+    It starts with one request at a time and doubles the number whenever the queue had as many as it asked for: workers
+    share a burst, and a busy worker does not ask for each request. It takes no more than it handles in two
+    milliseconds, so that a worker with slow handlers leaves the rest to others. If handlers are quick it asks again
+    before they are done, so that server and worker overlap.
     """
 
     def __init__(
         self,
         connection: Connection,
-        life: Life,
+        epoch: ConnectionEpoch,
         *,
         taken: Taken,
         flush: Callable[[], None],
@@ -59,13 +58,13 @@ class Taker:
         self.took: Counter[bytes] = Counter()
         """How many requests were taken from each queue."""
         self._connection = connection
-        self._life = life
+        self._epoch = epoch
         self._taken = taken
         self._flush = flush
         self._worked = worked
         self._refused = refused
         self._wait = f"{seconds:g}".encode()
-        self._takes_many = life.server_version >= 7
+        self._takes_many = epoch.server_version >= 7
         self._pace = 0.0
         self._is_quick = False
         self._count = 1
@@ -82,12 +81,12 @@ class Taker:
         self.ask()
 
     def wake(self) -> None:
-        """Have the server answer a question that waits: there is another one to ask."""
+        """Make the server answer the blocking command, so that another one can be sent."""
         if self._asked:
-            wake(self._life, self._connection)
+            wake(self._epoch, self._connection)
 
     def ask(self) -> None:
-        """Ask, unless that was done."""
+        """Send a blocking command, unless one is waiting."""
         if self._asked or not self.keys or self._stopped is not None:
             return
         self._asked = True
@@ -100,13 +99,13 @@ class Taker:
             self._connection.run(pack(b"BLPOP", *self.keys, self._wait), self._got_one)
 
     async def stop(self) -> None:
-        """Ask no more, and return once the last answer came."""
+        """Stop asking, and return once the last answer arrived."""
         self._stopped = asyncio.get_running_loop().create_future()
         for _ in range(40):
             if not (self._asked or self._rest) or not self._connection.is_open:
                 return
             self.wake()
-            # The server may come to read this before the question it is about.
+            # The server may read this before the command that it concerns.
             await asyncio.wait((self._stopped,), timeout=0.05)
 
     def _adapt(self, taken: int) -> None:
@@ -148,9 +147,9 @@ class Taker:
         self._go_on()
 
     def _more(self) -> int:
-        """How many to ask for beside the one that came.
+        """Return how many to ask for beside the one that arrived.
 
-        Answers that do not wait for their request may mean that there are more: now and then it is worth a look.
+        An immediate answer may mean that there are more: look now and then.
         """
         if self._count == 1 and time.perf_counter() - self._asked_at < _AT_ONCE_SECONDS:
             self._quick += 1
@@ -169,14 +168,13 @@ class Taker:
         self._go_on()
 
     def _ask_ahead(self, served: bytes, came: int) -> None:
-        """Ask before what came is worked off, if requests take no time worth mentioning.
+        """Ask for more before the requests are handled, if handlers are quick.
 
-        One that is alone takes as much as there is; but another worker may have come since it last heard of others, and
-        is not to be left without work while requests wait here. One request alone is answered first: its caller may
-        well be the one who sends the next.
+        A worker that is alone takes everything; but another one may have joined since the last heartbeat, and should
+        not idle while requests wait here. A single request is answered first: its caller may send the next one.
         """
         if len(self.keys) > 1 and served in self.keys:
-            # The first queue that has anything is served: each has its turn to be the first.
+            # The server takes from the first queue with requests: rotate the order.
             self.keys.remove(served)
             self.keys.append(served)
         if came > 1 and self._is_quick and (self.is_alone or self._pace < _AHEAD_SECONDS):
@@ -184,7 +182,7 @@ class Taker:
 
     def _go_on(self) -> None:
         if not self._rest and not self._asked:
-            self._flush()  # whoever waits for an answer comes first
+            self._flush()  # answers go out first
             self.ask()
         if self._stopped is not None and not self._asked and not self._rest and not self._stopped.done():
             self._stopped.set_result(None)
@@ -196,7 +194,7 @@ class Taker:
             self._taken(key, request)
             now = time.perf_counter()
             if now - flushed > _FLUSH_SECONDS:
-                # The answer of a handler that took its time does not wait for those of the next ones.
+                # The answer of a slow handler does not wait for those of the next ones.
                 self._flush()
                 flushed = now
         elapsed = time.perf_counter() - begun
@@ -209,7 +207,7 @@ class Taker:
         if is_refusal(reply):
             self._refused(str(reply))
         elif isinstance(reply, ReplyError):
-            self._life.end(str(reply))
+            self._epoch.end(str(reply))
         return isinstance(reply, ReplyError)
 
 
@@ -217,7 +215,7 @@ def _split_all(elements: Sequence[bytes]) -> list[bytes]:
     return list(itertools.chain.from_iterable(map(split, elements)))
 
 
-def wake(life: Life, connection: Connection) -> None:
-    """Have the server answer a question that waits on a connection, with what there is."""
-    if connection.is_open and life.is_on:
-        life.beside(connection).run(pack(b"CLIENT", b"UNBLOCK", b"%d" % connection.server["id"]))
+def wake(epoch: ConnectionEpoch, connection: Connection) -> None:
+    """Make the server answer the command that blocks on a connection."""
+    if connection.is_open and epoch.is_on:
+        epoch.beside(connection).run(pack(b"CLIENT", b"UNBLOCK", b"%d" % connection.server["id"]))

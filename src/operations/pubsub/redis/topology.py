@@ -1,4 +1,4 @@
-"""Which server has what: one server, the master that sentinels name, or the masters of a cluster by slot."""
+"""Which server holds which key: one server, the master that sentinels name, or the masters of a cluster by slot."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Iterable
 from typing import Any
 
-from operations.pubsub.redis.address import Node, RedisAddress
+from operations.pubsub.redis.addresses import Node, RedisAddress
 from operations.pubsub.redis.connection import Connection, ReplyError, dial
 
 SLOTS = 16_384
@@ -25,7 +25,7 @@ class Topology:
         return self._slots is not None
 
     def slot(self, key: bytes) -> int:
-        """The slot of a key; 0 where there are none."""
+        """Return the slot of a key; 0 without a cluster."""
         return slot_of(key) if self._slots is not None else 0
 
     def node(self, key: bytes) -> Node:
@@ -33,7 +33,7 @@ class Topology:
         return self.masters[0] if self._slots is None else self._slots[slot_of(key)]
 
     def move(self, slot: int, node: Node) -> bool:
-        """A slot moved; whether to a server that is known."""
+        """Move a slot; return whether its new server is known."""
         if self._slots is None or node not in self.masters:
             return False
         self._slots[slot] = node
@@ -41,7 +41,7 @@ class Topology:
 
 
 class Surveyor:
-    """Finds the servers anew each time they are connected to, for they may have changed their parts."""
+    """Finds the servers before each connection, because their roles may have changed."""
 
     def __init__(self, address: RedisAddress, tls: ssl.SSLContext | None, name: str) -> None:
         self._address = address
@@ -60,7 +60,7 @@ class Surveyor:
                 return await find(node)
             except (OSError, ReplyError, EOFError) as error:
                 problems.append(f"{node}: {str(error) or type(error).__name__}")
-                # The next try begins with one that may answer.
+                # The next attempt starts with another one.
                 self._known.append(self._known.pop(self._known.index(node)))
         raise ConnectionError("; ".join(problems))
 
@@ -93,7 +93,7 @@ class Surveyor:
 
 
 def check_role(connection: Connection, node: Node) -> None:
-    """Refuse a server that only copies another: what is written must be written to the master."""
+    """Refuse a replica: writes must go to the master."""
     if connection.server.get("role", "master") != "master":
         raise ConnectionError(f"{node} is a replica")
 

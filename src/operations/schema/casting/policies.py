@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from operations.errors import CallError, ErrorCode
 from operations.schema.budget import TOO_MUCH_WORK, Budget, ExhaustedError
+from operations.schema.cached_attribute import cached_attribute
 from operations.schema.casting.closing import Closer
 from operations.schema.casting.nodes import Node, Nodes
 from operations.schema.casting.repair import Repair
-from operations.schema.casting.replacements import replacements
 from operations.schema.checking.compiling import compiled
 from operations.schema.checking.costs import Costs
 from operations.schema.checking.explaining import Explainer
+from operations.schema.checking.messages import show
+from operations.schema.checking.secrets import REDACTED
 from operations.schema.checking.unrolling import compiled_shallow
-from operations.schema.checking.values import too_deep, too_shared
-from operations.schema.once import once
+from operations.schema.checking.values import pointer, too_deep, too_shared
+from operations.schema.dialects.literals import same
 from operations.schema.problems import Problem, format_value_errors, problems_as_details
 
 _ROUNDS = 4
+_MAX_PROBLEMS = 100_000
+_MISSING = object()
+Path = tuple[str | int, ...]
 Normalised = tuple[Any, Sequence[Problem]]
 Tidy = Callable[[Any], Any]
 
@@ -117,11 +122,11 @@ class Caster:
             problems = [*problems, *self._explainer.problems(result)]
         return result, problems
 
-    @once
+    @cached_attribute
     def _closer(self) -> Closer:
         return Closer(self._nodes)
 
-    @once
+    @cached_attribute
     def _closed(self) -> dict[str, Any] | bool:
         """The closed form; one that refuses everything where it would cost more than the later stages do."""
         try:
@@ -144,13 +149,13 @@ class Caster:
         except ValueError:
             return False
 
-    @once
+    @cached_attribute
     def _is_normal(self) -> Callable[[Any], bool]:
         """Whether a value of bounded depth is valid and already as casting would leave it."""
         closed = compiled(self._closed)
         return closed.is_valid if closed is not None else _never
 
-    @once
+    @cached_attribute
     def _is_normal_at_once(self) -> Callable[[Any], bool]:
         """The same for a value of any depth, by the first levels of the schema where that is a difference."""
         if self._limit is None:
@@ -167,13 +172,13 @@ class Caster:
     def _is_normal_guarded(self, value: Any) -> bool:
         return not too_deep(value) and self._is_normal(value)
 
-    @once
+    @cached_attribute
     def _tidies(self) -> tuple[Tidy, Tidy] | None:
         from operations.schema.casting.tidying import generate
 
         return generate(self._nodes)
 
-    @once
+    @cached_attribute
     def _quick(self) -> Tidy:
         assert self._tidies is not None
         return self._tidies[0]
@@ -226,3 +231,50 @@ def refusal(problems: Sequence[Problem]) -> CallError:
 
 def _never(value: Any) -> bool:
     return False
+
+
+def replacements(before: Any, after: Any, explainer: Explainer) -> list[Problem]:
+    """Return a Problem for each place where `total` put another value, with the old and the new one."""
+    if before is after:
+        return []
+    secrets = (explainer.hidden(before), explainer.hidden(after))
+    found = []
+    for path, old, new in _differences(before, after, ()):
+        hidden = any(places.touches(path) for places in secrets)
+        found.append(_problem(path, old, new, hidden=hidden))
+        if len(found) == _MAX_PROBLEMS:
+            break
+    return found
+
+
+def _problem(path: Path, old: Any, new: Any, *, hidden: bool) -> Problem:
+    shown = REDACTED if hidden else show(new)
+    if old is _MISSING:
+        return Problem(pointer(path), "", f"was missing and is now {shown}")
+    if new is _MISSING:
+        return Problem(
+            pointer(path), "", f"{REDACTED if hidden else show(old)} was removed", REDACTED if hidden else old
+        )
+    before = REDACTED if hidden else show(old)
+    return Problem(pointer(path), "", f"{before} was replaced by {shown}", REDACTED if hidden else old)
+
+
+def _differences(before: Any, after: Any, path: Path) -> Iterator[tuple[Path, Any, Any]]:
+    if before is after:
+        return
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in dict.fromkeys((*before, *after)):
+            yield from _pair(before.get(name, _MISSING), after.get(name, _MISSING), (*path, name))
+    elif isinstance(before, list | tuple) and isinstance(after, list | tuple):
+        for index in range(max(len(before), len(after))):
+            old = before[index] if index < len(before) else _MISSING
+            yield from _pair(old, after[index] if index < len(after) else _MISSING, (*path, index))
+    elif not same(before, after):
+        yield path, before, after
+
+
+def _pair(old: Any, new: Any, path: Path) -> Iterator[tuple[Path, Any, Any]]:
+    if old is _MISSING or new is _MISSING:
+        yield path, old, new
+    else:
+        yield from _differences(old, new, path)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from operations.schema.budget import Budget
 from operations.schema.casting.nodes import MISSING, Node
 from operations.schema.dialects.literals import copied, same, weight
-
-if TYPE_CHECKING:
-    from operations.schema.casting.repair import Repair
+from operations.schema.dialects.patterns import sample_strings
 
 _MAX_DEPTH = 40
 MAX_ITEMS = 10_000
@@ -21,10 +19,23 @@ _STEPS_PER_NODE = 10
 """What a node costs that is met for the first time: it is merged from its parts and compiled."""
 
 
-class Builder:
-    """Builds values from nodes; a node that needs itself is not entered twice on the way down."""
+class Casts(Protocol):
+    """What building a value needs of the cast that it is part of."""
 
-    def __init__(self, repair: Repair, budget: Budget) -> None:
+    def fit(self, node: Node, value: Any) -> Any:
+        """Cast `value` to `node`."""
+
+    def fitting_default(self, node: Node) -> Any:
+        """Return the declared default, cast; MISSING without one that fits."""
+
+    def additions(self, node: Node, value: dict[str, Any]) -> dict[str, Any]:
+        """Return the declared defaults that `value` lacks."""
+
+
+class Builder:
+    """Builder of values from nodes; a node that needs itself is not entered twice."""
+
+    def __init__(self, repair: Casts, budget: Budget) -> None:
         self._repair = repair
         self._budget = budget
         self._trail: list[int] = []
@@ -164,7 +175,9 @@ class Builder:
     def _fill_up(self, node: Node, made: dict[str, Any], letters: str) -> None:
         """Optional and invented members until `minProperties` is met."""
         least = min(node.strictest("minProperties") or 0, MAX_ITEMS)
-        patterns = [sample for part in node.parts for p in part.get("patternProperties", ()) for sample in samples(p)]
+        patterns = [
+            sample for part in node.parts for p in part.get("patternProperties", ()) for sample in sample_strings(p)
+        ]
         invented = (f"{letter}{number or ''}" for number in range(least + 1) for letter in letters)
         for name in (*node.properties, *patterns, *invented):
             if len(made) >= least:
@@ -225,7 +238,7 @@ def _variations(builder: Builder, node: Node | None, first: Any, count: int) -> 
         yield from node.choices or ()
         for part in node.parts if isinstance(first, str) else ():
             if "pattern" in part:
-                yield from (sample for least in range(count + 2) for sample in samples(part["pattern"], least))
+                yield from (sample for least in range(count + 2) for sample in sample_strings(part["pattern"], least))
     for number in range(1, count + 2):
         yield from _neighbours(builder, node, first, number)
     if isinstance(first, dict) and node is not None:
@@ -281,20 +294,13 @@ def _strings(node: Node) -> Iterator[str]:
         yield "a" * (least + 1)
         return
     for pattern in patterns:
-        for sample in samples(pattern, least):
+        for sample in sample_strings(pattern, least):
             yield sample
             if len(sample) < least:
                 yield sample + sample[-1:] * (least - len(sample))
                 yield sample[:1] * (least - len(sample)) + sample
     yield " " * least
     yield "a" * least
-
-
-def samples(pattern: str, least: int = 0) -> Iterator[str]:
-    """Strings that may match a pattern; the caller checks."""
-    from operations.schema.casting.samples import sample_strings
-
-    return sample_strings(pattern, least)
 
 
 def _numbers(node: Node, *, whole: bool) -> Iterator[int | float]:

@@ -11,7 +11,9 @@ MAX_DEPTH = 400
 
 _BYTES = (bytes, bytearray, memoryview)
 _SCALARS = (str, int, float, type(None), *_BYTES)
+_PLAIN = frozenset({dict, list, str, int, float, bool, type(None)})
 _WIDE = 500_000
+_CHUNK = 64
 _MAX_WRITTEN = 20_000_000
 
 
@@ -59,11 +61,34 @@ def too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
     for _ in range(limit - 1):
         if not level:
             return False
-        level = get_referents(*level)
+        level = _members(level)
         if len(level) > _WIDE:
             break
-    # Long chains, cycles, shared members and objects that drag the interpreter in: count containers only.
+    # Long chains, cycles and shared members: count each container once.
     return bool(level) and _deep_precisely(value, limit)
+
+
+def _members(level: list[Any]) -> list[Any]:
+    """Return what the containers of a level hold, or enough of it to be too wide.
+
+    Only JSON's containers are asked: `get_referents` of some extension modules (`_asyncio` in Python 3.12) gives
+    objects that are dead already. They are asked a few at a time: many references to one long list would fill the
+    memory.
+    """
+    if not _PLAIN.issuperset(map(type, level)):
+        level = [_plain_container(part) for part in level if isinstance(part, Mapping | list | tuple)]
+    if len(level) <= _CHUNK:
+        return get_referents(*level)
+    members: list[Any] = []
+    for start in range(0, len(level), _CHUNK):
+        members += get_referents(*level[start : start + _CHUNK])
+        if len(members) > _WIDE:
+            break
+    return members
+
+
+def _plain_container(part: Any) -> Any:
+    return part if isinstance(part, dict | list | tuple) else list(part.values())
 
 
 def _deep_precisely(value: Any, limit: int) -> bool:
@@ -86,7 +111,7 @@ def too_shared(value: Any) -> bool:
     level = [value]
     counted = 0
     while level and counted <= _WIDE:
-        level = get_referents(*level)
+        level = _members(level)
         counted += len(level)
     return bool(level) and _written_out(value) > _MAX_WRITTEN
 

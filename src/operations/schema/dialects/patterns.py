@@ -1,8 +1,10 @@
-"""Regular expressions in schemas: which engine a pattern needs, and whether it is one at all."""
+"""Regular expressions in schemas: the engine that a pattern needs, and sample strings that match it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -17,6 +19,16 @@ _MAX_REPETITION = 12_000
 
 Engine = Literal["linear", "large", "fancy"]
 _ENGINES: tuple[Engine, ...] = ("linear", "large", "fancy")
+
+_MAX_REPEAT = 2000
+_UNBOUNDED = 2**31
+_PIECE = re.compile(r"\\[pP]\{[^}]*\}|\\.|\(\?<(?![=!])|\(\?[imsx]+\)|.", re.DOTALL)
+_MIXED = "Aa0-"
+"""A little of everything, as rules for passwords ask for it."""
+_FAMILIAR = "a0A _-z9Z~!/:"
+_ALPHANUMERIC = frozenset(["CATEGORY_DIGIT", "CATEGORY_WORD"])
+_SPELLINGS = {"(?<": "(?P<", "\\/": "/", "\\z": "\\Z"}
+_PROPERTIES = {"\\p{N}": "0-9", "\\p{Nd}": "0-9", "\\p{Lu}": "A-Z", "\\p{P}": "!.,-", "\\p{Z}": " ", "\\p{Zs}": " "}
 
 
 @lru_cache(maxsize=4096)
@@ -34,8 +46,6 @@ def engine_of(pattern: str) -> Engine | None:
 
 
 def _repeats_too_often(pattern: str) -> bool:
-    from operations.schema.casting.samples import largest_repetition
-
     return largest_repetition(pattern) > _MAX_REPETITION
 
 
@@ -61,3 +71,130 @@ def matcher(pattern: str) -> Callable[[Any], bool]:
         {"type": "string", "pattern": pattern}, offline=True, pattern_options=engine_options(engine)
     )
     return validator.is_valid
+
+
+def sample_strings(pattern: str, least: int = 0) -> Iterator[str]:
+    """Strings that may match `pattern`, longer ones for a larger `least`; none when it is not understood."""
+    tree = _parsed(pattern)
+    if tree is None:
+        return
+    lacking = max(least - len(_text(tree, 0, 0)), 0)
+    for extra in dict.fromkeys((0, 1, 2, lacking, least)):
+        yield from dict.fromkeys(_text(tree, extra, choice) for choice in (0, 1, 2))
+    if "(?=" in pattern or "(?!" in pattern:
+        yield from (_text(tree, extra, 0, ahead=True) for extra in (0, 1))
+        yield from (_MIXED * count for count in (1, 2, 4, 8))
+
+
+def largest_repetition(pattern: str) -> int:
+    """How often the innermost piece of a pattern may repeat, nested counts multiplied; large when not understood."""
+    tree = _parsed(pattern)
+    return 10**9 if tree is None and pattern.count("{") > 1 else _repetition(tree or ())
+
+
+def _repetition(tree: Any) -> int:
+    most = 1
+    for op, value in tree:
+        name = str(op)
+        if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+            low, high, inner = value
+            count = int(high) if int(high) < _UNBOUNDED else max(int(low), 1)
+            most = max(most, count * _repetition(inner))
+        elif name in ("SUBPATTERN", "ASSERT", "ASSERT_NOT"):
+            most = max(most, _repetition(value[-1]))
+        elif name == "BRANCH":
+            most = max(most, *(_repetition(branch) for branch in value[1]))
+    return most
+
+
+def _parsed(pattern: str) -> Any:
+    from re import _parser  # type: ignore[attr-defined]
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _parser.parse(_pythonic(pattern))
+    except (re.error, OverflowError, RecursionError):
+        return None
+
+
+def _pythonic(pattern: str) -> str:
+    """A pattern in Python's spelling: groups by name, and letters for the properties of Unicode."""
+    out: list[str] = []
+    inside = False
+    for piece in _PIECE.findall(pattern):
+        if piece.startswith(("\\p", "\\P")) and len(piece) > 2:
+            letters = _PROPERTIES.get(piece, "A-Za-z")
+            out.append(letters if inside else f"[{letters}]")
+            continue
+        if piece == "[" and not inside:
+            inside = True
+        elif piece == "]":
+            inside = False
+        if piece[:2] != "(?" or piece[-1] != ")":  # flags in the middle, which Python has not
+            out.append(_SPELLINGS.get(piece, piece))
+    return "".join(out)
+
+
+def _text(tree: Any, extra: int, choice: int, *, ahead: bool = False) -> str:
+    """The text of a sequence; with `ahead`, what it looks ahead to stands for all that follows."""
+    out = []
+    for op, value in tree:
+        if ahead and str(op) == "ASSERT" and value[0] == 1:
+            out.append(_text(value[1], extra or 1, choice))
+            break
+        out.append(_piece(str(op), value, extra, choice))
+    return "".join(out)
+
+
+def _piece(op: str, value: Any, extra: int, choice: int) -> str:
+    if op == "LITERAL":
+        return chr(value)
+    if op == "NOT_LITERAL":
+        return "a" if value != 97 else "b"
+    if op == "ANY":
+        return "a"
+    if op == "IN":
+        return _member(value, choice)
+    if op in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+        low, high, inner = value
+        count: int = min(max(low, min(extra, int(high))), _MAX_REPEAT)
+        return _text(inner, 0, choice) * count
+    if op == "SUBPATTERN":
+        return _text(value[-1], extra, choice)
+    if op == "BRANCH":
+        return _text(value[1][min(choice, len(value[1]) - 1)], extra, choice)
+    return ""
+
+
+def _member(items: Any, choice: int) -> str:
+    if str(items[0][0]) == "NEGATE":
+        return next((char for char in _FAMILIAR if not any(_holds(item, char) for item in items[1:])), "\u00e9")
+    # Letters and digits before punctuation, which may mean something where the text is put.
+    ordered = sorted(items, key=lambda item: not _is_alphanumeric(item))
+    op, value = ordered[min(choice, len(ordered) - 1)]
+    samples = {"CATEGORY_DIGIT": "0", "CATEGORY_SPACE": " "}
+    if str(op) == "RANGE":
+        return chr(min(value[0] + choice, value[1]))
+    if str(op) == "LITERAL":
+        return chr(value)
+    return samples.get(str(value), "a")
+
+
+def _is_alphanumeric(item: Any) -> bool:
+    op, value = item
+    if str(op) == "CATEGORY":
+        return str(value) in _ALPHANUMERIC
+    return chr(value if str(op) == "LITERAL" else value[0]).isalnum()
+
+
+def _holds(item: Any, char: str) -> bool:
+    """Whether a character is in one part of a class."""
+    op, value = item
+    if str(op) == "LITERAL":
+        return ord(char) == int(value)
+    if str(op) == "RANGE":
+        return int(value[0]) <= ord(char) <= int(value[1])
+    tests = {"DIGIT": char.isdigit(), "SPACE": char.isspace(), "WORD": char.isalnum() or char == "_"}
+    found = tests.get(str(value).rpartition("_")[2], True)
+    return found is not ("_NOT_" in str(value))

@@ -8,9 +8,10 @@ from typing import Any, get_origin
 import msgspec
 
 from operations.errors import CallError
+from operations.schema.checking.values import pointer
 from operations.schema.problems import Found
 from operations.schema.types.hints import members, record_kind
-from operations.schema.types.jsonable import error_text, escaped
+from operations.schema.types.jsonable import error_text
 from operations.schema.types.mismatch import found_within, mismatch, wrong_kind
 
 Load = Callable[[Any], Any]
@@ -67,7 +68,7 @@ def _check_tag(value: Mapping[str, Any], config: Any) -> None:
     if config is not None and config.tag is not None:
         tag = value.get(config.tag_field, config.tag)
         if tag != config.tag:
-            raise mismatch([(f"/{escaped(config.tag_field)}", f"expected {config.tag!r}, got {tag!r}")])
+            raise mismatch([(pointer((config.tag_field,)), f"expected {config.tag!r}, got {tag!r}")])
 
 
 def _load_members(value: Mapping[str, Any], slots: Sequence[_Slot]) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def _load_members(value: Mapping[str, Any], slots: Sequence[_Slot]) -> dict[str,
     for slot in slots:
         if slot.name not in value:
             if slot.required:
-                found.append((f"/{escaped(slot.name)}", "is required"))
+                found.append((pointer((slot.name,)), "is required"))
             continue
         try:
             given[slot.attribute] = slot.load(value[slot.name])

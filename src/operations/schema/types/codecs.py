@@ -100,7 +100,7 @@ def _ways(tp: Any) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | 
 
         adapter = pydantic_types.adapt(tp)
         if adapter is not None:
-            return pydantic_types.make_load(adapter), pydantic_types.make_dump(adapter)
+            return pydantic_types.make_load(adapter), pydantic_types.make_dump(adapter, jsonable)
     base, _ = peel(tp)
     if base is int:
         return load_int, None

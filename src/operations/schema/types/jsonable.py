@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from operations.errors import CallError, ErrorCode
+from operations.schema.checking.values import pointer
 
 DEPTH_LIMIT = 500
 """How deep a value may be nested; circular values run into it."""
@@ -144,7 +145,7 @@ def _step(value: Any) -> Any:
     raise TypeError(f"{kind.__qualname__} cannot be turned into JSON")
 
 
-def _walk(value: Any, pointer: str, depth: int) -> Any:
+def _walk(value: Any, path: str, depth: int) -> Any:
     """Turn `value` step by step, knowing where it is."""
     if depth > DEPTH_LIMIT:
         raise _TooDeepError
@@ -153,15 +154,15 @@ def _walk(value: Any, pointer: str, depth: int) -> Any:
         return value
     if issubclass(kind, dict):
         return {
-            (name := _key_text(key, pointer)): _walk(member, f"{pointer}/{escaped(name)}", depth + 1)
+            (name := _key_text(key, path)): _walk(member, path + pointer((name,)), depth + 1)
             for key, member in value.items()
         }
     if issubclass(kind, (list, tuple, set, frozenset)):
-        return [_walk(member, f"{pointer}/{index}", depth + 1) for index, member in enumerate(value)]
-    return _walk(_unfold(value, pointer), pointer, depth + 1)
+        return [_walk(member, f"{path}/{index}", depth + 1) for index, member in enumerate(value)]
+    return _walk(_unfold(value, path), path, depth + 1)
 
 
-def _unfold(value: Any, pointer: str) -> Any:
+def _unfold(value: Any, path: str) -> Any:
     """One level of an object: its members as they are, or its text."""
     kind = type(value)
     try:
@@ -178,7 +179,7 @@ def _unfold(value: Any, pointer: str) -> Any:
     except RecursionError:
         raise
     except Exception as error:
-        raise _refusal(value, pointer, error) from error
+        raise _refusal(value, path, error) from error
 
 
 def _is_record(value: Any) -> bool:
@@ -212,7 +213,7 @@ def _enum_type() -> Any:
     return sys.modules["enum"].Enum
 
 
-def _key_text(key: Any, pointer: str) -> str:
+def _key_text(key: Any, path: str) -> str:
     """A key as JSON writes it."""
     if type(key) is str:
         return key
@@ -223,15 +224,15 @@ def _key_text(key: Any, pointer: str) -> str:
             return str.__str__(key)
         return str(next(iter(msgspec.to_builtins({key: None}, str_keys=True))))
     except Exception as error:
-        raise _refusal(key, pointer, error, what="a key of type ") from error
+        raise _refusal(key, path, error, what="a key of type ") from error
 
 
-def _refusal(value: Any, pointer: str, error: Exception, *, what: str = "") -> CallError:
+def _refusal(value: Any, path: str, error: Exception, *, what: str = "") -> CallError:
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    text = f"at {pointer or '(the value itself)'}: {what}{name} cannot be turned into JSON"
+    text = f"at {path or '(the value itself)'}: {what}{name} cannot be turned into JSON"
     reason = "" if isinstance(error, TypeError) and "is unsupported" in str(error) else f": {error_text(error)}"
-    return CallError(ErrorCode.EXECUTION_ERROR, text + reason, {"path": pointer})
+    return CallError(ErrorCode.EXECUTION_ERROR, text + reason, {"path": path})
 
 
 def error_text(error: BaseException) -> str:
@@ -240,8 +241,3 @@ def error_text(error: BaseException) -> str:
         return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001  a message that raises is no message
         return type(error).__name__
-
-
-def escaped(name: str) -> str:
-    """A member's name as one step of a JSON pointer."""
-    return name.replace("~", "~0").replace("/", "~1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Never, NoReturn, get_args, get_origin
 
@@ -23,8 +24,7 @@ from operations.schema.types.hints import (
 )
 from operations.schema.types.jsonable import error_text, jsonable
 from operations.schema.types.mismatch import found_within, mismatch, too_deep, wrong_kind
-from operations.schema.types.native import make_native_load
-from operations.schema.types.routes import TEXTS, container, is_native, uses_pydantic
+from operations.schema.types.routes import TEXTS, container, has_typed_keys, is_native, uses_pydantic
 from operations.schema.types.unions import make_union_load
 
 Load = Callable[[Any], Any]
@@ -275,3 +275,60 @@ _LEAVES: dict[Any, Load] = {
     bool: _exactly(bool, "a boolean"),
     type(None): _exactly(type(None), "null"),
 }
+
+
+def make_native_load(tp: Any, explain: Load) -> Load:
+    """msgspec's own loader; `explain` is asked what is wrong with a value that it refuses, and where."""
+    # msgspec prepares a class once but a generic alias on every call, so the type is put on a class of its own.
+    box: Any = msgspec.defstruct("Box", [("value", tp)], array_like=True)
+    convert = msgspec.convert
+
+    def load(value: Any) -> Any:
+        try:
+            return convert((value,), box).value
+        except CallError:
+            raise
+        except Exception as error:  # noqa: BLE001  a class's own code may raise anything
+            return _second_look(value, box, explain, error)
+
+    def load_with_keys(value: Any) -> Any:
+        try:
+            return convert((value,), box, str_keys=True).value
+        except CallError:
+            raise
+        except Exception as error:  # noqa: BLE001  as above
+            return _second_look(value, box, explain, error)
+
+    # An option given to `convert` costs more than a small value does, hence two functions.
+    return load_with_keys if has_typed_keys(tp) else load
+
+
+def _second_look(value: Any, box: Any, explain: Load, error: Exception) -> Any:
+    """Load a value whose floats are whole where ints are wanted, or tell where it does not fit."""
+    try:
+        if isinstance(error, msgspec.ValidationError):
+            try:
+                return msgspec.convert((_with_ints(value),), box, str_keys=True).value
+            except msgspec.ValidationError as again:
+                error = again
+        explain(value)  # raises with the exact place, which msgspec leaves out for mappings
+    except RecursionError:
+        raise too_deep() from None
+    raise mismatch([_place(error_text(error))]) from error
+
+
+def _with_ints(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _with_ints(item) for key, item in value.items()}
+    return [_with_ints(item) for item in value] if isinstance(value, list) else value
+
+
+def _place(message: str) -> Found:
+    """The pointer and the message in one of msgspec's, which ends in ``- at `$[0].value` ``."""
+    text, _, path = message.rpartition(" - at `$[0]")
+    if not text:
+        return "", message.partition(" - at `")[0]
+    steps = re.findall(r"\.([^.\[\]`]+)|\[(\d+)\]", path.rstrip("`"))
+    return "".join(f"/{name or index}" for name, index in steps), text

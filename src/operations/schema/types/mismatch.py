@@ -1,4 +1,4 @@
-"""The error of data that does not make a type's value: a list of places and messages, deepened on the way out."""
+"""Errors of data that does not match its Python type: lists of JSON pointers and messages."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from collections.abc import Iterable
 from typing import Any
 
 from operations.errors import CallError, ErrorCode
+from operations.schema.checking.values import pointer
 from operations.schema.problems import Found
-from operations.schema.types.jsonable import escaped
 
 
 def mismatch(found: Iterable[Found]) -> CallError:
-    """The `VALIDATION_ERROR` that lists what was found."""
+    """Return a `VALIDATION_ERROR` that lists what was found."""
     errors = [{"path": path, "message": message} for path, message in found]
     text = "\n".join(f"{error['path'] or '(value)'}: {error['message']}" for error in errors)
     return CallError(ErrorCode.VALIDATION_ERROR, text, {"errors": errors})
 
 
 def wrong_kind(expected: str, value: Any) -> CallError:
-    """The error of a value of another kind than its type wants."""
+    """Return the error of a value of another kind than its type expects."""
     return mismatch([("", f"expected {expected}, got {_json_kind(value)}")])
 
 
 def too_deep() -> CallError:
-    """The error of data nested deeper than its type can be built."""
+    """Return the error of data nested too deeply to build its type."""
     return mismatch([("", "is nested too deeply")])
 
 
 def found_within(error: CallError, step: str | int) -> list[Found]:
-    """What an error found, seen from one step further out."""
-    prefix = f"/{escaped(str(step))}"
+    """Return what an error found, with pointers that start one level further out."""
+    prefix = pointer((step,))
     details = error.details
     if error.code is not ErrorCode.VALIDATION_ERROR or not isinstance(details, dict) or "errors" not in details:
-        raise error  # raised by the user's own code: it passes as it is
+        raise error  # raised by the user's own code
     return [(prefix + item["path"], item["message"]) for item in details["errors"]]
 
 

@@ -13,8 +13,8 @@ import pydantic_core
 from pydantic.json_schema import GenerateJsonSchema
 
 from operations.errors import CallError
+from operations.schema.checking.values import pointer
 from operations.schema.types.hints import Mode, refusal
-from operations.schema.types.jsonable import escaped, jsonable
 from operations.schema.types.mismatch import mismatch
 
 _OPAQUE = frozenset({"bytes", "any", "is-instance", "is-subclass", "callable", "generator"})
@@ -82,7 +82,7 @@ def _load_error(error: pydantic.ValidationError, value: Any) -> CallError:
 
 def _pointer(loc: Sequence[Any], value: Any, kind: str) -> str:
     """The place in the data; pydantic's location also names union members and validators, which are left out."""
-    pointer = ""
+    path = ""
     for index, step in enumerate(loc):
         if (isinstance(value, Mapping) and step in value) or (
             isinstance(value, list) and isinstance(step, int) and step < len(value)
@@ -90,12 +90,12 @@ def _pointer(loc: Sequence[Any], value: Any, kind: str) -> str:
             value = value[step]
         elif kind != "missing" or index < len(loc) - 1:
             continue
-        pointer += f"/{escaped(str(step))}"
-    return pointer
+        path += pointer((step,))
+    return path
 
 
-def make_dump(adapter: pydantic.TypeAdapter[Any]) -> Callable[[Any], Any]:
-    """A function that turns the adapter's values, and whatever a handler returns instead, into JSON-shaped data."""
+def make_dump(adapter: pydantic.TypeAdapter[Any], jsonable: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that turns the adapter's values into JSON-shaped data; `jsonable` turns any other value."""
     serialize = adapter.serializer.to_python
     as_json = not _may_hold_bytes(adapter.core_schema)
 
@@ -155,45 +155,44 @@ def _bytes_reader(adapter: pydantic.TypeAdapter[Any]) -> Callable[[Any], Any] | 
     return lambda value: _read_bytes(value, document, document.get("$defs", {}), "")
 
 
-def _read_bytes(value: Any, node: Any, defs: Mapping[str, Any], pointer: str) -> Any:
+def _read_bytes(value: Any, node: Any, defs: Mapping[str, Any], path: str) -> Any:
     if not isinstance(node, dict):
         return value
     if "$ref" in node:
-        return _read_bytes(value, defs.get(node["$ref"].rpartition("/")[2]), defs, pointer)
+        return _read_bytes(value, defs.get(node["$ref"].rpartition("/")[2]), defs, path)
     options = node.get("anyOf") or node.get("oneOf")
     if options:
-        return _read_option(value, options, defs, pointer)
+        return _read_option(value, options, defs, path)
     if isinstance(value, str):
         # Pydantic's own encoded types decode their text themselves; they are known by their format.
         encoded = node.get("contentEncoding") == "base64" and "format" not in node
-        return _decoded(value, pointer) if encoded else value
+        return _decoded(value, path) if encoded else value
     if isinstance(value, dict):
         named, rest = node.get("properties", {}), node.get("additionalProperties")
         return {
-            key: _read_bytes(item, named.get(key, rest), defs, f"{pointer}/{escaped(str(key))}")
-            for key, item in value.items()
+            key: _read_bytes(item, named.get(key, rest), defs, path + pointer((key,))) for key, item in value.items()
         }
     if isinstance(value, list):
         first, rest = node.get("prefixItems", []), node.get("items")
         return [
-            _read_bytes(item, first[index] if index < len(first) else rest, defs, f"{pointer}/{index}")
+            _read_bytes(item, first[index] if index < len(first) else rest, defs, f"{path}/{index}")
             for index, item in enumerate(value)
         ]
     return value
 
 
-def _read_option(value: Any, options: Sequence[Any], defs: Mapping[str, Any], pointer: str) -> Any:
+def _read_option(value: Any, options: Sequence[Any], defs: Mapping[str, Any], path: str) -> Any:
     if isinstance(value, str) and {"type": "string"} in options:
         return value
     for option in options:
-        read = _read_bytes(value, option, defs, pointer)
+        read = _read_bytes(value, option, defs, path)
         if read != value:
             return read
     return value
 
 
-def _decoded(text: str, pointer: str) -> bytes:
+def _decoded(text: str, path: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise mismatch([(pointer, f"not valid base64: {error}")]) from error
+        raise mismatch([(path, f"not valid base64: {error}")]) from error

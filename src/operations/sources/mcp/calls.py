@@ -1,58 +1,61 @@
-"""One call to a server: sent with a time limit, followed through questions and losses, never sent twice by mistake."""
+"""One call to a server: request metadata, time limit, retries that are safe, and answers to the server's requests."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from operations.context import OperationContext
+from operations.context import TRACE_FIELDS, Identity, OperationContext
 from operations.errors import CallError, ErrorCode
 from operations.sources.mcp.config import MCPClientConfig
 from operations.sources.mcp.connection import Connection
-from operations.sources.mcp.failures import (
+from operations.sources.mcp.limits import MAX_DEPTH, is_too_deep
+from operations.sources.mcp.protocol import (
     HEADER_MISMATCH,
+    OnProgress,
     RequestFailedError,
     RequestLostError,
     RequestTimeoutError,
+    ServerSession,
     call_error,
 )
-from operations.sources.mcp.metadata import meta_of, trace_of
-from operations.sources.mcp.server import OnProgress, ServerSession
 
-MOST_ROUNDS = 10
-"""How often a server may ask for more before it answers a call."""
+MAX_INPUT_ROUNDS = 10
+"""How often a server may request more input before it responds to a call."""
 RECONNECT_SECONDS = 0.25
 GRACE_SECONDS = 0.25
+IDENTITY = "operations/identity"
+"""The `_meta` key of the caller's identity."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request as an operation makes it."""
+    """A request of an operation."""
 
     method: str
     params: Mapping[str, Any]
     what: str
-    """What it is about, for messages: `tool 'add'`."""
+    """The subject, for error messages: `tool 'add'`."""
     repeatable: bool = False
-    """Whether it only reads, so that it may be sent again where it is not known to have run."""
+    """Whether it only reads, so that it may be sent again after a lost connection."""
 
 
 class ToolList(Protocol):
-    """The list of a server's tools, as it was last read."""
+    """The most recent list of a server's tools."""
 
     async def refresh(self) -> None:
-        """Read it again."""
+        """Fetch the list again."""
 
     def has_tool(self, name: str) -> bool:
-        """Whether it has a tool of that name."""
+        """Whether the list has a tool of that name."""
 
 
 class Caller:
-    """Makes requests over a connection on behalf of operations."""
+    """Sends the requests of operations over a connection."""
 
     def __init__(self, connection: Connection, config: MCPClientConfig, tools: ToolList) -> None:
         self._connection = connection
@@ -62,57 +65,57 @@ class Caller:
     async def call(
         self, request: Request, context: OperationContext, on_progress: OnProgress | None = None
     ) -> dict[str, Any]:
-        """The server's result; every way there is none is a `CallError`."""
+        """Return the server's result; raise `CallError` for every failure."""
         clock = asyncio.get_running_loop().time
         seconds = self._seconds(context)
         until = None if seconds is None else clock() + seconds
-        meta = meta_of(self._config, context)
-        params = as_json({**request.params, "_meta": meta} if meta else request.params)
-        sending = _Sending(request, params, trace_of(self._config, context), until, on_progress)
+        meta = request_meta(self._config, context)
+        params = as_json({**request.params, "_meta": meta} if meta else request.params, self._config.max_message_bytes)
+        pending = _PendingRequest(request, params, _trace_fields(self._config, context), until, on_progress)
         try:
-            result = await self._send(sending)
+            result = await self._send(pending)
             if result.get("resultType") == "input_required":
-                result = await self._answer_questions(sending, result)
+                result = await self._provide_input(pending, result)
             return result
         except (RequestFailedError, RequestLostError, RequestTimeoutError) as error:
             failure = call_error(error, self._connection.name, request.what)
-            if failure.code is ErrorCode.VALIDATION_ERROR and await self._has_vanished(request):
+            if failure.code is ErrorCode.VALIDATION_ERROR and await self._is_removed(request):
                 failure = CallError(ErrorCode.OPERATION_NOT_FOUND, failure.message, failure.details)
             raise failure from error
 
-    async def _send(self, sending: _Sending) -> dict[str, Any]:
-        """Send, and send once more where that is safe."""
+    async def _send(self, pending: _PendingRequest) -> dict[str, Any]:
+        """Send a request, and once more if that is safe."""
         try:
-            return await self._send_once(sending)
+            return await self._send_once(pending)
         except RequestLostError as lost:
-            if lost.sent and not sending.request.repeatable:
+            if lost.sent and not pending.request.repeatable:
                 raise
             if self._connection.session is not None:
                 await asyncio.sleep(RECONNECT_SECONDS)
         except RequestFailedError as failed:
             if failed.code != HEADER_MISMATCH:
                 raise
-            # The server refused the headers we took from an outdated list of its tools.
+            # The headers came from an outdated list of tools.
             await self._tools.refresh()
-        return await self._send_once(sending)
+        return await self._send_once(pending)
 
-    async def _send_once(self, sending: _Sending) -> dict[str, Any]:
-        session = self._connection.session or await self._wait_for_session(sending)
+    async def _send_once(self, pending: _PendingRequest) -> dict[str, Any]:
+        session = self._connection.session or await self._wait_for_session(pending)
         try:
             return await session.request(
-                sending.request.method,
-                sending.params,
-                timeout=sending.remaining(),
-                on_progress=sending.on_progress,
-                headers=sending.headers,
+                pending.request.method,
+                pending.params,
+                timeout=pending.remaining(),
+                on_progress=pending.on_progress,
+                headers=pending.headers,
             )
         except RequestLostError as lost:
             if lost.renew:
                 self._connection.renew(session)
             raise
 
-    async def _wait_for_session(self, sending: _Sending) -> ServerSession:
-        limit = asyncio.timeout(sending.remaining())
+    async def _wait_for_session(self, pending: _PendingRequest) -> ServerSession:
+        limit = asyncio.timeout(pending.remaining())
         try:
             async with limit:
                 return await self._connection.get_session()
@@ -121,10 +124,10 @@ class Caller:
                 raise
             raise RequestTimeoutError from None
 
-    async def _answer_questions(self, sending: _Sending, result: dict[str, Any]) -> dict[str, Any]:
-        """Answer what the server asks before it can give its result, and ask again with the answers."""
+    async def _provide_input(self, pending: _PendingRequest, result: dict[str, Any]) -> dict[str, Any]:
+        """Answer the requests that the server needs for its result, and send the request again with the answers."""
         pause = 0.05
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_INPUT_ROUNDS):
             asked = result.get("inputRequests")
             more: dict[str, Any] = {}
             if isinstance(asked, Mapping) and asked:
@@ -134,23 +137,24 @@ class Caller:
                 pause = min(0.25, pause * 2)
             if "requestState" in result:
                 more["requestState"] = result["requestState"]
-            result = await self._send(sending.with_params(more))
+            result = await self._send(pending.with_params(more))
             if result.get("resultType") != "input_required":
                 return result
-        raise RequestFailedError(-32603, f"the server asked more than {MOST_ROUNDS} times before it answered")
+        raise RequestFailedError(-32603, f"the server requested input more than {MAX_INPUT_ROUNDS} times")
 
     async def _answers(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         session = await self._connection.get_session()
         answers: dict[str, Any] = {}
         for key, question in asked.items():
             if not isinstance(question, Mapping):
-                raise RequestFailedError(-32603, "the server asked something that makes no sense")
+                raise RequestFailedError(-32603, "the server sent an invalid input request")
             params = question.get("params")
-            answers[key] = as_json(await session.answer(str(question.get("method")), params or {}))
+            answer = await session.answer(str(question.get("method")), params or {})
+            answers[key] = as_json(answer, self._config.max_message_bytes)
         return answers
 
-    async def _has_vanished(self, request: Request) -> bool:
-        """Whether the tool is not there any more: for that, servers have no other code than for bad arguments."""
+    async def _is_removed(self, request: Request) -> bool:
+        """Whether the server removed the tool; servers report that with the same code as bad arguments."""
         if request.method != "tools/call":
             return False
         with contextlib.suppress(CallError):
@@ -159,21 +163,21 @@ class Caller:
         return False
 
     def _seconds(self, context: OperationContext) -> float | None:
-        """The time a call has: its deadline's, or the config's where it has none.
+        """Return the time limit of a call: until its deadline, or the config's timeout without one.
 
-        Whoever runs operations ends them at their deadline. The limit here is a little later, for it is there for
-        handlers that are called by somebody else, and two cancellations at once would interrupt each other.
+        The registry already enforces the deadline. The limit here serves handlers that are called directly; it is
+        slightly later, because two cancellations at the same moment would interrupt each other.
         """
         if context.deadline is None:
             return self._config.timeout
         remaining = context.deadline / 1000 - time.time()
         if remaining <= 0:
-            raise CallError(ErrorCode.TIMEOUT, "the deadline had passed before the call began", {"executed": "no"})
+            raise CallError(ErrorCode.TIMEOUT, "the deadline passed before the call began", {"executed": "no"})
         return remaining + GRACE_SECONDS
 
 
-class _Sending(msgspec.Struct, frozen=True):
-    """A request on its way: parameters as they are now, and until when there is time."""
+class _PendingRequest(msgspec.Struct, frozen=True):
+    """A request in flight: its current parameters and its time limit."""
 
     request: Request
     params: Mapping[str, Any]
@@ -182,34 +186,61 @@ class _Sending(msgspec.Struct, frozen=True):
     on_progress: OnProgress | None
 
     def remaining(self) -> float | None:
-        """Seconds left; None without a limit."""
+        """Return the seconds left; None without a limit."""
         return None if self.until is None else self.until - asyncio.get_running_loop().time()
 
-    def with_params(self, more: Mapping[str, Any]) -> _Sending:
-        """The same with further parameters."""
+    def with_params(self, more: Mapping[str, Any]) -> _PendingRequest:
+        """Return a copy with further parameters."""
         return msgspec.structs.replace(self, params={**self.params, **more})
 
 
-def progress_callback(context: OperationContext) -> OnProgress | None:
-    """The context's progress callback as a coroutine function; None where it has none."""
-    report = context.progress
-    if report is None:
-        return None
-
-    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        outcome = report(progress, total, message)
-        if outcome is not None:
-            await outcome
-
-    return on_progress
+def request_meta(config: MCPClientConfig, context: OperationContext) -> dict[str, Any]:
+    """Return the `_meta` of a request: trace context, and the identity fields that the config selects."""
+    meta: dict[str, Any] = _trace_fields(config, context)
+    if config.identity_fields and context.identity is not None:
+        meta[IDENTITY] = _selected(context.identity, config.identity_fields)
+    return meta
 
 
-def as_json(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters as JSON carries them to a server; raises `VALIDATION_ERROR` for what it cannot.
+def _trace_fields(config: MCPClientConfig, context: OperationContext) -> dict[str, str]:
+    """The trace fields of the call's metadata; over HTTP they are headers too, hence printable ASCII only."""
+    if not config.trace or not context.metadata:
+        return {}
+    found = {name: context.metadata.get(name) for name in TRACE_FIELDS}
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, str) and value.isascii() and value.isprintable()
+    }
 
-    Found out only when it is written, a value that is not JSON would end the session for everybody.
+
+def _selected(identity: Identity, fields: Sequence[str]) -> dict[str, Any]:
+    selected: dict[str, Any] = {}
+    for field in fields:
+        name, _, claim = field.partition(".")
+        if name == "claims" and claim:
+            if claim in identity.claims:
+                selected.setdefault("claims", {})[claim] = identity.claims[claim]
+        elif name in Identity.__struct_fields__:
+            value = getattr(identity, name)
+            selected[name] = list(value) if isinstance(value, tuple) else value
+    return selected
+
+
+def as_json(params: Mapping[str, Any], max_bytes: int) -> dict[str, Any]:
+    """Return the parameters as plain JSON values; raise `VALIDATION_ERROR` for other values and beyond the limits.
+
+    A value that fails only when it is written would end the session for every call.
     """
-    with contextlib.suppress(TypeError, ValueError, RecursionError, OverflowError):
-        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(params))
-        return plain
-    raise CallError(ErrorCode.VALIDATION_ERROR, "what is to be sent cannot be written as JSON")
+    try:
+        encoded = msgspec.json.encode(params)
+        plain: dict[str, Any] = msgspec.json.decode(encoded)
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        raise CallError(ErrorCode.VALIDATION_ERROR, "the request cannot be written as JSON") from None
+    if len(encoded) > max_bytes:
+        message = f"the request has {len(encoded):,} bytes: max_message_bytes is {max_bytes:,}"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message, {"bytes": len(encoded), "limit": max_bytes})
+    # Fast path: most requests have fewer brackets than levels are allowed.
+    if encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH and is_too_deep(encoded):
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"the request is nested deeper than {MAX_DEPTH} levels")
+    return plain

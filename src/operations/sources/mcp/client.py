@@ -1,4 +1,4 @@
-"""MCPClient: one server's operations, kept as the server lists them, over one warm connection."""
+"""MCPClient: the operations of one server, updated when the server's list changes, over one open connection."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from operations.errors import CallError
 from operations.sources.mcp.calls import Caller
 from operations.sources.mcp.config import MCPClientConfig, namespace_of
 from operations.sources.mcp.connection import Connection, MCPClientState
-from operations.sources.mcp.failures import (
+from operations.sources.mcp.limits import MAX_DEPTH, MAX_TOOL_LIST_BYTES, MAX_TOOLS, TOO_DEEP, list_all
+from operations.sources.mcp.protocol import (
+    MCPServerInfo,
     RequestFailedError,
     RequestLostError,
     RequestTimeoutError,
+    ServerSession,
     call_error,
     explain,
 )
-from operations.sources.mcp.listing import list_all
-from operations.sources.mcp.offers import prompt_operations, resource_operations
-from operations.sources.mcp.server import MCPServerInfo, ServerSession
+from operations.sources.mcp.resources import prompt_operations, resource_operations
 from operations.sources.mcp.tools import Origin, is_tool, tool_operations
 from operations.spec import Operation
 
@@ -30,15 +31,15 @@ _log = logging.getLogger("operations.mcp")
 
 
 class MCPClient:
-    """A server as a source of operations: `async with await create_mcp_client(…) as client`."""
+    """One server as a source of operations: `async with await create_mcp_client(…) as client`."""
 
     def __init__(self, name: str, config: MCPClientConfig) -> None:
         self.name = name
         self.namespace = namespace_of(name)
         self.error: CallError | None = None
-        """Why there is no connection, after the first attempt failed."""
+        """Why the first attempt to connect failed."""
         self._config = config
-        self._connection = Connection(name, config, self._follow_change)
+        self._connection = Connection(name, config, self._on_changed)
         self._calls = Caller(self._connection, config, self)
         self._operations: dict[str, Operation[Any]] = {}
         self._tools: frozenset[str] = frozenset()
@@ -48,21 +49,21 @@ class MCPClient:
 
     @property
     def operations(self) -> list[Operation[Any]]:
-        """What the server offers now: its tools, and the operations on its resources and prompts."""
+        """The current operations: tools, and the operations on resources and prompts."""
         return list(self._operations.values())
 
     @property
     def server_info(self) -> MCPServerInfo | None:
-        """What the server said of itself; None before it was reached."""
+        """The server's name, version and capabilities; None before the first connection."""
         return self._info
 
     @property
     def state(self) -> MCPClientState:
-        """Where this client stands with its server."""
+        """The state of the connection."""
         return self._connection.state
 
     async def open(self) -> None:
-        """Connect and list what there is; raises the `CallError` that is then in `error` too."""
+        """Connect and list the tools; raise `CallError`, which `error` keeps."""
         try:
             await self._connection.open()
             await self.refresh()
@@ -75,7 +76,7 @@ class MCPClient:
             raise
 
     async def close(self) -> None:
-        """End the connection and the process behind it; from any task."""
+        """Close the connection and end the server process; callable from any task."""
         self._registries.clear()
         failed = self.error is not None
         await self._connection.close()
@@ -83,15 +84,15 @@ class MCPClient:
             self._connection.state = MCPClientState.FAILED
 
     async def refresh(self) -> None:
-        """List again what the server offers, and bring the registries up to date."""
-        await self._read_from(await self._connection.get_session())
+        """List the tools again and update the registries."""
+        await self._list_from(await self._connection.get_session())
 
     def has_tool(self, name: str) -> bool:
-        """Whether the server listed a tool of that name, its own name, when it was last asked."""
+        """Whether the most recent list has a tool of that name."""
         return name in self._tools
 
     def register_all(self, registry: OperationCatalogue) -> None:
-        """Register every operation, and keep the registry up to date for as long as the client is open."""
+        """Register every operation; keep the registry up to date until the client is closed."""
         registry.register_all(self._operations.values())
         self._registries.append(registry)
 
@@ -103,7 +104,7 @@ class MCPClient:
     ) -> None:
         await self.close()
 
-    async def _read_from(self, session: ServerSession) -> None:
+    async def _list_from(self, session: ServerSession) -> None:
         async with self._listing:
             self._info = session.info
             try:
@@ -113,8 +114,8 @@ class MCPClient:
                 raise call_error(RequestTimeoutError(), self.name, "tools/list") from None
             except (RequestFailedError, RequestLostError, RequestTimeoutError) as error:
                 raise call_error(error, self.name, "tools/list") from error
-            self._tools = frozenset(tool["name"] for tool in listed if is_tool(tool))
-            self._replace(self._offered(session.info, listed))
+            self._tools = frozenset(tool["name"] for tool in listed)
+            self._replace(self._to_operations(session.info, listed))
 
     async def _list_tools(self, session: ServerSession) -> list[Any]:
         if "tools" not in session.info.capabilities:
@@ -123,19 +124,19 @@ class MCPClient:
         async def fetch(method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
             return await session.request(method, params, timeout=self._config.connect_timeout)
 
-        listed = await list_all(fetch, "tools/list", "tools", server=self.name)
-        return [tool for tool in listed if self._is_allowed(session, tool)]
+        limits = {"max_items": MAX_TOOLS, "max_bytes": MAX_TOOL_LIST_BYTES}
+        listed = await list_all(fetch, "tools/list", "tools", server=self.name, **limits)
+        tools = [tool for tool in listed if is_tool(tool)]
+        if len(tools) < len(listed):
+            _log.warning("%s: %d tools without a name are left out", self.name, len(listed) - len(tools))
+        refused = {tool["name"]: f"it is nested deeper than {MAX_DEPTH} levels" for tool in tools if TOO_DEEP in tool}
+        schemas = {tool["name"]: tool.get("inputSchema") for tool in tools if tool["name"] not in refused}
+        refused.update(session.admit_tools(schemas))
+        for name, reason in refused.items():
+            _log.warning("%s: tool %r is left out: %s", self.name, name, reason)
+        return [tool for tool in tools if tool["name"] not in refused]
 
-    def _is_allowed(self, session: ServerSession, tool: Any) -> bool:
-        if not is_tool(tool):
-            _log.warning("%s: a tool without a name is left out", self.name)
-            return False
-        reason = session.admit_tool(tool["name"], tool.get("inputSchema"))
-        if reason is not None:
-            _log.warning("%s: tool %r is left out: %s", self.name, tool["name"], reason)
-        return reason is None
-
-    def _offered(self, info: MCPServerInfo, listed: Iterable[Any]) -> list[Operation[Any]]:
+    def _to_operations(self, info: MCPServerInfo, listed: Iterable[Any]) -> list[Operation[Any]]:
         origin = Origin(
             server=self.name,
             namespace=self.namespace,
@@ -143,59 +144,63 @@ class MCPClient:
             calls=self._calls,
             output_policy=self._config.output_policy,
         )
-        offered = tool_operations(origin, listed)
+        operations = tool_operations(origin, listed)
         if "resources" in info.capabilities:
-            offered += resource_operations(origin)
+            operations += resource_operations(origin)
         if "prompts" in info.capabilities:
-            offered += prompt_operations(origin)
-        return offered
+            operations += prompt_operations(origin)
+        return operations
 
-    def _replace(self, offered: Iterable[Operation[Any]]) -> None:
-        """Take over a new listing; an operation whose spec is as before stays the same object."""
+    def _replace(self, operations: Iterable[Operation[Any]]) -> None:
+        """Replace the operations; one whose spec did not change stays the same object."""
         before = self._operations
         after: dict[str, Operation[Any]] = {}
-        for operation in offered:
+        for operation in operations:
             known = before.get(operation.id)
             after[operation.id] = known if known is not None and known.spec == operation.spec else operation
         self._operations = after
         for registry in self._registries:
-            _update(registry, before, after, self.name)
+            try:
+                _update(registry, before, after, self.name)
+            except Exception as error:  # noqa: BLE001  # one registry must not keep the others from their update
+                _log.warning("%s: a registry could not be updated: %s", self.name, explain(error), exc_info=error)
 
-    async def _follow_change(self, session: ServerSession) -> None:
-        """List again after the server changed or came back; a failure leaves the operations as they were.
+    async def _on_changed(self, session: ServerSession) -> None:
+        """List the tools again after a change or a reconnect; a failure leaves the operations unchanged.
 
-        The connection's own task runs this: it must not wait for another session, which only that task can open.
+        The connection's owner task runs this. It must not wait for another session, which only that task can open.
         """
         try:
-            await self._read_from(session)
+            await self._list_from(session)
         except CallError as error:
             _log.warning("%s: cannot list again: %s", self.name, explain(error))
 
 
 async def create_mcp_client(name: str, config: MCPClientConfig) -> MCPClient:
-    """Connect to a server and list what it offers; raises `CallError` where it cannot be reached."""
+    """Connect to a server and list its tools; raise `CallError` if that fails."""
     client = MCPClient(name, config)
     await client.open()
     return client
 
 
 async def close_mcp_client(client: MCPClient) -> None:
-    """Close a client; from any task, any number of times."""
+    """Close a client; callable from any task, any number of times."""
     await client.close()
 
 
 def _update(
     registry: OperationCatalogue, before: Mapping[str, Operation[Any]], after: Mapping[str, Operation[Any]], server: str
 ) -> None:
-    """Remove, replace and add in a registry what changed between two listings; what others registered stays."""
+    """Apply the difference of two lists to a registry; operations of other sources stay."""
     for operation_id, operation in before.items():
         if operation_id not in after and registry.get_operation(operation_id) is operation:
             registry.unregister(operation_id)
-    for operation_id, operation in after.items():
-        registered = registry.get_operation(operation_id)
-        if registered is operation:
-            continue
-        if registered is None or registered is before.get(operation_id):
-            registry.register(operation, replace=True)
-        else:
-            _log.warning("%s: %s is registered by another source and stays as it is", server, operation_id)
+    changed = [operation for operation_id, operation in after.items() if operation is not before.get(operation_id)]
+    free: list[Operation[Any]] = []
+    for operation in changed:
+        registered = registry.get_operation(operation.id)
+        if registered is None or registered is before.get(operation.id):
+            free.append(operation)
+        elif registered is not operation:
+            _log.warning("%s: %s is registered by another source and stays as it is", server, operation.id)
+    registry.register_all(free, replace=True)

@@ -1,4 +1,4 @@
-"""MCPClientConfig: how one MCP server is reached and what it may ask of us; nothing here opens anything."""
+"""MCPClientConfig: the address, limits and handlers of one MCP server. Opens nothing."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ MEBIBYTE = 1024 * 1024
 
 
 class MCPServerRequest(msgspec.Struct, frozen=True):
-    """What a server asks of its client in the middle of a call: to elicit from the user, or to sample a model."""
+    """A request of a server during a call: to elicit input from the user, or to sample a model."""
 
     server: str
-    """The name the server was given here."""
+    """The server's name in this program."""
     method: str
     params: Mapping[str, Any]
-    """The request's parameters with the names the protocol gives them."""
+    """The parameters, named as in the protocol."""
 
 
 ServerRequestHandler = Callable[[MCPServerRequest], Awaitable[Mapping[str, Any] | None]]
-"""Answers with the protocol's result as a mapping; None declines."""
+"""Returns the protocol's result as a mapping; None declines."""
 
 
 class MCPOAuth(msgspec.Struct, frozen=True, kw_only=True):
-    """How to be authorised by an HTTP server: a user's consent, or with a secret as the client itself."""
+    """OAuth for an HTTP server: with a user's consent, or with client credentials."""
 
     storage: str | Path = "~/.config/operations/mcp"
-    """The folder for tokens and registrations: one private file for each server address."""
+    """The directory for tokens and registrations: one private file per server URL."""
     scope: str | None = None
     client_id: str | None = None
-    """A client registered beforehand; without one the client registers itself."""
+    """A registered client; without it the client registers itself."""
     client_secret: str | None = None
     client_name: str = "operations"
     client_metadata_url: str | None = None
-    """An https address that describes this client, for authorisation servers that take it as the client's id."""
+    """An https URL that describes this client, for authorisation servers that accept it as the client id."""
     redirect_uri: str = "http://localhost:8765/callback"
     open_url: Callable[[str], Awaitable[None]] | None = None
-    """Shows the user the address at which consent is given. Without it the client credentials grant is used."""
+    """Shows the user the URL for consent. Without it the client credentials grant is used."""
     wait_for_redirect: Callable[[], Awaitable[str]] | None = None
-    """Gives the whole address that the user's browser was sent back to."""
+    """Returns the whole URL that the user's browser was redirected to."""
     issuer: str | None = None
-    """The authorisation server that the client credentials belong to; they are shown to no other."""
+    """The authorisation server of the client credentials; they are sent to no other."""
 
 
 class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One server: a `command` to talk to over its standard streams, or the `url` of a streamable HTTP server."""
+    """One server: a `command` to run and use over stdio, or the `url` of a streamable HTTP server."""
 
     command: str | None = None
     args: Sequence[str] = ()
     env: Mapping[str, str] | None = None
-    """Added to the few variables a server inherits (PATH, HOME, …): not everything of ours is its business."""
+    """Added to the few variables that a server inherits (PATH, HOME, …)."""
     cwd: str | Path | None = None
     url: str | None = None
     headers: Mapping[str, str] = {}
@@ -64,16 +64,17 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = 300.0
     """Seconds a call without a deadline may take; None for no limit."""
     connect_timeout: float = 30.0
-    """Seconds for starting and greeting the server, and again for listing what it offers."""
+    """Seconds for starting and initialising the server, and again for listing its tools."""
     max_message_bytes: int = 256 * MEBIBYTE
+    """Largest message in either direction, after decompression; an event stream is limited event by event."""
     protocol: str = "auto"
-    """`auto` asks the server; `legacy` is the initialize handshake; or a version without one, such as `2026-07-28`."""
+    """`auto` negotiates; `legacy` is the initialize handshake; or a version without one, such as `2026-07-28`."""
     elicitation: ServerRequestHandler | None = None
     sampling: ServerRequestHandler | None = None
     trace: bool = True
-    """Whether `traceparent` and `tracestate` of a call's metadata travel to the server."""
+    """Whether `traceparent` and `tracestate` of a call's metadata are sent to the server."""
     identity_fields: Sequence[str] = ()
-    """Fields of the caller's identity that the server is told (`id`, `scopes`, `claims.email`); none by default."""
+    """Fields of the caller's identity that are sent to the server (`id`, `scopes`, `claims.email`); none by default."""
     output_policy: Policy | None = None
 
     def __post_init__(self) -> None:
@@ -88,7 +89,7 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
     def _misplaced(self) -> list[str]:
-        """The names of what is given and belongs to the other kind of server."""
+        """The names of fields that belong to the other kind of server."""
         if self.url is None:
             other: dict[str, Any] = {"headers": self.headers, "oauth": self.oauth}
         else:
@@ -103,7 +104,7 @@ _FIELDS = frozenset(MCPClientConfig.__struct_fields__)
 
 
 def read_servers(configs: Mapping[str, Any]) -> dict[str, MCPClientConfig | CallError | None]:
-    """Each server of `{"name": {…}}` or `{"mcpServers": {…}}`: its config, what is wrong with it, None if disabled."""
+    """Read `{"name": {…}}` or `{"mcpServers": {…}}`: each server's config, its error, or None if it is disabled."""
     servers = configs
     if set(configs) == {"mcpServers"} and isinstance(configs["mcpServers"], Mapping):
         servers = configs["mcpServers"]
@@ -117,7 +118,7 @@ def read_servers(configs: Mapping[str, Any]) -> dict[str, MCPClientConfig | Call
 
 
 def read_config(name: str, entry: Any) -> MCPClientConfig | None:
-    """The config that an entry of an `mcpServers` mapping describes; None for one that is disabled."""
+    """Return the config of an entry of an `mcpServers` mapping; None if it is disabled."""
     if isinstance(entry, MCPClientConfig):
         return entry
     if not isinstance(entry, Mapping):
@@ -136,21 +137,21 @@ def read_config(name: str, entry: Any) -> MCPClientConfig | None:
 
 
 def namespace_of(name: str) -> str:
-    """The namespace for a server's name: the name itself, other characters than a namespace may have as `_`."""
+    """Return the namespace for a server's name: the name, with `_` for characters that a namespace cannot have."""
     segments = [_TEXT.sub("_", segment) or "_" for segment in name.split(".")]
     return ".".join(segments)
 
 
 def _check_kind(name: str, kind: Any, known: Mapping[str, Any]) -> None:
-    misfit = "url" if kind in _STDIO_KINDS else "command" if kind in _HTTP_KINDS else None
-    if kind is None or (misfit is not None and misfit not in known):
+    misplaced = "url" if kind in _STDIO_KINDS else "command" if kind in _HTTP_KINDS else None
+    if kind is None or (misplaced is not None and misplaced not in known):
         return
     message = f"MCP server {name!r}: type {kind!r} is not one of stdio and http, or does not fit the rest"
     raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
 
 def _convert(known: dict[str, Any]) -> MCPClientConfig:
-    """A config from plain data; functions and an `MCPOAuth` in it are taken as they are."""
+    """A config from plain data; functions and an `MCPOAuth` in it are used unchanged."""
     oauth = known.get("oauth")
     if isinstance(oauth, Mapping):
         known = {**known, "oauth": MCPOAuth(**oauth)}

@@ -1,4 +1,4 @@
-"""Connection: one warm session with a server, owned by one task that opens it, renews it and closes it."""
+"""Connection: one session with a server, kept open by an owner task that opens, renews and closes it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from typing import Any
 
 from operations.errors import CallError
 from operations.sources.mcp.config import MCPClientConfig
-from operations.sources.mcp.failures import explain, unavailable
-from operations.sources.mcp.server import ServerSession
+from operations.sources.mcp.protocol import ServerSession, explain, unavailable
 
 _log = logging.getLogger("operations.mcp")
 
 MISSING = 'MCP servers need the MCP SDK: pip install "operations[mcp]"'
 _SDK = frozenset({"mcp", "mcp_types", "anyio", "httpx2", "pydantic"})
 CLOSE_SECONDS = 5.0
-"""How long a polite goodbye may take before the connection is torn down."""
-SHORTEST_PAUSE = 0.05
-SHORT_LIFE = 5.0
-"""A session that ends sooner counts as a failed attempt, so that a server that dies at once is not hammered."""
+"""Time limit of an orderly close, after which the connection is aborted."""
+MIN_PAUSE_SECONDS = 0.05
+MIN_SESSION_SECONDS = 5.0
+"""A session that ends sooner counts as a failed attempt, so that the back-off applies."""
 
 
 class MCPClientState(StrEnum):
-    """Where a client stands with its server."""
+    """State of a client's connection."""
 
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -38,7 +37,7 @@ class MCPClientState(StrEnum):
 
 
 class Connection:
-    """Keeps a session open: callers in any task ask for it, one task of its own opens, watches and closes it."""
+    """Keeps a session open for callers in any task; one owner task opens, watches and closes it."""
 
     def __init__(
         self, name: str, config: MCPClientConfig, on_changed: Callable[[ServerSession], Awaitable[None]]
@@ -46,13 +45,13 @@ class Connection:
         self.name = name
         self.state = MCPClientState.CONNECTING
         self.session: ServerSession | None = None
-        """The session, while there is one."""
+        """The open session, if any."""
         self._config = config
         self._on_changed = on_changed
         self._owner: asyncio.Task[None] | None = None
         self._scope: Any = None
         self._wake = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._retry_now = asyncio.Event()
         self._is_closing = False
         self._has_changed = False
         self._is_over = False
@@ -61,21 +60,21 @@ class Connection:
         self._outcome: asyncio.Future[ServerSession | CallError] | None = None
 
     async def open(self) -> None:
-        """Open the first session; raises the `CallError` that says why there is none."""
+        """Open the first session; raise `CallError` if that fails."""
         try:
             import anyio
 
-            from operations.sources.mcp import session  # the SDK is imported here and nowhere before
+            from operations.sources.mcp import session  # imports the SDK
         except ImportError as error:
             self.state = MCPClientState.FAILED
             raise _missing(error) from error
         self._scope = anyio.CancelScope()
         self._open_session = session.open_session
-        self._hooks = session.SessionHooks(self._note_end, self._note_change)
+        self._hooks = session.SessionHooks(self._on_end, self._on_list_changed)
         self._outcome = asyncio.get_running_loop().create_future()
         first = self._outcome
-        # A context of its own: what the opener keeps in context variables must not live as long as the connection.
-        self._owner = asyncio.create_task(self._own(), name=f"mcp-{self.name}", context=contextvars.Context())
+        # An empty context: the opener's context variables must not live as long as the connection.
+        self._owner = asyncio.create_task(self._run(), name=f"mcp-{self.name}", context=contextvars.Context())
         try:
             outcome = await asyncio.shield(first)
         except asyncio.CancelledError:
@@ -86,24 +85,24 @@ class Connection:
             raise outcome
 
     async def get_session(self) -> ServerSession:
-        """The session, or the next one if it is being renewed; `UNAVAILABLE` where it cannot be."""
+        """Return the session, or the next one if it is being renewed; raise `UNAVAILABLE` if that fails."""
         if self.session is not None:
             return self.session
         if self._outcome is None or self._is_closing:
             raise unavailable(self.name, f"the client is {self.state}")
-        self._hurry.set()
+        self._retry_now.set()
         outcome = await asyncio.shield(self._outcome)
         if isinstance(outcome, CallError):
             raise outcome
         return outcome
 
     def renew(self, session: ServerSession) -> None:
-        """Give up a session that the server does not know any more; another is opened at once."""
+        """Replace a session that the server ended."""
         if self.session is session:
-            self._note_end()
+            self._on_end()
 
     async def close(self) -> None:
-        """Say goodbye and end; from any task, any number of times."""
+        """Close the session; callable from any task, any number of times."""
         self._is_closing = True
         owner = self._owner
         if owner is None:
@@ -119,12 +118,12 @@ class Connection:
             self._scope.cancel()
             await asyncio.wait((owner,))
 
-    async def _own(self) -> None:
-        """The life of the connection: session after session until it is closed."""
+    async def _run(self) -> None:
+        """Run the owner task: open one session after another until the connection is closed."""
         try:
             with self._scope:
                 while not self._is_closing:
-                    await self._hold_session()
+                    await self._run_session()
                     if self.state is MCPClientState.CONNECTING:
                         break
                     if not self._is_closing:
@@ -137,8 +136,8 @@ class Connection:
             self._settle(unavailable(self.name, "the client was closed"))
             self._outcome = None
 
-    async def _hold_session(self) -> None:
-        """Open one session and stay with it until it ends."""
+    async def _run_session(self) -> None:
+        """Open one session and wait for its end."""
         clock = asyncio.get_running_loop().time
         self._is_over = False
         self._wake.clear()
@@ -146,17 +145,17 @@ class Connection:
         try:
             async with self._open_session(self.name, self._config, self._hooks, protocol=self._protocol) as session:
                 opened = clock()
-                self._begin(session)
-                await self._attend(session)
-        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # told to whoever waits for the session
+                self._start(session)
+                await self._watch(session)
+        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # passed to the callers that wait for the session
             self._fail(error, opened is not None)
         finally:
             self.session = None
         lived = 0.0 if opened is None else clock() - opened
-        self._failures = 0 if lived > SHORT_LIFE else self._failures + 1
+        self._failures = 0 if lived > MIN_SESSION_SECONDS else self._failures + 1
 
-    async def _attend(self, session: ServerSession) -> None:
-        """Wait for the end of the session, and meanwhile follow what the server changes."""
+    async def _watch(self, session: ServerSession) -> None:
+        """Wait for the end of the session; report changes of the list of tools meanwhile."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -167,18 +166,18 @@ class Connection:
                 await self._on_changed(session)
 
     async def _pause(self) -> None:
-        """Wait before the next attempt, longer the more often it failed; a call that waits for a session hurries it."""
+        """Back off before the next attempt; a call that waits for a session ends the pause."""
         if self._outcome is None or self._outcome.done():
             self._outcome = asyncio.get_running_loop().create_future()
         if self._failures <= 1:
             return
-        await asyncio.sleep(SHORTEST_PAUSE)
+        await asyncio.sleep(MIN_PAUSE_SECONDS)
         delay = min(30.0, 0.25 * 2 ** (self._failures - 2)) * random.uniform(0.8, 1.2)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay):
-                await self._hurry.wait()
+                await self._retry_now.wait()
 
-    def _begin(self, session: ServerSession) -> None:
+    def _start(self, session: ServerSession) -> None:
         is_first = self.state is MCPClientState.CONNECTING
         self.session = session
         self.state = MCPClientState.CONNECTED
@@ -201,22 +200,22 @@ class Connection:
         self._settle(failure)
 
     def _settle(self, outcome: ServerSession | CallError) -> None:
-        self._hurry.clear()
+        self._retry_now.clear()
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_result(outcome)
 
-    def _note_end(self) -> None:
+    def _on_end(self) -> None:
         self._is_over = True
         self.session = None
         if self._outcome is None or self._outcome.done():
             self._outcome = asyncio.get_running_loop().create_future()
         self._wake.set()
 
-    def _note_change(self) -> None:
+    def _on_list_changed(self) -> None:
         self._has_changed = True
         self._wake.set()
 
 
 def _missing(error: ImportError) -> ImportError:
-    """The one line for an SDK that is not installed; another import that fails is told as it is."""
+    """Return the error with install instructions if the SDK is missing, else the error itself."""
     return ImportError(MISSING, name=error.name) if (error.name or "").partition(".")[0] in _SDK else error

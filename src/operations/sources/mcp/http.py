@@ -1,7 +1,7 @@
-"""Streamable HTTP through the SDK, with an HTTP client that keeps one request's failure from being everyone's.
+"""Streamable HTTP transport: the SDK's, over an HTTP client that contains failures and limits bodies.
 
-The SDK's transport lets a refused connection or a failed authorisation end the whole session. This client answers
-such a request with a JSON-RPC error of its own instead, which says whether the server can have seen the request.
+In the SDK's transport, a refused connection or a failed authorisation ends the whole session, and a body may have any
+size. This client responds to such a request with a JSON-RPC error, which says whether the server can have seen it.
 """
 
 from __future__ import annotations
@@ -15,27 +15,42 @@ import httpx2
 import msgspec
 from mcp.client.auth import OAuthFlowError
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CONNECTION_CLOSED
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, PARSE_ERROR, jsonrpc_message_adapter
+from pydantic import ValidationError
 
 from operations.errors import CallError
 from operations.sources.mcp.config import MCPClientConfig
-from operations.sources.mcp.failures import RequestFailedError, RequestLostError, explain
+from operations.sources.mcp.limits import without_deep_tools
 from operations.sources.mcp.oauth import oauth_provider
+from operations.sources.mcp.protocol import RequestFailedError, RequestLostError, explain
 
 LOST = "operations/lost"
-"""The member of an error's data by which our own answers are told from the server's."""
+"""The field of an error's data that marks our own errors."""
 NOTIFICATION_SECONDS = 5.0
-"""How long a notification may take: the SDK sends nothing else meanwhile."""
+"""Time limit of a notification, during which the SDK sends nothing else."""
+MAX_OTHER_BYTES = 1024 * 1024
+"""The part that is read of error bodies, and of responses other than the protocol's."""
+DECODED_CHUNK_BYTES = 1024 * 1024
+"""The largest chunk that httpx2 decompresses at a time."""
 _SESSION = "mcp-session-id"
 _SESSION_ERRORS = frozenset({-32000, -32001, -32600})
-"""With what servers say that they do not know a session, along with status 400 or 404."""
-_CUT = "SSE stream "
-"""How the SDK begins its message for an event stream that ended without the answer; it has no code for that."""
+"""The codes of servers for an unknown session, with status 400 or 404."""
+# The SDK has no codes for these; it starts its messages so.
+_STREAM_FAILED = "SSE stream "
+_EVENT_TOO_LARGE = "SSE stream failed: Server-sent event exceeded"
+_UNREADABLE = "Failed to parse "
+
+
+class ResponseTooLargeError(Exception):
+    """A response body exceeds `max_message_bytes`."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the response exceeds max_message_bytes ({limit:,} bytes)")
 
 
 @contextlib.asynccontextmanager
 async def http_transport(config: MCPClientConfig, on_expired: Callable[[], None]) -> AsyncIterator[tuple[Any, Any]]:
-    """The streams of a session with the server at the config's address."""
+    """Open the streams of a session with the server at the config's URL."""
     assert config.url is not None
     auth = None if config.oauth is None else oauth_provider(config.url, config.oauth)
     async with (
@@ -46,7 +61,7 @@ async def http_transport(config: MCPClientConfig, on_expired: Callable[[], None]
 
 
 class ContainedClient(httpx2.AsyncClient):
-    """An HTTP client whose failures are answers: a POST that cannot be made gets a JSON-RPC error as its response."""
+    """An HTTP client for the SDK: a POST that fails gets a JSON-RPC error as its response; bodies are limited."""
 
     def __init__(self, config: MCPClientConfig, on_expired: Callable[[], None], *, auth: httpx2.Auth | None) -> None:
         super().__init__(
@@ -54,39 +69,57 @@ class ContainedClient(httpx2.AsyncClient):
             auth=auth,
             timeout=httpx2.Timeout(30.0, connect=min(30.0, config.connect_timeout), read=config.timeout),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
+            event_hooks={"response": [self._limit_body]},
         )
         self._on_expired = on_expired
+        self._max_bytes = config.max_message_bytes
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request; one of the protocol's POSTs always gets a response."""
+        """Send a request; every POST of the protocol gets a response."""
         if request.method == "GET":
             return await self._open_notifications(request, options)
         if request.method != "POST":
             return await super().send(request, **options)
         try:
-            async with asyncio.timeout(None if _awaits_answer(request) else NOTIFICATION_SECONDS):
+            async with asyncio.timeout(None if _is_request(request) else NOTIFICATION_SECONDS):
                 return await self._exchange(request, options)
+        except ResponseTooLargeError as error:
+            return _error_response(request, 502, INTERNAL_ERROR, str(error), {"limit": self._max_bytes})
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             lost = {"reason": explain(error), "executed": "no", "sent": False}
         except (OAuthFlowError, CallError) as error:
             lost = {"reason": f"authorisation failed: {explain(error)}", "executed": "no"}
-        except Exception as error:  # noqa: BLE001  # whatever is raised here would end the session for everybody
+        except Exception as error:  # noqa: BLE001  # an exception here would end the session for every call
             lost = {"reason": explain(error), "executed": "unknown"}
         return _error_response(request, 503, -32000, str(lost["reason"]), {LOST: lost})
 
     async def _exchange(self, request: httpx2.Request, options: dict[str, Any]) -> httpx2.Response:
         response = await super().send(request, **options)
-        streams = response.headers.get("content-type", "").startswith("text/event-stream")
-        if response.status_code < 400 and streams:
-            return response
-        # Read here, where a broken connection can still be answered for.
+        lists_tools = b'"method":"tools/list"' in request.content[:200]
+        if _is_event_stream(response):
+            return _prune_events(response, self._max_bytes) if lists_tools else response
+        # Reading the body here turns a broken connection into an error response.
         body = await response.aread()
-        if response.status_code < 400:
+        if response.status_code >= 400:
+            return self._explain_status(request, response, body)
+        pruned = _prune(body) if lists_tools else body
+        if pruned is body:
             return response
-        return self._explain_status(request, response, body)
+        headers = {"content-type": "application/json"}
+        return httpx2.Response(response.status_code, headers=headers, content=pruned, request=request)
+
+    async def _limit_body(self, response: httpx2.Response) -> None:
+        """Limit the body of a response after decompression; the SDK limits the events of a stream one by one."""
+        if _is_event_stream(response):
+            return
+        if _is_protocol(response.request) and response.request.method == "POST" and response.status_code < 400:
+            response.stream = _LimitedBody(response, self._max_bytes, truncate=False)
+        else:
+            response.stream = _LimitedBody(response, min(self._max_bytes, MAX_OTHER_BYTES), truncate=True)
+        response.headers.pop("content-encoding", None)
 
     def _explain_status(self, request: httpx2.Request, response: httpx2.Response, body: bytes) -> httpx2.Response:
-        """The response itself where it is a JSON-RPC error, one in its place where it is not, or ends the session."""
+        """Return the response if it is a JSON-RPC error; otherwise, or if the session expired, one in its place."""
         status = response.status_code
         error = _rpc_error(body)
         if self._is_expired(request, status, error):
@@ -99,12 +132,12 @@ class ContainedClient(httpx2.AsyncClient):
         if status in (502, 503, 504):
             lost = {"reason": message, "executed": "unknown"}
             return _error_response(request, status, -32000, message, {LOST: lost})
-        return _error_response(request, status, -32603, message, {"status": status})
+        return _error_response(request, status, INTERNAL_ERROR, message, {"status": status})
 
     async def _open_notifications(self, request: httpx2.Request, options: dict[str, Any]) -> httpx2.Response:
-        """Open the stream of notifications, however long the server is away: the SDK would soon give up on it.
+        """Open the stream of notifications, with more retries than the SDK's.
 
-        A session that is over is noticed here before any call has to notice it.
+        An expired session is detected here before any call meets it.
         """
         request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "read": None}
         pauses = iter((0.1, 0.2, 0.5, 1.0, 2.0))
@@ -124,8 +157,53 @@ class ContainedClient(httpx2.AsyncClient):
         return (error is None and status == 404) or (error is not None and error.get("code") in _SESSION_ERRORS)
 
 
-def lost_request(error: RequestFailedError) -> RequestLostError | None:
-    """The loss that an error stands for; None where the server itself sent the error."""
+class _LimitedBody(httpx2.AsyncByteStream):
+    """The decompressed body of a response up to a limit, past which it ends or raises `ResponseTooLargeError`."""
+
+    def __init__(self, response: httpx2.Response, limit: int, *, truncate: bool) -> None:
+        self._limit = limit
+        self._truncate = truncate
+        self._encoded = httpx2.Response(
+            response.status_code, headers=response.headers, stream=response.stream, request=response.request
+        )
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = self._limit
+        async with contextlib.aclosing(self._encoded.aiter_bytes()) as chunks:
+            async for chunk in chunks:
+                if len(chunk) > left and not self._truncate:
+                    raise ResponseTooLargeError(self._limit)
+                yield chunk[:left]
+                left -= len(chunk)
+                if len(chunk) >= DECODED_CHUNK_BYTES:
+                    await asyncio.sleep(0)  # one received chunk may decompress to thousands of these
+                if left <= 0 and self._truncate:
+                    return
+
+    async def aclose(self) -> None:
+        await self._encoded.aclose()
+
+
+class _PrunedEvents(httpx2.AsyncByteStream):
+    """An event stream without tools that are nested too deep."""
+
+    def __init__(self, response: httpx2.Response, max_bytes: int) -> None:
+        self._response = response
+        self._events = httpx2.EventSource(response, max_event_size=max_bytes)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for event in self._events:
+            fields = {"event": event.event, "id": event.id, "retry": event.retry}
+            lines = [f"{name}: {value}" for name, value in fields.items() if value]
+            lines += [f"data: {line}" for line in _prune(event.data.encode()).decode().split("\n")]
+            yield ("\n".join(lines) + "\n\n").encode()
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+def actual_failure(error: RequestFailedError) -> RequestLostError | RequestFailedError:
+    """Return the failure behind an error that this client or the SDK made up, else the error itself."""
     data = error.data.get(LOST) if isinstance(error.data, Mapping) else None
     if isinstance(data, Mapping):
         return RequestLostError(
@@ -134,15 +212,51 @@ def lost_request(error: RequestFailedError) -> RequestLostError | None:
             sent=data.get("sent") is not False,
             renew=data.get("renew") is True,
         )
-    if error.code == CONNECTION_CLOSED and error.message.startswith(_CUT):
+    if error.code == CONNECTION_CLOSED and error.message.startswith(_EVENT_TOO_LARGE):
+        return RequestFailedError(INTERNAL_ERROR, error.message)
+    if error.code == CONNECTION_CLOSED and error.message.startswith(_STREAM_FAILED):
         return RequestLostError(error.message, executed="unknown")
-    return None
+    if error.code == PARSE_ERROR and error.message.startswith(_UNREADABLE):
+        # pydantic's second line is the reason; the rest quotes the input.
+        reason = "".join(error.message.splitlines()[1:2]).partition(" [type=")[0].strip()
+        return RequestFailedError(PARSE_ERROR, f"the response cannot be read{': ' if reason else ''}{reason}")
+    return error
 
 
-def _awaits_answer(request: httpx2.Request) -> bool:
-    """Whether the message is a request: a notification has no id, an answer of ours no method."""
+def _is_protocol(request: httpx2.Request) -> bool:
+    """Whether a request goes to the MCP server, not to an authorisation server."""
+    return "text/event-stream" in request.headers.get("accept", "")
+
+
+def _is_event_stream(response: httpx2.Response) -> bool:
+    """Whether the SDK reads a response event by event."""
+    return (
+        200 <= response.status_code < 300
+        and response.request.method in ("GET", "POST")
+        and _is_protocol(response.request)
+        and response.headers.get("content-type", "").lower().startswith("text/event-stream")
+    )
+
+
+def _is_request(request: httpx2.Request) -> bool:
+    """Whether the message is a request: a notification has no id, a response has no method."""
     before, method, _ = request.content[:200].partition(b'"method":')
     return bool(method) and b'"id":' in before
+
+
+def _prune(message: bytes) -> bytes:
+    """A message without tools that are nested too deep; the same object if the SDK can parse it as it is."""
+    try:
+        jsonrpc_message_adapter.validate_json(message, by_name=False)
+    except ValidationError:
+        return without_deep_tools(message) or message
+    return message
+
+
+def _prune_events(response: httpx2.Response, max_bytes: int) -> httpx2.Response:
+    headers = {"content-type": "text/event-stream"}
+    stream = _PrunedEvents(response, max_bytes)
+    return httpx2.Response(response.status_code, headers=headers, stream=stream, request=response.request)
 
 
 def _rpc_error(body: bytes) -> Mapping[str, Any] | None:

@@ -24,30 +24,30 @@ Kept = TypeVar("Kept", bound=BaseModel)
 
 
 class FileTokenStorage:
-    """Tokens and registration of one server in one file, which nobody else can read (0600 in a folder of 0700)."""
+    """Tokens and registration of one server in one private file (0600 in a directory of 0700)."""
 
     def __init__(self, folder: str | Path, url: str) -> None:
         host = urlsplit(url).hostname or "server"
         self.known_client: OAuthClientInformationFull | None = None
-        """A registration made beforehand, by an administrator: it is not kept here, and never asked for."""
+        """A client that an administrator registered; it is not stored here."""
         self.path = Path(folder).expanduser() / f"{host}-{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
 
     async def get_tokens(self) -> OAuthToken | None:
-        """The tokens kept, or None."""
+        """Return the stored tokens, or None."""
         return _read(OAuthToken, (await asyncio.to_thread(self._load)).get("tokens"))
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Keep tokens."""
+        """Store tokens."""
         await self._keep("tokens", tokens)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """The registration made beforehand, or the one kept, or None."""
+        """Return the known client, or the stored registration, or None."""
         if self.known_client is not None:
             return self.known_client
         return _read(OAuthClientInformationFull, (await asyncio.to_thread(self._load)).get("client"))
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Keep a registration."""
+        """Store a registration."""
         await self._keep("client", client_info)
 
     async def _keep(self, name: str, value: OAuthToken | OAuthClientInformationFull) -> None:
@@ -62,7 +62,7 @@ class FileTokenStorage:
         return kept if isinstance(kept, dict) else {}
 
     def _store(self, name: str, value: dict[str, Any]) -> None:
-        """Write a new file and put it in place of the old, so that no reader sees half of one."""
+        """Replace the file atomically, so that no reader sees half of one."""
         folder = self.path.parent
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
@@ -75,7 +75,7 @@ class FileTokenStorage:
 
 
 def oauth_provider(url: str, settings: MCPOAuth) -> httpx2.Auth:
-    """The SDK's provider for a server: with a user's consent where there is one to ask, else as the client itself."""
+    """Return the SDK's provider: with a user's consent if `open_url` is set, else with client credentials."""
     storage = FileTokenStorage(settings.storage, url)
     if settings.open_url is None:
         return _client_credentials(url, settings, storage)

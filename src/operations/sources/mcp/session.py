@@ -1,21 +1,20 @@
-"""One session with a server over the SDK: opened, greeted, and used for requests whose results nobody alters.
+"""One session with a server over the SDK: opened, negotiated, and used for requests with unparsed results.
 
-Results come back as the server sent them. The SDK's typed methods would refuse a whole page of tools for one bad one,
-drop what they do not know, and raise where a result does not fit its schema; here that is the pipeline's business.
+Results are returned as the server sent them. The SDK's typed methods would reject a whole page of tools for one bad
+one, drop unknown fields, and raise where a result does not match its schema; here the result pipeline decides.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping
+from types import TracebackType
 from typing import Any, cast
 
 import mcp_types as types
 import msgspec
-from mcp.client.session import ClientSession, IncomingMessage
-from mcp.client.subscriptions import listen
+from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import CallOptions, ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import encode_header_value, find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
@@ -23,48 +22,48 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from operations.sources.mcp.config import MCPClientConfig
-from operations.sources.mcp.failures import RequestFailedError, RequestLostError, RequestTimeoutError
-from operations.sources.mcp.http import http_transport, lost_request
-from operations.sources.mcp.negotiation import negotiate
-from operations.sources.mcp.questions import Questions
-from operations.sources.mcp.server import MCPServerInfo, OnProgress
+from operations.sources.mcp.http import actual_failure, http_transport
+from operations.sources.mcp.negotiation import client_info, negotiate
+from operations.sources.mcp.protocol import (
+    MCPServerInfo,
+    OnProgress,
+    RequestFailedError,
+    RequestLostError,
+    RequestTimeoutError,
+)
+from operations.sources.mcp.server_messages import Notifications, ServerRequests, dump_model
 from operations.sources.mcp.stdio import stdio_transport
-from operations.sources.mcp.streams import WatchedStream, client_info, plain
 
-_log = logging.getLogger("operations.mcp")
-
-_NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING}
+_NAME_PARAMS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 
 
 class Session:
-    """A greeted session; requests may be made from any task."""
+    """An initialised session; requests may be made from any task."""
 
     def __init__(
-        self, dispatcher: JSONRPCDispatcher[Any], incoming: WatchedStream, info: MCPServerInfo, questions: Questions
+        self,
+        dispatcher: JSONRPCDispatcher[Any],
+        incoming: WatchedStream,
+        info: MCPServerInfo,
+        requests: ServerRequests,
     ) -> None:
         self._info = info
-        self._questions = questions
+        self._requests = requests
         self._dispatcher = dispatcher
         self._incoming = incoming
         self._header_maps: dict[str, dict[tuple[str, ...], str]] = {}
         self._is_modern = info.protocol_version in MODERN_PROTOCOL_VERSIONS
         self._headers = {"mcp-protocol-version": info.protocol_version}
-        self._stamp = {
+        self._meta = {
             types.PROTOCOL_VERSION_META_KEY: info.protocol_version,
-            types.CLIENT_INFO_META_KEY: plain(client_info()),
-            types.CLIENT_CAPABILITIES_META_KEY: plain(questions.capabilities),
+            types.CLIENT_INFO_META_KEY: dump_model(client_info()),
+            types.CLIENT_CAPABILITIES_META_KEY: dump_model(requests.capabilities),
         }
 
     @property
     def info(self) -> MCPServerInfo:
-        """What the server said of itself."""
+        """The server's name, version and capabilities."""
         return self._info
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the connection under it has ended."""
-        return self._incoming.has_ended
 
     async def request(
         self,
@@ -75,7 +74,7 @@ class Session:
         on_progress: OnProgress | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """The result as the server sent it; raises RequestFailedError, RequestLostError or RequestTimeoutError."""
+        """Return the result unchanged; raise RequestFailedError, RequestLostError or RequestTimeoutError."""
         params, options = self._prepare(method, params, headers)
         if on_progress is not None:
             options["on_progress"] = cast("ProgressFnT", on_progress)
@@ -84,63 +83,65 @@ class Session:
             async with limit:
                 return await self._dispatcher.send_raw_request(method, params, options)
         except MCPError as error:
-            raise self._explain(error) from None
+            raise self._translate(error) from None
         except TimeoutError:
             if not limit.expired():
                 raise
             raise RequestTimeoutError from None
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The client's answer to a question of the server."""
-        return await self._questions.answer(method, params)
+        """Return the client's result for a request of the server."""
+        return await self._requests.answer(method, params)
 
-    def admit_tool(self, name: str, input_schema: Any) -> str | None:
-        """Take note of the arguments that travel as headers too; the reason where the protocol forbids the tool."""
+    def admit_tools(self, input_schemas: Mapping[str, Any]) -> Mapping[str, str]:
+        """Record which arguments of each tool are sent as headers too; return why the protocol forbids some tools."""
         if not self._is_modern:
-            return None
-        reason = find_invalid_x_mcp_header(input_schema)
-        if reason is None:
-            self._header_maps[name] = x_mcp_header_map(input_schema)
-        return reason
+            return {}
+        found = {name: find_invalid_x_mcp_header(schema) for name, schema in input_schemas.items()}
+        forbidden = {name: reason for name, reason in found.items() if reason is not None}
+        self._header_maps = {
+            name: x_mcp_header_map(schema) for name, schema in input_schemas.items() if name not in forbidden
+        }
+        return forbidden
 
     def _prepare(
         self, method: str, params: Mapping[str, Any], headers: Mapping[str, str] | None
     ) -> tuple[Mapping[str, Any], CallOptions]:
-        """The parameters and headers with what this protocol version wants to be in them."""
+        """The parameters and headers with the additions of the protocol version."""
         if not self._is_modern:
             return params, {"headers": {**(headers or {}), **self._headers}}
         sent = {**(headers or {}), **self._headers, "mcp-method": method}
-        named = params.get(_NAMED.get(method, ""))
-        if isinstance(named, str):
-            sent["mcp-name"] = encode_header_value(named)
+        name = params.get(_NAME_PARAMS.get(method, ""))
+        if isinstance(name, str):
+            sent["mcp-name"] = encode_header_value(name)
             if method == "tools/call":
-                sent |= mcp_param_headers(self._header_maps.get(named, {}), params.get("arguments") or {})
-        return {**params, "_meta": {**params.get("_meta", {}), **self._stamp}}, {"headers": sent}
+                sent |= mcp_param_headers(self._header_maps.get(name, {}), params.get("arguments") or {})
+        return {**params, "_meta": {**params.get("_meta", {}), **self._meta}}, {"headers": sent}
 
-    def _explain(self, error: MCPError) -> RequestFailedError | RequestLostError:
+    def _translate(self, error: MCPError) -> RequestFailedError | RequestLostError:
         failed = RequestFailedError(error.code, error.message, error.data)
-        # Where a transport is torn down before its end is noticed, the SDK's words are all there is to tell it by.
-        if error.code == types.CONNECTION_CLOSED and (self.is_closed or error.message == "Connection closed"):
+        # A transport may close before its stream ends; then the SDK's message is the only evidence.
+        if error.code == types.CONNECTION_CLOSED and (self._incoming.has_ended or error.message == "Connection closed"):
             return RequestLostError("the connection was lost", executed="unknown")
-        return lost_request(failed) or failed
+        return actual_failure(failed)
 
 
 class SessionHooks(msgspec.Struct, frozen=True):
-    """What the owner of a session wants to be told of."""
+    """Callbacks to the owner of a session."""
 
     ended: Callable[[], None]
-    """The connection has ended, or the server does not know the session any more."""
+    """The connection ended, or the server ended the session."""
     changed: Callable[[], None]
-    """The server offers something else than before."""
+    """The server's list of tools changed."""
 
 
 @contextlib.asynccontextmanager
 async def open_session(
     name: str, config: MCPClientConfig, hooks: SessionHooks, *, protocol: str
 ) -> AsyncIterator[Session]:
-    """A greeted session for as long as the block lasts; it must be left in the task that entered it."""
-    questions = Questions(name, config)
-    listener = _Listener(name, hooks)
+    """Open a session for the duration of the block; the block must be left in the task that entered it."""
+    requests = ServerRequests(name, config)
+    notifications = Notifications(name, hooks.changed)
     async with contextlib.AsyncExitStack() as stack:
         transport = stdio_transport(name, config) if config.url is None else http_transport(config, hooks.ended)
         read, write = await stack.enter_async_context(transport)
@@ -149,68 +150,19 @@ async def open_session(
         client = ClientSession(
             dispatcher=dispatcher,
             read_timeout_seconds=config.connect_timeout,
-            sampling_callback=questions.sampling_callback,
-            elicitation_callback=questions.elicitation_callback,
-            logging_callback=listener.log,
-            message_handler=listener.hear,
+            sampling_callback=requests.sampling_callback,
+            elicitation_callback=requests.elicitation_callback,
+            logging_callback=notifications.log,
+            message_handler=notifications.receive,
             client_info=client_info(),
         )
         await stack.enter_async_context(client)
-        await negotiate(client, dispatcher, questions, protocol=protocol, seconds=config.connect_timeout)
-        session = Session(dispatcher, incoming, _info_of(client), questions)
-        async with listener.listening(client):
-            yield session
+        await negotiate(client, dispatcher, requests, protocol=protocol, seconds=config.connect_timeout)
+        async with notifications.subscribed(client):
+            yield Session(dispatcher, incoming, _server_info(client), requests)
 
 
-class _Listener:
-    """Hears what a server says unasked."""
-
-    def __init__(self, name: str, hooks: SessionHooks) -> None:
-        self._name = name
-        self._hooks = hooks
-
-    async def hear(self, message: IncomingMessage) -> None:
-        """Pass on that a list changed; log a message that could not be read."""
-        if isinstance(message, types.ToolListChangedNotification):
-            self._hooks.changed()
-        elif isinstance(message, Exception):
-            _log.warning("%s: a message that could not be read: %s", self._name, message)
-
-    async def log(self, params: types.LoggingMessageNotificationParams) -> None:
-        """Log what the server logs."""
-        _log.log(_LEVELS.get(params.level, logging.ERROR), "%s: %s", self._name, params.data)
-
-    @contextlib.asynccontextmanager
-    async def listening(self, client: ClientSession) -> AsyncIterator[None]:
-        """Listen for changes where the protocol has a request for that; elsewhere they come unasked."""
-        tools = client.server_capabilities.tools if client.server_capabilities else None
-        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
-            yield
-            return
-        task = asyncio.create_task(self._listen(client))
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait((task,))
-
-    async def _listen(self, client: ClientSession) -> None:
-        pauses = iter((0.1, 0.5, 1.0, 2.0, 5.0))
-        while True:
-            try:
-                async with listen(client, tools_list_changed=True) as events:
-                    pauses = iter((0.1, 0.5, 1.0, 2.0, 5.0))
-                    async for _ in events:
-                        self._hooks.changed()
-            except (MCPError, RuntimeError, TimeoutError) as error:
-                _log.debug("%s: listening for changes ended: %s", self._name, error)
-                if isinstance(error, MCPError) and error.code == types.METHOD_NOT_FOUND:
-                    return
-            await asyncio.sleep(next(pauses, 15.0))
-            self._hooks.changed()
-
-
-def _info_of(client: ClientSession) -> MCPServerInfo:
+def _server_info(client: ClientSession) -> MCPServerInfo:
     about = client.server_info
     return MCPServerInfo(
         name=about.name if about else "",
@@ -218,5 +170,53 @@ def _info_of(client: ClientSession) -> MCPServerInfo:
         title=about.title if about else None,
         protocol_version=client.protocol_version or LATEST_MODERN_VERSION,
         instructions=client.instructions,
-        capabilities=plain(client.server_capabilities) if client.server_capabilities else {},
+        capabilities=dump_model(client.server_capabilities) if client.server_capabilities else {},
     )
+
+
+class WatchedStream:
+    """A transport's incoming messages; reports their end before the SDK reacts to it."""
+
+    def __init__(self, stream: Any, on_ended: Callable[[], None]) -> None:
+        self.has_ended = False
+        self._stream = stream
+        self._on_ended = on_ended
+
+    @property
+    def last_context(self) -> Any:
+        """The context variables of the sender of the last message, if the transport has them."""
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> Any:
+        """Return the next message."""
+        return await self.__anext__()
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        self._end()
+        await self._stream.aclose()
+
+    def __aiter__(self) -> WatchedStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self._stream.__anext__()
+        except BaseException:
+            self._end()
+            raise
+
+    async def __aenter__(self) -> WatchedStream:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+        await self._stream.__aexit__(kind, error, trace)
+
+    def _end(self) -> None:
+        if not self.has_ended:
+            self.has_ended = True
+            self._on_ended()

@@ -1,7 +1,7 @@
-"""A server run as a child process: messages over its standard streams, its stderr to the log, no process left behind.
+"""Stdio transport: a server as a child process, messages over its standard streams, its stderr to the log.
 
-The SDK's own transport copies a long message once for each piece that arrives (seconds for 20 MB), has no limit on its
-length, and dies of output that is not UTF-8; hence this one.
+The SDK's transport copies a long message once for each chunk that arrives (seconds for 20 MB), does not limit its
+length, and fails on output that is not UTF-8.
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import ErrorData, JSONRPCError, jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from operations.sources.mcp.config import MCPClientConfig
+from operations.sources.mcp.limits import response_id, without_deep_tools
+from operations.sources.mcp.protocol import PARSE_ERROR
 
 _log = logging.getLogger("operations.mcp")
 
 EXIT_SECONDS = 2.0
-"""How long a server may take to end once its stdin is closed, and again after SIGTERM."""
-LONGEST_LOG_LINE = 8_192
+"""Time limit for the server to exit after its stdin is closed, and again after SIGTERM."""
+MAX_LOG_LINE = 8_192
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 
 @contextlib.asynccontextmanager
 async def stdio_transport(name: str, config: MCPClientConfig) -> AsyncIterator[Streams]:
-    """Run the server for as long as the block lasts; raises OSError where it cannot be started."""
-    # A start that is interrupted half way would leave a process that nobody knows of.
+    """Run the server for the duration of the block; raise OSError if it cannot be started."""
+    # An interrupted start would leave a process without an owner.
     with anyio.CancelScope(shield=True):
         process = await _start(config)
-    # Writing never waits: a server that does not read its stdin must not keep callers from their deadlines.
+    # Writing never blocks: a server that does not read its stdin must not delay the deadlines of calls.
     send, outgoing = anyio.create_memory_object_stream[SessionMessage](math.inf)
     incoming, receive = anyio.create_memory_object_stream[SessionMessage | Exception](64)
     pump = _Pump(name, process, config.max_message_bytes)
@@ -68,17 +70,17 @@ async def stdio_transport(name: str, config: MCPClientConfig) -> AsyncIterator[S
 
 
 class _Pump:
-    """Moves what a child process writes and reads; each of its verbs ends with the process."""
+    """Reads from and writes to a child process; each method returns when the process ends."""
 
-    def __init__(self, name: str, process: Process, longest: int) -> None:
+    def __init__(self, name: str, process: Process, max_bytes: int) -> None:
         self._name = name
         self._process = process
-        self._longest = longest
+        self._max_bytes = max_bytes
         self._stderr_ended = asyncio.Event()
         self.last_words: deque[str] = deque(maxlen=3)
 
     async def read_messages(self, incoming: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-        """Hand on each line of stdout that is a message, log what is not, and end with the stream."""
+        """Pass on each line of stdout that is a message; log other lines."""
         stdout = self._process.stdout
         assert stdout is not None
         with incoming, contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
@@ -86,7 +88,7 @@ class _Pump:
                 message = self._parse(line)
                 if message is not None:
                     await incoming.send(message)
-        # A server that cannot get rid of its output cannot end.
+        # A server whose output is not read cannot exit.
         while await stdout.read(65_536):
             pass
 
@@ -94,8 +96,8 @@ class _Pump:
         try:
             return await stdout.readline()
         except ValueError:
-            limit = f"{self._longest:,} bytes"
-            _log.error("%s: a message of more than %s; the connection is given up", self._name, limit)
+            limit = f"{self._max_bytes:,} bytes"
+            _log.error("%s: a message of more than %s; the connection is closed", self._name, limit)
             return b""
 
     async def write_messages(
@@ -103,7 +105,7 @@ class _Pump:
         outgoing: MemoryObjectReceiveStream[SessionMessage],
         incoming: MemoryObjectSendStream[SessionMessage | Exception],
     ) -> None:
-        """Write each message as a line to stdin; a server that closed it ends the connection."""
+        """Write each message as a line to stdin; a closed stdin ends the connection."""
         stdin = self._process.stdin
         assert stdin is not None
         try:
@@ -114,7 +116,7 @@ class _Pump:
             incoming.close()
 
     async def log_stderr(self) -> None:
-        """Log each line the server writes to stderr, under its name."""
+        """Log each line of stderr under the server's name."""
         stderr = self._process.stderr
         assert stderr is not None
         rest = b""
@@ -123,7 +125,7 @@ class _Pump:
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     self._log_line(line)
-                if len(rest) > LONGEST_LOG_LINE:
+                if len(rest) > MAX_LOG_LINE:
                     self._log_line(rest)
                     rest = b""
         finally:
@@ -131,25 +133,42 @@ class _Pump:
             self._stderr_ended.set()
 
     async def drained(self) -> None:
-        """Return once stderr was read to its end, or something else keeps it open."""
+        """Wait briefly for the end of stderr, which another process may keep open."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.5):
                 await self._stderr_ended.wait()
 
     def _parse(self, line: bytes) -> SessionMessage | None:
         try:
-            return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-        except ValidationError:
-            shown = line[:200].decode(errors="replace").strip()
-            if shown:
-                _log.warning("%s: not a message on stdout, ignored: %s", self._name, shown)
-            return None
+            return _read(line)
+        except ValidationError as error:
+            return self._recover(line, error)
+
+    def _recover(self, line: bytes, error: ValidationError) -> SessionMessage | None:
+        """A substitute for a message that the SDK cannot parse: without its deep tools, or an error response."""
+        with contextlib.suppress(ValidationError):
+            pruned = without_deep_tools(line)
+            if pruned is not None:
+                return _read(pruned)
+        request_id = response_id(line)
+        if request_id is not None:
+            reason = error.errors(include_url=False, include_input=False)[0]["msg"]
+            failure = ErrorData(code=PARSE_ERROR, message=f"the response cannot be read: {reason}")
+            return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=failure))
+        shown = line[:200].decode(errors="replace").strip()
+        if shown:
+            _log.warning("%s: not a message on stdout, ignored: %s", self._name, shown)
+        return None
 
     def _log_line(self, line: bytes) -> None:
-        text = line[:LONGEST_LOG_LINE].decode(errors="replace").rstrip()
+        text = line[:MAX_LOG_LINE].decode(errors="replace").rstrip()
         if text:
             self.last_words.append(text[:200])
             _log.info("%s: %s", self._name, text)
+
+
+def _read(line: bytes) -> SessionMessage:
+    return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
 
 
 async def _start(config: MCPClientConfig) -> Process:
@@ -165,13 +184,13 @@ async def _start(config: MCPClientConfig) -> Process:
         env=environment,
         cwd=config.cwd,
         limit=config.max_message_bytes,
-        # A group of its own: it is stopped with whatever it started, and does not get our Ctrl-C.
+        # A separate process group: it is stopped with its children, and does not receive our Ctrl-C.
         start_new_session=True,
     )
 
 
 async def _stop(process: Process, name: str) -> None:
-    """End the server as the protocol says: close its stdin, wait, then SIGTERM and SIGKILL to all it started."""
+    """Stop the server as the protocol requires: close its stdin, wait, then SIGTERM and SIGKILL to its group."""
     assert process.stdin is not None
     process.stdin.close()
     steps: tuple[Callable[[], None] | None, ...] = (
@@ -185,7 +204,7 @@ async def _stop(process: Process, name: str) -> None:
         if await _ended(process):
             break
     else:
-        _log.warning("%s: process %d does not end; it is left behind", name, process.pid)
+        _log.warning("%s: process %d does not exit; it is abandoned", name, process.pid)
     _signal(process, "SIGKILL")
     with contextlib.suppress(OSError):
         await process.stdin.wait_closed()
@@ -201,7 +220,7 @@ async def _ended(process: Process) -> bool:
 
 
 def _signal(process: Process, name: str) -> None:
-    """Send a signal to the group the server leads; where there are no groups, to the server."""
+    """Send a signal to the server's process group; on Windows, kill the server."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if sys.platform != "win32":
             os.killpg(process.pid, getattr(signal, name))

@@ -1,41 +1,52 @@
-"""Tools as operations: what a server lists becomes specs, one by one, so that a bad tool costs only itself."""
+"""Tools as operations: specs from a server's list, calls, and envelopes from results."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
+from operations.content import content_block
 from operations.context import OperationContext
-from operations.envelope import ResponseEnvelope
+from operations.envelope import MCPResponseMeta, ResponseEnvelope, mcp_envelope
 from operations.errors import CallError, ErrorCode
 from operations.schema import UNKNOWN, Policy, Schema, from_schema
-from operations.sources.mcp.calls import Request, progress_callback
-from operations.sources.mcp.names import assign_names
-from operations.sources.mcp.results import is_tool_data, progress_envelope, tool_envelope
-from operations.sources.mcp.server import OnProgress
-from operations.spec import Operation, OperationSpec, OperationType
+from operations.sources.mcp.calls import Request
+from operations.sources.mcp.progress import (
+    ProgressEvent,
+    ProgressQueue,
+    ProgressReporter,
+    is_progress,
+    progress_envelope,
+)
+from operations.sources.mcp.protocol import OnProgress
+from operations.spec import Operation, OperationSpec, OperationType, map_source_name
+from operations.wire import encode_json
 
 _log = logging.getLogger("operations.mcp")
 
-_NAMED = frozenset({"name", "title", "description", "inputSchema", "outputSchema", "annotations"})
+_SPEC_FIELDS = frozenset({"name", "title", "description", "inputSchema", "outputSchema", "annotations"})
+_MISSING: Any = object()
+_read_json = msgspec.json.Decoder().decode
 
 
 class Calls(Protocol):
-    """What an operation needs of its server."""
+    """Sends requests to a server."""
 
     async def call(
         self, request: Request, context: OperationContext, on_progress: OnProgress | None = None
     ) -> dict[str, Any]:
-        """The server's result for a request; raises CallError."""
+        """Return the server's result; raise CallError."""
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where operations come from: the server's names, and how it is called."""
+    """The server of an operation: its names, and the way to call it."""
 
     server: str
     namespace: str
@@ -45,12 +56,12 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_tool(listed: Any) -> bool:
-    """Whether an item of a listing can be called at all."""
+    """Whether a list item has a name, without which it cannot be called."""
     return isinstance(listed, Mapping) and isinstance(listed.get("name"), str) and bool(listed["name"])
 
 
 def tool_operations(origin: Origin, listed: Iterable[Mapping[str, Any]]) -> list[Operation[Any]]:
-    """An operation for each tool of a listing; what is wrong with a tool is logged."""
+    """Return an operation for each listed tool; problems are logged and cost only the tool they concern."""
     tools: dict[str, Mapping[str, Any]] = {}
     for tool in listed:
         if tool["name"] in tools:
@@ -61,25 +72,41 @@ def tool_operations(origin: Origin, listed: Iterable[Mapping[str, Any]]) -> list
     return [_operation(origin, tool, *names[original]) for original, tool in tools.items()]
 
 
+def assign_names(originals: Iterable[str]) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Map tool names to operation names, each with the annotations that keep the original.
+
+    Valid names are never changed. A mapped name that another tool has gets a suffix: a hash of its original, so that
+    it depends neither on the other tools nor on their order.
+    """
+    mapped = {original: map_source_name(original) for original in originals}
+    claims = Counter(name for name, _ in mapped.values())
+    assigned: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for original, (name, kept) in mapped.items():
+        if kept and claims[name] > 1:
+            name = f"{name}_{hashlib.sha256(original.encode(errors='surrogatepass')).hexdigest()[:8]}"
+        assigned[original] = name, kept
+    return assigned
+
+
 def _operation(origin: Origin, tool: Mapping[str, Any], name: str, kept: Mapping[str, Any]) -> Operation[Any]:
     hints = tool.get("annotations")
     hints = hints if isinstance(hints, Mapping) else {}
-    reads = hints.get("readOnlyHint") is True
+    read_only = hints.get("readOnlyHint") is True
     title = tool.get("title") or hints.get("title")
     description = tool.get("description")
     spec = OperationSpec(
         name=name,
         namespace=origin.namespace,
         version=origin.version,
-        type=OperationType.QUERY if reads else OperationType.MUTATION,
+        type=OperationType.QUERY if read_only else OperationType.MUTATION,
         description=description if isinstance(description, str) else "",
         title=title if isinstance(title, str) else None,
         input_schema=_schema(origin, tool, "inputSchema"),
         output_schema=_schema(origin, tool, "outputSchema"),
-        annotations={**hints, **kept, **_others(tool)},
+        annotations={**hints, **kept, **_other_fields(tool)},
         output_policy=origin.output_policy,
     )
-    runner = _ToolRunner(origin.calls, tool["name"], spec.output_schema, reads)
+    runner = _ToolRunner(origin.calls, tool, spec.output_schema, read_only)
     return Operation(
         spec=spec,
         handler=runner.run,
@@ -90,34 +117,57 @@ def _operation(origin: Origin, tool: Mapping[str, Any], name: str, kept: Mapping
     )
 
 
-class _ToolRunner:
-    """Runs one tool: to its result, or as its progress followed by its result."""
+def _schema(origin: Origin, tool: Mapping[str, Any], field: str) -> Schema:
+    document = tool.get(field)
+    if document is None:
+        return UNKNOWN
+    if isinstance(document, Mapping | bool):
+        return from_schema(document)
+    _log.warning("%s: the %s of tool %r is not a JSON Schema; anything goes", origin.server, field, tool["name"])
+    return UNKNOWN
 
-    def __init__(self, calls: Calls, tool: str, output_schema: Schema, reads: bool) -> None:
+
+def _other_fields(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a tool that a spec does not have (`icons`, `_meta`, …)."""
+    others = {key: value for key, value in tool.items() if key not in _SPEC_FIELDS}
+    return {"mcp": others} if others else {}
+
+
+def _requires_task(tool: Mapping[str, Any]) -> bool:
+    execution = tool.get("execution")
+    return isinstance(execution, Mapping) and execution.get("taskSupport") == "required"
+
+
+class _ToolRunner:
+    """Calls one tool, for its result or for its progress followed by its result."""
+
+    def __init__(self, calls: Calls, tool: Mapping[str, Any], output_schema: Schema, read_only: bool) -> None:
         self._calls = calls
-        self._tool = tool
+        self._tool: str = tool["name"]
+        self._requires_task = _requires_task(tool)
         self._output_schema = output_schema
-        self._reads = reads
+        self._read_only = read_only
 
     async def run(self, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
-        """Call the tool; its progress goes to the context's callback."""
-        return await self._call(input, context, progress_callback(context))
+        """Call the tool; progress goes to the context's callback."""
+        report = None if context.progress is None else ProgressReporter(context.progress)
+        return await self._call(input, context, report)
 
     async def follow(self, input: Any, context: OperationContext) -> AsyncIterator[ResponseEnvelope[Any]]:
-        """Call the tool and yield its progress, then its result; leaving early cancels the call."""
-        report = progress_callback(context)
-        events = _Latest()
+        """Call the tool and yield its progress, then its result; closing the iterator cancels the call."""
+        report = None if context.progress is None else ProgressReporter(context.progress)
+        events = ProgressQueue()
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            events.put(progress_envelope(progress, total, message))
+            events.put(ProgressEvent(progress, total, message))
             if report is not None:
                 await report(progress, total, message)
 
         call = asyncio.ensure_future(self._call(input, context, on_progress))
-        call.add_done_callback(lambda _: events.put(None))
+        call.add_done_callback(lambda _: events.end())
         try:
             while (event := await events.get()) is not None:
-                yield event
+                yield progress_envelope(event)
             yield await call
         finally:
             call.cancel()
@@ -134,39 +184,69 @@ class _ToolRunner:
             method="tools/call",
             params={"name": self._tool, "arguments": input},
             what=f"tool {self._tool!r}",
-            repeatable=self._reads,
+            repeatable=self._read_only,
         )
-        return tool_envelope(await self._calls.call(request, context, on_progress), self._output_schema)
+        try:
+            result = await self._calls.call(request, context, on_progress)
+        except CallError as error:
+            if self._requires_task and error.code is ErrorCode.OPERATION_NOT_FOUND:
+                message = f"tool {self._tool!r} requires MCP tasks, which this client does not support"
+                raise CallError(ErrorCode.EXECUTION_ERROR, message, error.details) from error
+            raise
+        return tool_envelope(result, self._output_schema)
 
 
-class _Latest:
-    """Progress that waits for a reader; of more than it keeps, the oldest is out of date and dropped."""
-
-    def __init__(self, *, capacity: int = 1_000) -> None:
-        self._queue: asyncio.Queue[ResponseEnvelope[Any] | None] = asyncio.Queue(capacity)
-        self.get = self._queue.get
-
-    def put(self, event: ResponseEnvelope[Any] | None) -> None:
-        """Add an event; None ends the progress."""
-        if self._queue.full():
-            self._queue.get_nowait()
-        self._queue.put_nowait(event)
-
-
-def _schema(origin: Origin, tool: Mapping[str, Any], field: str) -> Schema:
-    document = tool.get(field)
-    if document is None:
-        return UNKNOWN
-    if isinstance(document, Mapping | bool):
-        return from_schema(document)
-    _log.warning("%s: the %s of tool %r is not a JSON Schema; anything goes", origin.server, field, tool["name"])
-    return UNKNOWN
+def tool_envelope(result: Mapping[str, Any], output_schema: Schema) -> ResponseEnvelope[Any]:
+    """Return the envelope of a `tools/call` result: structured content, else matching JSON text, else the blocks."""
+    content = [content_block(_as_block(block)) for block in _as_list(result.get("content"))]
+    structured = result.get("structuredContent")
+    extensions = result.get("_meta")
+    is_error = result.get("isError") is True
+    if structured is not None:
+        data: Any = structured
+    else:
+        data = _MISSING if is_error else _json_text(content, output_schema)
+        if data is _MISSING:
+            data = [block.to_dict() for block in content]
+    return mcp_envelope(
+        data,
+        is_error=is_error,
+        content=content,
+        # The envelope's field takes objects only; other JSON values (legal since 2026-07-28) are in `data`.
+        structured_content=structured if isinstance(structured, dict) else None,
+        extensions=extensions if isinstance(extensions, dict) else None,
+    )
 
 
-def _others(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """What the server says of a tool that a spec has no field for (`icons`, `_meta`, …)."""
-    others = {key: value for key, value in tool.items() if key not in _NAMED}
-    return {"mcp": others} if others else {}
+def is_tool_data(envelope: ResponseEnvelope[Any]) -> bool:
+    """Whether a tool's output schema applies: not to errors, progress, or content blocks used as data."""
+    meta = envelope.meta
+    if not isinstance(meta, MCPResponseMeta) or meta.is_error:
+        return False
+    if meta.structured_content is not None:
+        return True
+    if meta.extensions and is_progress(envelope):
+        return False
+    return bool(envelope.data != [block.to_dict() for block in meta.content])
+
+
+def _json_text(content: list[Any], schema: Schema) -> Any:
+    """The value of a single text block that holds JSON valid by the output schema."""
+    if len(content) != 1 or content[0].type != "text" or schema.is_unknown:
+        return _MISSING
+    try:
+        value = _read_json(content[0].text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return _MISSING
+    return value if schema.check(value) else _MISSING
+
+
+def _as_list(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else [] if content is None else [content]
+
+
+def _as_block(block: Any) -> Mapping[str, Any]:
+    return block if isinstance(block, Mapping) else {"type": "text", "text": encode_json(block).decode()}
 
 
 def _never(envelope: ResponseEnvelope[Any]) -> bool:

@@ -9,13 +9,13 @@ from operations.sources.openapi.config import (
 )
 from operations.sources.openapi.load import (
     APIOperations,
+    HTTPServices,
     OpenAPIFS,
     from_openapi,
     from_openapi_file,
     from_openapi_url,
 )
 from operations.sources.openapi.pagination import Pagination, items, pages
-from operations.sources.openapi.services import HTTPServices
 
 __all__ = [
     "APIOperations",

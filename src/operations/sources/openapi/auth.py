@@ -1,4 +1,4 @@
-"""Credentials on a request: which ones an operation asks for, and how each is sent."""
+"""Credentials: which ones an operation asks for, how each is sent, and tokens fetched by OAuth2."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import msgspec
 from operations.errors import CallError, ErrorCode
 from operations.http import HTTPClient, HTTPRequest, read_body
 from operations.sources.openapi.config import HTTPAuth
+from operations.sources.openapi.origins import CredentialOrigins, is_complete, show_origin, withheld
 
 _EARLY_SECONDS = 30
 _LIFETIME = 3600.0
@@ -21,7 +22,7 @@ _MAX_TOKEN_ANSWER = 1024 * 1024
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """What goes on a request to show who is calling."""
+    """What a request carries to authenticate its caller."""
 
     headers: Sequence[tuple[str, str]] = ()
     query: Sequence[tuple[str, str]] = ()
@@ -31,39 +32,44 @@ class Credentials(msgspec.Struct, frozen=True):
 NOBODY = Credentials()
 
 
+Scheme = Mapping[str, Any]
+"""A security scheme of the document."""
+
+
 class Authenticator:
-    """Makes credentials for calls to one API; tokens it fetched are kept until they expire."""
+    """Source of credentials for calls to one API; fetched tokens are kept until they expire."""
 
     def __init__(
         self,
         auth: HTTPAuth | Mapping[str, HTTPAuth] | None,
-        schemes: Mapping[str, Mapping[str, Any]],
+        schemes: Mapping[str, Scheme],
         client: HTTPClient,
         home: str,
+        origins: CredentialOrigins,
     ) -> None:
         self._auth = auth
-        self._home = home
-        """The address that a token URL may be relative to."""
         self._schemes = schemes
         self._client = client
+        self._home = home
+        """The address that a token URL may be relative to."""
+        self._origins = origins
         self._tokens: dict[tuple[str, str, str, tuple[str, ...]], tuple[str, float]] = {}
         self._fetching = asyncio.Lock()
 
-    async def credentials(
-        self, security: Sequence[Mapping[str, Any]], own: HTTPAuth | None, timeout: float
-    ) -> Credentials:
-        """The credentials for an operation: the call's own, or the configured ones that it asks for.
+    def choose(
+        self, security: Sequence[Mapping[str, Any]], own: HTTPAuth | None
+    ) -> Sequence[tuple[HTTPAuth, Scheme | None]]:
+        """Return the credentials for an operation: the call's own, or the configured ones that it asks for."""
+        auth = self._auth if own is None else own
+        if auth is None:
+            return ()
+        if isinstance(auth, HTTPAuth):
+            return ((auth, self._matching_scheme(auth, security)),)
+        return [(auth[name], self._schemes.get(name)) for name in self._first_met(security)]
 
-        A token that has to be fetched first is waited for no longer than `timeout` seconds.
-        """
-        if own is not None:
-            return await self._show(own, self._matching_scheme(own, security), timeout)
-        if self._auth is None:
-            return NOBODY
-        if isinstance(self._auth, HTTPAuth):
-            return await self._show(self._auth, self._matching_scheme(self._auth, security), timeout)
-        chosen = self._first_met(security)
-        shown = [await self._show(self._auth[name], self._schemes.get(name), timeout) for name in chosen]
+    async def show(self, chosen: Sequence[tuple[HTTPAuth, Scheme | None]], timeout: float) -> Credentials:
+        """Return the chosen credentials as a request carries them; a token is fetched within `timeout` seconds."""
+        shown = [await self._show(auth, scheme, timeout) for auth, scheme in chosen]
         return Credentials(
             [pair for part in shown for pair in part.headers],
             [pair for part in shown for pair in part.query],
@@ -111,12 +117,7 @@ class Authenticator:
         return Credentials(headers=[(auth.header_name or "Authorization", f"{prefix} {token or ''}".strip())])
 
     async def _token(self, auth: HTTPAuth, scheme: Mapping[str, Any] | None, timeout: float) -> str:
-        url = auth.token_url or _token_url(scheme)
-        if url is None:
-            raise CallError(
-                ErrorCode.VALIDATION_ERROR, "oauth2: neither the configuration nor the document has a token URL"
-            )
-        url = urljoin(self._home, url)
+        url = self._token_endpoint(auth, scheme)
         key = (url, auth.client_id or "", auth.client_secret or "", tuple(auth.scopes))
         token, expires = self._tokens.get(key, ("", 0.0))
         if time.monotonic() < expires:
@@ -132,6 +133,23 @@ class Authenticator:
             if not patience.expired():
                 raise
             raise CallError(ErrorCode.TIMEOUT, "oauth2: the token endpoint did not answer in time") from None
+
+    def _token_endpoint(self, auth: HTTPAuth, scheme: Mapping[str, Any] | None) -> str:
+        """Return the address of the token endpoint; raise where only the document names its origin."""
+        if auth.token_url is not None and is_complete(auth.token_url):
+            return auth.token_url
+        url = auth.token_url or _token_url(scheme)
+        if url is None:
+            message = "oauth2: neither the configuration nor the document has a token URL: set token_url"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message)
+        url = urljoin(self._home, url)
+        if not is_complete(url):
+            message = f"oauth2: invalid token URL {url!r}: expected an address such as https://login.example.com/token"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message)
+        if url not in self._origins:
+            instead = f"set token_url, or add {show_origin(url)!r} to credential_origins"
+            raise withheld("oauth2: the token endpoint", url, instead)
+        return url
 
     async def _fetch(self, url: str, auth: HTTPAuth, timeout: float) -> tuple[str, float]:
         """Ask for a token with the client's own credentials."""

@@ -1,6 +1,6 @@
-"""Bodies: a value as the body of a request, in the media type that its operation describes.
+"""Bodies: the body of a request, taken from an input and written in one of the media types of its operation.
 
-Pure but for one look at the size of each file that is to be sent; knows nothing of documents or HTTP clients.
+Pure, but for reading the size of each file that is to be sent. Knows nothing of documents or HTTP clients.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any, Literal
 import msgspec
 
 from operations.errors import CallError, ErrorCode
-from operations.sources.openapi.forms import Encoding, encode_form
+from operations.sources.openapi.forms import Encoding, encode_form, encode_multipart, guess_type
 from operations.sources.openapi.media import essence, is_json
-from operations.sources.openapi.multipart import encode_multipart, guess_type
 from operations.sources.openapi.parameters import header_text, json_bytes, reason_of, scalar_text
 from operations.sources.openapi.uploads import Content, FileContent, is_file, upload_of
 
@@ -44,7 +43,7 @@ _FOR_ANY: Mapping[Shape, str] = {
 
 
 class Body(msgspec.Struct, frozen=True):
-    """What a request carries: bytes, or a stream of bytes and files that can be read again for each attempt."""
+    """Body of a request: bytes, or a stream of bytes and files that is read again for each attempt."""
 
     content_type: str | None
     data: bytes | None
@@ -53,7 +52,7 @@ class Body(msgspec.Struct, frozen=True):
 
     @property
     def length(self) -> int | None:
-        """How many bytes will be sent; None where nobody can know before."""
+        """Number of bytes to send; None where it is not known in advance."""
         total = len(self.data or b"")
         for part in self.parts:
             size = len(part) if isinstance(part, bytes) else part.size
@@ -68,7 +67,7 @@ class Body(msgspec.Struct, frozen=True):
         return any(not isinstance(part, bytes) and part.spent for part in self.parts)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The body piece by piece, files read as they are sent."""
+        """Yield the body in pieces; files are read as they are sent."""
         if self.data:
             yield self.data
         for part in self.parts:
@@ -80,8 +79,75 @@ class Body(msgspec.Struct, frozen=True):
                         yield chunk
 
     def shown(self) -> Any:
-        """The body as data: its bytes, or its parts, with the path and size of those that are files."""
+        """Return the body as data: its bytes, or its parts with the path and size of each file."""
         return self.data if self.data is not None else [_shown(part) for part in self.parts]
+
+
+class Format(msgspec.Struct, frozen=True, kw_only=True):
+    """One media type that a body can be sent in."""
+
+    media_type: str
+    encoding: Mapping[str, Mapping[str, Any]]
+    """The OAS encoding of its properties, for forms."""
+    members: frozenset[str] | None
+    """The names of the object's properties; None for a body that is not a plain object."""
+    required: Sequence[str] = ()
+    hint: Mapping[str, Any] | None = None
+    """The schema of a multipart body, which distinguishes files from strings."""
+
+
+class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How an input holds the body: property by property, or whole under one key."""
+
+    formats: Sequence[Format]
+    """The media types of the operation, in the order of preference."""
+    required: bool
+    members: Mapping[str, str] | None
+    """Input key to body property, for an object that is flattened; None for a body given whole."""
+    key: str
+    """The input key of a body given whole."""
+    takes_files: bool
+    """Whether one of the media types can carry a file, or bytes that come in pieces."""
+
+    def body(self, input: Mapping[str, Any], wanted: str | None, preferred: Sequence[str]) -> Body | None:
+        """Return the body of an input in the media type `wanted`, else in the best for its value; None without one."""
+        if self.members is None:
+            if self.key not in input:
+                return None
+            value, formats = input[self.key], self.formats
+        else:
+            value = {member: input[key] for key, member in self.members.items() if key in input}
+            if not value and not self.required:
+                return None
+            formats = self._fitting(value)
+        chosen = self._choose(formats, value, wanted, preferred)
+        known = {kind.media_type: kind for kind in self.formats}.get(chosen)
+        if known is None:
+            return encode_body(chosen, value)
+        return encode_body(chosen, value, encoding=known.encoding, schema_hint=known.hint)
+
+    def _fitting(self, value: Mapping[str, Any]) -> Sequence[Format]:
+        """Return the formats that share most properties with the value, those without a missing one before others."""
+        flat = [kind for kind in self.formats if kind.members is not None]
+        if len(flat) < 2:
+            return flat
+        common = [len(value.keys() & (kind.members or ())) for kind in flat]
+        best = [kind for kind, count in zip(flat, common, strict=True) if count == max(common)]
+        whole = [kind for kind in best if value.keys() >= set(kind.required)]
+        return whole or best
+
+    def _choose(self, formats: Sequence[Format], value: Any, wanted: str | None, preferred: Sequence[str]) -> str:
+        every = [kind.media_type for kind in self.formats]
+        if wanted is not None:
+            return choose_media_type(every, value, wanted)
+        offered = [kind.media_type for kind in formats]
+        if len(offered) == 1 and is_json(offered[0]):
+            return offered[0]  # the usual case: there is no choice
+        for media_type in preferred:
+            for kind in offered:
+                if essence(kind) == essence(media_type):
+                    return kind
+        return choose_media_type(offered, value)
 
 
 def _shown(part: Content) -> Any:
@@ -91,7 +157,7 @@ def _shown(part: Content) -> Any:
 
 
 def choose_media_type(available: Sequence[str], value: Any, requested: str | None = None) -> str:
-    """The media type to send a value in: the one asked for, else the best of those offered for such a value.
+    """Return the media type for a value: the requested one, else the best of those offered for such a value.
 
     JSON is preferred, but for text, files and objects that hold files. A wildcard among the offers gives a concrete
     type that fits it. Asking for a type that is not offered is refused with `VALIDATION_ERROR`.
@@ -133,7 +199,7 @@ def _shape_of(value: Any) -> Shape:
 
 
 def _concrete(offered: str, shape: Shape, value: Any) -> str:
-    """An offered media type with its wildcard replaced by what fits the value."""
+    """Return an offered media type with its wildcard replaced by what suits the value."""
     bare = essence(offered)
     if "*" not in bare:
         return offered
@@ -179,7 +245,7 @@ def encode_body(
     encoding: Mapping[str, Encoding] | None = None,
     schema_hint: Mapping[str, Any] | None = None,
 ) -> Body:
-    """A value as a body of a media type; what the type cannot carry is refused with `VALIDATION_ERROR`.
+    """Return a value as a body of a media type; raise `VALIDATION_ERROR` for a value that the type cannot carry.
 
     `encoding` is the OAS encoding of each property, for forms and multipart; `schema_hint` the body's schema, which
     tells the files among its properties.
@@ -201,7 +267,7 @@ def _encode(
     if kind == "json":
         return Body(media_type, json_bytes(value))
     if kind in ("multipart", "form") and isinstance(value, (list, tuple)):
-        value = {str(index): item for index, item in enumerate(value)}  # a form has no lists but in its members
+        value = {str(index): item for index, item in enumerate(value)}  # a form has no lists but in its properties
     if kind == "multipart" and isinstance(value, dict):
         content_type, parts = encode_multipart(media_type, value, encoding, schema_hint)
         return _body_of(content_type, parts)
@@ -211,7 +277,7 @@ def _encode(
     if verbatim is not None:
         return verbatim
     if kind == "lines":
-        items = value if isinstance(value, (list, tuple)) else [value]  # often what is described is one line
+        items = value if isinstance(value, (list, tuple)) else [value]  # often the schema describes one line
         return Body(media_type, b"".join([json_bytes(item) + b"\n" for item in items]))
     if kind == "yaml":
         return Body(media_type, json_bytes(value))  # JSON is YAML
@@ -229,7 +295,7 @@ _WANTED: Mapping[Kind, str] = {
 
 
 def _verbatim(media_type: str, value: Any, kind: Kind) -> Body | None:
-    """The body that a value is already: text, bytes or a file."""
+    """Return the body for a value that is one already: a string, bytes or a file."""
     if isinstance(value, str):
         return _text_body(media_type, value) if kind != "multipart" else None
     if isinstance(value, bytes) and kind != "multipart":

@@ -11,6 +11,7 @@ import msgspec
 from operations.errors import CallError, ErrorCode
 from operations.http import HTTPClient, HTTPRequest
 from operations.schema import Policy
+from operations.sources.openapi.origins import check_origins
 
 T = TypeVar("T")
 
@@ -74,6 +75,11 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Media types of request bodies to prefer where an operation offers several that fit, the best first."""
     auth: HTTPAuth | Mapping[str, HTTPAuth] | None = None
     """One for every call, or by the names of the document's security schemes."""
+    credential_origins: Sequence[str] = ()
+    """Origins such as `https://login.example.com` that get `auth` and `headers` too.
+
+    The origin of `base_url`, or without it the origin that the document was requested from, gets them anyway.
+    """
     timeout: float = 30.0
     """Seconds for a call, or until the head of an answer that comes in parts."""
     idle_timeout: float | None = None
@@ -91,6 +97,7 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     on_response: ResponseHook | None = None
 
     def __post_init__(self) -> None:
+        check_origins(self.credential_origins)
         # Settings that came out of a configuration file are mappings.
         force = msgspec.structs.force_setattr
         for name, kind in (("retry", HTTPRetry), ("limits", HTTPLimits)):
@@ -137,12 +144,6 @@ class HTTPCallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Write the body to this path as it arrives; `data` is then the path and the size."""
     url: str | None = None
     """Send to this address instead, for the next page of a list; it must be of the same origin."""
-
-    @classmethod
-    def of(cls, metadata: Mapping[str, Any]) -> HTTPCallOptions:
-        """The options in a context's metadata, or none."""
-        options = metadata.get("http")
-        return options if isinstance(options, cls) else NO_OPTIONS
 
 
 NO_OPTIONS = HTTPCallOptions()

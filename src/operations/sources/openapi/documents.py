@@ -1,12 +1,13 @@
-"""API documents as they are read: decoded only where somebody looks, and joined to the files they refer to."""
+"""API documents: decoded lazily, and joined to the files that they refer to."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote, urljoin
+from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
 import msgspec
 
@@ -21,9 +22,13 @@ _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_nested = msgspec.json.Decoder(dict[str, dict[str, msgspec.Raw]]).decode
 _decode_strictly = msgspec.json.Decoder().decode
 
+Read = Callable[[str], Awaitable[bytes | str]]
+
+_REFERENCE = re.compile(rb'"\$ref"\s*:\s*"([^"#][^"]*)"')
+
 
 class LazyObject(Mapping[str, Any]):
-    """A JSON object whose members are decoded when they are first asked for, each once."""
+    """A JSON object whose properties are decoded on first access, each once."""
 
     __slots__ = ("_decoded", "_levels", "_raw")
 
@@ -51,7 +56,7 @@ class LazyObject(Mapping[str, Any]):
         return key in self._raw
 
     def raw(self, key: str) -> msgspec.Raw | None:
-        """A member's JSON text, where it was not looked into with the whole."""
+        """Return a property's JSON text; None where it was decoded with the object."""
         raw = self._raw[key]
         return raw if isinstance(raw, msgspec.Raw) else None
 
@@ -60,7 +65,7 @@ def _decode_lazily(raw: msgspec.Raw, levels: int) -> Any:
     if levels > 0:
         try:
             if levels == 2:
-                nested = _decode_nested(raw)  # two levels in one go, unless a member is no object
+                nested = _decode_nested(raw)  # two levels in one step, unless a property is not an object
                 return LazyObject(nested, 1, {key: LazyObject(inner, 1) for key, inner in nested.items()})
         except (msgspec.ValidationError, UnicodeDecodeError):
             pass
@@ -75,12 +80,12 @@ def _decode(raw: msgspec.Raw) -> Any:
     try:
         return _decode_strictly(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Numbers without bounds, halves of characters, text in another encoding: no reason to lose an operation.
+        # Huge numbers, lone surrogates and other encodings are no reason to lose an operation.
         return json.loads(bytes(raw).decode("utf-8", "replace"))
 
 
 def as_utf8(text: bytes | str) -> bytes:
-    """The text of a document in UTF-8, whatever Unicode encoding it came in, without a byte order mark."""
+    """Return the text of a document in UTF-8, from any Unicode encoding, without a byte order mark."""
     if isinstance(text, str):
         return text.removeprefix("\ufeff").encode("utf-8", "replace")
     encoding = json.detect_encoding(text[:4])
@@ -112,7 +117,7 @@ def read_document(text: bytes | str | Mapping[str, Any], name: str) -> Mapping[s
 
 
 def _has_text_keys(document: Any) -> bool:
-    """Whether every key is text: what other YAML readers give has numbers for statuses."""
+    """Whether every key is a string: other YAML readers return numbers for statuses."""
     pending, seen = [document], {id(document)}
     while pending:
         node = pending.pop()
@@ -126,15 +131,15 @@ def _has_text_keys(document: Any) -> bool:
 
 
 class DanglingReferenceError(LookupError):
-    """A reference that leads nowhere."""
+    """A reference without a target."""
 
 
 class IdentifiedReferenceError(DanglingReferenceError):
-    """A reference to a schema by its `$id`, which validation follows, but which is no place in a document."""
+    """A reference to a schema by its `$id`, which validation follows but which is not a path in a document."""
 
 
 class Node(NamedTuple):
-    """A place in a document: what is there, in which document, and the keys that lead to it."""
+    """A node of a document: its value, the document's address, and the keys that lead to it."""
 
     value: Any
     address: str
@@ -142,18 +147,18 @@ class Node(NamedTuple):
 
     @property
     def pointer(self) -> str:
-        """The JSON pointer of the place, as a fragment of an address."""
+        """The JSON pointer of the node, as a fragment of an address."""
         return "".join(f"/{quote(key.replace('~', '~0').replace('/', '~1'), safe='~')}" for key in self.keys)
 
     def get(self, *keys: str) -> Node:
-        """The place below this one; its value is None where there is nothing."""
+        """Return the node below this one; its value is None where there is none."""
         value = self.value
         for key in keys:
             value = value.get(key) if isinstance(value, Mapping) else None
         return Node(value, self.address, self.keys + keys)
 
     def items(self) -> Iterator[tuple[str, Node]]:
-        """The members of an object, or the items of a list by their index."""
+        """Yield the properties of an object, or the items of a list by their index."""
         if isinstance(self.value, Mapping):
             for key in self.value:
                 yield key, Node(self.value[key], self.address, (*self.keys, key))
@@ -162,13 +167,13 @@ class Node(NamedTuple):
                 yield str(index), Node(item, self.address, (*self.keys, str(index)))
 
     def text(self, key: str) -> str:
-        """A member that is text; empty where it is not."""
+        """Return a property that is a string; empty for any other."""
         value = self.value.get(key) if isinstance(self.value, Mapping) else None
         return value if isinstance(value, str) else ""
 
 
 class Documents:
-    """A document and those it refers to, by address; nothing is fetched, only what was brought or `loader` brings."""
+    """A document and those it refers to, by address; nothing is fetched except through `loader`."""
 
     def __init__(
         self, main: Mapping[str, Any], address: str = MAIN, *, loader: Callable[[str], Any] | None = None
@@ -181,11 +186,11 @@ class Documents:
         return len(self._parts)
 
     def add(self, address: str, document: Any) -> None:
-        """Bring another document."""
+        """Add another document."""
         self._parts[address] = document
 
     def load(self, address: str) -> Any:
-        """The document at an address; raises DanglingReferenceError when it is not there."""
+        """Return the document at an address; raise DanglingReferenceError without one."""
         if address not in self._parts:
             if address in self._identified:
                 raise IdentifiedReferenceError(f"{address} is the `$id` of a schema")
@@ -196,7 +201,7 @@ class Documents:
 
     @cached_property
     def _identified(self) -> frozenset[str]:
-        """The addresses that schemas of the main document give themselves."""
+        """The `$id` addresses of the main document's schemas."""
         found: set[str] = set()
         schemas = [self.root.get("components", "schemas").value, self.root.get("definitions").value]
         pending = [(value, self.root.address) for value in schemas]
@@ -211,7 +216,7 @@ class Documents:
         return frozenset(found)
 
     def follow(self, node: Node) -> Node:
-        """The node itself, or what its `$ref` leads to."""
+        """Return the node itself, or the target of its `$ref`."""
         seen: set[tuple[str, str]] = set()
         while isinstance(node.value, Mapping) and isinstance(node.value.get("$ref"), str):
             reference = node.value["$ref"]
@@ -224,7 +229,7 @@ class Documents:
         return node
 
     def schema(self, node: Node) -> Any:
-        """The JSON Schema at a node, usable beside the main document: its own, or a reference into another file."""
+        """Return the JSON Schema at a node, for use in the main document: its value, or a reference to another file."""
         if node.address == self.root.address or not isinstance(node.value, Mapping):
             return True if node.value is None else node.value
         return {"$ref": f"{node.address}#{node.pointer}"}
@@ -241,3 +246,62 @@ class Documents:
                 where = "" if address == self.root.address else address
                 raise DanglingReferenceError(f"the reference {where}#{pointer} leads nowhere")
         return Node(value, address, tuple(keys))
+
+
+async def read_referenced_files(documents: Documents, text: bytes | None, read: Read, *, folder: str) -> list[str]:
+    """Read every file in `folder` that is referred to, directly or not; return what could not be read, and why.
+
+    `text` is the main document's JSON, if it is JSON, which is searched faster than a tree is walked.
+    """
+    address = documents.root.address
+    found = _search_references(text) if text is not None else _walk_references(documents.root.value)
+    pending = list(dict.fromkeys(_absolute_addresses(address, found)))
+    seen = {address, *pending}
+    problems: list[str] = []
+    while pending:
+        target = pending.pop()
+        if urlsplit(target).scheme != "file":
+            continue
+        if not target.startswith(folder) or "/../" in unquote(target):
+            problems.append(f"{target} lies outside of the document's folder: pass root= to allow it")
+            continue
+        try:
+            document = read_document(await read(unquote(urlsplit(target).path)), target)
+        except (OSError, CallError) as error:
+            problems.append(f"{target} cannot be read: {error}")
+            continue
+        documents.add(target, document)
+        for further in _absolute_addresses(target, _walk_references(document)):
+            if further not in seen:
+                seen.add(further)
+                pending.append(further)
+    return problems
+
+
+def _absolute_addresses(base: str, references: Iterator[str]) -> Iterator[str]:
+    for reference in references:
+        address = urldefrag(urljoin(base, reference))[0]
+        if address and address != base:
+            yield address
+
+
+def _search_references(text: bytes) -> Iterator[str]:
+    # Most documents have no external references, and counting is faster than searching.
+    own = text.count(b'"$ref":"#') + text.count(b'"$ref": "#')
+    if text.count(b'"$ref"') == own:
+        return
+    for match in _REFERENCE.finditer(text):
+        yield match[1].decode("utf-8", "replace")
+
+
+def _walk_references(document: Any) -> Iterator[str]:
+    pending = [document]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (dict, LazyObject, Mapping)):
+            reference = node.get("$ref")
+            if isinstance(reference, str) and not reference.startswith("#"):
+                yield reference
+            pending.extend(node.values())
+        elif isinstance(node, list):
+            pending.extend(node)

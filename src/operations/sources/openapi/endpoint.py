@@ -1,7 +1,8 @@
-"""Endpoint: one path and method as an operation, its description read when it is first needed."""
+"""Endpoint: one path and method as an operation; its description is read on first use."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import Any
@@ -12,16 +13,15 @@ from operations.context import OperationContext
 from operations.envelope import HTTPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.schema import Schema, deferred_schema, lift_required
-from operations.schema.dialects.mending import mend
+from operations.schema.dialects.schema_repairs import repair_schema
 from operations.sources.openapi.documents import DanglingReferenceError, Documents, LazyObject, Node
-from operations.sources.openapi.impossible import why_nothing_fits
+from operations.sources.openapi.inputs import why_nothing_fits
 from operations.sources.openapi.media import is_stream
-from operations.sources.openapi.names import Names
 from operations.sources.openapi.requests import RequestBuilder
 from operations.sources.openapi.service import HTTPService
 from operations.sources.openapi.template import BrokenOperationError, Template, TemplateReader
 from operations.sources.openapi.uploads import SetAside
-from operations.spec import Operation, OperationSpec, OperationType
+from operations.spec import Operation, OperationSpec, OperationType, map_source_name
 
 _STREAM_MARK = b"event-stream"
 _BODILESS = frozenset({"get", "head", "options", "trace"})
@@ -36,17 +36,39 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     keys: tuple[str, ...]
 
     def description(self) -> Node:
-        """The description of the operation, all of it."""
+        """Return the whole description of the operation."""
         return self.item.get(*self.keys)
 
     def raw(self) -> msgspec.Raw | None:
-        """Its JSON text, where it was not decoded yet."""
+        """Return its JSON text; None where it was already decoded."""
         value = self.item.value
         return value.raw(self.keys[0]) if len(self.keys) == 1 and isinstance(value, LazyObject) else None
 
 
+class Names:
+    """Assigns a unique name to each operation of a document: its id, or method and path."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def give(self, operation_id: object, method: str, path: str) -> tuple[str, dict[str, Any]]:
+        """Return a name, and annotations that keep the original where it had to be changed."""
+        if isinstance(operation_id, str) and operation_id.strip():
+            name, annotations = map_source_name(operation_id)
+        else:
+            name, annotations = "_".join([method.lower(), *re.findall(r"[A-Za-z0-9_-]+", path)]), {}
+        unique, number = name, 1
+        while unique in self._taken:
+            number += 1
+            unique = f"{name}_{number}"
+        self._taken.add(unique)
+        if unique != name and isinstance(operation_id, str):
+            annotations = {"sourceName": operation_id}
+        return unique, annotations
+
+
 class Head(msgspec.Struct, rename="camel", gc=False):
-    """The few things of a description that are wanted before the operation is used."""
+    """The parts of a description that are needed before the operation is used."""
 
     ref: Any = msgspec.field(name="$ref", default=None)
     operation_id: Any = None
@@ -63,7 +85,7 @@ class Endpoint:
     """One operation of a document."""
 
     _described: tuple[int, str] | None = None
-    """Status and content type of the last answer that the output schema spoke of; most answers are alike."""
+    """Status and content type of the last response that the output schema applies to; most responses are alike."""
 
     def __init__(
         self, service: HTTPService, reader: TemplateReader, documents: Documents, names: Names, entry: Entry
@@ -81,7 +103,7 @@ class Endpoint:
         return f"{self._service.config.namespace}.{self.name}"
 
     def operation(self) -> Operation[Any]:
-        """The operation: cheap, whatever is behind it."""
+        """Return the operation, without reading its description."""
         streams, plain = self._ways()
         return Operation(
             spec=self._spec(streams),
@@ -95,7 +117,7 @@ class Endpoint:
         )
 
     def notes(self) -> list[str]:
-        """What in its description could not be used."""
+        """Return what in its description could not be used."""
         try:
             template = self._template
         except BrokenOperationError as error:
@@ -112,7 +134,7 @@ class Endpoint:
         return self._service.stream(self._require_builder(), input, context)
 
     def set_aside(self, input: Any) -> SetAside | None:
-        """The files of an input, where the body can hold any."""
+        """Split the files from an input; None where the body cannot hold any."""
         try:
             plan = self._template.plan.body
         except BrokenOperationError:
@@ -120,7 +142,7 @@ class Endpoint:
         return SetAside.of(input) if plan is not None and plan.takes_files else None
 
     def describes(self, envelope: ResponseEnvelope[Any]) -> bool:
-        """Whether an answer is the one that the output schema speaks of."""
+        """Whether the output schema applies to a response."""
         meta = envelope.meta
         if not isinstance(meta, HTTPResponseMeta):
             return False
@@ -139,14 +161,21 @@ class Endpoint:
         try:
             description = self._documents.follow(entry.description())
             if description.value is None:
-                description = description._replace(value={})  # nothing is said of it, as YAML lets one write
+                description = description._replace(value={})  # an empty description, which YAML allows
         except DanglingReferenceError as error:
             raise BrokenOperationError(str(error)) from error
         return self._reader.read(entry.path, entry.method, entry.item, description)
 
     @cached_property
     def _builder(self) -> RequestBuilder:
-        return RequestBuilder(self._template, self._service.config, self._service.document_url, self._service.home)
+        service = self._service
+        return RequestBuilder(
+            self._template,
+            service.config,
+            document_url=service.document_url,
+            home=service.base_url,
+            origins=service.origins,
+        )
 
     def _require_builder(self) -> RequestBuilder:
         try:
@@ -172,8 +201,8 @@ class Endpoint:
             title=summary or None,
             tags=[tag for tag in head.tags if isinstance(tag, str)] if isinstance(head.tags, list) else (),
             annotations=annotations,
-            input_schema=self._schema(self._input_document, _ask_of_requests),
-            output_schema=self._schema(self._output_document, _ask_of_responses),
+            input_schema=self._schema(self._input_document, _revise_input),
+            output_schema=self._schema(self._output_document, _revise_output),
             output_policy=config.output_policy,
         )
 
@@ -196,7 +225,7 @@ class Endpoint:
         return self._service.beside_document(schema) if isinstance(schema, Mapping) else schema
 
     def _ways(self) -> tuple[bool, bool]:
-        """Whether the endpoint answers with a stream of events, and whether with anything else."""
+        """Return whether the endpoint responds with an event stream, and whether with anything else."""
         if not self._service.may_stream:
             return False, True
         raw = self._entry.raw()
@@ -210,16 +239,16 @@ class Endpoint:
         return streams, not streams or any(not is_stream(kind) for kind in accepts)
 
 
-def _ask_of_requests(schema: dict[str, Any] | bool) -> None:
-    """Ask for no member that only the server sets, nor for what nobody can give; the input itself is what is sent."""
+def _revise_input(schema: dict[str, Any] | bool) -> None:
+    """Require no property that only the server sets, and repair contradictions; the input itself is sent."""
     lift_required(schema, "readOnly", root=False)
-    mend(schema)
+    repair_schema(schema)
 
 
-def _ask_of_responses(schema: dict[str, Any] | bool) -> None:
-    """Ask for no member that the server only takes, nor for what no answer can hold."""
+def _revise_output(schema: dict[str, Any] | bool) -> None:
+    """Require no property that the server only accepts, and repair contradictions."""
     lift_required(schema, "writeOnly")
-    mend(schema)
+    repair_schema(schema)
 
 
 def _head(entry: Entry, documents: Documents) -> Head:
@@ -237,4 +266,4 @@ def _decoded_head(raw: msgspec.Raw) -> Head | None:
     try:
         return _decode_head(raw)
     except UnicodeDecodeError:
-        return None  # the document reads text in other encodings as well as it can
+        return None  # the document decodes other encodings

@@ -1,16 +1,30 @@
-"""One flat input out of parameters and body, and the way back: which member goes where in the request."""
+"""Inputs: one flat input made of the parameters and the body of an operation, and where each property of it goes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-from operations.sources.openapi.body_plans import BodyPlan, free_name, plan_body
-from operations.sources.openapi.documents import Documents, Node
+from operations.schema.dialects.keywords import TYPES
+from operations.schema.dialects.overlaps import kinds_of, kinds_overlap
+from operations.sources.openapi.bodies import BodyPlan, Format
+from operations.sources.openapi.documents import DanglingReferenceError, Documents, IdentifiedReferenceError, Node
+from operations.sources.openapi.media import essence, is_json, is_text
 from operations.sources.openapi.parameters import Parameter
+
+_PLAIN_OBJECT = frozenset(
+    {
+        *("type", "properties", "required", "title", "description", "example", "examples", "default", "nullable"),
+        *("additionalProperties", "externalDocs", "xml", "deprecated", "$schema", "$comment", "readOnly", "writeOnly"),
+    }
+)
+_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+_SCALARS = ("string", "integer", "number", "boolean", "file")
+_DEEPEST = 20
+_DEEPEST_INPUT = 12
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -23,7 +37,7 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class InputPlan(msgspec.Struct, frozen=True):
-    """The input schema of an operation, and where each member of an input goes."""
+    """The input schema of an operation, and where each property of an input goes."""
 
     document: Mapping[str, Any]
     parameters: Mapping[str, Parameter]
@@ -32,7 +46,7 @@ class InputPlan(msgspec.Struct, frozen=True):
 
 
 def plan_input(documents: Documents, fields: Sequence[Field], body: Node | None, notes: list[str]) -> InputPlan:
-    """Merge parameters and body into one object; whatever would collide is kept apart, never lost."""
+    """Merge parameters and body into one object; names that collide are kept apart by a prefix."""
     parameters, properties, required = _plan_parameters(fields)
     plan = None
     if body is not None:
@@ -62,7 +76,7 @@ def _plan_parameters(fields: Sequence[Field]) -> tuple[dict[str, Parameter], dic
 
 
 def described(schema: Any, description: str) -> Any:
-    """A schema with a description, where it has none of its own."""
+    """Return a schema with a description, unless it already has one."""
     if not description or not isinstance(schema, (Mapping, bool)) or schema is False:
         return schema
     if schema is True:
@@ -70,3 +84,285 @@ def described(schema: Any, description: str) -> Any:
     if "$ref" in schema:
         return {"allOf": [schema], "description": description}
     return schema if "description" in schema else {**schema, "description": description}
+
+
+class PlannedBody(NamedTuple):
+    """A body's plan, and what it adds to the input schema."""
+
+    plan: BodyPlan
+    properties: Mapping[str, Any]
+    required: Sequence[str]
+    description: str = ""
+
+
+class _Content(NamedTuple):
+    """One media type with its schema, flattened where that is possible."""
+
+    media_type: str
+    media: Node
+    schema: Any
+    members: _Members | None
+
+
+class _Members(msgspec.Struct):
+    """The properties of an object that can be flattened."""
+
+    properties: dict[str, Node]
+    required: list[str]
+    hidden: bool = False
+    """Whether it has others that only the server sets."""
+
+
+def plan_body(documents: Documents, body: Node, taken: frozenset[str], notes: list[str]) -> PlannedBody:
+    """Plan how an input holds a body, beside parameters whose keys are `taken`.
+
+    It is taken apart when everything it may be is a plain object. Media types whose members differ are then one flat
+    input, and what is given tells which one is meant.
+    """
+    content = {kind: _followed(documents, media) for kind, media in body.get("content").items()}
+    declared = content or {"application/octet-stream": Node(None, body.address)}
+    contents = [_content(documents, kind, declared[kind], notes) for kind in sorted(declared, key=_preference)]
+    distinct = _distinct(contents)
+    required = body.value.get("required") is True
+    flat = all(content.members is not None for content in distinct)
+    names = {name: name for content in distinct for name in (content.members.properties if content.members else ())}
+    hidden = any(content.members is not None and content.members.hidden for content in distinct)
+    flat = flat and not taken.intersection(names) and (bool(names) or hidden)
+    key = free_name("body", taken)
+    formats = [_format(documents, content) for content in contents]
+    files = any(not is_json(kind) and essence(kind) != _FORMS[0] for kind in declared)
+    plan = BodyPlan(formats=formats, required=required, members=names if flat else None, key=key, takes_files=files)
+    if flat:
+        return PlannedBody(plan, _member_schemas(documents, distinct, contents), _needed(distinct) if required else [])
+    whole = _any_of([content.schema for content in distinct])
+    return PlannedBody(plan, {key: whole}, [key] if required else [], body.text("description"))
+
+
+def _content(documents: Documents, kind: str, media: Node, notes: list[str]) -> _Content:
+    schema = media.get("schema")
+    if essence(kind) == _FORMS[1] and (schema.value is None or _declared_type(documents, schema) in _SCALARS):
+        told = "is not given" if schema.value is None else "is of a single value, which no form is"
+        notes.append(f"the schema of {essence(kind)} {told}: any fields are taken")
+        return _Content(kind, media, {"type": "object"}, None)
+    if is_json(kind) or essence(kind) in _FORMS:
+        return _Content(kind, media, documents.schema(schema), _members(documents, schema, notes))
+    return _Content(kind, media, _raw_schema(documents, schema, kind), None)
+
+
+def _distinct(contents: Sequence[_Content]) -> list[_Content]:
+    """Return the contents with different schemas: XML with the schema of JSON, for example, is not another input."""
+    kept: list[_Content] = []
+    for content in contents:
+        own = content.media.get("schema").value
+        bare = own is None and (content.members is not None or is_text(content.media_type))
+        if not kept or not (bare or any(own == other.media.get("schema").value for other in kept)):
+            kept.append(content)
+    return kept
+
+
+def _format(documents: Documents, content: _Content) -> Format:
+    members = content.members
+    multipart = essence(content.media_type).startswith("multipart/")
+    return Format(
+        media_type=content.media_type,
+        encoding=_encoding(content.media),
+        members=None if members is None else frozenset(members.properties),
+        required=() if members is None else members.required,
+        hint=_hint(documents, members) if multipart and members is not None else None,
+    )
+
+
+def _member_schemas(documents: Documents, distinct: Sequence[_Content], contents: Sequence[_Content]) -> dict[str, Any]:
+    """Return the schema of each property: one, or `anyOf` those of several media types."""
+    found: dict[str, list[Any]] = {}
+    multipart = any(essence(content.media_type) == _FORMS[1] for content in contents)
+    for content in distinct:
+        for name, node in content.members.properties.items() if content.members else ():
+            schema = documents.schema(node)
+            found.setdefault(name, []).append(_file_schema(schema) if multipart else schema)
+    return {name: _any_of(schemas) for name, schemas in found.items()}
+
+
+def _needed(distinct: Sequence[_Content]) -> list[str]:
+    """Return the properties that all contents require."""
+    lists = [content.members.required for content in distinct if content.members is not None]
+    shown = {name for content in distinct if content.members for name in content.members.properties}
+    return [name for name in lists[0] if name in shown and all(name in other for other in lists[1:])]
+
+
+def _any_of(schemas: Sequence[Any]) -> Any:
+    different = [schema for index, schema in enumerate(schemas) if schema not in schemas[:index]]
+    return different[0] if len(different) == 1 else {"anyOf": different}
+
+
+def _raw_schema(documents: Documents, schema: Node, media_type: str) -> Any:
+    """Return the schema of a body that is sent unchanged: a string or bytes."""
+    if _declared_type(documents, schema) == "string":
+        return documents.schema(schema)
+    if essence(media_type).endswith(("/*", "yaml", "jsonl", "ndjson", "json-seq")):
+        return documents.schema(schema)
+    return {"type": "string", "contentMediaType": essence(media_type)}
+
+
+def _declared_type(documents: Documents, schema: Node) -> str | None:
+    kind = _followed(documents, schema).get("type").value
+    return kind if isinstance(kind, str) else None
+
+
+def _file_schema(schema: Any) -> Any:
+    """Return the schema of a part of a form: a file may be its content, or its content with a name and a type."""
+    if not isinstance(schema, Mapping):
+        return schema
+    if schema.get("type") == "array" and isinstance(schema.get("items"), Mapping):
+        return {**schema, "items": _file_schema(schema["items"])}
+    if schema.get("format") not in ("binary", "byte") and "contentMediaType" not in schema:
+        return schema
+    text = {"type": "string"}
+    named = {
+        "type": "object",
+        "properties": {"filename": text, "content": {"type": "string", "format": "binary"}, "contentType": text},
+        "required": ["content"],
+        "additionalProperties": False,
+    }
+    return {"anyOf": [schema, named]}
+
+
+def _hint(documents: Documents, members: _Members) -> dict[str, Any]:
+    """Return the schemas of a multipart body's properties, as far as they distinguish files from strings."""
+    properties = {}
+    for name, node in members.properties.items():
+        followed = _followed(documents, node)
+        shown = followed.value
+        if isinstance(shown, Mapping) and shown.get("type") == "array":
+            shown = {"type": "array", "items": _followed(documents, followed.get("items")).value}
+        properties[name] = shown
+    return {"properties": properties}
+
+
+def _followed(documents: Documents, node: Node) -> Node:
+    try:
+        return documents.follow(node)
+    except DanglingReferenceError:
+        return node
+
+
+def _members(documents: Documents, node: Node, notes: list[str], depth: int = 0) -> _Members | None:
+    """Return the properties of a plain object schema, including those of its `allOf`; None for any other schema."""
+    try:
+        node = documents.follow(node)
+    except IdentifiedReferenceError:
+        return None
+    except DanglingReferenceError as error:
+        notes.append(f"the body's schema accepts anything: {error}")
+        return None
+    schema = node.value
+    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+        return None
+    if schema.get("additionalProperties") not in (None, False):
+        return None
+    members = _Members({}, [])
+    for _, part in node.get("allOf").items():
+        inherited = _members(documents, part, notes, depth + 1)
+        if inherited is None:
+            return None
+        members.properties |= inherited.properties
+        members.required += inherited.required
+        members.hidden = members.hidden or inherited.hidden
+    if any(key not in _PLAIN_OBJECT and key != "allOf" and not key.startswith("x-") for key in schema):
+        return None
+    if schema.get("type", "object") != "object":
+        return None
+    members.properties |= dict(node.get("properties").items())
+    required = schema.get("required")
+    members.required += [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    return _without_read_only(documents, members)
+
+
+def _without_read_only(documents: Documents, members: _Members) -> _Members:
+    """Return the properties that a caller may send, without those that only the server sets."""
+    shown = {name: node for name, node in members.properties.items() if not _is_read_only(documents, node)}
+    required = [name for name in dict.fromkeys(members.required) if name in shown or name not in members.properties]
+    return _Members(shown, required, members.hidden or len(shown) < len(members.properties))
+
+
+def _is_read_only(documents: Documents, node: Node, depth: int = 0) -> bool:
+    """Whether only the server sets a property, by its own schema, its `$ref` or its `allOf`."""
+    if not isinstance(node.value, Mapping) or depth > _DEEPEST:
+        return False
+    if node.value.get("readOnly") is True:
+        return True
+    parts: Iterator[Node] = (part for _, part in node.get("allOf").items())
+    if any(_is_read_only(documents, part, depth + 1) for part in parts):
+        return True
+    target = _followed(documents, node)
+    return target is not node and _is_read_only(documents, target, depth + 1)
+
+
+def _encoding(media: Node) -> Mapping[str, Mapping[str, Any]]:
+    declared = media.get("encoding").value
+    if not isinstance(declared, Mapping):
+        return {}
+    return {name: value for name, value in declared.items() if isinstance(value, Mapping)}
+
+
+def _preference(media_type: str) -> tuple[bool, bool, bool, bool]:
+    kind = essence(media_type)
+    return not is_json(kind), kind != _FORMS[0], kind != _FORMS[1], not is_text(kind)
+
+
+def free_name(name: str, taken: Any) -> str:
+    """Return the name, with underscores appended while it is taken."""
+    while name in taken:
+        name = f"{name}_"
+    return name
+
+
+def why_nothing_fits(documents: Documents, input_schema: Any) -> str | None:
+    """Return where and why no input satisfies an input schema; None where that is not certain.
+
+    Only what must be given is looked at, and only what is sure is told: two types at once, or itself without end.
+    """
+    if not isinstance(input_schema, Mapping):
+        return None
+    return _why(documents, Node(input_schema, documents.root.address), "", ())
+
+
+def _why(documents: Documents, node: Node, where: str, trail: tuple[int, ...]) -> str | None:
+    parts = list(_parts(documents, node, 0))
+    if len(trail) > _DEEPEST_INPUT:
+        return None
+    if any(id(part.value) in trail for part in parts):
+        return f"{where or '/'} requires itself without end"
+    kinds = [found for part in parts if (found := kinds_of(part.value)) is not None and found <= TYPES]
+    if any(not kinds_overlap(first, second) for first in kinds for second in kinds):
+        told = " and ".join(sorted({"/".join(sorted(kind)) for kind in kinds}))
+        return f"{where or '/'} has to be {told} at once"
+    trail = (*trail, *(id(part.value) for part in parts))
+    for part in parts:
+        required = part.value.get("required")
+        for name in required if isinstance(required, list) and not _may_be_null(part) else ():
+            member = part.get("properties", name) if isinstance(name, str) else None
+            if member is not None and isinstance(member.value, Mapping) and member.value.get("readOnly") is not True:
+                reason = _why(documents, member, f"{where}/{name}", trail)
+                if reason is not None:
+                    return reason
+    return None
+
+
+def _parts(documents: Documents, node: Node, depth: int) -> Iterator[Node]:
+    """Yield a schema and the parts of its `allOf`, except nullable ones, which null satisfies."""
+    try:
+        node = documents.follow(node)
+    except DanglingReferenceError:
+        return
+    if not isinstance(node.value, Mapping) or depth > _DEEPEST_INPUT or _may_be_null(node):
+        return
+    yield node
+    for _, part in node.get("allOf").items():
+        yield from _parts(documents, part, depth + 1)
+
+
+def _may_be_null(node: Node) -> bool:
+    kind = node.value.get("type")
+    nullable = node.value.get("nullable") is True or node.value.get("x-nullable") is True
+    return nullable or (isinstance(kind, list) and "null" in kind)

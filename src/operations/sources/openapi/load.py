@@ -1,23 +1,21 @@
-"""from_openapi and its siblings: an API document becomes operations, none of them read before it is used."""
+"""from_openapi and its variants: API documents as operations, each read on first use."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from types import NoneType
+from types import NoneType, TracebackType
 from typing import Any, Protocol
 from urllib.parse import urljoin
 
 from operations.errors import CallError, ErrorCode
 from operations.http import ClientOptions, HTTPResponse, default_client, read_body
+from operations.registry import OperationRegistry
 from operations.sources.openapi.auth import NOBODY
 from operations.sources.openapi.config import HTTPServiceConfig
-from operations.sources.openapi.crawl import crawl
 from operations.sources.openapi.documents import (
     MAIN,
     DanglingReferenceError,
@@ -26,11 +24,12 @@ from operations.sources.openapi.documents import (
     Node,
     as_utf8,
     read_document,
+    read_referenced_files,
 )
-from operations.sources.openapi.endpoint import Endpoint, Entry
+from operations.sources.openapi.endpoint import Endpoint, Entry, Names
 from operations.sources.openapi.exchange import Exchange, Outgoing
-from operations.sources.openapi.names import Names
-from operations.sources.openapi.requests import PreparedRequest, without_query
+from operations.sources.openapi.origins import CredentialOrigins, without_query
+from operations.sources.openapi.requests import PreparedRequest
 from operations.sources.openapi.responses import header
 from operations.sources.openapi.service import HTTPService
 from operations.sources.openapi.template import TemplateReader
@@ -43,10 +42,10 @@ _DOCUMENT_BYTES = 256 * 1024 * 1024
 
 
 class OpenAPIFS(Protocol):
-    """Where files are read from."""
+    """A file system to read documents from."""
 
     def read(self, path: str) -> bytes | str | Awaitable[bytes | str]:
-        """The content of a file."""
+        """Return the content of a file."""
 
 
 class APIOperations(list[Operation[Any]]):
@@ -61,7 +60,7 @@ class APIOperations(list[Operation[Any]]):
         self._problems = problems
 
     def diagnostics(self) -> dict[str, list[str]]:
-        """What in the document could not be used, by operation id; under `""` what concerns no single one.
+        """Return what in the document could not be used, by operation id; `""` is the document itself.
 
         This reads every operation, which loading did not.
         """
@@ -80,7 +79,7 @@ class APIOperations(list[Operation[Any]]):
 def from_openapi(
     document: Mapping[str, Any] | bytes | str, config: HTTPServiceConfig, *, loader: Loader | None = None
 ) -> APIOperations:
-    """The operations of a document; files it refers to come through `loader(address)` or not at all."""
+    """Return the operations of a document; files that it refers to are read through `loader(address)` only."""
     if isinstance(document, (bytes, str)):
         document = as_utf8(document)
     elif not isinstance(document, Mapping):
@@ -99,7 +98,7 @@ async def from_openapi_file(
     root: str | Path | None = None,
     loader: Loader | None = None,
 ) -> APIOperations:
-    """The operations of a document in a file, with the files it refers to in its folder, or in `root` and below."""
+    """Return the operations of a document in a file; it may refer to files in its directory, or below `root`."""
 
     async def read(name: str) -> bytes | str:
         if fs is None:
@@ -115,18 +114,18 @@ async def from_openapi_file(
     try:
         text = as_utf8(await read(str(location)))
     except (OSError, LookupError) as error:
-        # A file reader over a mapping says with a KeyError that there is no such file.
+        # A file system over a mapping raises KeyError for a missing file.
         reason = "no such file" if isinstance(error, LookupError) else error.strerror or error
         message = f"{path} cannot be read: {reason}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message) from error
     documents = Documents(read_document(text, str(path)), location.as_uri(), loader=loader)
     text_of_json = text if isinstance(documents.root.value, LazyObject) else None
-    problems = await crawl(documents, text_of_json, read, folder=folder.as_uri().rstrip("/") + "/")
+    problems = await read_referenced_files(documents, text_of_json, read, folder=folder.as_uri().rstrip("/") + "/")
     return _operations(documents, config, problems, may_stream=len(documents) > 1 or _mentions_streams(text))
 
 
 async def from_openapi_url(url: str, config: HTTPServiceConfig, *, loader: Loader | None = None) -> APIOperations:
-    """The operations of a document at a URL, redirects followed; no credentials are sent to fetch it."""
+    """Return the operations of a document at a URL; redirects are followed, and no credentials are sent."""
     if not url.lower().startswith(("http://", "https://")):
         message = f"{url.partition('?')[0]!r} is no http or https address; from_openapi_file reads files"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
@@ -139,7 +138,7 @@ async def from_openapi_url(url: str, config: HTTPServiceConfig, *, loader: Loade
         timeout=config.timeout,
     )
     try:
-        sent = await Exchange(client, config).send(outgoing)
+        sent = await Exchange(client, config, CredentialOrigins(None, None, ())).send(outgoing)
         try:
             body = await read_body(sent.response, limit=_DOCUMENT_BYTES)
         finally:
@@ -152,7 +151,70 @@ async def from_openapi_url(url: str, config: HTTPServiceConfig, *, loader: Loade
         raise CallError(ErrorCode.UNAVAILABLE, _not_a_document(url, found, sent.response))
     body = as_utf8(body)
     documents = Documents(read_document(body, without_query(found)), found, loader=loader)
-    return _operations(documents, config, [], document_url=found, may_stream=_mentions_streams(body))
+    may_stream = _mentions_streams(body)
+    return _operations(documents, config, [], may_stream=may_stream, document_url=found, requested_url=url)
+
+
+class HTTPServices:
+    """The APIs whose operations a registry holds, by namespace; leaving its block closes them all."""
+
+    def __init__(self, registry: OperationRegistry) -> None:
+        self.registry = registry
+        self._services: dict[str, APIOperations] = {}
+
+    async def add(
+        self, source: Mapping[str, Any] | str | Path, config: HTTPServiceConfig, *, replace: bool = False
+    ) -> APIOperations:
+        """Register the operations of a document: one at hand, a file's path, or a URL."""
+        if config.namespace in self._services and not replace:
+            message = f"the service {config.namespace!r} is there already; pass replace=True to replace it"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message)
+        operations = await _load(source, config)
+        if config.namespace in self._services:
+            await self.remove(config.namespace)
+        self.registry.register_all(operations)
+        self._services[config.namespace] = operations
+        return operations
+
+    async def remove(self, namespace: str) -> None:
+        """Unregister a service's operations and close its connections."""
+        operations = self._services.pop(namespace, None)
+        if operations is None:
+            raise CallError(ErrorCode.OPERATION_NOT_FOUND, f"there is no service {namespace!r}")
+        for operation in operations:
+            if self.registry.get_operation(operation.id) is operation:
+                self.registry.unregister(operation.id)
+        await operations.close()
+
+    def get(self, namespace: str) -> APIOperations | None:
+        """Return the operations of a service; None without one."""
+        return self._services.get(namespace)
+
+    def list(self) -> list[str]:
+        """Return the namespaces of all services, sorted."""
+        return sorted(self._services)
+
+    async def close(self) -> None:
+        """Remove every service."""
+        for namespace in list(self._services):
+            await self.remove(namespace)
+
+    async def __aenter__(self) -> HTTPServices:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def _load(source: Mapping[str, Any] | str | Path, config: HTTPServiceConfig) -> APIOperations:
+    if isinstance(source, Mapping):
+        return from_openapi(source, config)
+    address = str(source)
+    if address.startswith(("http://", "https://")):
+        return await from_openapi_url(address, config)
+    return await from_openapi_file(source, config)
 
 
 def _not_a_document(url: str, found: str, response: HTTPResponse) -> str:
@@ -163,12 +225,12 @@ def _not_a_document(url: str, found: str, response: HTTPResponse) -> str:
 
 
 def _absolute(path: str | Path, fs: OpenAPIFS | None) -> Path:
-    """A path that addresses can be made of; another file system than the machine's has its own root."""
+    """Return an absolute path; a given file system has its own root."""
     return Path(os.path.abspath(path)) if fs is None else Path("/", path)
 
 
 def _mentions_streams(text: bytes) -> bool:
-    """Whether a document may describe streams at all, told by one search instead of reading each operation."""
+    """Whether a document may describe event streams: one search is faster than reading each operation."""
     return b"event-stream" in text
 
 
@@ -179,34 +241,16 @@ def _operations(
     *,
     may_stream: bool,
     document_url: str | None = None,
+    requested_url: str | None = None,
 ) -> APIOperations:
     _require_document(documents.root)
-    service = HTTPService(documents, config, document_url=document_url, may_stream=may_stream)
+    service = HTTPService(
+        documents, config, document_url=document_url, requested_url=requested_url, may_stream=may_stream
+    )
     reader = TemplateReader(documents)
     names = Names()
-    with _collector_paused():
-        endpoints = [Endpoint(service, reader, documents, names, entry) for entry in _entries(documents, problems)]
-        return APIOperations([endpoint.operation() for endpoint in endpoints], service, endpoints, problems)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Keep the garbage collector from going over thousands of new objects again and again; none of them is garbage.
-
-    When it is woken, it would go over all of them at once, a quarter of what the load itself takes; so they are put
-    among the old objects, which it sees to in its rarest rounds.
-    """
-    paused = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if paused:
-            if gc.get_freeze_count() == 0:
-                # What a program has frozen for itself has to stay so.
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
+    endpoints = [Endpoint(service, reader, documents, names, entry) for entry in _entries(documents, problems)]
+    return APIOperations([endpoint.operation() for endpoint in endpoints], service, endpoints, problems)
 
 
 def _require_document(root: Node) -> None:
@@ -219,7 +263,7 @@ def _require_document(root: Node) -> None:
 
 
 def _entries(documents: Documents, problems: list[str]) -> Iterator[Entry]:
-    """Every path and method of the document, in its order; what a path refers to is followed."""
+    """Yield every path and method of the document in order; references of paths are followed."""
     newest = str(documents.root.value.get("openapi", "")).startswith("3.2")
     paths = documents.root.get("paths")
     if not isinstance(paths.value, (Mapping, NoneType)):
@@ -238,7 +282,7 @@ def _entries(documents: Documents, problems: list[str]) -> Iterator[Entry]:
             continue
         yield from _methods(path, item, newest)
         if own is not item:
-            # Operations beside a `$ref` stand where the path refers to have none of the same method.
+            # Operations beside a `$ref` count where its target has none of the same method.
             yield from (entry for entry in _methods(path, own, newest) if entry.method not in item.value)
 
 

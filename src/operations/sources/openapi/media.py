@@ -1,8 +1,10 @@
-"""What kind of content a media type announces."""
+"""Media types: the kind of content that each announces."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+
+EVENT_STREAM = "text/event-stream"
 
 
 @lru_cache(256)
@@ -14,23 +16,24 @@ def is_json(media_type: str) -> bool:
 @lru_cache(256)
 def is_stream(media_type: str) -> bool:
     """Whether the content is a stream of server-sent events."""
-    return essence(media_type) == "text/event-stream"
+    return essence(media_type) == EVENT_STREAM
 
 
 @lru_cache(256)
 def is_text(media_type: str) -> bool:
-    """Whether the content is text for people or programs to read."""
+    """Whether the content is text."""
     kind = essence(media_type)
     return kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+xml", "+yaml"))
 
 
+@lru_cache(256)
 def essence(media_type: str) -> str:
-    """A media type without its parameters, in lower case."""
+    """Return a media type without its parameters, in lower case."""
     return media_type.partition(";")[0].strip().lower()
 
 
 def charset(media_type: str) -> str:
-    """The character set a media type names; UTF-8 where it names none."""
+    """Return the character set of a media type; UTF-8 by default."""
     for parameter in media_type.split(";")[1:]:
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "charset":

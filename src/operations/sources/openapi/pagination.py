@@ -12,7 +12,7 @@ from operations.context import OperationContext
 from operations.envelope import HTTPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.registry import OperationRegistry
-from operations.sources.openapi.config import HTTPCallOptions
+from operations.sources.openapi.service import call_options
 from operations.spec import Operation
 
 _LINK = re.compile(r'<([^>]*)>((?:\s*;\s*[^,;=]+(?:=(?:"[^"]*"|[^,;]*))?)*)')
@@ -110,8 +110,7 @@ def next_link(header: str) -> str | None:
 
 def _to(context: OperationContext, envelope: ResponseEnvelope[Any], address: str) -> OperationContext:
     """The context for a call of the next page's address."""
-    options = HTTPCallOptions.of(context.metadata)
-    changed = msgspec.structs.replace(options, url=address)
+    changed = msgspec.structs.replace(call_options(context), url=address)
     return msgspec.structs.replace(context, metadata={**context.metadata, "http": changed})
 
 

@@ -64,21 +64,71 @@ class Parameter(msgspec.Struct, frozen=True):
     """An empty array or object is sent as `name=` instead of being left out."""
 
 
-def expand_path(template: str, parameters: Sequence[Parameter], values: Mapping[str, Any]) -> str:
-    """Fill the `{name}` places of a path key; no value can leave its segment.
+class PathTemplate:
+    """A path key, taken apart once: encoded literals and the parameters between them.
 
-    A `?` in the answer comes from the path key itself: what follows is a query that the key holds, to be merged with
-    the other one (`path, _, query = expanded.partition("?")`). A `#…` never travels and is left out, as are the
-    query expressions of URI templates (`{?page,size}`), whose parameters are described as query parameters.
+    A key may hold a query (`/search?kind={kind}`), which is filled too. A `#…` is never sent and is left out, as are
+    the query expressions of URI templates (`{?page,size}`), whose parameters are described as query parameters.
     """
-    if "?" in template or "#" in template:
-        template = _QUERY_EXPRESSION.sub("", template).replace("?}", "}").partition("#")[0]
-    path, _, query = template.partition("?")
-    described = {parameter.name: parameter for parameter in parameters if parameter.location == "path"}
-    filled, names = _fill(path, described, values)
-    if names and _find_lost_segment(filled if filled.startswith("/") else f"/{filled}"):
-        _refuse_lost_segments(path, filled, names)
-    return f"{filled}?{_fill(query, described, values)[0]}" if query else filled
+
+    __slots__ = ("_path", "_query")
+
+    def __init__(self, key: str, parameters: Sequence[Parameter]) -> None:
+        if "?" in key or "#" in key:
+            key = _QUERY_EXPRESSION.sub("", key).replace("?}", "}").partition("#")[0]
+        path, _, query = key.partition("?")
+        described = {parameter.name: parameter for parameter in parameters if parameter.location == "path"}
+        self._path = _Filling(path, described)
+        self._query = _Filling(query, described) if query else None
+
+    def fill(self, values: Mapping[str, Any]) -> tuple[str, str]:
+        """Return path and query with the values in their places; no value can leave its segment."""
+        path = self._path.fill(values)
+        if self._path.parameters and _find_lost_segment(path if path.startswith("/") else f"/{path}"):
+            self._path.refuse_lost_segments(path)
+        return path, "" if self._query is None else self._query.fill(values)
+
+
+class _Filling:
+    """Text with places for parameters."""
+
+    __slots__ = ("_literals", "_template", "parameters")
+
+    def __init__(self, template: str, described: Mapping[str, Parameter]) -> None:
+        self._template = template
+        pieces = _PLACEHOLDER.split(template)
+        self._literals = [_literal(piece) for piece in pieces[::2]]
+        self.parameters = [described.get(name) or _undescribed(name, described) for name in pieces[1::2]]
+
+    def fill(self, values: Mapping[str, Any]) -> str:
+        written = self._literals[0]
+        for index, parameter in enumerate(self.parameters, 1):
+            try:
+                text = _path_text(parameter, values.get(parameter.name))
+            except (ValueError, RecursionError) as error:
+                raise _refusal(parameter, error) from None
+            written = f"{written}{text}{self._literals[index]}"
+        return written
+
+    def refuse_lost_segments(self, filled: str) -> None:
+        """Refuse a value that leaves its segment empty or a dot segment; such segments of the key itself stay."""
+        position = 0
+        # Values hold no slash, so the segments are the same ones before and after filling.
+        for shape, segment in zip(_PLACEHOLDER.sub("\0", self._template).split("/"), filled.split("/"), strict=True):
+            if "\0" in shape and _find_lost_segment(f"/{segment}"):
+                reason = "servers would take its path segment for another path" if segment else "it is empty"
+                raise _refusal(self.parameters[position], ValueError(reason))
+            position += shape.count("\0")
+
+
+def place_name(place: str) -> str:
+    """Return the name of a place's parameter: `proxy`, `path` and `id` for `{proxy+}`, `{+path}` and `{id:[0-9]+}`."""
+    return re.split("[:=]", place)[0].strip("+* ")
+
+
+def _undescribed(place: str, described: Mapping[str, Parameter]) -> Parameter:
+    name = place_name(place)
+    return described.get(name) or Parameter(name, "path")
 
 
 def query_string(
@@ -194,36 +244,6 @@ def _whole_query(parameter: Parameter, value: Any) -> str:
     return _literal(text) if essence(media_type) == "application/x-www-form-urlencoded" else quoted(text)
 
 
-def _fill(template: str, described: Mapping[str, Parameter], values: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """`template` with its places filled, and their names."""
-    if "{" not in template:
-        return _literal(template), []
-    pieces = _PLACEHOLDER.split(template)
-    names = pieces[1::2]
-    pieces[::2] = [_literal(piece) for piece in pieces[::2]]
-    for index, name in enumerate(names):
-        if name not in values and name not in described:
-            # `{proxy+}`, `{+path}` and `{id:[0-9]+}` are places of parameters called `proxy`, `path` and `id`.
-            names[index] = name = re.split("[:=]", name)[0].strip("+* ")
-        parameter = described.get(name) or Parameter(name, "path")
-        try:
-            pieces[2 * index + 1] = _path_text(parameter, values.get(name))
-        except (ValueError, RecursionError) as error:
-            raise _refusal(parameter, error) from None
-    return "".join(pieces), names
-
-
-def _refuse_lost_segments(path: str, filled: str, names: list[str]) -> None:
-    """Refuse a value that leaves its segment empty or a dot segment; those of the path key itself stay as they are."""
-    position = 0
-    # Values hold no slash, so the segments are the same ones before and after filling.
-    for shape, segment in zip(_PLACEHOLDER.sub("\0", path).split("/"), filled.split("/"), strict=True):
-        if "\0" in shape and _find_lost_segment(f"/{segment}"):
-            reason = "servers would take its path segment for another path" if segment else "it is empty"
-            raise _refusal(Parameter(names[position], "path"), ValueError(reason))
-        position += shape.count("\0")
-
-
 def _path_text(parameter: Parameter, value: Any) -> str:
     if value is None:
         raise ValueError("it is missing")
@@ -232,6 +252,8 @@ def _path_text(parameter: Parameter, value: Any) -> str:
     explode = parameter.explode is True and parameter.collection_format is None
     if not isinstance(value, _CONTAINERS):
         members = [quoted(scalar_text(value))]
+        if parameter.style not in ("label", "matrix") and parameter.collection_format is None:
+            return members[0]
     elif not (members := _members(value, quoted, quoted, paired=explode)):
         raise ValueError("it is empty")
     if parameter.style == "label":

@@ -1,26 +1,33 @@
-"""What an HTTP answer means: its data by its content type, or the error it stands for."""
+"""Responses: the data of a body by its content type, the error of a status, a body written to a file."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import secrets
 from codecs import BOM_UTF8
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from errno import EISDIR
 from functools import lru_cache
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from operations.envelope import HTTPResponseMeta, http_envelope
 from operations.errors import CallError, ErrorCode
+from operations.http import HTTPResponse
 from operations.sources.openapi.media import charset, is_json, is_text
 
 _log = logging.getLogger("operations")
 _decode = msgspec.json.Decoder().decode
+_PIECE = 1024 * 1024
 
 
 def header(headers: Sequence[tuple[str, str]], name: str) -> str:
-    """The first header of a name; empty when there is none."""
+    """Return the first header of a name; empty without one."""
     for key, value in headers:
         if key == name or key.lower() == name:
             return value
@@ -28,7 +35,7 @@ def header(headers: Sequence[tuple[str, str]], name: str) -> str:
 
 
 def read_data(content_type: str, body: bytes) -> Any:
-    """The body as data: JSON parsed, text decoded, anything else as bytes; nothing is None."""
+    """Return the body as data: JSON parsed, text decoded, anything else as bytes; None for an empty body."""
     if not body:
         return None
     if is_json(content_type):
@@ -45,7 +52,7 @@ def read_data(content_type: str, body: bytes) -> Any:
 
 
 def _read_broken(content_type: str, body: bytes, error: Exception) -> Any:
-    """JSON that cannot be read as it is: without the mark that some put before it, or as text."""
+    """Return malformed JSON as text, or parsed without a byte order mark."""
     if body.startswith(BOM_UTF8):
         return read_data(content_type, body.removeprefix(BOM_UTF8))
     _log.warning("an answer of type %s is not JSON (%s): it is given as text", content_type, error)
@@ -65,14 +72,14 @@ def _as_utf8(body: bytes, content_type: str) -> bytes:
 
 
 def read_meta(status: int, headers: Sequence[tuple[str, str]]) -> HTTPResponseMeta:
-    """What the head of an answer says."""
+    """Return the meta of a response head."""
     meta = http_envelope(None, status_code=status, headers=headers).meta
     assert isinstance(meta, HTTPResponseMeta)
     return meta
 
 
 def make_error(method: str, path: str, meta: HTTPResponseMeta, data: Any) -> CallError:
-    """The error that an answer of status 300 or above stands for: status, headers and parsed body in its details."""
+    """Return the error of a response of status 300 or above, with status, headers and parsed body in its details."""
     status = meta.status_code
     details = {key: value for key, value in meta.to_dict().items() if key != "source"}
     said = _message(data)
@@ -91,7 +98,7 @@ def _phrase(status: int) -> str:
 
 
 def _message(data: Any) -> str:
-    """What the body of an error says to people, where it says it in one of the usual places."""
+    """Return the message in the body of an error, from one of the usual properties."""
     if isinstance(data, str):
         return data.strip()[:200]
     for key in ("message", "detail", "title", "error_description", "error"):
@@ -101,3 +108,43 @@ def _message(data: Any) -> str:
         if isinstance(value, dict) and isinstance(value.get("message"), str):
             return str(value["message"])[:200]
     return ""
+
+
+async def download(response: HTTPResponse, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Write the body to `path`; the file appears when it is complete, and an incomplete one is removed."""
+    try:
+        return {"path": os.fspath(path), "size": await _write(response, Path(path))}
+    except OSError as error:
+        message = f"the answer cannot be written to {os.fspath(path)}: {error.strerror or error}"
+        raise CallError(ErrorCode.EXECUTION_ERROR, message) from error
+
+
+async def _write(response: HTTPResponse, path: Path) -> int:
+    # A unique name: neither another download to the same path nor a user's file is overwritten.
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    size = 0
+    if await asyncio.to_thread(path.is_dir):
+        raise IsADirectoryError(EISDIR, "it is a folder")
+    file = await asyncio.to_thread(partial.open, "xb")
+    try:
+        with file:
+            async for piece in _gathered(response.chunks()):
+                await asyncio.to_thread(file.write, piece)
+                size += len(piece)
+        await asyncio.to_thread(partial.replace, path)
+    except BaseException:
+        await asyncio.to_thread(partial.unlink, missing_ok=True)
+        raise
+    return size
+
+
+async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the same bytes in fewer, larger pieces: each costs a switch to another thread."""
+    waiting = bytearray()
+    async for chunk in chunks:
+        waiting += chunk
+        if len(waiting) >= _PIECE:
+            yield bytes(waiting)
+            waiting.clear()
+    if waiting:
+        yield bytes(waiting)

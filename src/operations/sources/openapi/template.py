@@ -12,7 +12,7 @@ from operations.sources.openapi import swagger2
 from operations.sources.openapi.documents import DanglingReferenceError, Documents, Node
 from operations.sources.openapi.inputs import Field, InputPlan, plan_input
 from operations.sources.openapi.media import is_json, is_stream, is_text
-from operations.sources.openapi.parameters import Parameter
+from operations.sources.openapi.parameters import Parameter, place_name
 
 _IGNORED_HEADERS = ("accept", "content-type", "authorization")
 _VARIABLE = re.compile(r"\{([^{}?&#][^{}]*)\}")
@@ -115,7 +115,7 @@ class TemplateReader:
 
     def _fields(self, path: str, parameters: Sequence[Node], notes: list[str]) -> list[Field]:
         names = {node.text("name") for node in parameters if node.text("in") == "path"}
-        wanted = [name if name in names else _place_name(name) for name in _VARIABLE.findall(path)]
+        wanted = [name if name in names else place_name(name) for name in _VARIABLE.findall(path)]
         fields = [self._field(node) for node in parameters if self._is_sent(node, wanted, notes)]
         declared = {field.parameter.name for field in fields if field.parameter.location == "path"}
         for name in dict.fromkeys(wanted):
@@ -230,11 +230,6 @@ def security_schemes(documents: Documents) -> dict[str, Mapping[str, Any]]:
             if isinstance(value, Mapping):
                 schemes[name] = swagger2.security_scheme(value) if modern else value
     return schemes
-
-
-def _place_name(place: str) -> str:
-    """The parameter that a place of a path stands for: `{proxy+}` and `{id:[0-9]+}` say more than its name."""
-    return re.split("[:=]", place)[0].strip("+* ")
 
 
 def _filled(schema: Any) -> Any:

@@ -1,4 +1,4 @@
-"""ScannerFS: the two verbs a scan needs of a file system, and the machine's own."""
+"""ScannerFS: the two methods that a scan needs of a file system, and the local one."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import msgspec
 
 
 class FileEntry(msgspec.Struct, frozen=True):
-    """One name in a folder."""
+    """One entry of a directory."""
 
     name: str
     is_folder: bool
     stamp: Any = None
-    """Anything that differs when the file's content does; None where the file system does not know."""
+    """A value that changes with the file's content; None where the file system has none."""
 
 
 class ScannerFS(Protocol):
     """Where modules are read from."""
 
     def list(self, path: str) -> Iterable[FileEntry]:
-        """What is in a folder; raises `OSError` where there is none."""
+        """Return the entries of a directory; raise `OSError` where there is none."""
 
     def read(self, path: str) -> bytes:
-        """The content of a file; raises `OSError` where there is none."""
+        """Return the content of a file; raise `OSError` where there is none."""
 
 
 class LocalFS:
-    """The machine's own files."""
+    """The local file system."""
 
     def list(self, path: str) -> Iterable[FileEntry]:
-        """What is in a folder; a name that vanishes while it is looked at is left out."""
+        """Return the entries of a directory, without files that vanish meanwhile."""
         entries = []
         with os.scandir(path) as found:
             for entry in found:
@@ -45,7 +45,7 @@ class LocalFS:
         return entries
 
     def read(self, path: str) -> bytes:
-        """The content of a file; a pipe or a device is none: reading it would wait for whoever writes to it."""
+        """Return the content of a regular file; reading a pipe or a device could block."""
         file = Path(path)
         if file.exists() and not file.is_file():
             raise OSError("it is not a regular file")

@@ -1,7 +1,8 @@
-"""Importing somebody's module so that nothing it does while it is imported reaches the program."""
+"""Importing a module in a daemon thread, so that an exit, a hang or output during the import stays there."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import os
@@ -11,10 +12,11 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from operations.errors import CallError, ErrorCode
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _MOST_TEXT = 300
@@ -23,14 +25,13 @@ _inside = threading.local()
 
 
 def import_isolated(name: str, path: str, read: Callable[[ModuleType], T], *, timeout: float) -> T | str:
-    """What `read` makes of the module, or why there is none, in one line.
+    """Return what `read` makes of the module, or one line that says why the import failed.
 
-    It is imported and read in a thread of its own: an exit, an interrupt or an endless loop in it ends or holds up that
-    thread only; to look at what it has may run its code as well. What it prints goes to stderr, and there is nobody to
-    answer what it asks. Where it changes the current folder, that is changed back.
+    Import and `read`, which may run the module's code as well, have a thread of their own: an exit or an endless loop
+    affects that thread only. Output goes to stderr, stdin is empty, and the current directory is restored.
     """
     if getattr(_inside, "importing", False):
-        # It would wait for itself, and import the module again that asked for it.
+        # A nested scan would deadlock on the import lock.
         message = "a module that is being scanned cannot scan: call scan_operations in a function"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     outcome: list[T | str] = []
@@ -39,7 +40,7 @@ def import_isolated(name: str, path: str, read: Callable[[ModuleType], T], *, ti
         _inside.importing = True
         try:
             outcome.append(read(importlib.import_module(name)))
-        except BaseException as error:  # noqa: BLE001  # whatever a module does, it is only left out
+        except BaseException as error:  # noqa: BLE001  # whatever a module raises, it is skipped
             outcome.append(_explain(error, name, path))
 
     thread = threading.Thread(target=work, name=f"import {name}", daemon=True)
@@ -51,8 +52,33 @@ def import_isolated(name: str, path: str, read: Callable[[ModuleType], T], *, ti
     return outcome[0]
 
 
+async def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function in a daemon thread; cancelling the caller abandons the thread.
+
+    A thread of `asyncio.to_thread` would delay the program's exit until its module is imported.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(settler: Callable[[Any], None], outcome: Any) -> None:
+        if not done.done():
+            settler(outcome)
+
+    def work() -> None:
+        settler: Callable[[Any], None] = done.set_result
+        try:
+            outcome: Any = function(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001  # the caller gets it
+            settler, outcome = done.set_exception, error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, settler, outcome)
+
+    threading.Thread(target=work, name="operations scan", daemon=True).start()
+    return await done
+
+
 class _Diverted:
-    """A standard stream for everybody but one thread, which gets another one; it may be kept and used for ever."""
+    """A standard stream that is another one in one thread; a module may keep a reference to it."""
 
     def __init__(self, usual: Any, other: Any, thread: threading.Thread) -> None:
         self._usual = usual
@@ -80,10 +106,10 @@ def _streams_kept_from(thread: threading.Thread) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _folder_kept() -> Iterator[None]:
-    """The current folder is the whole program's: relative paths of others mean what they meant."""
+    """Restore the current directory, which the whole process shares."""
     try:
         before = os.getcwd()
-    except OSError:  # somebody removed it
+    except OSError:  # it was removed
         before = None
     try:
         yield
@@ -94,7 +120,7 @@ def _folder_kept() -> Iterator[None]:
 
 
 def _explain(error: BaseException, name: str, path: str) -> str:
-    """What went wrong in one line, with names as the author knows them."""
+    """Return one line about an error, with module names as in the source."""
     if isinstance(error, SyntaxError):
         place = "" if error.filename in (None, path) else f" of {error.filename}"
         reason = f"syntax error in line {error.lineno or 1}{place}: {error.msg}"
@@ -118,17 +144,17 @@ def _explain(error: BaseException, name: str, path: str) -> str:
 
 
 def _text(error: BaseException) -> str:
-    """What an error says, where it can."""
+    """Return the text of an error."""
     try:
         return str(error)
-    except BaseException:  # noqa: BLE001  # its author's code, as all of the module is
-        return "(it cannot say what)"
+    except BaseException:  # noqa: BLE001  # __str__ is code of the module, too
+        return "(its text cannot be read)"
 
 
 def _line(error: BaseException, path: str) -> str:
-    """The last line of the module itself on the way to the error."""
+    """Return the last line of the module in the traceback."""
     try:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    except Exception:  # noqa: BLE001  # the text of an error may come from anywhere
+    except Exception:  # noqa: BLE001  # a traceback may hold anything
         return ""
     return f" (line {lines[-1]})" if lines and lines[-1] else ""

@@ -1,4 +1,4 @@
-"""Module trees: a folder of modules under a name of its own, so that equal file names never meet in `sys.modules`."""
+"""The modules of a directory: which files they are, and the names in `sys.modules` that they are imported under."""
 
 from __future__ import annotations
 
@@ -6,34 +6,42 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import itertools
+import os
 import posixpath
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 
 import msgspec
 
 from operations.function import NAMESPACE_VARIABLE
-from operations.sources.scanner.files import ScannerFS
+from operations.sources.scanner.files import FileEntry, LocalFS, ScannerFS
+from operations.sources.scanner.manifest import Skipped
 
 _numbers = itertools.count(1)
+_IGNORED = frozenset({"__pycache__", "node_modules", "site-packages"})
+_MAX_DEPTH = 50
+_UNUSABLE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 class ModuleFile(msgspec.Struct, frozen=True):
-    """One module that a scan looks at."""
+    """One module of a scan."""
 
     path: str
     name: str
     """Its name in `sys.modules`."""
     namespace: str | None
-    """The namespace of functions that do not say their own; None where the module's name is the namespace."""
+    """The default namespace of its functions; None where the module's name is the namespace."""
     stamp: object = None
 
 
 class ModuleTree:
-    """A top folder and the name its modules are imported under.
+    """A top directory and the name that its modules are imported under.
 
-    With `real`, the name of a package or module that can be imported anyway; without, a new one for each tree.
+    `real` is the name of an importable package or module; without it, each tree gets a unique name, so that equal file
+    names never collide in `sys.modules`.
     """
 
     def __init__(self, folder: str, fs: ScannerFS, *, real: str | None = None) -> None:
@@ -47,20 +55,20 @@ class ModuleTree:
             self.install()
 
     def install(self) -> None:
-        """Import the modules of this tree by reading its files, from now on.
+        """Register the tree with the import system, permanently.
 
-        For good: a function may import its neighbours only when it is called.
+        A function may import a sibling module only when it is called.
         """
         if _finder not in sys.meta_path:
             sys.meta_path.insert(0, _finder)
         _finder.trees[self.root] = self
 
     def module_name(self, parts: Sequence[str]) -> str:
-        """The name in `sys.modules` of the module at a path below the top folder."""
+        """Return the name in `sys.modules` of the module at a path below the top directory."""
         return ".".join((self.root, *parts))
 
     def locate(self, name: str) -> importlib.machinery.ModuleSpec | None:
-        """The spec of a module by its name in `sys.modules`; None where no file is there for it."""
+        """Return the spec of a module by its name in `sys.modules`; None where there is no file for it."""
         folder = self.folder
         parts = name.split(".")[1:]
         if not parts and folder.endswith(".py"):
@@ -94,7 +102,7 @@ class ModuleTree:
 
 
 class _Loader(importlib.abc.SourceLoader):
-    """Reads a module through the scan's file system; compiled files are neither read nor written."""
+    """Loads a module through the scan's file system, without bytecode files."""
 
     def __init__(self, tree: ModuleTree, path: str) -> None:
         self._tree = tree
@@ -116,7 +124,7 @@ class _Loader(importlib.abc.SourceLoader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules of trees, and of nothing else."""
+    """Finds the modules of registered trees only."""
 
     def __init__(self) -> None:
         self.trees: dict[str, ModuleTree] = {}
@@ -129,3 +137,108 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 _finder = _Finder()
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What to scan: a directory of a module tree, or one file of it."""
+
+    tree: ModuleTree
+    folder: str
+    parts: tuple[str, ...]
+    """The path from the tree's top to the directory."""
+    only: str | None = None
+    """The one file to scan; None for all."""
+
+
+class Walk(msgspec.Struct, frozen=True):
+    """The modules of a place."""
+
+    modules: dict[str, ModuleFile]
+    """By path, in order."""
+    folders: list[str]
+    skipped: list[Skipped]
+
+
+def walk(place: Place) -> Walk:
+    """Return every module of a place; a directory that cannot be listed is reported in `skipped`."""
+    found = Walk({}, [], [])
+    seen: set[str] = set()
+    _walk_folder(place, place.folder, (), found, seen)
+    return found
+
+
+def top_of_package(folder: str, fs: ScannerFS) -> tuple[str, tuple[str, ...]]:
+    """Return the outermost package directory that contains a directory, and the path down from there."""
+    parts: tuple[str, ...] = ()
+    while _has_init(folder, fs) and posixpath.dirname(folder) != folder and _has_init(posixpath.dirname(folder), fs):
+        parts = (posixpath.basename(folder), *parts)
+        folder = posixpath.dirname(folder)
+    return folder, parts
+
+
+def _walk_folder(place: Place, folder: str, below: tuple[str, ...], found: Walk, seen: set[str]) -> None:
+    if isinstance(place.tree.fs, LocalFS):
+        real = os.path.realpath(folder)
+        if real in seen:
+            return
+        seen.add(real)
+    try:
+        entries = sorted(place.tree.fs.list(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        found.skipped.append(Skipped(folder, f"the folder cannot be listed: {error.strerror or error}"))
+        return
+    if place.only is None:
+        found.folders.append(folder)
+    for entry in _relevant(entries, place, folder):
+        path = posixpath.join(folder, entry.name)
+        if not entry.is_folder:
+            _add(place, path, below, entry, found)
+        elif len(below) < _MAX_DEPTH:
+            _walk_folder(place, path, (*below, entry.name), found, seen)
+
+
+def _relevant(entries: list[FileEntry], place: Place, folder: str) -> Iterator[FileEntry]:
+    if any(entry.name == "pyvenv.cfg" for entry in entries):
+        return  # a virtual environment
+    for entry in entries:
+        path = posixpath.join(folder, entry.name)
+        hidden = entry.name.startswith(".") or entry.name in _IGNORED
+        if hidden or (not entry.is_folder and not entry.name.endswith(".py")):
+            continue
+        if place.only is None or path == place.only:
+            yield entry
+
+
+def _add(place: Place, path: str, below: tuple[str, ...], entry: FileEntry, found: Walk) -> None:
+    stem = entry.name.removesuffix(".py")
+    if stem == "__main__":
+        found.skipped.append(Skipped(path, "it is a program (__main__), not a module of operations"))
+        return
+    if "." in stem or any("." in part for part in below):
+        found.skipped.append(Skipped(path, "its path has a dot in a name, so it cannot be imported"))
+        return
+    parts = below if stem == "__init__" else (*below, stem)
+    is_top_module = path == place.tree.folder
+    name = place.tree.root if is_top_module else place.tree.module_name((*place.parts, *parts))
+    namespace = None
+    if place.tree.is_isolated:
+        namespace = ".".join(_UNUSABLE.sub("_", part) for part in parts or (Path(place.folder).name or "main",))
+        place.tree.namespaces[name] = namespace
+    found.modules[path] = ModuleFile(path, name, namespace, _stamp(place.tree.fs, path, entry))
+
+
+def _stamp(fs: ScannerFS, path: str, entry: FileEntry) -> object:
+    """Return a value that changes with the file: its content, where the file system has no stamp."""
+    if entry.stamp is not None:
+        return entry.stamp
+    try:
+        return fs.read(path)
+    except OSError:
+        return None
+
+
+def _has_init(folder: str, fs: ScannerFS) -> bool:
+    try:
+        return any(entry.name == "__init__.py" for entry in fs.list(folder))
+    except OSError:
+        return False

@@ -1,31 +1,36 @@
-"""scan_operations: walk, import, collect; and Scanner, which does it again for what changed."""
+"""scan_operations: find modules, import them, collect operations; Scanner repeats it for changed modules."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import os
 import posixpath
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 
 from operations.errors import CallError, ErrorCode
-from operations.sources.scanner.collecting import Found, assemble, collect
-from operations.sources.scanner.dependencies import affected, imported_names
 from operations.sources.scanner.files import LocalFS, ScannerFS
 from operations.sources.scanner.isolation import import_isolated
-from operations.sources.scanner.manifest import ManifestChange, OperationManifest, Skipped
-from operations.sources.scanner.modules import ModuleFile, ModuleTree
-from operations.sources.scanner.walking import Place, Walk, top_of_package, walk
+from operations.sources.scanner.manifest import (
+    Found,
+    ManifestChange,
+    OperationManifest,
+    Skipped,
+    assemble,
+    collect,
+)
+from operations.sources.scanner.modules import ModuleFile, ModuleTree, Place, Walk, top_of_package, walk
 
 _PACKAGE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def scan_operations(path: str | Path, fs: ScannerFS | None = None, *, timeout: float = 30.0) -> OperationManifest:
-    """The operations in a folder, a file or an importable package, with everything that was skipped and why.
+    """Return the operations in a directory, a file or an importable package, and what was skipped and why.
 
     Each module is imported on its own: one that raises, exits, hangs for `timeout` seconds or cannot be read is
     reported in `skipped` and stops nothing. `fs` is where the modules are read from: the machine's files if not given.
@@ -34,7 +39,7 @@ def scan_operations(path: str | Path, fs: ScannerFS | None = None, *, timeout: f
 
 
 class Scanner:
-    """A scan that can be brought up to date."""
+    """A scan that can be repeated for changed modules."""
 
     def __init__(self, path: str | Path, fs: ScannerFS | None = None, *, timeout: float = 30.0) -> None:
         self._place = _find_place(path, fs, timeout)
@@ -52,7 +57,7 @@ class Scanner:
         return self._assemble()
 
     def rescan(self) -> ManifestChange | None:
-        """Import again what changed since, and what imports it; None where nothing did.
+        """Import changed modules and their importers again; None where nothing changed.
 
         A module that cannot be imported any more keeps the operations it had.
         """
@@ -74,7 +79,7 @@ class Scanner:
         return _compare(old, new, [skip for skip in new.skipped if skip.path in paths])
 
     def _take(self, module: ModuleFile) -> bool:
-        """Import a module and keep what it has; where it fails, keep what it had."""
+        """Import a module and store what it defines; after a failure the previous definitions stay."""
         outcome = import_isolated(module.name, module.path, collect, timeout=self._timeout)
         if isinstance(outcome, str):
             self._failed[module.path] = outcome
@@ -115,7 +120,7 @@ class Scanner:
 
 
 def _find_place(path: str | Path, fs: ScannerFS | None, timeout: float) -> Place:
-    """The place that a path or a package's name means."""
+    """Return the place of a path or of a package's name."""
     text = str(path)
     if fs is not None:
         return _folder_place(text, fs, is_file=text.endswith(".py"))
@@ -139,10 +144,10 @@ def _folder_place(location: str, fs: ScannerFS, *, is_file: bool) -> Place:
 
 
 def _package_place(name: str, fs: ScannerFS, timeout: float) -> Place:
-    """The folder of a package, or the file of a module, that can be imported by its name."""
+    """Return the place of an importable package or module."""
     root, *parts = name.split(".")
     if parts:
-        # Finding a module imports its parents, which may do anything.
+        # Finding a module imports its parent packages, which may run any code.
         outcome = import_isolated(".".join((root, *parts[:-1])), "", lambda module: module, timeout=timeout)
         if isinstance(outcome, str):
             raise CallError(ErrorCode.VALIDATION_ERROR, f"the package {name!r} cannot be imported: {outcome}")
@@ -166,7 +171,7 @@ def _package_place(name: str, fs: ScannerFS, timeout: float) -> Place:
 
 
 def _adopt_children(name: str, earlier: ModuleType) -> None:
-    """Give a package that was imported again the submodules it had, which were not."""
+    """Attach the submodules that were not reloaded to a package that was."""
     package = sys.modules[name]
     for attribute, value in vars(earlier).items():
         if issubclass(type(value), ModuleType) and sys.modules.get(f"{name}.{attribute}") is value:
@@ -188,3 +193,42 @@ def _compare(before: OperationManifest, after: OperationManifest, skipped: list[
         removed=sorted((old.keys() | old_specs.keys()) - new.keys() - new_specs.keys()),
         skipped=skipped,
     )
+
+
+def imported_names(source: bytes, module: str, *, is_package: bool) -> frozenset[str]:
+    """Return the full names that a module's source may import: modules, and `module.name` of from-imports."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset()
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(node, module, is_package)
+            names.add(base)
+            names.update(f"{base}.{alias.name}" for alias in node.names)
+    return frozenset(names)
+
+
+def affected(changed: Iterable[str], imports: Mapping[str, frozenset[str]]) -> set[str]:
+    """Return the changed modules and all their direct and indirect importers."""
+    reached = set(changed)
+    waiting = list(reached)
+    while waiting:
+        name = waiting.pop()
+        for module, imported in imports.items():
+            if module not in reached and name in imported:
+                reached.add(module)
+                waiting.append(module)
+    return reached
+
+
+def _base(node: ast.ImportFrom, module: str, is_package: bool) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = module.split(".")
+    above = node.level - (1 if is_package else 0)
+    kept = parts[: len(parts) - above] if above else parts
+    return ".".join((*kept, node.module)) if node.module else ".".join(kept)

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from operations.catalogue import OperationCatalogue
-from operations.sources.scanner.background import in_background
 from operations.sources.scanner.files import ScannerFS
+from operations.sources.scanner.isolation import in_background
 from operations.sources.scanner.manifest import ManifestChange, OperationManifest
 from operations.sources.scanner.scan import Scanner
 from operations.spec import Operation, OperationSpec

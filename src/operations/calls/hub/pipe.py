@@ -1,0 +1,46 @@
+"""Pipe: the listeners of a transport that has one stream of messages and no addresses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from operations.pubsub import Arrival, Receive, Stop
+
+_PIPE = Arrival("")
+
+
+class Pipe:
+    """Hands each message once to each distinct listener, however often that was added."""
+
+    def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
+        self.receive: Callable[[bytes], None] = self._receive_all
+        """Hands a message over; the only listener is called directly."""
+        self._changed = changed
+        self._listeners: tuple[Receive, ...] = ()
+        self._added: Counter[Receive] = Counter()
+
+    def add(self, receive: Receive) -> Stop:
+        """Add a listener; returns the function that removes it."""
+        self._added[receive] += 1
+        self._update()
+        added = [receive]
+        return lambda: self._remove(added)
+
+    def _receive_all(self, message: bytes) -> None:
+        for receive in self._listeners:
+            receive(message, _PIPE)
+
+    def _update(self) -> None:
+        self._listeners = tuple(self._added)
+        only = self._listeners[0] if len(self._listeners) == 1 else None
+        self.receive = self._receive_all if only is None else lambda message: only(message, _PIPE)
+        self._changed()
+
+    def _remove(self, added: list[Receive]) -> None:
+        while added:
+            receive = added.pop()
+            self._added[receive] -= 1
+            if not self._added[receive]:
+                del self._added[receive]
+            self._update()

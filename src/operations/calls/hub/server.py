@@ -1,0 +1,265 @@
+"""Hub: admits spokes, exposes their operations and routes calls between them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import re
+import ssl
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import blake2b
+from types import TracebackType
+
+from operations.calls.hub.asgi import ASGIHub
+from operations.calls.hub.pipe import Pipe
+from operations.calls.hub.router import Router
+from operations.calls.hub.session import Account, HubConnection, Session
+from operations.context import Identity
+from operations.errors import CallError, ErrorCode
+from operations.identity.grants import CLOSING_SECONDS
+from operations.identity.tokens import Authenticator, Principal
+from operations.pubsub import Capabilities, Receive, Stop, Undelivered
+from operations.pubsub.limits import check_counts, check_seconds
+from operations.pubsub.link import HEARTBEAT_SECONDS, MAX_PAYLOAD, Callbacks, Listener
+from operations.pubsub.protocols import Part
+from operations.telemetry.counters import Counters
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{16,64}")
+_MOST_NAMES = 1_000
+"""How many names of peers are kept for one identity."""
+_MOST_OWNERS = 100_000
+"""How many identities names are kept for."""
+_MOST_CONNECTIONS = 64
+"""How many connections one token may have."""
+
+
+class Hub:
+    """A server that spokes connect to and register their operations at: `async with Hub(authenticator) as hub:`.
+
+    Code in the hub's own process calls and serves through `hub.transport()`. `closing_seconds` is how long a worker may
+    still make nested calls for the caller of a request that was aborted.
+    """
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        heartbeat: float = HEARTBEAT_SECONDS,
+        max_payload: int = MAX_PAYLOAD,
+        closing_seconds: float = CLOSING_SECONDS,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        check_seconds(heartbeat=heartbeat)
+        check_counts(max_payload=max_payload)
+        self.router = Router(closing_seconds=closing_seconds)
+        self.receive: Callable[[Session, bytes], None] = self.router.receive
+        self.heartbeat = heartbeat
+        self.max_payload = max_payload
+        self._authenticator = authenticator
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._listener: Listener | None = None
+        self._accounts: dict[bytes, Account] = {}
+        self._joined: dict[str, HubConnection] = {}
+        """The connections whose handshake is complete, by the name of their peer."""
+        self._names = PeerNames()
+        self._numbers = itertools.count(1)
+
+    @property
+    def port(self) -> int:
+        """The port that the hub listens at."""
+        return self._listener.port if self._listener is not None else self._port
+
+    @property
+    def url(self) -> str:
+        """The address that spokes connect to."""
+        return f"{'wss' if self._tls is not None else 'ws'}://{self._host}:{self.port}/"
+
+    @property
+    def counters(self) -> Counters:
+        """Counts of the events that were not simply forwarded."""
+        return self.router.counters
+
+    @property
+    def operations(self) -> list[str]:
+        """The ids that can be called now."""
+        return sorted(self.router.offers)
+
+    @property
+    def connected(self) -> list[str]:
+        """The identities of the spokes that are connected now."""
+        return sorted(each.session.principal.identity.id for each in self._joined.values())
+
+    def transport(self) -> HubTransport:
+        """Return an end of the bus for the hub's own process; it is trusted, and may call on behalf of any identity."""
+        transport = HubTransport(self.router, self.max_payload)
+        self._names.reserve(transport.peer)
+        return transport
+
+    def asgi_app(self) -> ASGIHub:
+        """Return an ASGI application whose WebSocket connections are spokes of this hub.
+
+        It needs no `start`. The hub is closed when the server shuts down, or by `close` where the application is
+        mounted in another one.
+        """
+        return ASGIHub(self.admit, max_payload=self.max_payload, close=self.close)
+
+    async def __aenter__(self) -> Hub:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Listen for spokes."""
+        from operations.pubsub.websocket import serve  # an ASGI server needs no WebSocket library of ours
+
+        self._listener = await serve(
+            self.admit,
+            host=self._host,
+            port=self._port,
+            heartbeat=self.heartbeat,
+            max_payload=self.max_payload,
+            tls=self._tls,
+        )
+
+    async def close(self) -> None:
+        """Accept no more connections and close all that are open; spokes reconnect when the hub is back."""
+        if self._listener is not None:
+            self._port = self._listener.port
+            await self._listener.close()
+            self._listener = None
+        links = [link for account in self._accounts.values() for link in account.links]
+        for link in links:
+            link.close("the hub is shutting down")
+        await asyncio.gather(*(link.wait_closed() for link in links))
+
+    def admit(self, token: str | None) -> Callbacks:
+        """Authenticate a new connection; raises the CallError that it is refused with."""
+        principal = self._authenticator.authenticate(token)
+        digest = blake2b((token or "").encode(errors="surrogatepass"), digest_size=16).digest()
+        account = self._accounts.get(digest) or Account(digest)
+        if len(account.links) >= _MOST_CONNECTIONS:
+            reason = f"too many connections: a token may have {_MOST_CONNECTIONS}"
+            raise CallError(ErrorCode.UNAVAILABLE, reason)
+        session = Session(f"s{next(self._numbers)}", principal, lambda message: None)
+        return HubConnection(self, session, account)
+
+    def enter(self, connection: HubConnection) -> None:
+        """Count a connection that was accepted."""
+        account = connection.account
+        self._accounts[account.digest] = account
+
+    def join(self, connection: HubConnection) -> bool:
+        """Add a session; it replaces an older connection of the same peer."""
+        session = connection.session
+        if not self._names.claim(session.peer, session.principal.identity.id):
+            return False
+        older = self._joined.get(session.peer)
+        if older is not None:
+            is_same = older.session.principal.identity.id == session.principal.identity.id
+            if not is_same or session.generation <= older.session.generation:
+                return False
+            older.abort("the spoke connected again")
+        self._joined[session.peer] = connection
+        self.router.join(session)
+        return True
+
+    def leave(self, connection: HubConnection, reason: str) -> None:
+        """Remove a connection that is closed, and its session."""
+        self.counters.unsent += connection.unsent
+        account = connection.account
+        if not account.links:
+            self._accounts.pop(account.digest, None)
+        if connection.joined:
+            del self._joined[connection.session.peer]
+            self.router.leave(connection.session, reason)
+
+
+class PeerNames:
+    """The owners of peers' names: a name stays with the identity that used it first.
+
+    An identity with very many names loses its own oldest ones, never those of others.
+    """
+
+    def __init__(self) -> None:
+        self._reserved: set[str] = set()
+        self._owners: dict[str, str] = {}
+        self._names: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()
+        """The names of each identity, both the longest unused first."""
+
+    def reserve(self, name: str) -> None:
+        """Keep a name for the hub's own end."""
+        self._reserved.add(name)
+
+    def claim(self, name: str, owner: str) -> bool:
+        """Whether a name is valid and belongs to an identity; a free one does from now on."""
+        if _NAME.fullmatch(name) is None or name in self._reserved:
+            return False
+        if self._owners.setdefault(name, owner) != owner:
+            return False
+        names = self._names.setdefault(owner, OrderedDict())
+        names[name] = None
+        names.move_to_end(name)
+        self._names.move_to_end(owner)
+        if len(names) > _MOST_NAMES:
+            del self._owners[names.popitem(last=False)[0]]
+        if len(self._names) > _MOST_OWNERS:
+            for forgotten in self._names.popitem(last=False)[1]:
+                del self._owners[forgotten]
+        return True
+
+
+class HubTransport:
+    """The hub's own end of the bus: a session without a link."""
+
+    def __init__(self, router: Router, max_payload: int) -> None:
+        self.peer = os.urandom(16).hex()
+        self.capabilities = Capabilities(
+            knows_no_responders=True,
+            tracks_peers=True,
+            groups=True,
+            ordered=True,
+            max_payload=max_payload,
+            identity="hub",
+            claims_identity=True,
+            codec="msgpack",
+        )
+        self.attachment: object | None = None
+        self._router = router
+        self._pipe = Pipe(self._update)
+        principal = Principal(Identity("hub"), ("*",))
+        self._session = Session(f"local-{self.peer}", principal, self._pipe.receive, trusted=True)
+        self._session.peer = self.peer
+        router.join(self._session)
+
+    def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
+        """Route a message; the router responds to what it cannot deliver."""
+        self._router.receive(self._session, message)
+
+    def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
+        """Receive everything that is routed to this end."""
+        return self._pipe.add(receive)
+
+    def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
+        """Do nothing: the hub's own end is never lost."""
+        return lambda: None
+
+    def optional(self, kind: type[Part]) -> Part | None:
+        """Return None: the hub's own end has no optional part."""
+        return None
+
+    async def close(self) -> None:
+        """Leave the hub."""
+        self._router.leave(self._session, "it was closed")
+
+    def _update(self) -> None:
+        self._session.deliver = self._pipe.receive

@@ -1,0 +1,246 @@
+"""Session: one peer at a hub, from the handshake to the end of its connection."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import time
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Protocol
+
+import msgspec
+
+from operations.calls.codec import CODECS, JSON, UNREADABLE, Codec, codec_of, transcode
+from operations.calls.events import VERSION, Hello, HubHello, HubWelcome, Welcome
+from operations.context import Grant, Identity
+from operations.identity.grants import Grants
+from operations.identity.tokens import Principal
+from operations.pubsub.link import BATCH_BYTES, SLOW_READER, Link
+from operations.telemetry.counters import Counters
+
+_HELLO_SECONDS = 5.0
+_HELLO_BYTES = 4096
+_MAX_UNSENT = 128 << 20
+"""Bytes that may be waiting for the peers of one token to read them."""
+
+
+class Session:
+    """The state of one peer: a spoke, or the hub's own end."""
+
+    def __init__(
+        self,
+        name: str,
+        principal: Principal,
+        deliver: Callable[[bytes], None],
+        *,
+        trusted: bool = False,
+    ) -> None:
+        self.name = name
+        self.principal = principal
+        self.trusted = trusted
+        """Whether this peer may call on behalf of any identity."""
+        self.peer = ""
+        self.generation = 0
+        self.codec: Codec | None = None
+        """The only codec that the peer reads; None where it reads all of them."""
+        self.max_payload: int | None = None
+        self.deliver = deliver
+        self.link: Link | None = None
+        self.registers = False
+        """Whether the peer has registered operations: it is a worker, and needs a grant for every call."""
+        self.calls: dict[str, Route] = {}
+        """The calls that this peer made, by its own request ids."""
+        self.work: dict[str, Route] = {}
+        """The calls that this peer runs, by the request ids that the hub made for it."""
+        self.grants = Grants()
+        """The grants of those calls."""
+        self._key = os.urandom(16)
+        self._written: tuple[Identity, dict[str, msgspec.Raw]] = (principal.identity, {})
+
+    def send(self, message: bytes) -> None:
+        """Send a message in a format that the peer reads."""
+        if self.codec is not None:
+            message = transcode(message, self.codec)
+        self.deliver(message)
+
+    def derive(self, request_id: str) -> tuple[str, str]:
+        """Return the id by which a worker knows a request of this peer, and the secret of the request's grant.
+
+        Nobody can guess either without the key. They are the same for the same request id, so that workers recognise
+        duplicates. One hash is cheaper than two random numbers.
+        """
+        derived = blake2b(self._key + request_id.encode(), digest_size=32).hexdigest()
+        return derived[:32], derived[32:]
+
+    def write_identity(self, codec: Codec) -> msgspec.Raw:
+        """Return the peer's own identity as bytes, which are kept: most requests carry it."""
+        identity = self.principal.identity
+        if self._written[0] is not identity:
+            self._written = identity, {}
+        written = self._written[1].get(codec.name)
+        if written is None:
+            written = self._written[1][codec.name] = codec.write_identity(identity)
+        return written
+
+
+class Route(msgspec.Struct, eq=False):
+    """One call in flight."""
+
+    id: str
+    """The request id at the worker."""
+    caller_id: str
+    """The request id at the caller."""
+    operation_id: str
+    caller: Session
+    worker: Session
+    grant: Grant
+    stream: bool
+    expires: int | None = None
+    """The second in which the hub ends it at the latest; None without a deadline."""
+    has_ended: bool = False
+
+
+class Host(Protocol):
+    """What a connection needs of its hub."""
+
+    heartbeat: float
+    max_payload: int
+    receive: Callable[[Session, bytes], None]
+    """Routes a message."""
+
+    @property
+    def counters(self) -> Counters:
+        """The counters of the hub."""
+
+    def enter(self, connection: HubConnection) -> None:
+        """Count a connection that was accepted."""
+
+    def join(self, connection: HubConnection) -> bool:
+        """Add a session whose handshake is complete; False where another peer owns its name."""
+
+    def leave(self, connection: HubConnection, reason: str) -> None:
+        """Remove a session whose connection is closed."""
+
+
+class Account:
+    """The connections of one token, and the limit on what they may leave unread together."""
+
+    def __init__(self, digest: bytes) -> None:
+        self.digest = digest
+        """Of the token, which is not kept."""
+        self.links: set[Link] = set()
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether more is unread than one token may cause."""
+        return sum(link.unsent_bytes for link in self.links) > _MAX_UNSENT
+
+
+class HubConnection:
+    """The hub's end of one spoke's link: the handshake, the token's expiry, the session."""
+
+    def __init__(self, hub: Host, session: Session, account: Account) -> None:
+        self.session = session
+        self.account = account
+        self.joined = False
+        """Whether the handshake is complete."""
+        self._hub = hub
+        self._link: Link | None = None
+        self._has_left = False
+        self._timers: list[asyncio.TimerHandle] = []
+
+    @property
+    def unsent(self) -> int:
+        """Number of messages that were lost with the connection."""
+        return self._link.unsent if self._link is not None else 0
+
+    def opened(self, link: Link) -> None:
+        """Wait for the hello, and for the token to expire."""
+        self._link = self.session.link = link
+        self.session.deliver = link.send
+        self.account.links.add(link)
+        self._hub.enter(self)
+        link.max_message = _HELLO_BYTES
+        loop = asyncio.get_running_loop()
+        self._timers.append(loop.call_later(_HELLO_SECONDS, self._require_hello))
+        expires_at = self.session.principal.expires_at
+        if expires_at is not None:
+            left = max(0.0, expires_at - time.time())
+            self._timers.append(loop.call_later(left, link.close, "the token expired"))
+
+    def received(self, link: Link, message: bytes) -> None:
+        """Read the hello; later messages go to the router."""
+        if self._has_left:
+            return
+        hello = _read_hello(message)
+        if hello is None:
+            self._hub.counters.malformed += 1
+            link.abort("the first event is not a hello")
+            return
+        session = self.session
+        session.peer, session.generation, session.max_payload = hello.peer, hello.generation, hello.max_payload
+        codecs = frozenset(hello.codecs) & CODECS.keys() or {"json"}
+        if len(codecs) < len(CODECS):
+            (session.codec,) = (CODECS[name] for name in codecs)
+        if not self._hub.join(self):
+            self._hub.counters.foreign += 1
+            link.abort("another spoke has this name")
+            return
+        self.joined = True
+        self._welcome(link, tuple(sorted(codecs)), batch=hello.batch)
+
+    def backlogged(self, link: Link) -> None:
+        """Disconnect the peer if the peers of its token leave too much unread."""
+        if self.account.is_exceeded:
+            link.abort(SLOW_READER)
+
+    def closed(self, link: Link, reason: str) -> None:
+        """Remove the session and its operations."""
+        if self._has_left:
+            return
+        self._has_left = True
+        self.account.links.discard(link)
+        for timer in self._timers:
+            timer.cancel()
+        link.receive = functools.partial(self.received, link)
+        self._hub.leave(self, reason)
+        self.joined = False
+
+    def abort(self, reason: str) -> None:
+        """Abort the link; the session's operations are removed before this returns."""
+        if self._link is not None:
+            self._link.abort(reason)
+            self.closed(self._link, reason)
+
+    def _require_hello(self) -> None:
+        if not self.joined and self._link is not None:
+            self._link.abort("no hello came")
+
+    def _welcome(self, link: Link, codecs: tuple[str, ...], *, batch: bool) -> None:
+        session, hub = self.session, self._hub
+        welcome = Welcome(
+            session.name,
+            codecs,
+            hub.heartbeat,
+            hub.max_payload,
+            batch,
+            session.principal.identity,
+            list(session.principal.namespaces),
+        )
+        link.receive = functools.partial(hub.receive, session)
+        link.max_message = hub.max_payload
+        if batch:
+            link.batch_bytes = min(BATCH_BYTES, session.max_payload or BATCH_BYTES)
+        link.send(JSON.encode(HubWelcome(VERSION, "", session.peer, welcome)))
+
+
+def _read_hello(message: bytes) -> Hello | None:
+    if len(message) > _HELLO_BYTES:
+        return None
+    try:
+        event = codec_of(message).decode(message)
+    except UNREADABLE:
+        return None
+    return event.payload if isinstance(event, HubHello) else None

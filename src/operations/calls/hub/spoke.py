@@ -1,0 +1,194 @@
+"""Spoke: the transport that connects to a hub, and reconnects with back-off and jitter."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from operations.calls.codec import JSON, UNREADABLE, codec_of
+from operations.calls.events import VERSION, Hello, HubHello, HubWelcome, Welcome
+from operations.calls.hub.pipe import Pipe
+from operations.errors import CallError, ErrorCode
+from operations.pubsub import Capabilities, Receive, Stop, Undelivered
+from operations.pubsub.dialling import look_at
+from operations.pubsub.limits import check_counts, check_seconds
+from operations.pubsub.link import BATCH_BYTES, HEARTBEAT_SECONDS, MAX_PAYLOAD, Link
+from operations.pubsub.reconnecting import Reconnecting
+from operations.pubsub.urls import places
+from operations.pubsub.websocket import WebSocketLink, connect, diagnose
+
+_WELCOME_SECONDS = 5.0
+Token = str | Callable[[], str] | None
+
+
+class Spoke(Reconnecting):
+    """One end of a bus whose centre is a hub: `async with Spoke("ws://…", token=…) as spoke:`.
+
+    `token` may be a function, called for each connection, for tokens that expire. Entering waits for the first
+    connection: it raises where the hub refuses the token, and waits for a hub that does not respond yet.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: Token = None,
+        heartbeat: float = HEARTBEAT_SECONDS,
+        max_payload: int = MAX_PAYLOAD,
+        batch: bool = True,
+        shortest_delay: float = 0.1,
+        longest_delay: float = 5.0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        super().__init__(server="the hub", shortest_delay=shortest_delay, longest_delay=longest_delay)
+        check_seconds(heartbeat=heartbeat)
+        check_counts(max_payload=max_payload)
+        places(url)  # an invalid address is an error now: a spoke would retry it indefinitely
+        self.url = url
+        self.peer = os.urandom(16).hex()
+        self.welcome: Welcome | None = None
+        self.reconnects = 0
+        self.unsent = 0
+        """Number of messages that were dropped because there was no connection, or because it was lost."""
+        self._token = token
+        self._options: dict[str, Any] = {"heartbeat": heartbeat, "max_payload": max_payload, "tls": tls}
+        self._max_payload = max_payload
+        self.capabilities = msgspec.structs.replace(_CAPABILITIES, max_payload=max_payload, heartbeat=heartbeat)
+        self._batch = batch
+        self._generation = 0
+        self._link: WebSocketLink | None = None
+        self._pipe = Pipe(self._update)
+        self._welcomed: asyncio.Future[Welcome] | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the hub can be reached now."""
+        return self._link is not None
+
+    def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
+        """Send to the hub, which routes by the message's header; without a connection the message is dropped."""
+        if self._link is not None:
+            self._link.send(message)
+            return
+        self.unsent += 1
+        if undelivered is not None:
+            undelivered(f"there is no connection to the hub{self._why_down and f' ({self._why_down})'}")
+
+    def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
+        """Receive everything that the hub routes to this spoke."""
+        return self._pipe.add(receive)
+
+    def cut(self, reason: str = "cut on purpose") -> None:
+        """Abort the connection, as a fault would; the spoke reconnects."""
+        if self._link is not None:
+            self._link.abort(reason)
+
+    async def _leave(self) -> None:
+        if self._link is not None:
+            link = self._link
+            link.close("the spoke is leaving")
+            await link.wait_closed()
+
+    async def _stay_connected(self) -> None:
+        attempt = 0
+        while not self._is_closing:
+            try:
+                link = await self._dial()
+            except CallError as error:
+                if await self._give_up(error):
+                    return
+                self._note_failure(error)
+                await self._pause(attempt)
+                attempt += 1
+                continue
+            attempt = 0
+            self._arrive()
+            await link.wait_closed()
+
+    async def _diagnose(self, error: Exception) -> CallError | None:
+        return await diagnose(self.url, error)
+
+    async def _dial(self) -> WebSocketLink:
+        """Connect and complete the handshake."""
+        loop = asyncio.get_running_loop()
+        self._welcomed = loop.create_future()
+        self._welcomed.add_done_callback(look_at)
+        self._generation += 1
+        link = await connect(self.url, self, token=self._fresh_token(), **self._options)
+        try:
+            hello = Hello(self.peer, self._generation, ("json", "msgpack"), self._max_payload, self._batch)
+            link.send(JSON.encode(HubHello(VERSION, "", "", hello)))
+            async with asyncio.timeout(_WELCOME_SECONDS):
+                welcome = await self._welcomed
+        except TimeoutError:
+            link.abort("no welcome came")
+            raise CallError(ErrorCode.UNAVAILABLE, "the hub did not respond to the hello") from None
+        except asyncio.CancelledError:
+            link.abort("the spoke is leaving")
+            raise
+        if welcome.batch:
+            link.batch_bytes = min(BATCH_BYTES, welcome.max_payload)
+        self.welcome = welcome
+        limit = min(self._max_payload, welcome.max_payload)
+        codec = "msgpack" if "msgpack" in welcome.codecs else "json"
+        self.capabilities = msgspec.structs.replace(self.capabilities, max_payload=limit, codec=codec)
+        self._link = link
+        self._update()
+        self.reconnects = self._generation - 1
+        self._why_down = ""
+        self._watchers.up()
+        return link
+
+    def _fresh_token(self) -> str | None:
+        try:
+            return self._token() if callable(self._token) else self._token
+        except Exception as error:
+            raise CallError(ErrorCode.UNAVAILABLE, f"no token could be had: {error}") from error
+
+    def opened(self, link: Link) -> None:
+        """Do nothing: the hello is sent next."""
+
+    def received(self, link: Link, message: bytes) -> None:
+        """Read the welcome; messages right behind it go to the listeners."""
+        if self._link is None and self._welcomed is not None and not self._welcomed.done():
+            self._read_welcome(message)
+            return
+        self._pipe.receive(message)
+
+    def _update(self) -> None:
+        if self._link is not None:
+            self._link.receive = self._pipe.receive
+
+    def backlogged(self, link: Link) -> None:
+        """Do nothing: the link limits what it buffers."""
+
+    def closed(self, link: Link, reason: str) -> None:
+        """Report the lost connection."""
+        if self._welcomed is not None and not self._welcomed.done():
+            self._welcomed.set_exception(CallError(ErrorCode.UNAVAILABLE, f"the hub closed the connection: {reason}"))
+        self.unsent += link.unsent
+        if self._link is link:
+            self._link = None
+            self._watchers.down(reason)
+
+    def _read_welcome(self, message: bytes) -> None:
+        try:
+            event = codec_of(message).decode(message)
+        except UNREADABLE:
+            return
+        if isinstance(event, HubWelcome) and self._welcomed is not None:
+            self._welcomed.set_result(event.payload)
+
+
+_CAPABILITIES = Capabilities(
+    knows_no_responders=True,
+    tracks_peers=True,
+    groups=True,
+    ordered=True,
+    identity="hub",
+)

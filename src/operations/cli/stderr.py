@@ -1,0 +1,244 @@
+"""Standard error: notes and warnings, as lines or with `--json` as one JSON object a line, and the status line.
+
+Every object has a `level` (`error`, `warning`, `info`, `debug`, `output`) and a `message`; further fields depend on the
+event. `output` is what other code printed: an operation's function, a library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from operations.cli.terminal import columns, is_terminal, one_line, paint, printable, printable_json, styled_only
+from operations.errors import CallError
+from operations.wire import encode_json
+
+_MAX_SKIPPED = 3
+_MAX_DEPTH = 50
+_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_PATIENCE = 0.3
+_INTERVAL = 0.1
+_redactors: list[Callable[[str], str]] = []
+_json: list[_JSONLines] = []
+_drawn: list[StatusLine] = []
+"""The status line that is on the terminal, which any other line must replace."""
+
+
+def redact_with(redact: Callable[[str], str]) -> None:
+    """Pass every further message through `redact`."""
+    _redactors[:] = [redact]
+
+
+def redacted(text: str) -> str:
+    """Return a text without secrets."""
+    for redact in _redactors:
+        text = redact(text)
+    return text
+
+
+@contextlib.contextmanager
+def json_on_stderr(is_wanted: bool) -> Iterator[None]:
+    """Write JSON lines while the block lasts, where wanted; what other code writes to stderr included."""
+    before = sys.stderr
+    if is_wanted and before is not None:
+        lines = _JSONLines(before)
+        _json[:] = [lines]
+        sys.stderr = lines
+    try:
+        yield
+    finally:
+        for lines in _json:
+            lines.end()
+        _json.clear()
+        sys.stderr = before
+
+
+def is_json() -> bool:
+    """Whether stderr is JSON lines."""
+    return bool(_json)
+
+
+def write_line(line: str) -> None:
+    """Print a line for people, where there is a stderr; of control characters only the styles of `paint` stay."""
+    if sys.stderr is not None:
+        for status in list(_drawn):
+            status.clear()
+        with contextlib.suppress(OSError):  # the reader is gone
+            sys.stderr.write(styled_only(line) + "\n")
+            sys.stderr.flush()
+
+
+def write_record(level: str, message: str, more: Mapping[str, Any]) -> None:
+    """Print a JSON object, without secrets."""
+    record = {"level": level, "message": message, **more}
+    for lines in _json:
+        lines.print(_plain(record))
+
+
+def note(message: str, **more: Any) -> None:
+    """Print a dimmed line about what was done; `more` has fields for programs."""
+    if is_json():
+        write_record("info", message, more)
+    else:
+        write_line(paint("dim", printable(redacted(message)), sys.stderr))
+
+
+def warn(message: str, **more: Any) -> None:
+    """Print a warning; `more` has fields for programs."""
+    if is_json():
+        write_record("warning", message, more)
+    else:
+        write_line(f"{paint('yellow', 'note:', sys.stderr)} {printable(redacted(message))}")
+
+
+def warn_skipped(skipped: Sequence[tuple[str, str]]) -> None:
+    """Warn of the files or operations of a source that were skipped; for people only of the first few."""
+    shown = skipped if is_json() else skipped[:_MAX_SKIPPED]
+    for path, reason in shown:
+        warn(f"{path} was skipped: {reason}", skipped=path, reason=reason)
+    if len(skipped) > len(shown):
+        warn(f"{len(skipped) - _MAX_SKIPPED} more were skipped: ops doctor lists them")
+
+
+class StatusLine:
+    """A line at the foot of a terminal that is redrawn in place; nothing where stderr is not a terminal."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.is_on = is_terminal(sys.stderr) and not quiet
+        self.text = ""
+        self._is_drawn = False
+        self._next = time.monotonic() + _PATIENCE
+        self._frame = 0
+
+    def update(self, text: str) -> None:
+        """Show a text, at most ten times a second."""
+        self.text = text
+        if self.is_on and time.monotonic() >= self._next:
+            self.draw()
+
+    def draw(self) -> None:
+        """Draw the line now."""
+        if not self.is_on:
+            return
+        self._next = time.monotonic() + _INTERVAL
+        self._frame = (self._frame + 1) % len(_FRAMES)
+        line = one_line(self.text, columns(sys.stderr) - 3)
+        _write(f"\r\x1b[K{paint('cyan', _FRAMES[self._frame], sys.stderr)} {paint('dim', line, sys.stderr)}")
+        self._is_drawn = True
+        _drawn[:] = [self]
+
+    def clear(self) -> bool:
+        """Erase the line; return whether it was drawn."""
+        was_drawn, self._is_drawn = self._is_drawn, False
+        if was_drawn:
+            _drawn.clear()
+            _write("\r\x1b[K")
+        return was_drawn
+
+
+@contextlib.asynccontextmanager
+async def spinning(text: str, *, quiet: bool, patience: float = _PATIENCE) -> AsyncIterator[StatusLine]:
+    """Show a status line while the block lasts, once that takes longer than `patience`."""
+    line = StatusLine(quiet=quiet)
+    line.text = text
+    turning = asyncio.create_task(_turn(line, patience)) if line.is_on else None
+    try:
+        yield line
+    finally:
+        if turning is not None:
+            turning.cancel()
+            await asyncio.wait([turning])
+        line.clear()
+
+
+async def _turn(line: StatusLine, patience: float) -> None:
+    await asyncio.sleep(patience)
+    while True:
+        line.draw()
+        await asyncio.sleep(_INTERVAL)
+
+
+def bar(done: float, total: float, *, width: int = 20) -> str:
+    """Return a progress bar."""
+    filled = round(width * min(1.0, done / total)) if total else 0
+    return "█" * filled + "░" * (width - filled)
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal was closed
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+class _JSONLines(io.TextIOBase):
+    """A replacement for stderr that turns written text into JSON objects, one a line."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._begun = ""
+        self._lock = threading.RLock()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return str(self._stream.encoding)
+
+    @property
+    def buffer(self) -> Any:
+        """The binary stream, which is written to unchanged."""
+        return self._stream.buffer
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return int(self._stream.fileno())
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            *lines, self._begun = (self._begun + text).split("\n")
+            for line in lines:
+                self.print(_plain({"level": "output", "message": line}))
+        return len(text)
+
+    def end(self) -> None:
+        """Print the last line where it has no line end."""
+        if self._begun:
+            self.write("\n")
+
+    def print(self, record: Mapping[str, Any]) -> None:
+        """Print one object."""
+        with self._lock, contextlib.suppress(OSError):  # the reader is gone
+            text = _encoded(record)
+            self._stream.write((printable_json(text) if is_terminal(self._stream) else text) + "\n")
+            self._stream.flush()
+
+
+def _encoded(record: Mapping[str, Any]) -> str:
+    try:
+        return encode_json(record).decode()
+    except CallError:  # details that JSON cannot carry
+        kept = {name: value if isinstance(value, (str, int)) else _text(value) for name, value in record.items()}
+        return encode_json(kept).decode()
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Return a JSON value without secrets."""
+    if isinstance(value, str):
+        return _text(value)
+    if depth > _MAX_DEPTH:
+        return "…"
+    if isinstance(value, Mapping):
+        return {_text(name): _plain(item, depth + 1) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, depth + 1) for item in value]
+    return value if isinstance(value, (bool, int, float, bytes)) or value is None else _text(value)
+
+
+def _text(value: Any) -> str:
+    return redacted(str(value)).encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,187 @@
+"""store_catalogue: write the catalogue cache of an open workspace."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from operations.config.actions import digest_actions
+from operations.config.cache import (
+    MAGIC,
+    CachedSource,
+    Catalogue,
+    CatalogueEntry,
+    Head,
+    Stamp,
+    cache_path,
+    digest_file,
+    digest_variable,
+    load_catalogue,
+    stamp,
+)
+from operations.config.redaction import secret_variables
+from operations.config.settings import Source
+from operations.config.sources import expected_file
+from operations.config.workspace import Workspace
+from operations.spec import OperationSpec
+
+_log = logging.getLogger("operations.config")
+
+_LARGEST_SPEC = 256 * 1024
+_MOST_BYTES = 64 * 1024 * 1024
+_MOST_SKIPPED = 100
+_CONFIG_SUFFIXES = (".toml", ".json")
+
+
+class _Row(msgspec.Struct):
+    """A row to be written, with its encoded spec."""
+
+    entry: CatalogueEntry
+    spec: bytes
+
+
+def store_catalogue(workspace: Workspace, *, environ: Mapping[str, str] | None = None) -> Path | None:
+    """Write the cache of a workspace's configuration; sources that are not open in it keep their entries.
+
+    Return the file, or None where it cannot be written, which is not an error.
+    """
+    config = workspace.config
+    values = os.environ if environ is None else environ
+    before = load_catalogue(config.path, environ=environ)
+    rows = sorted([*_opened(workspace), *_kept(workspace, before)], key=lambda row: row.entry.id)
+    entries, specs = _lay_out(rows)
+    encoded = msgspec.msgpack.encode(entries)
+    salt = secrets.token_bytes(16)
+    hidden = secret_variables(config)
+    head = Head(
+        configuration={str(path): digest_file(str(path)) for path in config.files if path.suffix in _CONFIG_SUFFIXES},
+        files=[stamp(str(path)) for path in config.files if path.suffix not in _CONFIG_SUFFIXES],
+        salt=salt,
+        variables={
+            **{name: digest_variable(values.get(name), salt) for name in config.variables if name not in hidden},
+            **dict.fromkeys(config.unset_variables, ""),
+        },
+        sources=_sources(workspace, before),
+        rows=len(encoded),
+        trust=digest_actions(config),
+    )
+    first = msgspec.msgpack.encode(head)
+    content = b"".join((MAGIC, len(first).to_bytes(8, "big"), first, encoded, *specs))
+    return _write(cache_path(config.path, environ), content)
+
+
+def _opened(workspace: Workspace) -> Iterator[_Row]:
+    for name in workspace.opened:
+        for operation_id in workspace.ids_of(name):
+            spec = workspace.registry.get_spec(operation_id)
+            if spec is not None:
+                yield _row(spec, name)
+
+
+def _row(spec: OperationSpec, source: str) -> _Row:
+    entry = CatalogueEntry(
+        id=spec.id,
+        type=spec.type.value,
+        title=spec.title or "",
+        description=spec.description.strip().partition("\n")[0][:300],
+        source=source,
+        tags=list(spec.tags),
+        fields=_fields(spec),
+    )
+    try:
+        text = msgspec.json.encode(spec.to_dict(), enc_hook=str)
+    except (TypeError, ValueError, RecursionError):
+        text = b""
+    return _Row(entry, text)
+
+
+def _fields(spec: OperationSpec) -> list[str]:
+    document = spec.input_schema.document
+    properties = document.get("properties") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or not isinstance(properties, dict):
+        return []
+    required = [name for name in document.get("required", ()) if name in properties]
+    return [*required, *(name for name in properties if name not in required)]
+
+
+def _kept(workspace: Workspace, before: Catalogue | None) -> Iterator[_Row]:
+    """Yield the earlier rows of sources that are not open now."""
+    taken = set(workspace.opened)
+    for entry in before.entries if before is not None else ():
+        if (
+            entry.source not in taken
+            and entry.source in workspace.config.sources
+            and entry.id not in workspace.registry
+        ):
+            spec = before.spec(entry.id) if before is not None else None
+            yield _Row(entry, b"" if spec is None else msgspec.json.encode(spec))
+
+
+def _lay_out(rows: Sequence[_Row]) -> tuple[list[CatalogueEntry], list[bytes]]:
+    """Return the entries with the positions of their specs, and the specs; specs that are too large are left out."""
+    entries: list[CatalogueEntry] = []
+    specs: list[bytes] = []
+    # Position (0, 0) marks a spec that is not stored.
+    at = 1
+    specs.append(b"\n")
+    for row in rows:
+        kept = 0 < len(row.spec) <= _LARGEST_SPEC and at + len(row.spec) <= _MOST_BYTES
+        position = (at, len(row.spec)) if kept else (0, 0)
+        entries.append(msgspec.structs.replace(row.entry, position=position))
+        if kept:
+            specs.append(row.spec)
+            at += len(row.spec)
+    return entries, specs
+
+
+def _sources(workspace: Workspace, before: Catalogue | None) -> list[CachedSource]:
+    """Return every source as last opened; one that failed keeps the time of its last success."""
+    now = time.time()
+    known = dict(before.sources) if before is not None else {}
+    for report in workspace.reports:
+        opened = workspace.opened.get(report.name)
+        earlier = known.get(report.name)
+        source = workspace.config.sources[report.name]
+        known[report.name] = CachedSource(
+            name=report.name,
+            kind=report.kind,
+            state=report.state,
+            operations=report.operations if opened is not None else earlier.operations if earlier is not None else 0,
+            problem=report.problem,
+            opened_at=now if opened is not None else earlier.opened_at if earlier is not None else 0.0,
+            files=[stamp(path) for path in opened.files] if opened is not None else _files_of_failed(source, earlier),
+            skipped=[(skip.path, skip.reason) for skip in report.skipped][:_MOST_SKIPPED],
+            is_uninstalled=report.fault == "installation",
+        )
+    return [source for name, source in known.items() if name in workspace.config.sources]
+
+
+def _files_of_failed(source: Source, earlier: CachedSource | None) -> Sequence[Stamp]:
+    """Return what a failed source depends on: its own file, and the files it was read from before."""
+    expected = expected_file(source)
+    known = [] if earlier is None else [each for each in earlier.files if each[0] != expected]
+    return known if expected is None else [*known, stamp(expected)]
+
+
+def _write(path: Path, content: bytes) -> Path | None:
+    """Write the file atomically, with mode 0600."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        draft.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        _log.info("the catalogue is not cached: %s", error)
+        return None
+    return path

@@ -1,0 +1,141 @@
+"""MCP sources: settings as a client configuration, the user's consent for OAuth, and opening a server."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from operations.config.checking import auth_headers, check_mcp
+from operations.config.settings import CONSENT_SECONDS, MCPSettings, ShowConsent, Source
+from operations.config.variables import variables_in
+from operations.errors import CallError, ErrorCode
+from operations.sources.mcp import MCPClient, MCPClientConfig, MCPOAuth
+
+_MAX_HEAD_BYTES = 16 * 1024
+_PAGE = "<!doctype html><title>operations</title><p>Done. You may close this page."
+
+
+async def open_mcp(source: Source, stack: AsyncExitStack, show_consent: ShowConsent | None) -> MCPClient:
+    """Connect to the server of a source; `stack` closes the connection."""
+    assert isinstance(source.settings, MCPSettings)
+    config = mcp_config(source.settings, source.folder, name=source.name, show_consent=show_consent)
+    client = MCPClient(source.namespace, config)
+    stack.push_async_callback(client.close)
+    await client.open()
+    return client
+
+
+def mcp_config(
+    settings: MCPSettings, folder: Path, *, name: str = "", show_consent: ShowConsent | None = None
+) -> MCPClientConfig:
+    """Return the client configuration for a server; raise where settings contradict each other."""
+    check_mcp(settings, folder)
+    oauth = _mcp_oauth(settings, folder, name, show_consent)
+    patience = CONSENT_SECONDS if show_consent is not None and settings.asks_user else 0.0
+    headers = {**auth_headers(settings.auth), **settings.headers}
+    env = {**variables_in(settings.env_file_path(folder)), **settings.env}
+    is_command = settings.command is not None
+    return MCPClientConfig(
+        command=_command(settings.command, folder),
+        args=settings.args,
+        env=env or None,
+        cwd=folder / Path(settings.cwd).expanduser() if settings.cwd else folder if is_command else None,
+        url=settings.url,
+        headers=headers,
+        oauth=oauth,
+        timeout=settings.timeout,
+        connect_timeout=max(settings.connect_timeout, patience),
+        max_message_bytes=settings.max_message_bytes,
+        protocol=settings.protocol,
+        trace=settings.trace,
+        identity_fields=settings.identity_fields,
+    )
+
+
+class Consent:
+    """A user's consent for one source: `open_url` shows the address, `wait` returns where the browser was sent back."""
+
+    def __init__(self, source: str, redirect_uri: str, show: ShowConsent | None) -> None:
+        self._source = source
+        self._redirect = urlsplit(redirect_uri)
+        self._show = show
+        self._server: asyncio.Server | None = None
+        self._arrived: asyncio.Future[str] | None = None
+
+    async def open_url(self, url: str) -> None:
+        """Listen for the redirect, then show the address."""
+        if self._show is None:
+            message = "it asks for a user's consent, and there is no user to ask: give it once at a terminal"
+            raise CallError(ErrorCode.ACCESS_DENIED, message)
+        self._arrived = asyncio.get_running_loop().create_future()
+        host, port = self._redirect.hostname or "localhost", self._redirect.port or 80
+        try:
+            self._server = await asyncio.start_server(self._answer, host, port, limit=_MAX_HEAD_BYTES)
+        except OSError as error:
+            message = (
+                f"cannot listen at {host}:{port} for the answer: {error.strerror or error}; set oauth.redirect_uri"
+            )
+            raise CallError(ErrorCode.UNAVAILABLE, message) from error
+        answer = self._show(self._source, url)
+        if inspect.isawaitable(answer):
+            await answer
+
+    async def wait(self) -> str:
+        """Return the whole address that the browser was sent back to."""
+        if self._arrived is None or self._server is None:
+            raise CallError(ErrorCode.UNAVAILABLE, "consent was not asked for")
+        try:
+            return await self._arrived
+        finally:
+            self._server.close()
+            self._server = None
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            target = head.split(b" ", 2)[1].decode("ascii", "replace")
+            expected = urlsplit(target).path == (self._redirect.path or "/")
+            status = "200 OK" if expected else "404 Not Found"
+            body = _PAGE.encode() if expected else b""
+            writer.write(
+                f"HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\n"
+                f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+            )
+            writer.write(body)
+            await writer.drain()
+            if expected and self._arrived is not None and not self._arrived.done():
+                self._arrived.set_result(f"{self._redirect.scheme}://{self._redirect.netloc}{target}")
+        except (OSError, IndexError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            return
+        finally:
+            writer.close()
+
+
+def _command(command: str | None, folder: Path) -> str | None:
+    """Return a program's path, relative to the file; a name without a slash is looked up in PATH."""
+    if command is None or "/" not in command:
+        return command
+    return str(folder / Path(command).expanduser())
+
+
+def _mcp_oauth(settings: MCPSettings, folder: Path, name: str, show_consent: ShowConsent | None) -> MCPOAuth | None:
+    auth, oauth = settings.auth, settings.oauth
+    if oauth is None:
+        if auth is None or auth.type != "oauth2":
+            return None
+        return MCPOAuth(client_id=auth.client_id, client_secret=auth.client_secret, scope=" ".join(auth.scopes) or None)
+    given: dict[str, Any] = msgspec.structs.asdict(oauth)
+    del given["grant"]
+    storage = given.pop("storage")
+    if storage is not None:
+        given["storage"] = folder / Path(storage).expanduser()
+    if oauth.asks_user:
+        consent = Consent(name, oauth.redirect_uri, show_consent)
+        given |= {"open_url": consent.open_url, "wait_for_redirect": consent.wait}
+    return MCPOAuth(**given)

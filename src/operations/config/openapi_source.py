@@ -1,0 +1,72 @@
+"""OpenAPI sources: settings as a service configuration, and loading a document."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+
+from operations.config.checking import check_openapi
+from operations.config.settings import AuthSettings, OpenAPISettings, Source
+from operations.sources.openapi import (
+    APIOperations,
+    HTTPAuth,
+    HTTPLimits,
+    HTTPRetry,
+    HTTPServiceConfig,
+    from_openapi_file,
+    from_openapi_url,
+)
+from operations.sources.scanner.isolation import in_background
+
+
+async def open_openapi(source: Source, stack: AsyncExitStack) -> tuple[APIOperations, tuple[str, ...]]:
+    """Load the document of a source and return its operations and the files read; `stack` closes connections."""
+    settings = source.settings
+    assert isinstance(settings, OpenAPISettings)
+    config = service_config(settings, source.namespace)
+    files = _FilesRead()
+    if settings.is_remote:
+        loaded = await from_openapi_url(settings.openapi, config)
+    else:
+        loaded = await from_openapi_file(settings.document_path(source.folder), config, files)
+    stack.push_async_callback(loaded.close)
+    return loaded, tuple(files.names)
+
+
+def service_config(settings: OpenAPISettings, namespace: str) -> HTTPServiceConfig:
+    """Return the service configuration for an API; raise where settings contradict each other."""
+    check_openapi(settings)
+    security = {name: _http_auth(auth) for name, auth in settings.security.items()}
+    return HTTPServiceConfig(
+        namespace=namespace,
+        base_url=settings.base_url,
+        server_variables=settings.server_variables,
+        headers=settings.headers,
+        auth=security or (_http_auth(settings.auth) if settings.auth is not None else None),
+        credential_origins=settings.credential_origins,
+        timeout=settings.timeout,
+        idle_timeout=settings.idle_timeout,
+        retry=HTTPRetry(**msgspec.structs.asdict(settings.retry)),
+        limits=HTTPLimits(**msgspec.structs.asdict(settings.limits)),
+        proxy=settings.proxy,
+        reconnect=settings.reconnect,
+        cache=settings.cache,
+    )
+
+
+def _http_auth(auth: AuthSettings) -> HTTPAuth:
+    return HTTPAuth(**msgspec.structs.asdict(auth))
+
+
+class _FilesRead:
+    """The local file system; `names` has every file that a document refers to, missing ones included."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+
+    async def read(self, path: str) -> bytes:
+        """Return the content of a file."""
+        self.names[path] = None
+        return await in_background(Path(path).read_bytes)

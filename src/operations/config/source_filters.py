@@ -1,0 +1,197 @@
+"""Filters of a source: which operations are registered, under which names, with which access rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from operations.catalogue import OperationCatalogue
+from operations.config.settings import AccessRule, Source
+from operations.errors import CallError, ErrorCode
+from operations.sources.scanner import Skipped
+from operations.spec import AccessControl, Operation, OperationSpec
+
+
+class SourceFilter:
+    """The `allow`, `deny`, `rename` and access rules of one source; `unused` has the patterns that matched nothing."""
+
+    def __init__(self, source: Source, access: Mapping[str, AccessRule], *, prefix: str | None, namespace: str | None):
+        settings = source.settings
+        self._prefix = prefix
+        self._namespace = namespace
+        self._policy = settings.policy
+        self._allow = [(pattern, _compile(pattern)) for pattern in settings.allow]
+        self._deny = [(pattern, _compile(pattern)) for pattern in settings.deny]
+        self._rename = [(old, _compile(old), new) for old, new in settings.rename.items()]
+        self._access = [(_compile(pattern), rule) for pattern, rule in access.items()]
+        self.unused = {*settings.allow, *settings.deny, *settings.rename}
+
+    def apply(self, operation: Operation[Any]) -> Operation[Any] | None:
+        """Return the operation to register; None for one that is filtered out. Raise where rules contradict."""
+        spec = operation.spec
+        names = self._names(spec)
+        denied = self._matches(self._deny, names)
+        if (self._allow and not self._matches(self._allow, names)) or denied:
+            return None
+        changes: dict[str, Any] = self._renamed(spec, names)
+        if spec.output_policy is None and self._policy is not None:
+            changes["output_policy"] = self._policy
+        if changes:
+            spec = msgspec.structs.replace(spec, **changes)
+        required = _require(spec, [rule for pattern, rule in self._access if pattern.fullmatch(spec.id)])
+        if required != spec.access_control:
+            spec = msgspec.structs.replace(spec, access_control=required)
+        return operation if spec is operation.spec else msgspec.structs.replace(operation, spec=spec)
+
+    def _names(self, spec: OperationSpec) -> list[str]:
+        """Return what a pattern may match: name, id without the source's namespace, id, the source's own name."""
+        names = [spec.name]
+        if self._namespace is not None:
+            names.append(spec.id.removeprefix(f"{self._namespace}."))
+        names.append(spec.id)
+        original = spec.annotations.get("sourceName")
+        return [*names, original] if isinstance(original, str) else names
+
+    def _matches(self, patterns: Sequence[tuple[str, re.Pattern[str]]], names: Sequence[str]) -> bool:
+        found = [pattern for pattern, compiled in patterns if any(map(compiled.fullmatch, names))]
+        self.unused.difference_update(found)
+        return bool(found)
+
+    def _renamed(self, spec: OperationSpec, names: Sequence[str]) -> dict[str, Any]:
+        """Return the new namespace and name: the matched part is replaced, the rest stays."""
+        new_id = spec.id
+        for old, compiled, new in self._rename:
+            matched = next(((name, found) for name in names if (found := compiled.fullmatch(name))), None)
+            if matched is not None:
+                self.unused.discard(old)
+                name, found = matched
+                kept = new_id.removesuffix(name) if new_id.endswith(name) else f"{spec.namespace}."
+                new_id = kept + _fill_stars(new, found)
+                break
+        if self._prefix is not None:
+            new_id = f"{self._prefix}.{new_id}"
+        namespace, _, name = new_id.rpartition(".")
+        if new_id == spec.id:
+            return {}
+        changes: dict[str, Any] = {"namespace": namespace or spec.namespace, "name": name}
+        if name != spec.name and "sourceName" not in spec.annotations:
+            changes["annotations"] = {**spec.annotations, "sourceName": spec.name}
+        return changes
+
+
+class FilteredCatalogue(OperationCatalogue):
+    """A source's view of a registry: what the source registers here is registered there, filtered and renamed.
+
+    An id that another source has is skipped and reported in `skipped`.
+    """
+
+    def __init__(
+        self, registry: OperationCatalogue, rules: SourceFilter, owner_of: Callable[[str], str | None]
+    ) -> None:
+        super().__init__()
+        self.skipped: dict[str, Skipped] = {}
+        self._registry = registry
+        self._rules = rules
+        self._owner_of = owner_of
+        self._registered: dict[str, str] = {}
+        self._owned: dict[str, None] = {}
+
+    @property
+    def ids(self) -> list[str]:
+        """This source's ids in the registry."""
+        return list(self._owned)
+
+    def owns(self, operation_id: str) -> bool:
+        """Whether an id in the registry is this source's."""
+        return operation_id in self._owned
+
+    def register_all(self, operations: Iterable[Operation[Any]], *, replace: bool = False) -> None:
+        """Register in the source's view and, where allowed, in the registry."""
+        given = list(operations)
+        super().register_all(given, replace=replace)
+        for operation in given:
+            self._show(operation)
+
+    def unregister(self, operation_id: str) -> Operation[Any]:
+        """Remove from the source's view and from the registry."""
+        operation = super().unregister(operation_id)
+        self._withdraw(operation_id)
+        return operation
+
+    def _show(self, operation: Operation[Any]) -> None:
+        before = self._withdraw(operation.id)
+        self.skipped.pop(operation.id, None)
+        try:
+            changed = self._rules.apply(operation)
+        except CallError as error:
+            self.skipped[operation.id] = Skipped(operation.id, error.message)
+            return
+        if changed is None:
+            return
+        if changed.id in self._registry:
+            owner = self._owner_of(changed.id)
+            taken = (
+                f"the id {changed.id} is taken by {f'the source {owner}' if owner else 'another operation of this one'}"
+            )
+            self.skipped[operation.id] = Skipped(
+                operation.id, f"{taken}; give it another name with rename or namespace"
+            )
+            return
+        if before is not None and before.handler is not None and changed.handler is None and changed.stream is None:
+            # A spec was registered again: keep the handler that was registered for it.
+            changed = msgspec.structs.replace(before, spec=changed.spec)
+        self._registry.register(changed)
+        self._registered[operation.id] = changed.id
+        self._owned[changed.id] = None
+
+    def _withdraw(self, operation_id: str) -> Operation[Any] | None:
+        shown = self._registered.pop(operation_id, None)
+        if shown is None:
+            return None
+        del self._owned[shown]
+        return self._registry.unregister(shown) if shown in self._registry else None
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern: `*` is any text, as a group; `?` is one character."""
+    parts = (re.escape(part).replace(r"\?", ".") for part in pattern.split("*"))
+    return re.compile("(.*)".join(parts), re.S)
+
+
+def _fill_stars(new: str, found: re.Match[str]) -> str:
+    parts = iter(found.groups())
+    return re.sub(r"\*", lambda _: next(parts, ""), new)
+
+
+def _require(spec: OperationSpec, rules: Sequence[AccessRule]) -> AccessControl:
+    """Return what an operation requires with the rules added, which never widen access."""
+    required = spec.access_control
+    scopes = list(required.required_scopes)
+    any_of = list(required.required_scopes_any)
+    resource = required.resource_type, required.resource_action
+    for rule in rules:
+        scopes += [scope for scope in rule.scopes if scope not in scopes]
+        if rule.any:
+            any_of = _narrow(spec.id, any_of, rule.any)
+        own = rule.resource_type, rule.resource_action
+        if own != (None, None):
+            if resource not in ((None, None), own):
+                raise _contradiction(spec.id, "two rules name different resources")
+            resource = own
+    if not rules:
+        return required
+    return AccessControl(tuple(scopes), tuple(any_of), *resource)
+
+
+def _narrow(operation_id: str, one: list[str], other: Sequence[str]) -> list[str]:
+    common = [scope for scope in one if scope in other] if one else list(other)
+    if not common:
+        raise _contradiction(operation_id, "no scope is in all the choices (`any`) that are required of it")
+    return common
+
+
+def _contradiction(operation_id: str, what: str) -> CallError:
+    return CallError(ErrorCode.VALIDATION_ERROR, f"the access rules for {operation_id} contradict each other: {what}")

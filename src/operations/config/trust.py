@@ -1,0 +1,167 @@
+"""Which configuration is used: the nearest file, whose it is, and whether its user trusts it.
+
+Nothing here reads a configuration: `actions` says what one would run, and the digest of that is what a user trusts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import time
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+FILE_NAME = "operations.toml"
+PROJECT_FILE = "pyproject.toml"
+VARIABLE = "OPERATIONS_TRUST"
+HINT = f"`ops trust` trusts it, --trust or {VARIABLE}=1 for one command"
+
+
+class FoundConfig(NamedTuple):
+    """The nearest configuration file."""
+
+    path: Path | None
+    refused: str = ""
+    """Why a file that was found is not used."""
+
+
+class TrustRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A user's consent to one configuration, as stored."""
+
+    path: str
+    digest: str
+    """Of what the configuration would run (`actions.digest_actions`)."""
+    since: float
+    """Epoch seconds."""
+    by: str
+    """What gave the consent: a command, or an answer on a terminal."""
+
+
+def find_config(start: Path | None = None) -> Path | None:
+    """Return the nearest `operations.toml`, or `pyproject.toml` with `[tool.operations]`, in `start` or above it.
+
+    See `search_config` for the files and directories that are not used.
+    """
+    return search_config(start).path
+
+
+def search_config(start: Path | None = None) -> FoundConfig:
+    """Search `start` and the directories above it for a configuration.
+
+    A file of another user ends the search, and so does a parent directory that belongs to another user or that
+    everybody can write to: whoever puts a file there must not decide what is run here.
+    """
+    folder = Path.cwd() if start is None else Path(start).absolute()
+    for place in (folder, *folder.parents):
+        if place != folder and _is_shared(place):
+            break
+        for path in (place / FILE_NAME, place / PROJECT_FILE):
+            if path.is_file() and (path.name == FILE_NAME or _mentions_operations(path)):
+                refused = refusal(path)
+                return FoundConfig(None, f"{path} {refused}") if refused else FoundConfig(path)
+    return FoundConfig(None)
+
+
+def refusal(path: Path) -> str | None:
+    """Return why a file must not be used: it, or the link to it, belongs to another user; None where it may be."""
+    try:
+        states = (os.stat(path), os.lstat(path))
+    except FileNotFoundError:
+        return None
+    other = next((state for state in states if not _is_own(state)), None)
+    return None if other is None else f"belongs to another user (uid {other.st_uid}) and is not used"
+
+
+def is_trusted(config_path: Path, digest: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a configuration may be used; an empty digest stands for one that runs nothing."""
+    values = os.environ if environ is None else environ
+    if not digest or values.get(VARIABLE) == "1":
+        return True
+    record = read_trust(config_path, environ)
+    return record is not None and record.digest == digest
+
+
+def read_trust(config_path: Path, environ: Mapping[str, str] | None = None) -> TrustRecord | None:
+    """Return the stored consent to a configuration; None where there is none, or another user wrote it."""
+    try:
+        with _record_path(config_path, environ).open("rb") as file:
+            state = os.fstat(file.fileno())
+            if not _is_own(state) or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                return None
+            record = msgspec.json.decode(file.read(), type=TrustRecord)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return record if record.path == _real_path(config_path) else None
+
+
+def store_trust(config_path: Path, digest: str, *, by: str, environ: Mapping[str, str] | None = None) -> None:
+    """Store the consent to a configuration, in a file with mode 0600; raise `OSError` where that is not possible."""
+    record = TrustRecord(path=_real_path(config_path), digest=digest, since=round(time.time(), 3), by=by)
+    target = _record_path(config_path, environ)
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(record))
+        draft.replace(target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+
+
+def revoke_trust(config_path: Path, environ: Mapping[str, str] | None = None) -> bool:
+    """Remove the consent to a configuration; return whether there was one."""
+    try:
+        _record_path(config_path, environ).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _record_path(config_path: Path, environ: Mapping[str, str] | None) -> Path:
+    given = (os.environ if environ is None else environ).get("XDG_STATE_HOME", "")
+    base = Path(given) if given.startswith("/") else Path("~/.local/state").expanduser()
+    name = blake2b(_real_path(config_path).encode(errors="surrogateescape"), digest_size=16).hexdigest()
+    return base / "operations" / "trust" / f"{name}.json"
+
+
+def _real_path(config_path: Path) -> str:
+    """Return the path of a file in its real directory; the file itself may be a link, as its directory counts."""
+    folder, name = os.path.split(os.path.abspath(config_path))
+    return os.path.join(os.path.realpath(folder), name)
+
+
+def _is_own(state: os.stat_result) -> bool:
+    """Whether a file belongs to this user or to root, who could run anything here anyway."""
+    return not hasattr(os, "geteuid") or state.st_uid in (os.geteuid(), 0)
+
+
+def _is_shared(folder: Path) -> bool:
+    try:
+        state = os.stat(folder)
+    except OSError:
+        return True
+    return not _is_own(state) or bool(state.st_mode & stat.S_IWOTH)
+
+
+def _mentions_operations(project: Path) -> bool:
+    """Whether a `pyproject.toml` has our table; one that cannot be read or parsed has not."""
+    try:
+        text = project.read_bytes()
+    except OSError:
+        return False
+    if b"operations" not in text:
+        return False
+    import tomllib  # slow to import, and seldom needed here
+
+    try:
+        return isinstance(tomllib.loads(text.decode()).get("tool", {}).get("operations"), dict)
+    except (ValueError, AttributeError):
+        return False

@@ -1,0 +1,76 @@
+"""Nested calls: the context of a call from elsewhere, whose env reaches local and remote operations."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from operations.context import NO_ENV, Env, Grant, OperationContext, new_request_id
+from operations.env import build_env
+from operations.envelope import ResponseEnvelope
+from operations.registry import OperationRegistry
+
+
+class Remote(Protocol):
+    """Calls of operations that this registry does not have."""
+
+    def call_for(
+        self, context: OperationContext, operation_id: str, input: Any
+    ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        """Call on behalf of what runs in `context`."""
+
+    def subscribe_for(
+        self, context: OperationContext, operation_id: str, input: Any
+    ) -> AsyncIterator[ResponseEnvelope[Any]]:
+        """Subscribe on behalf of what runs in `context`."""
+
+
+class NestedCalls:
+    """Makes the contexts of calls from elsewhere. Nested calls run in this registry, or at `remote`."""
+
+    def __init__(self, registry: OperationRegistry, remote: Remote | None) -> None:
+        self._registry = registry
+        self._remote = remote
+
+    def context(
+        self,
+        grant: Grant,
+        request_id: str,
+        parent_id: str | None,
+        deadline: int | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> OperationContext:
+        """Return the context of a call from elsewhere: untrusted, with an env."""
+        bare = OperationContext(
+            request_id=request_id or new_request_id(),
+            parent_request_id=parent_id,
+            identity=grant.identity,
+            deadline=deadline,
+            metadata=metadata or {},
+            trusted=False,
+            grant=grant,
+        )
+        return msgspec.structs.replace(bare, env=self._env(bare))
+
+    def _env(self, context: OperationContext) -> Env:
+        return build_env(self._registry, context, invoke=self._invoke, stream=self._follow)
+
+    def _invoke(self, operation_id: str, input: Any, context: OperationContext) -> Awaitable[ResponseEnvelope[Any]]:
+        """Run a nested call locally in the caller's slot (a second one could deadlock), else remotely."""
+        if operation_id in self._registry or self._remote is None:
+            return self._registry.execute_nested(operation_id, input, self._complete(operation_id, context))
+        return self._remote.call_for(context, operation_id, input)
+
+    def _follow(self, operation_id: str, input: Any, context: OperationContext) -> AsyncIterator[ResponseEnvelope[Any]]:
+        if operation_id in self._registry or self._remote is None:
+            return self._registry.subscribe_nested(operation_id, input, self._complete(operation_id, context))
+        return self._remote.subscribe_for(context, operation_id, input)
+
+    def _complete(self, operation_id: str, context: OperationContext) -> OperationContext:
+        """Return the context with an env that reaches remote operations, where the operation uses one."""
+        operation = self._registry.get_operation(operation_id)
+        if context.env is not NO_ENV or operation is None or not operation.wants_context:
+            return context
+        return msgspec.structs.replace(context, env=self._env(context))

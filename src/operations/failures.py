@@ -1,0 +1,114 @@
+"""Typed errors of a call that ended without a value, and the one translation of exceptions into them.
+
+Each error says whether the operation may have run: `executed` is `no`, `unknown` or `yes` in its details.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+from operations.errors import CallError, ErrorCode
+
+Executed = Literal["no", "unknown", "yes"]
+
+
+def unavailable(operation_id: str, reason: str, executed: Executed) -> CallError:
+    """Return the error for a call that no worker answers, or whose connection was lost."""
+    details = {"operationId": operation_id, "executed": executed}
+    return CallError(ErrorCode.UNAVAILABLE, f"{operation_id}: {reason}", details)
+
+
+def timed_out(operation_id: str, executed: Executed, when: str = "during the call", **more: Any) -> CallError:
+    """Return the error for a call whose deadline passed."""
+    details = {"operationId": operation_id, "executed": executed, **more}
+    return CallError(ErrorCode.TIMEOUT, f"{operation_id}: the deadline passed {when}", details)
+
+
+def aborted(operation_id: str, reason: str, executed: Executed = "unknown") -> CallError:
+    """Return the error for a call that one side cancelled."""
+    details = {"operationId": operation_id, "executed": executed}
+    return CallError(ErrorCode.ABORTED, f"{operation_id}: {reason or 'aborted'}", details)
+
+
+def unreadable(problem: object) -> CallError:
+    """Return the error for a request with a missing field, or a field of the wrong type."""
+    details = {"reason": "UNREADABLE", "executed": "no"}
+    return CallError(ErrorCode.VALIDATION_ERROR, f"the request could not be read: {problem}", details)
+
+
+def too_large(operation_id: str, what: str, size: int, limit: int, executed: Executed) -> CallError:
+    """Return the error for a message over the transport's largest payload."""
+    code = ErrorCode.VALIDATION_ERROR if executed == "no" else ErrorCode.EXECUTION_ERROR
+    details = {
+        "operationId": operation_id,
+        "reason": "PAYLOAD_TOO_LARGE",
+        "size": size,
+        "limit": limit,
+        "executed": executed,
+    }
+    return CallError(code, f"{operation_id}: the {what} has {size:,} bytes, the limit is {limit:,}", details)
+
+
+def untranslatable(operation_id: str, what: str, problem: CallError, executed: Executed) -> CallError:
+    """Return the error for a value that the receiver's only message format cannot express."""
+    code = ErrorCode.VALIDATION_ERROR if executed == "no" else ErrorCode.EXECUTION_ERROR
+    details = {"operationId": operation_id, "reason": "UNTRANSLATABLE", "executed": executed}
+    return CallError(code, f"{operation_id}: the {what} cannot be passed on: {problem.message}", details)
+
+
+def executed_of(error: CallError) -> Executed:
+    """Return whether the call that ended in `error` may have run."""
+    details = error.details
+    executed = details.get("executed") if isinstance(details, dict) else None
+    return executed if executed in ("no", "yes") else "unknown"
+
+
+def mark_executed(error: CallError, operation_id: str) -> CallError:
+    """Return an error as its handler's caller sees it.
+
+    A nested call that was not executed does not mean that the handler was not.
+    """
+    details = error.details
+    if not isinstance(details, dict) or details.get("executed") != "no" or details.get("operationId") == operation_id:
+        return error
+    marked = CallError(error.code, error.message, {**details, "executed": "yes"})
+    marked.__cause__ = error
+    return marked
+
+
+def translate(error: BaseException, operation_id: str) -> BaseException:
+    """Return what the caller of an operation sees for an exception that left its handler.
+
+    A cancellation of the current task, KeyboardInterrupt and GeneratorExit are returned unchanged; everything else
+    becomes a CallError with its cause. The caller of this function raises the result: a frame that keeps an error in a
+    variable and raises it would form a reference cycle with the traceback.
+    """
+    if isinstance(error, CallError):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            return error
+        return _caused(CallError(ErrorCode.ABORTED, f"{operation_id}: the handler cancelled itself"), error)
+    if isinstance(error, SystemExit):
+        message = f"{operation_id}: the handler asked the process to exit ({error.code})"
+        return _caused(CallError(ErrorCode.EXECUTION_ERROR, message, {"type": "SystemExit"}), error)
+    if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+        return error
+    kind = type(error).__name__
+    text = _describe(error)
+    message = f"{operation_id}: {kind}: {text}" if text else f"{operation_id}: {kind}"
+    return _caused(CallError(ErrorCode.EXECUTION_ERROR, message, {"type": kind}), error)
+
+
+def _caused(error: CallError, cause: BaseException) -> CallError:
+    error.__cause__ = cause
+    return error
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # a broken __str__ must not hide the error it belongs to
+        return ""

@@ -1,0 +1,121 @@
+"""Link: one socket between two peers. It carries messages of bytes and knows nothing of events or operations.
+
+A hub and its spokes use links only, so that the same hub runs on any socket: `pubsub.websocket` has the link over
+picows, `calls.hub.asgi` the one over an ASGI server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from operations.errors import CallError, ErrorCode
+
+MAX_PAYLOAD = 16 << 20
+"""The largest message by default, in bytes."""
+MAX_UNSENT = 64 << 20
+"""Bytes that may be waiting for a peer to read them; a peer with more is disconnected."""
+HEADROOM = 1024
+"""Bytes that a frame may have beyond the largest message."""
+BATCH_BYTES = 128 << 10
+"""The largest batch of messages in one frame, by default."""
+LARGE_MESSAGE = 256 << 10
+"""Of larger messages a server handles one in each iteration of the event loop, whoever sends them."""
+HEARTBEAT_SECONDS = 2.0
+CLOSE_SECONDS = 1.0
+"""How long a peer may take to close a connection before it is aborted."""
+TURN_MESSAGES = 64
+TURN_SECONDS = 0.005
+"""How much of one peer is handled in one iteration of the event loop: so many messages, or so much time."""
+PROTOCOL = "operations.v1"
+"""The WebSocket sub-protocol. A browser must offer it, next to one that carries its token."""
+PROTOCOLS_HEADER = "Sec-WebSocket-Protocol"
+SLOW_READER = "the peer reads too slowly"
+_BEARER = "bearer."
+_UNAUTHORIZED, _TOO_MANY = 401, 429
+
+
+class Link(Protocol):
+    """One socket. Messages that one iteration of the event loop sends are one write."""
+
+    receive: Callable[[bytes], None]
+    """Called with each message, synchronously; it must not raise."""
+    batch_bytes: int
+    """The largest batch of messages in one frame that the peer accepts (see `framing`); 0 where it accepts none."""
+    max_message: int
+    """The largest message that is accepted; a peer that sends a larger one is disconnected."""
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the peer reads more slowly than this end writes."""
+
+    @property
+    def unsent(self) -> int:
+        """Number of messages that were never written because the connection was lost."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Number of bytes that wait to be written, control frames included."""
+
+    def send(self, message: bytes) -> None:
+        """Send a message; on a closed link it is dropped and counted as unsent."""
+
+    def close(self, reason: str) -> None:
+        """Write what is buffered, tell the peer the reason and close, without waiting for it."""
+
+    def abort(self, reason: str) -> None:
+        """Close immediately; what is buffered in either direction is dropped."""
+
+    async def wait_closed(self) -> None:
+        """Return once the link is closed and every message that arrived before has been received."""
+
+
+class Callbacks(Protocol):
+    """The user of a link."""
+
+    def opened(self, link: Link) -> None:
+        """The connection is open."""
+
+    def received(self, link: Link, message: bytes) -> None:
+        """A message arrived; called until `link.receive` is set to another function."""
+
+    def backlogged(self, link: Link) -> None:
+        """Messages were written to a slow link."""
+
+    def closed(self, link: Link, reason: str) -> None:
+        """The connection is closed; nothing is received any more."""
+
+
+Admit = Callable[[str | None], Callbacks]
+"""Returns the user of a new connection for its bearer token, before the connection is accepted.
+
+Raises `ACCESS_DENIED`, which becomes HTTP 401, or another CallError, which becomes HTTP 429."""
+
+
+class Listener(Protocol):
+    """A server that accepts links."""
+
+    @property
+    def port(self) -> int:
+        """The port that it listens at."""
+
+    async def close(self) -> None:
+        """Accept no more connections; those that are open stay open."""
+
+
+def refusal_status(error: CallError) -> int:
+    """Return the HTTP status of a connection that `Admit` refused."""
+    return _UNAUTHORIZED if error.code is ErrorCode.ACCESS_DENIED else _TOO_MANY
+
+
+def split_protocols(lines: Iterable[str]) -> list[str]:
+    """Return the sub-protocols that a client offers in its `Sec-WebSocket-Protocol` headers."""
+    return [name.strip() for line in lines for name in line.split(",")]
+
+
+def bearer_token(authorization: str, protocols: Iterable[str]) -> str | None:
+    """Return the token of a handshake: from `Authorization`, or from the sub-protocol that a browser sends it in."""
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return token.strip()
+    return next((name.removeprefix(_BEARER) for name in protocols if name.startswith(_BEARER)), None)

@@ -1,0 +1,151 @@
+"""Redis URLs, and the names that addresses of the bus have at the server."""
+
+from __future__ import annotations
+
+import urllib.parse
+from typing import Literal
+
+import msgspec
+
+from operations.pubsub.urls import PORTS, read_place, wrong_address
+
+Arrangement = Literal["single", "sentinel", "cluster"]
+_ARRANGEMENTS: dict[str, Arrangement] = {"": "single", "sentinel": "sentinel", "cluster": "cluster"}
+_EXPECTED = (
+    "expected redis://host:6379/0, rediss:// (TLS), unix:///path/to/redis.sock, "
+    "redis+sentinel://host:26379,host:26379/service/0 or redis+cluster://host:6379,host:6379"
+)
+_MOST_CHANNELS = 65_536
+
+
+class Node(msgspec.Struct, frozen=True):
+    """One server: a host and port, or the path of a Unix socket."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}" if self.port else self.host
+
+
+class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """The contents of a Redis URL."""
+
+    nodes: tuple[Node, ...]
+    arrangement: Arrangement = "single"
+    tls: bool = False
+    username: str | None = None
+    password: str | None = None
+    database: int = 0
+    service: str = ""
+    sentinel_username: str | None = None
+    sentinel_password: str | None = None
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.nodes))
+
+    def __repr__(self) -> str:
+        return f"<RedisAddress {self.arrangement} {self}>"
+
+
+def parse_address(url: str) -> RedisAddress:
+    """Parse a Redis URL; raise a CallError that says what was expected."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        raise wrong_address(url, f"it is not a Redis URL: {_EXPECTED}")
+    base, _, arranged = scheme.lower().partition("+")
+    rest, _, query = rest.partition("?")
+    options = dict(urllib.parse.parse_qsl(query))
+    login, _, place = rest.rpartition("@")
+    username, _, password = login.partition(":")
+    known = RedisAddress(
+        nodes=(),
+        username=urllib.parse.unquote(username) or None,
+        password=urllib.parse.unquote(password) or None,
+        sentinel_username=options.get("sentinel_username"),
+        sentinel_password=options.get("sentinel_password"),
+    )
+    if "unix" in (base, arranged):
+        if not place.strip("/"):
+            raise wrong_address(url, "it names no socket: unix:///path/to/redis.sock")
+        socket = Node(f"/{place.lstrip('/')}", 0)
+        return msgspec.structs.replace(known, nodes=(socket,), database=_number(options.get("db", "0"), url))
+    if base not in ("redis", "rediss", "valkey", "valkeys") or arranged not in _ARRANGEMENTS:
+        raise wrong_address(url, f"the scheme {scheme!r} is not known: {_EXPECTED}")
+    known = msgspec.structs.replace(known, arrangement=_ARRANGEMENTS[arranged], tls=base in ("rediss", "valkeys"))
+    return _arrange(known, place, options, url)
+
+
+def _arrange(known: RedisAddress, place: str, options: dict[str, str], url: str) -> RedisAddress:
+    arrangement = known.arrangement
+    hosts, *path = place.split("/")
+    service = path.pop(0) if arrangement == "sentinel" and path else ""
+    if arrangement == "sentinel" and not service:
+        raise wrong_address(url, "a sentinel URL names the service: redis+sentinel://host:26379/service")
+    database = _number(path[0] if path and path[0] else options.get("db", "0"), url)
+    if arrangement == "cluster" and database:
+        raise wrong_address(url, "a Redis cluster has only the database 0")
+    port = PORTS["redis+sentinel" if arrangement == "sentinel" else "redis"]
+    return msgspec.structs.replace(
+        known,
+        nodes=tuple(_node(host, port, url) for host in hosts.split(",")),
+        database=database,
+        service=service,
+    )
+
+
+def _node(text: str, default: int, url: str) -> Node:
+    host, port = read_place(text, default, url)
+    return Node(host or "127.0.0.1", port)
+
+
+def _number(text: str, url: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise wrong_address(url, f"the database {text!r} is not a number: {_EXPECTED}")
+    return int(text)
+
+
+class Space:
+    """The keys of one namespace; the braces keep them on one server of a cluster, so that a script can use them all."""
+
+    __slots__ = ("dead", "queue", "stored", "workers")
+
+    def __init__(self, prefix: str, namespace: str) -> None:
+        space = f"{prefix}:{{{namespace}}}"
+        self.queue = f"{space}:queue".encode()
+        """A list: the requests that wait for a worker."""
+        self.workers = f"{space}:workers".encode()
+        """A sorted set: the workers, by the time until which each counts as alive."""
+        self.stored = f"{space}:stored".encode()
+        """A stream: the requests that are kept until they are handled."""
+        self.dead = f"{space}:dead".encode()
+        """A stream: the dead letters."""
+
+    def seen(self, key: str) -> bytes:
+        """Return the key that marks a request as stored."""
+        return self.stored + b":" + key.encode()
+
+
+class Names:
+    """Channels and keys by address, each made once."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._channels: dict[str, bytes] = {}
+        self._spaces: dict[str, Space] = {}
+
+    def channel(self, address: str) -> bytes:
+        """The channel of an address."""
+        channel = self._channels.get(address)
+        if channel is None:
+            if len(self._channels) >= _MOST_CHANNELS:
+                self._channels.clear()  # callers come and go, and each had an inbox
+            channel = self._channels[address] = f"{self._prefix}:{address}".encode()
+        return channel
+
+    def space(self, address: str) -> Space:
+        """The keys of the namespace that an address ends in."""
+        space = self._spaces.get(address)
+        if space is None:
+            space = self._spaces[address] = Space(self._prefix, address.partition(".")[2])
+        return space

@@ -1,0 +1,169 @@
+"""ConnectionEpoch: the connections from finding the servers to losing any of them. The next epoch starts anew."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import ssl
+from collections.abc import Sequence
+from typing import Protocol
+
+from operations.pubsub.redis.addresses import Node, RedisAddress
+from operations.pubsub.redis.connection import Connection, ReplyError, Script, Then, dial
+from operations.pubsub.redis.topology import Surveyor, Topology, check_role
+
+_FATAL = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED")
+
+
+class Listener(Protocol):
+    """Whoever uses an epoch."""
+
+    def begin_reading(self) -> None:
+        """Messages are about to be handled."""
+
+    def end_reading(self) -> None:
+        """The messages were handled."""
+
+    def pushed(self, channel: bytes, message: bytes) -> None:
+        """A message came on a channel."""
+
+
+class ConnectionEpoch:
+    """The connections of one peer: the main one, which also listens, one for each other master, and those that block.
+
+    The loss of any of them ends them all, because messages in flight may be lost.
+    """
+
+    def __init__(
+        self, listener: Listener, address: RedisAddress, surveyor: Surveyor, tls: ssl.SSLContext | None, name: str
+    ) -> None:
+        self.reason = ""
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.topology = Topology(address.nodes)
+        self._listener = listener
+        self._address = address
+        self._surveyor = surveyor
+        self._tls = tls
+        self._name = name
+        self._masters: dict[Node, Connection] = {}
+        self._blocking: dict[Connection, Node] = {}
+
+    @property
+    def main(self) -> Connection:
+        """The connection that publishes and listens."""
+        return self._masters[self.topology.masters[0]]
+
+    @property
+    def is_on(self) -> bool:
+        """Whether no server was lost yet."""
+        return not self.ended.done()
+
+    @property
+    def server_version(self) -> int:
+        """The major version of the server."""
+        version = str(self.main.server.get("version", "6")).partition(".")[0]
+        return int(version) if version.isdigit() else 6
+
+    async def begin(self) -> None:
+        """Find the servers and connect to them all."""
+        self.topology = await self._surveyor.survey()
+        for node in self.topology.masters:
+            self._masters[node] = await self._dial(node)
+            check_role(self._masters[node], node)
+
+    async def open_blocking(self, key: bytes) -> Connection:
+        """Open one more connection to the server that has a key, for blocking commands."""
+        node = self.topology.node(key)
+        connection = await self._dial(node)
+        if not self.is_on:
+            await connection.close(within=0)
+            raise ConnectionError(self.reason)
+        self._blocking[connection] = node
+        return connection
+
+    async def close_blocking(self, connection: Connection) -> None:
+        """Close a connection for blocking commands."""
+        self._blocking.pop(connection, None)
+        await connection.close(within=0)
+
+    def beside(self, blocking: Connection) -> Connection:
+        """Return the connection to the same server that does not block."""
+        return self._masters[self._blocking[blocking]]
+
+    async def _dial(self, node: Node) -> Connection:
+        return await dial(node, self, self._address, tls=self._tls, name=self._name)
+
+    def at(self, key: bytes) -> Connection:
+        """The connection to the server that has a key."""
+        return self._masters[self.topology.node(key)]
+
+    def put(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], then: Then) -> None:
+        """Run a script where its keys are; a moved slot is followed, a server that lost its role ends the epoch."""
+        script.put(self.at(keys[0]), keys, arguments, functools.partial(self._check, script, keys, arguments, then))
+
+    def _check(
+        self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], then: Then, reply: object
+    ) -> None:
+        if isinstance(reply, ReplyError):
+            text = str(reply)
+            if text.startswith("MOVED") and self._follow(text):
+                self.put(script, keys, arguments, then)
+                self.at(keys[0]).flush()
+                return
+            if text.startswith((*_FATAL, "MOVED", "ASK")):
+                then(reply)
+                self.end(text)
+                return
+        then(reply)
+
+    def _follow(self, text: str) -> bool:
+        _, slot, place = text.split(" ")[:3]
+        host, _, port = place.rpartition(":")
+        return self.topology.move(int(slot), Node(host or self.topology.masters[0].host, int(port)))
+
+    def flush(self) -> None:
+        """Write what was put, everywhere."""
+        for connection in self._masters.values():
+            connection.flush()
+
+    async def catch_up(self) -> None:
+        """Return once every server has answered what it was sent so far."""
+        for connection in list(self._masters.values()):
+            await connection.ask("PING")
+
+    def beat(self) -> None:
+        """Check that every server responds."""
+        for connection in [*self._masters.values(), *self._blocking]:
+            connection.beat()
+
+    def begin_reading(self) -> None:
+        """A connection is about to handle replies."""
+        self._listener.begin_reading()
+
+    def end_reading(self) -> None:
+        """The replies were handled."""
+        self._listener.end_reading()
+
+    def pushed(self, channel: bytes, message: bytes) -> None:
+        """A message came on a channel."""
+        self._listener.pushed(channel, message)
+
+    def lost(self, connection: Connection, reason: str) -> None:
+        """One connection is gone, and so are the others."""
+        self.end(reason)
+
+    def end(self, reason: str) -> None:
+        """The epoch is over."""
+        if not self.ended.done():
+            self.reason = reason
+            self.ended.set_result(None)
+
+    async def close(self, *, within: float) -> list[bytes]:
+        """Close every connection; return what is to be published again in the next epoch."""
+        self.end("closed")
+        unanswered = self.main.take_unanswered() if self._masters and within == 0 else []
+        for connection in [*self._blocking, *self._masters.values()]:
+            with contextlib.suppress(Exception):
+                await connection.close(within=within)
+        return unanswered

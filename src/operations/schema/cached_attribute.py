@@ -1,0 +1,34 @@
+"""cached_attribute: an attribute computed on first access, by one thread only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
+
+T = TypeVar("T")
+
+
+class cached_attribute(Generic[T]):  # noqa: N801  (used as `property` is)
+    """Like `functools.cached_property`, but under the owner's `_lock`; afterwards an ordinary attribute."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> cached_attribute[T]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        made = instance.__dict__
+        with instance._lock:
+            if self._name not in made:
+                made[self._name] = self._make(instance)
+            return made[self._name]

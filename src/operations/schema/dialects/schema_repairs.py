@@ -1,0 +1,203 @@
+"""Repairs of schemas that no value satisfies: each is changed to what its author must have meant.
+
+Published API descriptions repeat a few kinds of contradictions, and an operation with one could never be called. Only
+what no value satisfies is changed. Works on converted documents, where every reference is a pointer into `$defs`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from operations.schema.dialects.overlaps import covers, kinds_of, kinds_overlap
+from operations.schema.dialects.patterns import engine_of, matcher
+from operations.schema.dialects.traversal import parts_of, schemas_in, target_in
+
+# A caret after a slash, or a slash after a dollar sign, matches nowhere: the slashes only quote the expression.
+_QUOTED = re.compile(r"/(\^.*|.*\$)/([a-z]*)", re.DOTALL)
+_MOST_BRANCHES = 100
+_SPELLINGS = {"true": True, "false": False}
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,300})(\.[0-9]{1,300})?")
+
+
+def repair_schema(document: dict[str, Any] | bool) -> None:
+    """Change what no value satisfies, in place.
+
+    - `enum` without a member of the declared `type`: the members in that type, or for an array those of its items;
+    - a `pattern` between slashes: the pattern that is between them;
+    - parts of an `allOf` that are closed to members which another part requires: closed together instead;
+    - an object that is closed to what it requires itself: open;
+    - a union in a schema that its branches are joined of: those see the schema without it;
+    - a `oneOf` in which all that fits one branch fits another as well: `anyOf`.
+    """
+    if not isinstance(document, dict):
+        return
+    nodes = list(schemas_in(document))
+    definitions = document.get("$defs", {})
+    for node in nodes:
+        if "enum" in node and "type" in node:
+            _repair_choices(node)
+        if "pattern" in node:
+            _repair_pattern(node)
+        if "oneOf" in node or "anyOf" in node:
+            _end_circles(node, definitions)
+    # All are found before the first is changed: a part that was closed anew would hide from those it is part of.
+    joined = [(node, made) for node in nodes if (made := _Joined(definitions).repaired(node))]
+    for node, made in joined:
+        node.clear()
+        node.update(made)
+    for node in schemas_in(document) if joined else nodes:
+        if "oneOf" in node and _is_ambiguous(node["oneOf"], definitions):
+            _repair_union(node)
+
+
+# Choices and patterns
+
+
+def _repair_choices(node: dict[str, Any]) -> None:
+    wanted = (kinds_of(node) or frozenset()) - {"null"}
+    choices = [choice for choice in node["enum"] if choice is not None]
+    if not wanted or not choices or any(kinds_overlap(_kind(choice), wanted) for choice in choices):
+        return
+    if "array" in wanted:
+        items = node.get("items", {})
+        del node["enum"]
+        if isinstance(items, dict) and "enum" not in items:
+            node["items"] = {**items, "enum": choices}
+            if "type" in items:
+                _repair_choices(node["items"])
+        return
+    made = [_respelled(choice, wanted) for choice in choices]
+    if None not in made:
+        node["enum"] = made + [None] * (None in node["enum"])
+
+
+def _kind(value: Any) -> frozenset[str]:
+    return kinds_of({"const": value}) or frozenset()
+
+
+def _respelled(choice: Any, wanted: frozenset[str]) -> Any:
+    """A choice as a value of the wanted types, as close to how it is written as can be; None when there is none."""
+    if "string" in wanted and isinstance(choice, int | float):
+        return str(choice).lower() if isinstance(choice, bool) else str(choice)
+    if "boolean" in wanted and isinstance(choice, str):
+        return _SPELLINGS.get(choice.lower())
+    if wanted & {"integer", "number"} and isinstance(choice, str) and (found := _NUMBER.fullmatch(choice)):
+        return int(choice) if found[2] is None else float(choice) if "number" in wanted else None
+    return None
+
+
+def _repair_pattern(node: dict[str, Any]) -> None:
+    quoted = _QUOTED.fullmatch(node["pattern"])
+    if quoted is None:
+        return
+    flags = "".join(flag for flag in "is" if flag in quoted[2])
+    meant = f"(?{flags}:{quoted[1]})" if flags else quoted[1]
+    if engine_of(meant) is not None:
+        node["pattern"] = meant
+
+
+def _repair_union(node: dict[str, Any]) -> None:
+    branches = node.pop("oneOf")
+    if "anyOf" in node:
+        node.setdefault("allOf", []).append({"anyOf": branches})
+    else:
+        node["anyOf"] = branches
+
+
+def _is_ambiguous(branches: list[Any], definitions: Mapping[str, Any]) -> bool:
+    return len(branches) <= _MOST_BRANCHES and any(
+        covers(wide, narrow, definitions)
+        for place, wide in enumerate(branches)
+        for other, narrow in enumerate(branches)
+        if place != other
+    )
+
+
+def _end_circles(node: dict[str, Any], definitions: Mapping[str, Any]) -> None:
+    """Give branches that are joined of the very schema they are branches of what it says beside the union."""
+    rest = {key: value for key, value in node.items() if key not in ("oneOf", "anyOf", "$defs")}
+    seen = {id(node)}
+    pending = [branch for key in ("oneOf", "anyOf") for branch in node.get(key, ())]
+    while pending:
+        branch = target_in(definitions, pending.pop())
+        if not isinstance(branch, dict) or id(branch) in seen:
+            continue
+        seen.add(id(branch))
+        parts = branch.get("allOf", [])
+        for place, part in enumerate(parts):
+            if target_in(definitions, part) is node:
+                parts[place] = rest
+        pending.extend(parts)
+
+
+# Objects joined of closed parts
+
+
+class _Joined:
+    """The parts that one schema is joined of by `allOf` and references."""
+
+    def __init__(self, definitions: Mapping[str, Any]) -> None:
+        self._definitions = definitions
+
+    def repaired(self, node: dict[str, Any]) -> dict[str, Any] | None:
+        """The schema with its parts open and itself closed, where one part excludes what another requires.
+
+        Where a required member is described nowhere, it is not closed either.
+        """
+        if "allOf" not in node and not ("required" in node and node.keys() & {"$ref", "additionalProperties"}):
+            return None
+        parts = list(self._parts(node, set()))
+        closing = [part for part in parts if self._excludes(part, parts)]
+        if not closing:
+            return None
+        made = self._opened(node, {id(part) for part in closing}, ())
+        described = {name for part in parts for name in part.get("properties", ())}
+        if described.issuperset(name for part in parts for name in part.get("required", ())):
+            rests = [part["additionalProperties"] for part in closing]
+            made.setdefault("unevaluatedProperties", False if False in rests else rests[0])
+        return made
+
+    def _parts(self, node: Any, seen: set[int]) -> Iterator[dict[str, Any]]:
+        if not isinstance(node, dict) or id(node) in seen:
+            return
+        seen.add(id(node))
+        yield node
+        for part in parts_of(node):
+            yield from self._parts(target_in(self._definitions, part), seen)
+
+    def _excludes(self, part: dict[str, Any], parts: list[dict[str, Any]]) -> bool:
+        """Whether a part says of the members that it does not know what a required one cannot be."""
+        rest = part.get("additionalProperties", True)
+        if rest is not False and not isinstance(rest, dict):
+            return False
+        required = {name for other in parts for name in other.get("required", ())}
+        patterns = part.get("patternProperties", ())
+        return any(
+            not any(matcher(pattern)(name) for pattern in patterns)
+            and (not isinstance(rest, dict) or self._cannot_be(name, rest, parts))
+            for name in required.difference(part.get("properties", ()))
+        )
+
+    def _cannot_be(self, name: str, rest: dict[str, Any], parts: list[dict[str, Any]]) -> bool:
+        allowed = kinds_of(target_in(self._definitions, rest))
+        said = [part["properties"][name] for part in parts if name in part.get("properties", ())]
+        kinds = [kinds_of(target_in(self._definitions, schema)) for schema in said]
+        return allowed is not None and any(kind is not None and not kinds_overlap(kind, allowed) for kind in kinds)
+
+    def _opened(self, node: dict[str, Any], closed: set[int], trail: tuple[int, ...]) -> dict[str, Any]:
+        """A copy whose closed parts are open, however far down; what it refers to is left as it is."""
+        made = dict(node)
+        if id(node) in closed:
+            del made["additionalProperties"]
+        parts = []
+        for part in parts_of(node):
+            target = target_in(self._definitions, part)
+            inner = {id(found) for found in self._parts(target, set())} if isinstance(target, dict) else set()
+            touched = inner & closed and id(target) not in trail
+            parts.append(self._opened(target, closed, (*trail, id(node))) if touched else part)
+        made.pop("$ref", None)
+        if parts:
+            made["allOf"] = parts
+        return made

@@ -1,0 +1,164 @@
+"""Messages that a server sends by itself: requests (elicitation, sampling) and notifications (changes, log)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import mcp_types as types
+from mcp.client.session import ClientRequestContext, ClientSession, ElicitationFnT, IncomingMessage, SamplingFnT
+from mcp.client.subscriptions import listen
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import BaseModel, ValidationError
+
+from operations.sources.mcp.config import MCPClientConfig, MCPServerRequest, ServerRequestHandler
+from operations.sources.mcp.protocol import RequestFailedError, explain
+
+_log = logging.getLogger("operations.mcp")
+
+ELICIT = "elicitation/create"
+SAMPLE = "sampling/createMessage"
+MAX_SERVER_REQUESTS = 100
+"""Requests of one server that its handlers answer at a time; further ones are refused."""
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING}
+
+
+def dump_model(model: BaseModel) -> dict[str, Any]:
+    """Return an SDK model as the protocol's JSON."""
+    data: dict[str, Any] = model.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return data
+
+
+class ServerRequests:
+    """Passes a server's requests to the user's handlers; those without a handler are refused immediately."""
+
+    def __init__(self, server: str, config: MCPClientConfig) -> None:
+        self._server = server
+        self._handlers: dict[str, ServerRequestHandler] = {}
+        self._running = 0
+        if config.elicitation is not None:
+            self._handlers[ELICIT] = config.elicitation
+        if config.sampling is not None:
+            self._handlers[SAMPLE] = config.sampling
+
+    async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the handler's result; raise `RequestFailedError` without a handler or a result."""
+        handler = self._handlers.get(method)
+        if handler is None:
+            raise RequestFailedError(types.INVALID_REQUEST, f"{method} is not supported by this client")
+        if self._running >= MAX_SERVER_REQUESTS:
+            raise RequestFailedError(types.INVALID_REQUEST, f"more than {MAX_SERVER_REQUESTS} requests at a time")
+        self._running += 1
+        try:
+            answer = await handler(MCPServerRequest(self._server, method, params))
+        except Exception as error:
+            _log.warning("%s: the handler for %s failed: %s", self._server, method, explain(error), exc_info=error)
+            raise RequestFailedError(types.INTERNAL_ERROR, f"the client could not answer {method}") from error
+        finally:
+            self._running -= 1
+        if answer is not None:
+            return dict(answer)
+        if method == ELICIT:
+            return {"action": "decline"}
+        raise RequestFailedError(types.INVALID_REQUEST, "the client declined")
+
+    @property
+    def capabilities(self) -> types.ClientCapabilities:
+        """The capabilities that this client announces."""
+        elicitation = types.ElicitationCapability(
+            form=types.FormElicitationCapability(), url=types.UrlElicitationCapability()
+        )
+        return types.ClientCapabilities(
+            elicitation=elicitation if ELICIT in self._handlers else None,
+            sampling=types.SamplingCapability() if SAMPLE in self._handlers else None,
+        )
+
+    @property
+    def elicitation_callback(self) -> ElicitationFnT | None:
+        """The callback for an SDK session; None announces no capability and refuses."""
+        return self._elicit if ELICIT in self._handlers else None
+
+    @property
+    def sampling_callback(self) -> SamplingFnT | None:
+        """The callback for an SDK session; None announces no capability and refuses."""
+        return self._sample if SAMPLE in self._handlers else None
+
+    async def _elicit(
+        self, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        answer = await self._answer_typed(ELICIT, params, (types.ElicitResult,))
+        assert isinstance(answer, types.ElicitResult | types.ErrorData)
+        return answer
+
+    async def _sample(
+        self, context: ClientRequestContext, params: types.CreateMessageRequestParams
+    ) -> types.CreateMessageResult | types.CreateMessageResultWithTools | types.ErrorData:
+        kinds = (types.CreateMessageResult, types.CreateMessageResultWithTools)
+        answer = await self._answer_typed(SAMPLE, params, kinds)
+        assert isinstance(answer, (*kinds, types.ErrorData))
+        return answer
+
+    async def _answer_typed(self, method: str, params: BaseModel, kinds: tuple[type[BaseModel], ...]) -> BaseModel:
+        try:
+            answer = await self.answer(method, dump_model(params))
+        except RequestFailedError as error:
+            return types.ErrorData(code=error.code, message=error.message)
+        for kind in kinds:
+            try:
+                return kind.model_validate(answer)
+            except ValidationError as error:
+                reason = explain(error)
+        _log.warning("%s: the handler for %s returned an invalid result: %s", self._server, method, reason)
+        return types.ErrorData(code=types.INTERNAL_ERROR, message=f"the client could not answer {method}")
+
+
+class Notifications:
+    """Receives a server's notifications: reports changes of the list of tools, logs messages."""
+
+    def __init__(self, server: str, on_changed: Callable[[], None]) -> None:
+        self._server = server
+        self._on_changed = on_changed
+
+    async def receive(self, message: IncomingMessage) -> None:
+        """Report a changed list of tools; log messages that cannot be read."""
+        if isinstance(message, types.ToolListChangedNotification):
+            self._on_changed()
+        elif isinstance(message, Exception):
+            _log.warning("%s: a message that could not be read: %s", self._server, message)
+
+    async def log(self, params: types.LoggingMessageNotificationParams) -> None:
+        """Log a log message of the server."""
+        _log.log(_LEVELS.get(params.level, logging.ERROR), "%s: %s", self._server, params.data)
+
+    @contextlib.asynccontextmanager
+    async def subscribed(self, client: ClientSession) -> AsyncIterator[None]:
+        """Subscribe to changes where the protocol requires it; older versions send them without a subscription."""
+        tools = client.server_capabilities.tools if client.server_capabilities else None
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
+            yield
+            return
+        task = asyncio.create_task(self._subscribe(client))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    async def _subscribe(self, client: ClientSession) -> None:
+        pauses = iter((0.1, 0.5, 1.0, 2.0, 5.0))
+        while True:
+            try:
+                async with listen(client, tools_list_changed=True) as events:
+                    pauses = iter((0.1, 0.5, 1.0, 2.0, 5.0))
+                    async for _ in events:
+                        self._on_changed()
+            except (MCPError, RuntimeError, TimeoutError) as error:
+                _log.debug("%s: the subscription to changes ended: %s", self._server, error)
+                if isinstance(error, MCPError) and error.code == types.METHOD_NOT_FOUND:
+                    return
+            await asyncio.sleep(next(pauses, 15.0))
+            self._on_changed()

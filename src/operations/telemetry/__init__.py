@@ -1,0 +1,1 @@
+"""What a process reports about its calls: counters and OpenTelemetry spans."""

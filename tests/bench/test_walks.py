@@ -1,0 +1,20 @@
+"""Each walk stays within its limit: the table is `bench.walks.LIMITS`."""
+
+from __future__ import annotations
+
+import pytest
+from bench.walks import LIMITS, WALKS, Step, Walk, count
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", list(WALKS))
+def test_a_walk_enters_no_more_files_than_its_limit(name: str) -> None:
+    walk, limit = count(WALKS[name]()), LIMITS[name]
+    assert walk.files <= limit.files
+    assert limit.switches is None or walk.switches <= limit.switches
+
+
+def test_files_are_counted_once_and_each_change_of_file_is_a_switch() -> None:
+    steps = [Step("a.py", "f"), Step("a.py", "g"), Step("b.py", "h"), Step("a.py", "f")]
+    assert count(steps) == Walk(files=2, calls=4, switches=2)

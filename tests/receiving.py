@@ -1,0 +1,17 @@
+"""Receivers for tests that look at messages, not at where they arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from operations.pubsub import Arrival, Receive
+
+
+def into(receive: Callable[[bytes], Any]) -> Receive:
+    """A receiver that passes on the message alone."""
+
+    def take(message: bytes, arrival: Arrival) -> None:
+        receive(message)
+
+    return take

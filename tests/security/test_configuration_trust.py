@@ -1,0 +1,460 @@
+"""A configuration runs nothing before its user trusts it, and a file of another user is never used."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from operations import CallError, ErrorCode
+from operations.cli.commands import SUMMARIES, find_command
+from operations.config import find_config, load_config
+from tests.cli.driving import Done, Project
+from tests.serving import serving
+
+MODULE = """
+from pathlib import Path
+from operations import operation
+
+Path(__file__).with_name("imported").touch()
+
+@operation(id="a.greet", type="query")
+def greet(name: str = "you") -> str:
+    return "hello " + name
+"""
+PYTHON = "[sources.a]\npython = './code'\n"
+COMMAND = "[sources.a]\ncommand = 'touch'\nargs = ['./started']\n"
+SECRET = "s3cret-value-of-a-variable"
+
+USES: dict[str, Sequence[str]] = {
+    "ls": ["ls"],
+    "search": ["search", "greet"],
+    "show": ["show", "a.greet"],
+    "call": ["call", "a.greet"],
+    "sub": ["sub", "a.greet"],
+    "map": ["map", "a.greet"],
+    "hub": ["hub", "--port", "0", "--serve"],
+    "spoke": ["spoke", "--url", "ws://127.0.0.1:9/"],
+    "worker": ["worker", "--url", "ws://127.0.0.1:9/"],
+    "doctor": ["doctor"],
+    "add mcp": ["add", "mcp", "more", "--", "true"],
+    "add openapi": ["add", "openapi", "more", "./api.json"],
+    "add py": ["add", "py", "more", "./more"],
+}
+"""The commands that open what a configuration has."""
+OPENS_NOTHING = {"init", "trust", "scan", "config show", "config schema", "config path", "completion"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A directory whose configuration nobody has trusted yet."""
+    made = Project(tmp_path / "project")
+    del made.environment["OPERATIONS_TRUST"]
+    made.environment["XDG_STATE_HOME"] = str(tmp_path / "state")
+    made.environment["OPERATIONS_TOKEN"] = "t0ken"
+    made.write("code/greetings.py", MODULE)
+    made.write("operations.toml", PYTHON)
+    return made
+
+
+def ran(project: Project) -> list[str]:
+    """What was run in a project."""
+    return [name for name in ("code/imported", "started") if (project.folder / name).exists()]
+
+
+def refused(done: Done, *texts: str) -> None:
+    """Check that a command ended because of trust, with one line that says what would be run."""
+    assert done.code == 4, done
+    assert done.out == ""
+    error, hint = done.err.splitlines()
+    assert error.startswith("error: ")
+    assert all(text in error for text in texts), error
+    assert hint == "hint: `ops trust` trusts it, --trust or OPERATIONS_TRUST=1 for one command"
+
+
+def as_another_user(project: Project, *words: str, **env: str) -> Done:
+    """Run a command as a user to whom none of the files belongs, by what it asks the system for its user."""
+    code = (
+        "import os, sys\nos.geteuid = lambda: 54321\nfrom operations.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+    )
+    return project.run(*words, program=[sys.executable, "-c", code], env=env)
+
+
+def give_away(path: Path) -> None:
+    """Give a file to another user than the one who runs the tests, where root does; else the test cannot be run."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away: the same is tested with another user's id")
+    os.chown(path, 54321, -1, follow_symlinks=False)
+
+
+def test_every_command_is_tried() -> None:
+    leaves = {part.name for name in SUMMARIES for part in (find_command(name).parts or [find_command(name)])}
+    assert leaves == {*USES, *OPENS_NOTHING}
+
+
+@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize("text", [PYTHON, COMMAND], ids=["imports", "starts"])
+def test_nothing_is_run_that_is_not_trusted(name: str, text: str, project: Project) -> None:
+    path = project.write("operations.toml", text)
+    done = project.run(*USES[name])
+    assert ran(project) == []
+    assert path.read_text() == text
+    assert not (project.folder / ".cache").exists()
+    would = "import ./code" if text == PYTHON else "start touch ./started"
+    if name == "doctor":
+        assert done.code == 4
+        assert f"it is not trusted; it would {would} (a)" in " ".join(done.out.split())
+        assert "fix: ops trust" in done.out
+    else:
+        refused(done, f"{path} is not trusted: it would {would}")
+
+
+def test_what_opens_nothing_needs_no_trust(project: Project) -> None:
+    assert project.run("config", "show").data["sources"]["a"]["python"] == "./code"
+    assert project.run("config", "path").code == 0
+    assert ran(project) == []
+
+
+@pytest.fixture(scope="module")
+def listener() -> Iterator[tuple[str, list[str]]]:
+    """A server, and the credentials that reached it."""
+    seen: list[str] = []
+
+    async def answer(request: Request) -> Response:
+        seen.append(f"{request.url} {request.headers.get('authorization')}")
+        paths = {"/x": {"get": {"operationId": "x", "responses": {"200": {}}}}}
+        return JSONResponse({"openapi": "3.1.0", "info": {"title": "x", "version": "1"}, "paths": paths})
+
+    with serving(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])) as url:
+        yield url, seen
+
+
+@pytest.mark.parametrize(
+    ("table", "would"),
+    [
+        ('openapi = "{url}/openapi.json?key=${{AWS_SECRET_ACCESS_KEY}}"', "send ${{AWS_SECRET_ACCESS_KEY}} to {url}/"),
+        ('url = "{url}/mcp"\nheaders = {{ X-Key = "${{AWS_SECRET_ACCESS_KEY}}" }}', "send ${{AWS_SECRET_ACCESS_KEY}}"),
+        (
+            'openapi = "{url}/o.json"\nauth = {{ type = "bearer", token = "${{A:-${{AWS_SECRET_ACCESS_KEY}}}}" }}',
+            "send",
+        ),
+    ],
+)
+def test_no_variable_is_sent(table: str, would: str, project: Project, listener: tuple[str, list[str]]) -> None:
+    url, seen = listener
+    seen.clear()
+    project.write("operations.toml", f"[sources.a]\n{table.format(url=url)}\n")
+    for words in (["ls"], ["call", "a.x"], ["doctor"]):
+        done = project.run(*words, env={"AWS_SECRET_ACCESS_KEY": SECRET})
+        assert done.code == 4
+        assert would.format(url=url) in done.out + done.err
+        assert SECRET not in done.out + done.err
+    assert seen == []
+
+
+def test_a_document_without_variables_needs_no_trust(project: Project, listener: tuple[str, list[str]]) -> None:
+    url, _ = listener
+    project.write("operations.toml", f'[sources.a]\nopenapi = "{url}/openapi.json"\n')
+    assert project.run("ls").out.startswith("a.x\t")
+    assert "not needed" in project.run("doctor").out
+
+
+def test_a_transport_is_not_connected_to(project: Project, listener: tuple[str, list[str]]) -> None:
+    url, seen = listener
+    seen.clear()
+    address = url.replace("http://", "ws://")
+    text = f'[transports.office]\nurl = "{address}/"\n[transports."ws://127.0.0.1:9/"]\nurl = "{address}/"\n'
+    project.write("operations.toml", text)
+    refused(project.run("call", "a.greet", "--url", "office"), f"connect to {address}/")
+    # An address is what it says, whatever an untrusted file calls by that name.
+    done = project.run("call", "a.greet", "--url", "ws://127.0.0.1:9/")
+    assert done.code == 6
+    assert "127.0.0.1:9" in done.err
+    assert seen == []
+
+
+def test_completion_offers_nothing_and_says_nothing(project: Project) -> None:
+    def offered(env: dict[str, str]) -> list[str]:
+        done = project.run("__complete", "bash", "ops call a.", env=env)
+        assert (done.code, done.err) == (0, "")
+        return done.out.splitlines()
+
+    trusted = {"OPERATIONS_TRUST": "1"}
+    assert offered({}) == []
+    assert offered(trusted) == []  # nothing is opened for it
+    assert ran(project) == []
+    project.run("ls", env=trusted)
+    assert offered(trusted) == ["a.greet"]
+    assert offered({}) == []
+    assert project.run("ls").code == 4
+    assert project.run("ls", "--cached").code == 4
+
+
+def test_a_command_trusts_it_from_then_on(project: Project) -> None:
+    done = project.run("trust", "--json")
+    assert done.data == {
+        "config": str(project.folder / "operations.toml"),
+        "trusted": True,
+        "actions": [{"name": "a", "action": "import ./code"}],
+    }
+    assert ran(project) == []
+    assert project.run("call", "a.greet").data == "hello you"
+    assert "by ops trust, since 2" in project.run("doctor").out
+    assert project.run("trust", "--revoke").code == 0
+    assert project.run("ls").code == 4
+
+
+@pytest.mark.parametrize(("words", "env"), [(["--trust"], {}), ([], {"OPERATIONS_TRUST": "1"})])
+def test_one_command_is_trusted(words: list[str], env: dict[str, str], project: Project) -> None:
+    assert project.run(*words, "call", "a.greet", env=env).data == "hello you"
+    assert project.run("call", "a.greet").code == 4
+    way = "--trust" if words else "OPERATIONS_TRUST=1"
+    assert f"by {way}, for this command; it may\n" in project.run("doctor", *words, env=env).out
+    assert not (project.folder.parent / "state").exists()
+
+
+@pytest.mark.parametrize("value", ["0", "", "true", "no"])
+def test_another_value_of_the_variable_trusts_nothing(value: str, project: Project) -> None:
+    assert project.run("ls", env={"OPERATIONS_TRUST": value}).code == 4
+
+
+def test_a_terminal_is_asked_once(project: Project) -> None:
+    with project.terminal("call", "a.greet") as terminal:
+        shown = terminal.until("Trust it? [y/N] ")
+        assert f"{project.folder}/operations.toml is not trusted. It would\n  import ./code  (a)" in shown
+        assert ran(project) == []
+        terminal.press("y\n")
+        assert terminal.end() == 0
+        assert "hello you" in terminal.shown
+    with project.terminal("call", "a.greet") as terminal:
+        assert terminal.end() == 0
+        assert "Trust it?" not in terminal.shown
+    assert "by a terminal, since" in project.run("doctor").out
+
+
+@pytest.mark.parametrize("keys", ["n\n", "\n", "\x04", "\x03"], ids=["no", "enter", "end of input", "Ctrl-C"])
+def test_only_yes_is_yes(keys: str, project: Project) -> None:
+    with project.terminal("ls") as terminal:
+        terminal.until("Trust it? [y/N] ")
+        terminal.press(keys)
+        assert terminal.end() == (130 if keys == "\x03" else 4)
+    assert ran(project) == []
+    assert project.run("ls").code == 4
+
+
+def test_what_init_and_add_write_is_trusted(project: Project) -> None:
+    (project.folder / "operations.toml").unlink()
+    assert project.run("init", "-q").code == 0
+    assert project.run("call", "hello.greet", "name=Ada").data == {"greeting": "Hello, Ada!"}
+    assert "by ops init, since" in project.run("doctor").out
+    assert project.run("add", "py", "more", "./code").code == 0
+    assert project.run("call", "a.greet").data == "hello you"
+    assert "by ops add, since" in project.run("doctor").out
+
+
+def test_adding_to_a_file_trusts_nothing_else_of_it(project: Project) -> None:
+    project.write("more/other.py", MODULE.replace("a.greet", "b.greet"))
+    project.write("operations.toml", COMMAND)
+    before = (project.folder / "operations.toml").read_text()
+    refused(project.run("add", "py", "more", "./more", "--no-check"), "start touch ./started")
+    assert (project.folder / "operations.toml").read_text() == before
+    project.write("operations.toml", COMMAND + "nonsense = 1\n")
+    assert project.run("add", "py", "more", "./more", "--no-check").code == 0
+    text = (project.folder / "operations.toml").read_text().replace("nonsense = 1\n", "")
+    project.write("operations.toml", text)
+    refused(project.run("ls"), "start touch ./started; import ./more")
+    assert ran(project) == []
+
+
+CHANGES = {
+    "an argument": ("operations.toml", COMMAND, COMMAND.replace("./started", "./other")),
+    "the command": ("operations.toml", COMMAND, COMMAND.replace("touch", "mkdir")),
+    "its environment": ("operations.toml", COMMAND, COMMAND + "env = { LD_PRELOAD = './x.so' }\n"),
+    "another source": ("operations.toml", PYTHON, PYTHON + "[sources.b]\npython = './more'\n"),
+    "the module": ("operations.toml", PYTHON, PYTHON.replace("./code", "./more")),
+    "the import path": ("operations.toml", PYTHON, PYTHON + "pythonpath = ['./more']\n"),
+    "where credentials go": (
+        "operations.toml",
+        "[sources.a]\nopenapi = 'x.json'\nbase_url = 'http://127.0.0.1:1'\nheaders = { K = '${PATH}' }\n",
+        "[sources.a]\nopenapi = 'x.json'\nbase_url = 'http://127.0.0.1:2'\nheaders = { K = '${PATH}' }\n",
+    ),
+    "an editor's file": (
+        ".mcp.json",
+        json.dumps({"mcpServers": {"a": {"command": "true"}}}),
+        json.dumps({"mcpServers": {"a": {"command": "touch", "args": ["./started"]}}}),
+    ),
+    "an included file": ("more.toml", COMMAND, COMMAND.replace("touch", "mkdir")),
+    "a file of variables": (".env", "PROGRAM=true", "PROGRAM=touch"),
+    "a server's file of variables": ("server.env", "A=1", "LD_PRELOAD=./x.so"),
+}
+ROOTS = {
+    ".mcp.json": "include = ['.mcp.json']\n",
+    "more.toml": "include = ['more.toml']\n",
+    ".env": "env_file = '.env'\n[sources.a]\ncommand = '${PROGRAM}'\nargs = ['./started']\n",
+    "server.env": COMMAND + "env_file = 'server.env'\n",
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_of_what_it_would_run_is_asked_again(what: str, project: Project) -> None:
+    name, before, after = CHANGES[what]
+    project.write("operations.toml", ROOTS.get(name, ""))
+    project.write(name, before)
+    assert project.run("trust").code == 0
+    assert "has changed since" not in project.run("doctor").out
+    for each in ran(project):
+        (project.folder / each).unlink()
+    project.write(name, after)
+    done = project.run("ls")
+    assert done.code == 4, done
+    assert "operations.toml has changed since it was trusted: it would " in done.err
+    assert "it has changed since it was trusted" in project.run("doctor").out
+    assert ran(project) == []
+
+
+HARMLESS = {
+    "a comment": PYTHON + "# more\n",
+    "layout": PYTHON.replace(" = ", "="),
+    "a filter": PYTHON + "deny = ['x']\nrename = { greet = 'hail' }\nnamespace = 'b'\n",
+    "a time limit": PYTHON + "open_timeout = 5\n",
+    "access rules": PYTHON + "[access]\n'*' = ['x']\n",
+    "a source that is disabled": PYTHON + "[sources.b]\ncommand = 'true'\ndisabled = true\n",
+}
+
+
+@pytest.mark.parametrize("what", HARMLESS)
+def test_any_other_change_is_not_asked(what: str, project: Project) -> None:
+    project.run("trust")
+    project.write("operations.toml", HARMLESS[what])
+    assert project.run("ls").code == 0
+    assert ran(project) == ["code/imported"]
+
+
+def test_trust_is_for_one_place(project: Project) -> None:
+    project.run("trust")
+    copied = project.folder / "copied"
+    copied.mkdir()
+    (copied / "operations.toml").write_text(PYTHON)
+    assert project.run("ls", "-c", str(copied)).code == 4
+    # A link to a trusted file would run what is beside the link.
+    (copied / "operations.toml").unlink()
+    (copied / "operations.toml").symlink_to(project.folder / "operations.toml")
+    assert project.run("ls", "-c", str(copied / "operations.toml")).code == 4
+    linked = project.folder.parent / "linked"
+    linked.symlink_to(project.folder)
+    assert project.run("ls", "-c", str(linked)).code == 0
+
+
+def test_what_is_stored_is_private_and_its_owner_is_checked(project: Project) -> None:
+    project.run("trust")
+    (record,) = (project.folder.parent / "state" / "operations" / "trust").iterdir()
+    assert stat.S_IMODE(record.stat().st_mode) == 0o600
+    assert stat.S_IMODE(record.parent.stat().st_mode) == 0o700
+    assert project.run("ls").code == 0
+    record.chmod(0o622)  # anybody may have written it
+    assert project.run("ls").code == 4
+    record.chmod(0o600)
+    give_away(record)
+    assert project.run("ls").code == 4
+
+
+def test_a_file_of_another_user_is_never_used(project: Project) -> None:
+    # Root's files may be used by everybody, so the tests give them away where root runs them.
+    path = project.folder / "operations.toml"
+    if os.geteuid() == 0:
+        os.chown(path, 1, -1)
+    for words in (
+        ["ls"],
+        ["ls", "--trust"],
+        ["ls", "-c", str(path)],
+        ["config", "show"],
+        ["trust"],
+        ["config", "path"],
+    ):
+        done = as_another_user(project, *words, OPERATIONS_TRUST="1")
+        assert done.code == 4, (words, done)
+        assert f"error: {path} belongs to another user (uid " in done.err
+    done = as_another_user(project, "doctor", OPERATIONS_TRUST="1")
+    assert done.code == 4
+    assert "belongs to another user" in done.out
+    assert ran(project) == []
+
+
+def test_an_included_file_of_another_user_is_never_used(project: Project) -> None:
+    project.write("operations.toml", "include = ['.mcp.json']\n")
+    included = project.write(".mcp.json", json.dumps({"mcpServers": {"a": {"command": "touch", "args": ["started"]}}}))
+    give_away(included)
+    done = project.run("ls", "--trust")
+    assert done.code == 4
+    assert f"{included} belongs to another user (uid 54321) and is not used" in done.err
+    assert ran(project) == []
+
+
+def test_a_link_of_another_user_is_never_used(project: Project) -> None:
+    own = project.write("mine.toml", PYTHON)
+    path = project.folder / "operations.toml"
+    path.unlink()
+    path.symlink_to(own)
+    assert project.run("ls", "--trust").code == 0
+    give_away(path)
+    assert project.run("ls", "--trust").code == 4
+
+
+@pytest.mark.parametrize("shared", ["everybody can write to it", "it belongs to another user"])
+def test_a_shared_directory_above_is_not_searched(shared: str, project: Project, tmp_path: Path) -> None:
+    below = project.folder / "below"
+    below.mkdir()
+    assert find_config(below) == project.folder / "operations.toml"
+    if shared == "everybody can write to it":
+        project.folder.chmod(0o1777)
+    else:
+        give_away(project.folder)
+    assert find_config(below) is None
+    assert find_config(project.folder) == project.folder / "operations.toml"
+
+
+def test_a_file_of_another_user_above_ends_the_search(project: Project) -> None:
+    below = project.folder / "a" / "b"
+    below.mkdir(parents=True)
+    middle = project.write("a/operations.toml", COMMAND)
+    give_away(middle)
+    assert find_config(below) is None
+    done = project.run("ls", "--trust", "-c", str(below))
+    assert done.code == 4
+    assert f"{middle} belongs to another user" in done.err
+    assert ran(project) == []
+
+
+def test_a_program_trusts_the_file_that_it_names(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.folder)
+    environ = {"XDG_STATE_HOME": project.environment["XDG_STATE_HOME"]}
+    path = project.folder / "operations.toml"
+    assert load_config(path, environ=environ).path == path
+    with pytest.raises(CallError, match=r"is not trusted: it would import \./code") as caught:
+        load_config(environ=environ)
+    assert caught.value.code is ErrorCode.ACCESS_DENIED
+    assert load_config(environ={**environ, "OPERATIONS_TRUST": "1"}).path == path
+    project.run("trust")
+    assert load_config(environ=environ).path == path
+
+
+def test_what_would_be_run_is_shown_without_secrets_and_control_characters(project: Project) -> None:
+    args = "args = ['--token', 'literal-s3cret', \"\\u001b]0;x\\u0007\\n\\u202e\"]"
+    project.write("operations.toml", f"[sources.a]\ncommand = 'tool'\n{args}\n")
+    done = project.run("ls")
+    refused(done, "start tool --token [redacted]", "\\x1b]0;x\\x07", "\\u202e")
+    assert "literal-s3cret" not in done.err
+    with project.terminal("ls", env={"NO_COLOR": "1"}) as terminal:
+        shown = terminal.until("Trust it? [y/N] ")
+        assert "\x1b]" not in terminal.raw
+        assert "\\x1b]0;x\\x07" in shown
+        assert "literal-s3cret" not in shown

@@ -1,0 +1,93 @@
+"""Promise: one token has at most 64 connections, and what they all leave unread is bounded together."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from operations import CallError, ErrorCode, Identity
+from operations.calls.hub import Hub, session
+from operations.calls.hub.spoke import Spoke
+from operations.identity import Principal, StaticTokens
+from operations.pubsub.websocket import connect
+from tests.security.raw_websocket import RawPeer
+from tests.serving import serving_here
+from tests.waiting import until
+
+TOKENS = StaticTokens(
+    {"mallory": Principal(Identity("mallory")), "ada": Principal(Identity("ada")), "bob": Principal(Identity("ada"))}
+)
+MALLORY = b"Authorization: Bearer mallory"
+
+
+async def test_the_65th_connection_is_429_before_it_is_accepted() -> None:
+    async with Hub(TOKENS) as hub:
+        peers = [await RawPeer.connect(hub.port, MALLORY) for _ in range(64)]
+        assert {peer.status for peer in peers} == {101}
+        refused = await RawPeer.connect(hub.port, MALLORY)
+        assert refused.status == 429
+        spoke = Spoke(hub.url, token="mallory")
+        with pytest.raises(CallError, match="too many connections") as caught:
+            await connect(hub.url, spoke, token="mallory")
+        assert caught.value.code is ErrorCode.UNAVAILABLE
+        # Others are not affected, also with another token of one identity.
+        for token in ("ada", "bob"):
+            await (await RawPeer.join(hub.port, token, token * 8)).close()
+        await peers.pop().close()
+        await until(lambda: sum(len(account.links) for account in hub._accounts.values()) <= 63)
+        peers.append(await RawPeer.connect(hub.port, MALLORY))
+        assert peers[-1].status == 101
+        for peer in (*peers, refused):
+            await peer.close()
+        await until(lambda: hub._accounts == {})
+
+
+async def test_so_it_is_on_an_asgi_server() -> None:
+    hub = Hub(TOKENS)
+    async with serving_here(hub.asgi_app()) as url:
+        port = int(url.rpartition(":")[2].rstrip("/"))
+        peers = [await RawPeer.connect(port, MALLORY) for _ in range(64)]
+        assert {peer.status for peer in peers} == {101}
+        refused = await RawPeer.connect(port, MALLORY)
+        assert refused.status == 429
+        for peer in (*peers, refused):
+            await peer.close()
+        await until(lambda: hub._accounts == {})
+
+
+async def test_a_handshake_that_fails_is_not_counted() -> None:
+    async with Hub(TOKENS) as hub:
+        for _ in range(70):
+            reader, writer = await asyncio.open_connection("127.0.0.1", hub.port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + MALLORY + b"\r\n\r\n")
+            assert b" 400 " in await reader.readuntil(b"\r\n")
+            writer.transport.abort()
+        peer = await RawPeer.connect(hub.port, MALLORY)
+        assert peer.status == 101
+        await peer.close()
+
+
+async def test_what_all_connections_of_a_token_leave_unread_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_MAX_UNSENT", 8 << 20)
+    async with Hub(TOKENS) as hub:
+        peers = [await RawPeer.join(hub.port, "mallory", f"mallory-{number:010}") for number in range(4)]
+        other = await RawPeer.join(hub.port, "ada", "a" * 16)
+        for peer in (*peers, other):
+            peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        sessions = list(hub.router.sessions.values())
+        (honest,) = [each.link for each in sessions if each.principal.identity.id == "ada"]
+        links = [each.link for each in sessions if each.link is not None and each.link is not honest]
+        assert honest is not None
+        most = 0
+        for _ in range(400):
+            honest.send(bytes(1 << 14))
+            for link in links:
+                link.send(bytes(1 << 16))
+            await asyncio.sleep(0)
+            most = max(most, sum(link.unsent_bytes for link in links))
+        await until(lambda: hub.connected.count("mallory") < 4)
+        assert "ada" in hub.connected
+        assert (4 << 20) < most < (9 << 20)
+        for peer in (*peers, other):
+            await peer.close()

@@ -1,0 +1,306 @@
+"""Promise: what a peer may not do is refused before it is read, and no message of a peer delays others for long."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from operations import Identity, OperationRegistry
+from operations.calls import CallHandler, PendingRequestMap
+from operations.calls.hub import Hub, directory, router
+from operations.calls.hub.spoke import Spoke
+from operations.identity import Principal, StaticTokens
+from operations.pubsub import link
+from operations.pubsub.link import Link
+from operations.pubsub.websocket import WebSocketLink, serve
+from operations.spec import OperationSpec
+from operations.testing import error_of, stub_operation
+from tests.contracts.operations_under_test import Sleeper
+from tests.security.raw_websocket import BINARY, TEXT, RawPeer
+from tests.waiting import until
+
+TOKENS = StaticTokens(
+    {
+        "mallory": Principal(Identity("mallory")),
+        "shop": Principal(Identity("shop"), ("shop",)),
+        "two": Principal(Identity("two"), ("two.a", "two.b")),
+    }
+)
+NAME = "w" * 32
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[Hub]:
+    async with Hub(TOKENS) as hub:
+        yield hub
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is read of announcements: whole announcements, names of specs, whole specs."""
+    steps: list[str] = []
+    from_dict = OperationSpec.from_dict
+    readers = directory._READ_ANNOUNCED["json"], directory._READ_NAMED["json"]
+
+    def read_spec(data: Any) -> OperationSpec:
+        steps.append("spec")
+        return from_dict(data)
+
+    def note(step: str, read: Any) -> Any:
+        def noted(message: bytes) -> Any:
+            steps.append(step)
+            return read(message)
+
+        return noted
+
+    monkeypatch.setattr(OperationSpec, "from_dict", read_spec)
+    monkeypatch.setitem(directory._READ_ANNOUNCED, "json", note("announcement", readers[0]))
+    monkeypatch.setitem(directory._READ_NAMED, "json", note("name", readers[1]))
+    return steps
+
+
+def announcement(namespace: str, count: int) -> dict[str, Any]:
+    spec = stub_operation(f"{namespace}.one").spec.to_dict()
+    operations = [{**spec, "name": f"one{number}"} for number in range(count)]
+    return {"workerId": f"{NAME}.1", "generation": 1, "operations": operations}
+
+
+@pytest.mark.parametrize(
+    "namespaces", [[], ["bank"], ["*"], ["bank", "shop"], [f"bank{n}" for n in range(64)]], ids=len
+)
+async def test_an_announcement_without_any_right_is_not_read(
+    hub: Hub, parsed: list[str], namespaces: list[str]
+) -> None:
+    peer = await RawPeer.join(hub.port, "mallory", NAME)
+    peer.send_event("worker.announced", announcement("bank", 5_000), namespaces=namespaces, id=f"{NAME}.1")
+    answer = await peer.read_event()
+    assert answer["to"] == f"{NAME}.1"
+    assert answer["payload"]["refused"].keys() == set(namespaces or ["*"])
+    assert parsed == []
+    assert hub.router.directory._workers == {}
+    await peer.close()
+
+
+async def test_too_many_namespaces_are_no_announcement(hub: Hub, parsed: list[str]) -> None:
+    peer = await RawPeer.join(hub.port, "shop", NAME)
+    peer.send_event("worker.announced", announcement("shop", 1), namespaces=["shop"] * 65)
+    await until(lambda: hub.counters.malformed == 1)
+    assert parsed == []
+    await peer.close()
+
+
+async def test_of_other_namespaces_only_the_name_is_read(hub: Hub, parsed: list[str]) -> None:
+    peer = await RawPeer.join(hub.port, "shop", NAME)
+    announced = announcement("bank", 10)
+    announced["operations"] += announcement("shop", 1)["operations"] + announcement("store", 1)["operations"]
+    peer.send_event("worker.announced", announced, namespaces=["shop", "bank"])
+    answer = (await peer.read_event())["payload"]
+    assert answer["accepted"] == ["shop.one0"]
+    assert answer["refused"].keys() == {"bank"}
+    assert answer["rejected"].keys() == {"store.one0"}
+    assert [parsed.count(step) for step in ("announcement", "name", "spec")] == [1, 12, 1]
+    await peer.close()
+
+
+async def test_what_is_listed_is_what_can_be_registered(hub: Hub, parsed: list[str]) -> None:
+    peer = await RawPeer.join(hub.port, "two", NAME)
+    announced = announcement("two.a", 1)
+    announced["operations"] += announcement("two.b", 1)["operations"] + announcement("two.c", 1)["operations"]
+    peer.send_event("worker.announced", announced, namespaces=["two.a"])
+    answer = (await peer.read_event())["payload"]
+    assert answer["accepted"] == ["two.a.one0"]
+    assert "does not list" in answer["rejected"]["two.b.one0"]
+    peer.send_event("worker.announced", announced, namespaces=["two"])
+    answer = (await peer.read_event())["payload"]
+    assert sorted(answer["accepted"]) == ["two.a.one0", "two.b.one0"]
+    assert "may not register" in answer["rejected"]["two.c.one0"]
+    await peer.close()
+
+
+async def test_a_worker_with_very_many_namespaces_registers_all_it_may(hub: Hub) -> None:
+    names = [f"shop.part{number}" for number in range(100)] + [f"other{number}" for number in range(5)]
+    registry = OperationRegistry([stub_operation(f"{name}.one") for name in names])
+    async with Spoke(hub.url, token="shop") as spoke:
+        worker = CallHandler(registry, spoke)
+        await until(lambda: len(hub.operations) == 100 and bool(worker.rejected))
+        assert worker.rejected.keys() == {f"other{number}.one" for number in range(5)}
+        await worker.close()
+
+
+class Notes:
+    """Messages of several links in the order in which they were handled."""
+
+    def __init__(self) -> None:
+        self.links: list[Link] = []
+        self.handled: list[tuple[int, bytes]] = []
+        self.ended: list[int] = []
+        self.first = asyncio.Event()
+
+    def opened(self, link: Link) -> None:
+        self.links.append(link)
+
+    def received(self, link: Link, message: bytes) -> None:
+        self.handled.append((self.links.index(link), message))
+        self.first.set()
+
+    def backlogged(self, link: Link) -> None:
+        """Nothing is sent."""
+
+    def closed(self, link: Link, reason: str) -> None:
+        self.ended.append(self.links.index(link))
+
+
+def batch(messages: list[bytes]) -> bytes:
+    return b"".join([struct.pack(f">B{len(messages) + 1}I", 0, len(messages), *map(len, messages)), *messages])
+
+
+async def test_a_frame_of_very_many_messages_is_handled_in_turns() -> None:
+    notes = Notes()
+    listener = await serve(lambda token: notes)
+    flood, honest = await RawPeer.connect(listener.port), await RawPeer.connect(listener.port)
+    flood.send(BINARY, batch([b"x"] * 65_536))
+    await notes.first.wait()
+    honest.send(TEXT, b"{}")
+    await until(lambda: len(notes.handled) == 65_537)
+    place = notes.handled.index((1, b"{}"))
+    assert place % link.TURN_MESSAGES == 0, "between two turns"
+    assert place < 60_000, "before most of the flood"
+    # Nothing is lost of a peer that closes right behind its messages.
+    flood.send(BINARY, batch([b"y"] * 1_000))
+    flood.send(8, b"\x03\xe8")
+    await until(lambda: notes.ended == [0])
+    assert notes.handled.count((0, b"y")) == 1_000
+    for peer in (flood, honest):
+        await peer.close()
+    await listener.close()
+
+
+async def test_a_message_that_takes_long_ends_the_turn() -> None:
+    class Slow(Notes):
+        def received(self, link: Link, message: bytes) -> None:
+            super().received(link, message)
+            iterations.append(iteration)
+            end = loop.time() + 2 * link_turn
+            while loop.time() < end:
+                pass
+
+    link_turn, loop, iteration, iterations = link.TURN_SECONDS, asyncio.get_running_loop(), 0, list[int]()
+    slow = Slow()
+    listener = await serve(lambda token: slow)
+    peer = await RawPeer.connect(listener.port)
+    peer.send(BINARY, batch([b"x"] * 5))
+    while len(slow.handled) < 5:
+        iteration += 1
+        await asyncio.sleep(0)
+    assert len(set(iterations)) == 5
+    await peer.close()
+    await listener.close()
+
+
+async def test_large_messages_are_handled_one_in_each_iteration() -> None:
+    class Counting(Notes):
+        def received(self, link: Link, message: bytes) -> None:
+            super().received(link, message[:1])
+            iterations.append(iteration)
+
+    iteration, iterations, notes = 0, list[int](), Counting()
+    listener = await serve(lambda token: notes)
+    peers = [await RawPeer.connect(listener.port) for _ in range(8)]
+    large = bytes([1]) * (link.LARGE_MESSAGE + 1)
+    for peer in peers:
+        peer.send(BINARY, large)
+        peer.send(BINARY, large)
+    while len(notes.handled) < 16:
+        iteration += 1
+        await asyncio.sleep(0)
+    assert len(set(iterations)) == 16
+    for peer in peers:
+        await peer.close()
+    await listener.close()
+
+
+async def test_reading_pauses_while_much_waits_to_be_handled() -> None:
+    notes = Notes()
+    listener = await serve(lambda token: notes)
+    peer = await RawPeer.connect(listener.port)
+    for _ in range(40):
+        peer.send(BINARY, batch([bytes(1_000)] * 200))
+    (websocket,) = [each for each in notes.links if isinstance(each, WebSocketLink)]
+    most = 0
+    while len(notes.handled) < 8_000:
+        most = max(most, websocket._backlog_bytes)
+        await asyncio.sleep(0)
+    assert most < 4 << 20, "of 8 MB that were sent"
+    assert websocket._backlog_bytes == 0
+    await peer.close()
+    await listener.close()
+
+
+async def test_one_that_asks_again_and_again_for_the_workers_is_told_in_turns(hub: Hub) -> None:
+    async with Spoke(hub.url, token="shop") as spoke:
+        registry = OperationRegistry([stub_operation(f"shop.one{number}") for number in range(50)])
+        worker = CallHandler(registry, spoke)
+        await worker.registered()
+        peer = await RawPeer.join(hub.port, "mallory", batch=True)
+        asked = msgspec.json.encode({"v": 1, "type": "worker.asked", "id": "", "to": "", "payload": {"peer": "x"}})
+        peer.send(BINARY, batch([asked] * 10_000))
+        other = await RawPeer.join(hub.port, "mallory", "o" * 32)
+        other.send_event("call.requested", {"requestId": "a"}, id="a", to="no.where")
+        assert (await other.read_event())["payload"]["code"] == "UNAVAILABLE"
+        for each in (peer, other):
+            await each.close()
+        await worker.close()
+
+
+async def test_a_worker_that_does_not_read_gets_no_more_requests_and_stays(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router, "_MOST_UNREAD", 1 << 20)
+    worker = await RawPeer.join(hub.port, "shop", NAME)
+    worker.send_event("worker.announced", announcement("shop", 1), namespaces=["shop"])
+    await worker.read_event()
+    worker.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    async with Spoke(hub.url, token="mallory") as spoke:
+        pending = PendingRequestMap(spoke)
+        calls: list[asyncio.Task[Any]] = []
+        while not any(call.done() for call in calls):
+            calls.append(asyncio.create_task(pending.call("shop.one0", {"text": "x" * (1 << 18)})))
+            await asyncio.sleep(0.001)
+            assert len(calls) < 1_000
+        (refused,) = [call for call in calls if call.done()]
+        error = await error_of(refused)
+        assert error.details == {"operationId": "shop.one0", "executed": "no"}
+        assert "too slowly" in error.message
+        assert hub.connected == ["mallory", "shop"]
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+    await worker.close()
+
+
+async def test_the_calls_of_a_lost_peer_are_ended_in_turns(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "_ENDS_PER_TURN", 10)
+    sleeper = Sleeper("shop.sleep")
+    async with Spoke(hub.url, token="shop") as spoke:
+        worker = CallHandler(OperationRegistry([sleeper.operation]), spoke)
+        await worker.registered()
+        caller = await RawPeer.join(hub.port, "mallory")
+        for number in range(100):
+            payload = {"requestId": f"{number}", "operationId": "shop.sleep"}
+            caller.send_event("call.requested", payload, id=f"{number}", to="shop.sleep")
+        await until(lambda: sleeper.runs == 100)
+        (session,) = [each for each in hub.router.sessions.values() if each.peer == spoke.peer]
+        left: list[int] = []
+        await caller.close()
+        while session.work:
+            left.append(len(session.work))
+            await asyncio.sleep(0)
+        assert len(set(left)) >= 9
+        await until(lambda: worker.in_flight == 0)
+        await until(lambda: len(session.grants) == 0)
+        await worker.close()

@@ -1,0 +1,54 @@
+"""Promise: a connection without a valid token is refused with 401, whatever is in its header."""
+
+from __future__ import annotations
+
+import pytest
+
+from operations import CallError, ErrorCode, Identity
+from operations.calls.hub import Hub
+from operations.identity import Authenticator, JWTTokens, Principal, StaticTokens
+from tests.security.raw_websocket import RawPeer
+
+STATIC = StaticTokens({"s3cret": Principal(Identity("ada"))})
+JWT = JWTTokens("a key of at least thirty-two bytes!", algorithms=["HS256"])
+
+
+@pytest.mark.parametrize("token", ["", "schl\u00fcssel", "line\n", "\ud800"])
+def test_a_token_that_nobody_could_send_is_refused_as_a_setting(token: str) -> None:
+    with pytest.raises(ValueError, match="printable ASCII"):
+        StaticTokens({token: Principal(Identity("anybody"))})
+
+
+ODD: list[str | None] = [None, "", " ", "?", "schl\u00fcssel", "\ud800", "a.b.\ud800", "\x00", "s3cret\n"]
+
+
+@pytest.mark.parametrize("authenticator", [STATIC, JWT], ids=["static", "jwt"])
+@pytest.mark.parametrize("token", ODD, ids=map(repr, ODD))
+def test_any_other_text_is_access_denied(authenticator: Authenticator, token: str | None) -> None:
+    with pytest.raises(CallError) as caught:
+        authenticator.authenticate(token)
+    assert caught.value.code is ErrorCode.ACCESS_DENIED
+
+
+HEADERS = [
+    b"X-Nothing: 1",
+    b"Authorization: Bearer",
+    b"Authorization: Bearer ",
+    b"Authorization: Bearer schl\xc3\xbcssel",
+    b"Authorization: Bearer schl\xfcssel",
+    b"Authorization: Bearer \xed\xa0\x80",
+    b"Authorization: Bearer \xff.\xff.\xff",
+    b"Authorization: Basic s3cret",
+    b"Sec-WebSocket-Protocol: operations.v1, bearer.",
+    b"Sec-WebSocket-Protocol: operations.v1, bearer.\xff\xfe",
+]
+
+
+@pytest.mark.parametrize("authenticator", [STATIC, JWT], ids=["static", "jwt"])
+async def test_every_such_handshake_is_401(authenticator: Authenticator) -> None:
+    async with Hub(authenticator) as hub:
+        for header in HEADERS:
+            peer = await RawPeer.connect(hub.port, header)
+            assert peer.status == 401, header
+            await peer.close()
+        assert hub.connected == []
