@@ -94,9 +94,9 @@ $(BENCH)/.ready: bench/requirements.lock pyproject.toml
 conformance: $(READY) $(PEERS)  ## the MCP conformance suite's client scenarios
 	$(PYTEST) -q -s -m conformance tests/sources/mcp/test_conformance.py
 
-faults: $(READY)  ## every fault scenario of the call protocol, and ten minutes of random faults on each transport
+faults: $(READY)  ## every fault scenario, ten minutes of random faults on each transport, random rights and five minutes of fuzzing
 	$(BIN)/python -m tests.calls.faults
-	$(PYTEST) -q -s -m "fault or faults" tests/calls tests/contracts tests/pubsub
+	$(PYTEST) -q -s -m "fault or faults" tests/calls tests/contracts tests/pubsub tests/security
 
 soak: $(READY)  ## fifteen minutes at half the most, on each transport: does anything grow?
 	$(BIN)/python -m bench.soak

@@ -56,10 +56,10 @@ LIMITS: dict[str, Limit] = {
     "local": Limit(7),
     "OpenAPI GET": Limit(14),
     "OpenAPI POST": Limit(15),
-    "MCP": Limit(15),
-    "hub": Limit(26),
-    "NATS": Limit(27),
-    "ops call": Limit(68),
+    "MCP": Limit(12),
+    "hub": Limit(18, 50),
+    "NATS": Limit(17, 40),
+    "ops call": Limit(59),
 }
 """What `tests/bench/test_walks.py` holds each walk to."""
 

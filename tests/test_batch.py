@@ -6,12 +6,17 @@ import pytest
 
 from operations import CallError, ErrorCode, OperationContext, OperationRegistry, operation
 from operations.testing import stub_operation
+from tests.waiting import until
 
 
 async def test_each_call_has_its_outcome_in_the_order_of_the_calls() -> None:
+    ended = [asyncio.Event() for _ in range(6)]
+    ended[5].set()
+
     @operation(id="t.wait")
     async def wait(n: int) -> int:
-        await asyncio.sleep(0.001 * (5 - n))
+        await ended[n + 1].wait()  # the last one ends first
+        ended[n].set()
         if n == 3:
             raise ValueError("three")
         return n
@@ -78,11 +83,12 @@ async def test_a_batch_must_allow_one_call() -> None:
 
 
 async def test_cancelling_a_batch_cancels_its_calls() -> None:
-    cancelled = 0
+    started = cancelled = 0
 
     @operation(id="t.wait")
     async def wait() -> None:
-        nonlocal cancelled
+        nonlocal started, cancelled
+        started += 1
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -90,7 +96,7 @@ async def test_cancelling_a_batch_cancels_its_calls() -> None:
             raise
 
     task = asyncio.create_task(OperationRegistry([wait]).execute_many(["t.wait"] * 10, concurrency=4))
-    await asyncio.sleep(0.01)
+    await until(lambda: started == 4)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -332,7 +332,8 @@ async def test_an_operation_that_was_not_registered_is_not_called() -> None:
 async def test_each_event_is_wrapped_with_a_time_of_its_own() -> None:
     async def stream(input: Any, context: OperationContext) -> AsyncIterator[Any]:
         yield {"n": "1"}
-        await asyncio.sleep(0.005)
+        now = int(time.time() * 1000)
+        await until(lambda: int(time.time() * 1000) > now)
         yield {"n": "2", "excess": True}
 
     schema = from_schema({"type": "object", "properties": {"n": {"type": "integer"}}})

@@ -1,11 +1,21 @@
 """Waiting for something that has no event of its own to wait for."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], bool], *, seconds: float = 10) -> None:
-    """Return once `condition` holds; fail after so many seconds."""
+async def until(condition: Callable[[], bool], *, seconds: float = 30) -> None:
+    """Return once `condition` holds; fail after so many seconds, which are for a machine that is very busy."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  # what is watched is set by a thread or by the garbage collector
             await asyncio.sleep(0.001)
+
+
+async def stays(condition: Callable[[], bool], *, seconds: float) -> None:
+    """Fail as soon as `condition` does not hold; return after so many seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert condition()
+        await asyncio.sleep(0.001)
+    assert condition()

@@ -47,6 +47,8 @@ class Grant(msgspec.Struct, eq=False, kw_only=True):
     """The caller; None for an anonymous one."""
     token: str = ""
     """128 random bits that a hub accepts as proof; empty where the transport needs none."""
+    signature: object = None
+    """The signed request that it comes from, on a bus with signed requests."""
     origin: object = None
     """The end of the transport that the request came from; at a hub the id of the request."""
     deadline: int | None = None

@@ -9,6 +9,9 @@ from typing import Protocol
 
 from operations import CallError, ErrorCode
 from operations.calls import PendingRequestMap
+from operations.calls.caller import PendingCall
+from operations.calls.endpoint import endpoint_of
+from operations.pubsub import Transport
 from tests.calls.history import History
 from tests.waiting import until
 
@@ -50,6 +53,12 @@ class Severable(Protocol):
 
     def cut(self) -> None:
         """Drop the connection as a fault would."""
+
+
+def is_held_back(transport: Transport) -> bool:
+    """Whether a call of this end waits for a worker, to be sent again."""
+    waiting = endpoint_of(transport).waiting.values()
+    return any(isinstance(call, PendingCall) and call.timer is not None for call in waiting)
 
 
 async def drain_one_of_two(first: asyncio.subprocess.Process, pending: PendingRequestMap) -> None:

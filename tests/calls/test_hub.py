@@ -34,6 +34,7 @@ from operations.identity import JWTTokens, Principal, StaticTokens
 from operations.pubsub import TransportWrapper
 from operations.sources.mcp import create_mcp_client
 from operations.testing import error_of, stub_operation
+from tests.calls.scenes import is_held_back
 from tests.contracts.operations_under_test import Sleeper
 from tests.http.certificates import Authority
 from tests.node_peers import npm_binary
@@ -187,7 +188,7 @@ async def test_an_identity_is_never_believed_from_a_spoke(field: Field) -> None:
     endpoint.waiting[request_id] = Catch()  # type: ignore[assignment]
     forged = Identity("root", scopes=("everything",))
     payload = Requested(request_id, "shop.whoami", identity=forged)
-    spoke.send("", JSON.encode(CallRequested(VERSION, request_id, "shop.whoami", payload, forged)))
+    spoke.send("", JSON.encode(CallRequested(VERSION, request_id, "shop.whoami", payload, JSON.write_identity(forged))))
     await until(lambda: answers == ["ada"])
     assert field.hub.counters.forged == 1
     assert handler.counters.forged == 1
@@ -617,6 +618,7 @@ async def test_claims_of_any_size_reach_the_worker(field: Field) -> None:
     spoke = await field.spoke("ada")
     joined = session_of(field.hub, spoke)
     joined.principal = Principal(ada)
+    joined.written.clear()
     for codec in ("json", "msgpack"):
         pending = PendingRequestMap(spoke, codec=codec, timeout=5)
         assert (await pending.call("shop.who")).data == ada.claims
@@ -647,7 +649,7 @@ async def test_a_call_that_is_sent_again_is_written_as_the_new_hub_reads_it(
 ) -> None:
     spoke = await field.spoke("ada")
     call = asyncio.create_task(PendingRequestMap(spoke, timeout=10).call("shop.echo", {"file": b"b"}, wait=True))
-    await asyncio.sleep(0.1)
+    await until(lambda: is_held_back(spoke))
     monkeypatch.setattr(session, "CODECS", {"json": JSON})
     spoke.cut()
     await until(lambda: spoke.reconnects == 1)

@@ -21,7 +21,7 @@ from operations.testing import error_of
 from tests.nats_server import NatsServer
 from tests.receiving import into
 from tests.redis_servers import Server
-from tests.waiting import until
+from tests.waiting import stays, until
 
 
 @pytest.fixture(params=["redis", "nats"])
@@ -85,8 +85,8 @@ async def test_the_error_of_a_stored_call_is_written_once_and_kept_like_an_answe
     kept: list[bytes] = []
     write, keep = Endpoint.write_error, RecentAnswers.keep
 
-    def count_written(endpoint: Endpoint, request_id: str, error: CallError, codec: Codec) -> bytes:
-        written.append(write(endpoint, request_id, error, codec))
+    def count_written(endpoint: Endpoint, request_id: str, error: CallError, codec: Codec, *rest: str) -> bytes:
+        written.append(write(endpoint, request_id, error, codec, *rest))
         return written[-1]
 
     def count_kept(answers: RecentAnswers, request_id: str, message: bytes) -> None:
@@ -133,14 +133,13 @@ async def test_answers_are_kept_for_a_lost_connection_only_and_no_more_than_ther
     answers = RecentAnswers(endpoint_of(bus))
     answers.watch()
     answers.keep("ada-1", b"long ago")
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # longer than an answer may be in flight
     bus.down("cut")
     answers.keep("ada-2", b"x" * (5 << 20))
     answers.keep("ada-3", b"missed")
     bus.up()
     await until(lambda: bool(heard))
-    await asyncio.sleep(0.05)
-    assert heard == [b"missed"]
+    await stays(lambda: heard == [b"missed"], seconds=0.05)
     answers.close()
 
 

@@ -202,9 +202,9 @@ async def test_a_worker_is_killed_and_its_queries_go_to_another(stage: Stage) ->
     await stage.process("second")
     pending = PendingRequestMap(await stage.end())
     calls = [
-        asyncio.create_task(pending.call("work.sleep", {"seconds": 0.5}, retry=number % 2 == 0)) for number in range(40)
+        asyncio.create_task(pending.call("work.sleep", {"seconds": 1.0}, retry=number % 2 == 0)) for number in range(40)
     ]
-    await asyncio.sleep(0.2)
+    await until(lambda: all(waiting.worker is not None for waiting in pending._endpoint.waiting.values()))
     first.kill()
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert not any(isinstance(outcome, BaseException) for outcome in outcomes[::2])

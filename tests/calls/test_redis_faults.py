@@ -20,7 +20,7 @@ from operations.pubsub.redis import RedisTransport
 from operations.testing import error_of
 from tests.calls.history import SCALE, History
 from tests.calls.proxy import Proxy
-from tests.calls.scenes import WORKER, drain_one_of_two, run_out_of_descriptors
+from tests.calls.scenes import WORKER, drain_one_of_two, is_held_back, run_out_of_descriptors
 from tests.redis_servers import Server
 from tests.waiting import until
 
@@ -185,7 +185,7 @@ async def test_a_worker_dies_or_freezes_and_queries_go_to_the_other(stage: Stage
     calls = []
     for number in range(40):
         calls.append(asyncio.create_task(pending.call("work.sleep", {"seconds": 1.0}, retry=number // 2 % 2 == 0)))
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # one after the other, so that both workers take some
     await until(lambda: all(waiting.worker is not None for waiting in pending._endpoint.waiting.values()))
     first.send_signal(fault)
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -209,7 +209,7 @@ async def test_nobody_answers_and_then_somebody_does(stage: Stage) -> None:
     error = await stage.history.call(pending, "work.query")
     assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
     waiting = asyncio.create_task(stage.history.call(pending, "work.query", timeout=10 * SCALE, wait=True))
-    await asyncio.sleep(0.2)
+    await until(lambda: is_held_back(caller))
     await stage.worker()
     assert not isinstance(await waiting, CallError)
 

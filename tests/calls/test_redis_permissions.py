@@ -17,7 +17,7 @@ from operations.calls import CallHandler, PendingRequestMap, from_call
 from operations.pubsub.redis import RedisTransport
 from operations.testing import error_of
 from tests.redis_servers import Server, own_server
-from tests.waiting import until
+from tests.waiting import stays, until
 
 GUIDE = Path(__file__).parent.parent.parent / "docs" / "guide" / "redis.md"
 
@@ -75,8 +75,8 @@ async def test_callers_and_workers_do_all_they_should(server: Server) -> None:
             assert (await remote.registry.execute("shop.order", {"item": "tea"})).data == "tea"
             stream = PendingRequestMap(ada).subscribe("shop.count", {"to": 1_000})
             assert [envelope.data async for envelope in stream] == list(range(1_000))
-        await asyncio.sleep(0.5)  # a few heartbeats, whose commands must be allowed as well
-        assert (worker.reconnects, ada.reconnects) == (0, 0)
+        # A few heartbeats, whose commands must be allowed as well.
+        await stays(lambda: (worker.reconnects, ada.reconnects) == (0, 0), seconds=0.5)
         await handler.drain()
         error = await error_of(PendingRequestMap(ada).call("shop.price", {"item": "tea"}))
         assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")

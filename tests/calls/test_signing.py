@@ -28,8 +28,10 @@ from operations import (
 from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.codec import JSON
 from operations.calls.events import CallRequested
+from operations.calls.signature_format import Root
 from operations.calls.signed_transport import SignedTransport
 from operations.calls.signing_secrets import Session, SigningSecret
+from operations.context import Grant
 from operations.identity import JWTTokens
 from operations.pubsub import Capabilities, Transport, Undelivered, nats
 from operations.pubsub.memory import MemoryTransport
@@ -180,9 +182,10 @@ async def test_a_token_of_another_issuer_is_refused(yard: Yard) -> None:
 
 async def test_a_token_that_expires_during_its_use_is_refused_from_then_on(wire: Wire) -> None:
     async with serving(wire, JWTTokens(KEY, algorithms=["HS256"], audience="shop", leeway=0)) as yard:
-        session = SECRET.session(token(exp=time.time() + 1.2))
+        expiry = int(time.time()) + 3
+        session = SECRET.session(token(exp=expiry))
         assert await yard.call("who.am_i", session) == "ada"
-        await asyncio.sleep(1.3)
+        await until(lambda: time.time() > expiry)
         error = await error_of(yard.call("who.am_i", session))
     assert error.details["reason"] == "EXPIRED"
     assert yard.worker.refusals == {"expired": 1}
@@ -224,6 +227,10 @@ def swap_operation(event: CallRequested) -> None:
     event.to = event.payload.operation_id = "secret.read"
 
 
+def swap_operation_of_the_namespace(event: CallRequested) -> None:
+    event.to = event.payload.operation_id = "secret.write"
+
+
 def move_deadline(event: CallRequested) -> None:
     event.payload.deadline = int((time.time() + 300) * 1000)
 
@@ -232,7 +239,9 @@ def renumber(event: CallRequested) -> None:
     event.payload.attempt = 5
 
 
-@pytest.mark.parametrize("change", [swap_input, swap_operation, move_deadline, renumber])
+@pytest.mark.parametrize(
+    "change", [swap_input, swap_operation, swap_operation_of_the_namespace, move_deadline, renumber]
+)
 async def test_a_request_that_was_changed_on_its_way_is_refused(
     wire: Wire, yard: Yard, change: Callable[[CallRequested], None]
 ) -> None:
@@ -240,7 +249,9 @@ async def test_a_request_that_was_changed_on_its_way_is_refused(
     pending = PendingRequestMap(SignedTransport(tampering, session=SECRET.session(token())))
     called = "who.am_i" if change is swap_operation else "secret.read"
     error = await error_of(pending.call(called, wait=True))
-    assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "FORGED")
+    by_address = change is swap_operation_of_the_namespace and yard.worker.capabilities.addresses_operations
+    reason = "WRONG_ADDRESS" if change is swap_operation or by_address else "FORGED"
+    assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, reason)
 
 
 async def test_a_request_that_is_sent_once_more_does_not_run_once_more(wire: Wire) -> None:
@@ -292,9 +303,35 @@ async def test_workers_speak_for_their_callers_in_nested_calls(wire: Wire, yard:
 
 async def test_a_secret_of_somebody_else_does_not_make_a_worker(wire: Wire, yard: Yard) -> None:
     stranger = SignedTransport(await wire(), secret=SigningSecret(os.urandom(32)))
-    pending = PendingRequestMap(stranger)
-    error = await error_of(pending.call("who.am_i", identity=Identity("root"), wait=True))
+    error = await error_of(nested(stranger).call("who.am_i", wait=True))
     assert error.details["reason"] == "FORGED"
+
+
+def nested(worker: SignedTransport, seconds: float = 60) -> PendingRequestMap:
+    """Calls as a worker makes them for a caller, here without a request of that caller."""
+    root = Root(token().encode(), os.urandom(16), int((time.time() + seconds) * 1000))
+    return PendingRequestMap(worker.for_grant(Grant(signature=root), as_worker=False))
+
+
+async def test_the_secret_alone_speaks_for_nobody(wire: Wire, yard: Yard) -> None:
+    worker = PendingRequestMap(SignedTransport(await wire(), secret=SECRET))
+    assert (await worker.call("who.am_i", wait=True)).data is None
+    error = await error_of(worker.call("who.am_i", identity=Identity("root")))
+    assert error.code is ErrorCode.VALIDATION_ERROR
+    error = await error_of(worker.call("who.am_i", as_worker=True))
+    assert (error.code, "session" in error.message) == (ErrorCode.VALIDATION_ERROR, True)
+
+
+async def test_a_worker_calls_as_itself_only_where_it_says_so(wire: Wire, yard: Yard) -> None:
+    session = SECRET.session(token(sub="worker"))
+    signed = SignedTransport(await wire(), secret=SECRET, tokens=TOKENS, session=session)
+    handler = CallHandler(OperationRegistry([ask]), signed, identify=signed.identify)
+    assert (await handler.pending.call("who.am_i", as_worker=True, wait=True)).data == "worker"
+    error = await error_of(handler.pending.call("who.am_i"))
+    assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "AS_WORKER")
+    assert await yard.call("chain.ask", SECRET.session(token())) == "ada"
+    assert await yard.call("chain.ask") is None
+    await handler.close()
 
 
 def pem(key: Any) -> bytes:
@@ -361,8 +398,8 @@ async def test_a_secret_that_is_accepted_beside_the_own_one_is_believed_and_neve
         pending = PendingRequestMap(SignedTransport(await wire(), session=session))
         assert (await pending.call("who.am_i", wait=True)).data == "ada"
     for secret in (OLD, NEW):
-        nested = PendingRequestMap(SignedTransport(await wire(), secret=SigningSecret(secret)))
-        assert (await nested.call("who.am_i", identity=Identity("bob"), wait=True)).data == "bob"
+        other = SignedTransport(await wire(), secret=SigningSecret(secret))
+        assert (await nested(other).call("who.am_i", wait=True)).data == "ada"
     strange = PendingRequestMap(SignedTransport(await wire(), session=SECRET.session(same)))
     assert (await error_of(strange.call("who.am_i"))).details["reason"] == "FORGED"
     worker.rotate(SigningSecret(NEW))

@@ -227,11 +227,13 @@ def test_json_keeps_the_quotes_that_raw_takes_off(project: Project) -> None:
 def test_a_note_is_not_written_into_the_status_line(project: Project) -> None:
     project.write(
         "other/noisy.py",
-        "import asyncio, logging\nfrom operations import operation\n@operation\nasync def warn() -> int:\n"
-        "    await asyncio.sleep(1)\n    logging.getLogger('operations').warning('all is well')\n"
-        "    await asyncio.sleep(0.3)\n    return 1\n",
+        "import asyncio, logging, os\nfrom operations import operation\n@operation\nasync def warn() -> int:\n"
+        "    while not os.path.exists('go'):\n        await asyncio.sleep(0.01)\n"
+        "    logging.getLogger('operations').warning('all is well')\n    return 1\n",
     )
     with project.terminal("call", "noisy.warn", "--no-color") as terminal:
+        terminal.until("calling noisy.warn")
+        project.write("go", "")
         assert terminal.end() == 0
         assert "calling noisy.warn\r\x1b[Knote: all is well\r\n" in terminal.raw
 

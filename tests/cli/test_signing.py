@@ -79,10 +79,10 @@ def test_a_worker_knows_who_calls_by_the_signature(bank: Bank) -> None:
         mapped = bank.caller.run("map", "account.read", "--url", "bus", stdin='{"times":1}\n{"times":2}\n')
         assert mapped.lines == ["the account of ada", "the account of ada" * 2]
         assert "account.read\tquery\tbus" in bank.caller.run("ls", "--url", "bus").out
-        # The workers' own configuration has no token: nobody in particular calls.
+        # The workers' own configuration has no token, so that nothing is signed.
         denied = bank.worker.run("call", "account.read", "--url", "bus")
         assert denied.code == 4
-        assert "missing scope read" in denied.err
+        assert "the request is not signed" in denied.err
         # With a token, whoever has the secret needs no key.
         config = bank.worker.folder / "operations.toml"
         config.write_text(config.read_text().replace("required = true", 'token = "${BANK_TOKEN}"'))

@@ -22,7 +22,7 @@ async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
 
 async def assert_nothing_is_left() -> None:
     """Every task that a test started has ended; the loop may take a few turns to say so."""
-    for _ in range(50):
+    for _ in range(1_000):
         left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         if not left:
             return

@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from operator import gt
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ async def exchange(one: RedisTransport, two: RedisTransport) -> None:
     answered: list[bytes] = []
     two.listen("work.some", into(asked.append), group="workers.some")
     one.listen(f"inbox.{one.peer}", into(answered.append))
-    for _ in range(200):
+    for _ in range(2_000):
         refused: list[str] = []
         one.send("work.some", b"question", refused.append)
         await until(lambda refused=refused: bool(asked or refused))  # type: ignore[misc]
@@ -271,6 +272,10 @@ async def test_a_worker_that_stops_leaves_the_rest_to_others(server: Server, pre
 
 
 async def test_a_burst_is_shared_by_all_who_wait(server: Server, prefix: str) -> None:
+    def beats() -> list[float]:
+        """When each worker was last heard of."""
+        return [float(server.command("ZSCORE", f"{prefix}:{{some}}:workers", end.peer)) for end in (first, second)]
+
     one: list[bytes] = []
     two: list[bytes] = []
     options: dict[str, Any] = {"prefix": prefix, "heartbeat": 0.05}
@@ -282,7 +287,9 @@ async def test_a_burst_is_shared_by_all_who_wait(server: Server, prefix: str) ->
         first.listen("work.some", into(one.append), group="w")
         second.listen("work.some", into(two.append), group="w")
         await until(lambda: server.command("ZCARD", f"{prefix}:{{some}}:workers") == 2)
-        await asyncio.sleep(0.2)  # until each has heard that it is not alone
+        for _ in range(2):  # at its first heartbeat from now each hears that it is not alone
+            before = beats()
+            await until(lambda before=before: all(map(gt, beats(), before)))  # type: ignore[misc]
         for number in range(100):
             caller.send("work.some", b"%d" % number, pytest.fail)
         await until(lambda: len(one) + len(two) == 100)
@@ -371,7 +378,7 @@ async def test_a_slot_that_moves_is_followed(prefix: str) -> None:
         for server in (other, owner, *cluster.servers):
             server.command("CLUSTER", "SETSLOT", slot, "NODE", ids[other])
         two.listen("work.other{some}", into(asked.append), group="w")
-        for _ in range(500):
+        for _ in range(2_000):
             one.send("work.some", b"again", lambda reason: None)
             await asyncio.sleep(0.01)
             if two.reconnects or one.reconnects:
@@ -401,13 +408,11 @@ async def test_a_cluster_whose_master_dies_goes_on_with_its_replica(prefix: str)
             one.watch(lambda: None, downs.append)
             cluster.servers[0].kill()
             await until(lambda: bool(downs))
-            async with asyncio.timeout(30):
-                while not (one.is_up and two.is_up):  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+            await until(lambda: one.is_up and two.is_up, seconds=60)
             for name in "abcdef":
                 got: list[bytes] = []
                 two.listen(f"work.{name}", into(got.append), group="w")
-                for _ in range(100):
+                for _ in range(1_000):
                     one.send(f"work.{name}", b"x", lambda reason: None)
                     await asyncio.sleep(0.02)
                     if got:
@@ -434,9 +439,7 @@ async def test_sentinels_say_who_the_master_is_now(prefix: str) -> None:
         ):
             await exchange(one, two)
             master.kill()
-            async with asyncio.timeout(60):
-                while not (one.reconnects and two.reconnects and one.is_up and two.is_up):  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+            await until(lambda: bool(one.reconnects and two.reconnects and one.is_up and two.is_up), seconds=60)
             await asyncio.to_thread(wait_for, lambda: b"role:master" in replica.command("INFO", "replication"))
             wait_for(lambda: replica.command("ZCARD", f"{prefix}:{{some}}:workers") == 1)
             assert replica.command("SET", "still", "writable") == b"OK"

@@ -17,7 +17,7 @@ from operations.pubsub import Arrival, Delivery
 from operations.pubsub.redis import RedisTransport
 from operations.testing import error_of
 from tests.redis_servers import Server, own_server, shared_server
-from tests.waiting import until
+from tests.waiting import stays, until
 
 AnyEnd = Callable[[], Awaitable[RedisTransport]]
 QUICK: dict[str, Any] = {"heartbeat": 0.1, "shortest_delay": 0.01, "longest_delay": 0.05}
@@ -61,8 +61,8 @@ async def store(transport: RedisTransport, message: bytes, key: str) -> None:
         await stored.wait()
 
 
-def left(server: Server, transport: RedisTransport) -> int:
-    length: int = server.command("XLEN", transport.names.space("queue.some").stored.decode())
+def left(server: Server, transport: RedisTransport, queue: str = "queue.some") -> int:
+    length: int = server.command("XLEN", transport.names.space(queue).stored.decode())
     return length
 
 
@@ -128,8 +128,8 @@ async def test_what_a_dead_worker_held_is_taken_over_and_what_a_living_one_holds
     dead._stop_pulse()
     await until(lambda: inherited.messages == [b"lost"])
     assert inherited.deliveries[0][1].number == 2
-    await asyncio.sleep(1.0)
-    assert (held.messages, inherited.messages) == ([b"held"], [b"lost"])
+    # Ten heartbeats.
+    await stays(lambda: (held.messages, inherited.messages) == ([b"held"], [b"lost"]), seconds=1.0)
 
 
 async def test_what_is_buried_can_be_looked_at(server: Server, end: AnyEnd) -> None:
@@ -153,7 +153,7 @@ async def test_a_stream_that_somebody_deleted_is_made_again(server: Server, end:
     await until(lambda: shelf.messages == [b"one", b"two"])
 
 
-async def test_a_durable_call_is_answered_and_outlives_its_caller(end: AnyEnd) -> None:
+async def test_a_durable_call_is_answered_and_outlives_its_caller(server: Server, end: AnyEnd) -> None:
     runs: list[int] = []
 
     @operation(id="order.place", durable=True)
@@ -163,7 +163,7 @@ async def test_a_durable_call_is_answered_and_outlives_its_caller(end: AnyEnd) -
 
     gone, caller, worker = await end(), await end(), await end()
     waiting = asyncio.create_task(PendingRequestMap(gone).call("order.place", {"number": 1}, durable=True))
-    await asyncio.sleep(0.2)
+    await until(lambda: left(server, gone, "queue.order") == 1)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     handler = CallHandler(OperationRegistry([place]), worker)

@@ -10,7 +10,7 @@ from operations import CallError, ErrorCode, Identity
 from operations.calls.hub import Hub, session
 from operations.calls.hub.spoke import Spoke
 from operations.identity import Principal, StaticTokens
-from operations.pubsub.websocket import connect
+from operations.pubsub.websocket_client import connect
 from tests.security.raw_websocket import RawPeer
 from tests.serving import serving_here
 from tests.waiting import until

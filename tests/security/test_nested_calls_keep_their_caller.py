@@ -187,6 +187,31 @@ async def test_a_worker_calls_with_its_own_rights_only_where_it_says_so(scene: S
     assert scene.vault.callers == ["desk"]
 
 
+@pytest.mark.parametrize("has_left", [False, True])
+async def test_a_worker_that_reconnects_needs_as_worker_for_calls_that_waited(scene: Scene, has_left: bool) -> None:
+    spoke = scene.worker.transport
+    assert isinstance(spoke, Spoke)
+    lost = asyncio.Event()
+    stop = spoke.watch(lambda: None, lambda reason: lost.set())
+    spoke.cut()
+    await lost.wait()
+    stop()
+    if has_left:
+        await scene.worker.close()
+    error = await error_of(scene.worker.pending.call("vault.read", wait=True))
+    assert error.details["reason"] == "GRANT_REQUIRED"
+    assert scene.vault.callers == []
+
+
+async def test_a_worker_whose_operations_are_taken_is_a_worker(scene: Scene) -> None:
+    async with Spoke(scene.hub.url, token="desk") as spoke:
+        second = CallHandler(OperationRegistry(scene.desk.operations), spoke)
+        assert (await error_of(second.registered())).code is ErrorCode.ACCESS_DENIED
+        assert (await error_of(second.pending.call("vault.read"))).details["reason"] == "GRANT_REQUIRED"
+        await second.close()
+    assert scene.vault.callers == []
+
+
 def spec(namespace: str, name: str) -> dict[str, Any]:
     return stub_operation(f"{namespace}.{name}").spec.to_dict()
 

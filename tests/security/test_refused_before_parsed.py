@@ -304,3 +304,40 @@ async def test_the_calls_of_a_lost_peer_are_ended_in_turns(hub: Hub, monkeypatch
         await until(lambda: worker.in_flight == 0)
         await until(lambda: len(session.grants) == 0)
         await worker.close()
+
+
+async def test_what_a_peer_without_workers_says_of_them_is_not_read(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(message: bytes) -> Any:
+        raise AssertionError("it was read")
+
+    monkeypatch.setitem(directory._READ_GONE, "json", refuse)
+    peer = await RawPeer.join(hub.port, "mallory")
+    peer.send_event("worker.gone", {"workerId": "x", "behind": ["x"] * 100_000})
+    await until(lambda: hub.counters.dropped == 1)
+    await peer.close()
+
+
+async def test_no_peer_is_sent_more_than_it_accepts(hub: Hub) -> None:
+    worker = await RawPeer.join(hub.port, "shop", NAME, maxPayload=5_000)
+    worker.send_event("worker.announced", announcement("shop", 500), namespaces=["shop"])
+    registered = await worker.read_event()
+    assert registered["payload"] == {"accepted": [], "rejected": {}, "refused": {}}
+    # Announcements come in parts.
+    caller = await RawPeer.join(hub.port, "mallory", maxPayload=20_000)
+    caller.send_event("worker.asked", {"peer": "n" * 32})
+    first = (await caller.read_event())["payload"]
+    others = [(await caller.read_event())["payload"] for _ in range(first["parts"] - 1)]
+    assert [part["part"] for part in others] == list(range(1, first["parts"]))
+    assert sum(len(part["operations"]) for part in (first, *others)) == 500
+    # The caller of a request cannot disconnect its worker with what it sends about it.
+    payload = {"requestId": "a", "operationId": "shop.one0"}
+    caller.send_event("call.requested", payload, id="a", to="shop.one0")
+    request = await worker.read_event()
+    caller.send_event("call.credit", {"requestId": "a", "items": 1, "more": "x" * 100_000}, id="a")
+    assert (await worker.read_event())["payload"] == {"requestId": request["id"]}
+    caller.send_event("call.aborted", {"requestId": "a", "reason": "x" * 100_000}, id="a")
+    aborted = await worker.read_event()
+    assert (aborted["type"], aborted["id"]) == ("call.aborted", request["id"])
+    assert hub.connected == ["mallory", "shop"]
+    for each in (caller, worker):
+        await each.close()

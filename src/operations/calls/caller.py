@@ -13,8 +13,9 @@ import msgspec
 
 from operations.calls.addresses import control_address, direct_address, queue_address, work_address, worker_address
 from operations.calls.codec import CODECS, JSON, Codec, CodecName, transcode
-from operations.calls.endpoint import Endpoint, endpoint_of, inbox_of
+from operations.calls.endpoint import Endpoint, SignsNestedCalls, endpoint_of, inbox_of
 from operations.calls.events import (
+    NULL,
     VERSION,
     CallCompleted,
     CallRequested,
@@ -24,6 +25,7 @@ from operations.calls.events import (
     Responded,
 )
 from operations.calls.presence import lifeline_of
+from operations.calls.replays import STORED_SECONDS
 from operations.calls.streams import CallStream, StreamReader
 from operations.context import Grant, Identity, OperationContext, current_grant
 from operations.deadlines import remaining_seconds
@@ -61,6 +63,7 @@ class PendingRequestMap:
         self._chosen = None if codec is None else CODECS[codec]
         self._lifeline = None if pubsub.capabilities.tracks_peers else lifeline_of(self._endpoint)
         self._in_process = pubsub.optional(InProcess)
+        self._signs = pubsub.optional(SignsNestedCalls)
 
     @property
     def counters(self) -> Counters:
@@ -183,7 +186,7 @@ class PendingRequestMap:
         capabilities = self._transport.capabilities
         if capabilities.claims_identity:
             request.identity = request.identity or grant.identity
-        elif capabilities.identity == "hub" and grant.origin is not self._endpoint:
+        elif (capabilities.identity == "hub" or self._signs is not None) and grant.origin is not self._endpoint:
             reason = "the request that this call is made for came by another transport"
             raise _refused(request.operation_id, "FOREIGN_GRANT", reason)
 
@@ -224,7 +227,9 @@ class PendingRequestMap:
         if durable:
             self._require_store(request.operation_id)
             request.deadline = None  # it bounds how long the caller waits; what was stored is run anyway
+            request.not_after = int((now + STORED_SECONDS) * 1000)
         codec = self._codec
+        transport = self._sender(grant, as_worker)
         message = self._encode(request, now, codec, grant=grant, as_worker=as_worker)
         if seconds <= 0:
             raise timed_out(request.operation_id, "no", "before the call began")
@@ -232,7 +237,7 @@ class PendingRequestMap:
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         kind = DurableCall if durable else PendingCall
-        waiting = kind(request_id, request.operation_id, endpoint, message, codec, future, retry, wait)
+        waiting = kind(request_id, request.operation_id, endpoint, transport, message, codec, future, retry, wait)
         begun = loop.time()
         if self._lifeline is not None and not durable:
             waiting.since = begun
@@ -261,6 +266,10 @@ class PendingRequestMap:
             del future, waiting  # they hold the error whose traceback holds this frame
         return codec.read_envelope(event.payload.output)  # type: ignore[no-any-return]
 
+    def _sender(self, grant: Grant | None, as_worker: bool) -> Transport:
+        """Return what sends a request: on a bus with signatures, signed for whom it is made."""
+        return self._transport if self._signs is None else self._signs.for_grant(grant, as_worker=as_worker)
+
     def _require_store(self, operation_id: str) -> None:
         if not self._transport.capabilities.durable:
             message = f"{operation_id}: this transport stores nothing; durable calls need NATS with JetStream, or Redis"
@@ -279,13 +288,16 @@ class PendingRequestMap:
         target = self._target(operation_id)
         if target is not None:
             return target.stream(self._as_local(request, request.deadline, idle_timeout))
+        if self._signs is not None and request.deadline is None and grant is not None:
+            request.deadline = grant.deadline
         codec = self._codec
+        transport = self._sender(grant, as_worker)
         message = self._encode(request, time.time(), codec, stream=True, grant=grant, as_worker=as_worker)
         reader = StreamReader(self._endpoint, request.request_id, operation_id, codec)
         reader.start(idle_timeout=idle_timeout, deadline=request.deadline)
         if self._lifeline is not None:
             self._lifeline.watch()
-        self._transport.send(
+        transport.send(
             self._endpoint.request_address(operation_id),
             message,
             lambda reason: reader.failed(undelivered(operation_id, reason)),
@@ -337,12 +349,12 @@ class PendingRequestMap:
         The identity is put where the authenticating party of this transport looks for it.
         """
         capabilities = self._transport.capabilities
-        operation_id, claimed = request.operation_id, None
+        operation_id, claimed = request.operation_id, NULL
         if request.identity is not None:
             if not capabilities.claims_identity:
                 raise CallError(ErrorCode.VALIDATION_ERROR, _UNCLAIMABLE, {"executed": "no"})
             if capabilities.identity == "hub":
-                claimed, request.identity = request.identity, None
+                claimed, request.identity = codec.write_identity(request.identity), None
         request.request_id = request_id = self._endpoint.new_id()
         request.sent_at = int(now * 1000)
         event = CallRequested(VERSION, request_id, operation_id, request, claimed, stream, request.parent_request_id)
@@ -385,6 +397,8 @@ class PendingCall(msgspec.Struct, eq=False):
     request_id: str
     operation_id: str
     _endpoint: Endpoint
+    _transport: Transport
+    """What sends the request."""
     _message: bytes
     _codec: Codec
     _future: asyncio.Future[tuple[CallResponded, Codec]]
@@ -498,14 +512,14 @@ class PendingCall(msgspec.Struct, eq=False):
         if self._risked and endpoint.transport.capabilities.addresses_workers:
             self._send_to(lifeline_of(endpoint).live_peers()[:_MOST_TRIED])
         else:
-            endpoint.transport.send(endpoint.request_address(self.operation_id), self._message, self)
+            self._transport.send(endpoint.request_address(self.operation_id), self._message, self)
 
     def _send_to(self, peers: list[str]) -> None:
         """Send to a worker that is alive, to the next one if it does not serve the namespace, and at last to the group.
 
         A broker may keep giving a silent worker its share of what is sent to the group.
         """
-        transport = self._endpoint.transport
+        transport = self._transport
         if not peers:
             transport.send(self._endpoint.request_address(self.operation_id), self._message, self)
             return
@@ -563,7 +577,7 @@ class DurableCall(PendingCall):
 
     def send(self) -> None:
         """Have the request stored."""
-        store = self._endpoint.transport.optional(Stores)
+        store = self._transport.optional(Stores)
         if not self._future.done() and store is not None:
             address, key = queue_address(self.operation_id), self.request_id
             # An earlier attempt may still be stored, whatever becomes of this one.

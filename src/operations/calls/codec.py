@@ -154,10 +154,9 @@ class Codec:
         except OverflowError:
             if event.payload.metadata is not None:
                 event.payload.metadata = extend(event.payload.metadata)
-            for holder in (event, event.payload):
-                identity = getattr(holder, "identity", None)
-                if identity is not None:
-                    holder.identity = msgspec.structs.replace(identity, claims=extend(identity.claims))
+            identity = event.payload.identity
+            if identity is not None:
+                event.payload.identity = msgspec.structs.replace(identity, claims=extend(identity.claims))
             return self.encode(event)
 
     def renumber(self, message: bytes, attempt: int) -> bytes:

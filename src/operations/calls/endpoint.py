@@ -6,8 +6,8 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, runtime_checkable
 
 from operations.calls.addresses import ASKS, WORKERS, namespace_of, operation_address, work_address
 from operations.calls.codec import (
@@ -40,6 +40,7 @@ from operations.calls.events import (
     WorkerGone,
 )
 from operations.calls.signature_format import is_signed, split
+from operations.context import Grant
 from operations.deadlines import TimerWheel
 from operations.errors import CallError
 from operations.failures import unreadable
@@ -48,7 +49,7 @@ from operations.recent import Recent
 from operations.telemetry.counters import Counters
 
 _log = logging.getLogger("operations")
-_REMEMBERED = 10_000
+_REMEMBERED = 2_000
 _LONGEST_MESSAGE = 10_000
 RECONNECTED_WITHIN = 3.0
 """Seconds after a reconnect by which other peers are connected again as well."""
@@ -105,6 +106,20 @@ class Controlled(Protocol):
         """Allow more items."""
 
 
+@runtime_checkable
+class SignsNestedCalls(Protocol):
+    """What a PendingRequestMap and a CallHandler need of a transport that signs; `SignedTransport` has it."""
+
+    def for_grant(self, grant: Grant | None, *, as_worker: bool) -> Transport:
+        """The transport that sends a request made with a grant, or by this process itself."""
+
+    def root_of(self, event: CallRequested) -> object:
+        """The root of a request that is being received; None where nobody signed it."""
+
+    def record(self, event: CallRequested) -> Coroutine[Any, Any, bool] | None:
+        """Note a request that is being received in the record that all workers share; False where it was there."""
+
+
 Requests = Callable[[CallRequested, Codec, Arrival], None]
 Notices = Callable[[Event], None]
 
@@ -124,6 +139,8 @@ class Endpoint:
         self.running: dict[str, Controlled] = {}
         self.namespaces: dict[str, list[Requests]] = {}
         self.notices: list[Notices] = []
+        self.before_resending: list[Callable[[], None]] = []
+        """Called when the connection is back, before pending calls are sent again."""
         self._ends = ends
         self.ended: Recent[str, bool] = Recent(_REMEMBERED)
         """The last calls of this end that ended, and whether they were answered."""
@@ -170,7 +187,7 @@ class Endpoint:
             try:
                 event = codec.decode(message)
             except UNREADABLE as error:
-                self.note_unreadable(codec, message, error)
+                self.note_unreadable(codec, message, error, arrival)
                 return
             kind = type(event)
             if expected is not None and kind not in expected:
@@ -185,10 +202,21 @@ class Endpoint:
             self.counters.malformed += 1
             _log.exception("a message could not be handled")
 
-    def note_unreadable(self, codec: Codec, message: bytes, problem: Exception) -> None:
+    def is_answerable(self, request_id: str, arrival: Arrival) -> bool:
+        """Return whether the answer to a request goes to its sender, where the transport knows the sender.
+
+        An id begins with the name of the peer that the answer goes to. A request under another's id is counted as
+        foreign and gets no answer: whoever has that id did not ask.
+        """
+        if arrival.sender is None or request_id.partition(".")[0] == arrival.sender:
+            return True
+        self.counters.foreign += 1
+        return False
+
+    def note_unreadable(self, codec: Codec, message: bytes, problem: Exception, arrival: Arrival) -> None:
         """Count a message that is not an event of ours; the sender of a request gets an error."""
         if is_signed(message):
-            self.refuse_signed(message)
+            self.refuse_signed(message, arrival)
             return
         try:
             outline = codec.decode_outline(message)
@@ -196,17 +224,18 @@ class Endpoint:
             self.counters.malformed += 1
             return
         if outline.type == "call.requested" and outline.id:
-            self._refuse_unreadable(outline.id, problem)
+            self._refuse_unreadable(outline.id, problem, arrival)
         elif outline.type in KNOWN:
             self.counters.malformed += 1
         else:
             self.counters.dropped += 1
 
-    def _refuse_unreadable(self, request_id: str, problem: object) -> None:
+    def _refuse_unreadable(self, request_id: str, problem: object, arrival: Arrival) -> None:
         self.counters.malformed += 1
-        self.send_error(request_id, unreadable(problem), JSON)
+        if self.is_answerable(request_id, arrival):
+            self.send_error(request_id, unreadable(problem), JSON)
 
-    def refuse_signed(self, message: bytes) -> None:
+    def refuse_signed(self, message: bytes, arrival: Arrival) -> None:
         """Tell the sender of a signed request that this worker does not check signatures."""
         signed = split(message)
         request = signed.request if signed is not None else b""
@@ -218,7 +247,7 @@ class Endpoint:
         self.counters.rejected += 1
         text = f"{outline.to}: the request is signed, and this worker cannot check that: it has no SignedTransport"
         details = {"reason": "UNVERIFIABLE", "executed": "no"}
-        if outline.type == "call.requested" and outline.id:
+        if outline.type == "call.requested" and outline.id and self.is_answerable(outline.id, arrival):
             self.send_error(outline.id, CallError("ACCESS_DENIED", text, details), JSON)
 
     def _dispatch(self, event: Event, codec: Codec) -> None:
@@ -251,9 +280,15 @@ class Endpoint:
 
     def _request(self, event: CallRequested, codec: Codec, arrival: Arrival) -> None:
         # A hub gives each request an id of its own; the payload keeps the caller's.
-        if event.payload.request_id != event.id and not self._is_pipe:
-            self._refuse_unreadable(event.id, "the id in its payload differs from the event's id")
-            return
+        if not self._is_pipe:
+            if event.payload.request_id != event.id:
+                self._refuse_unreadable(event.id, "the id in its payload differs from the event's id", arrival)
+                return
+            if not self.is_answerable(event.id, arrival):
+                return
+            if arrival.address != self.request_address(event.to):
+                self.refuse_address(event, codec)
+                return
         handlers = self.namespaces.get(namespace_of(event.to))
         if handlers:
             handlers[0](event, codec, arrival)
@@ -263,6 +298,13 @@ class Endpoint:
         self.counters.dropped += 1
         error = CallError("UNAVAILABLE", f"{event.to}: this worker does not offer it", {"executed": "no"})
         self.send_error(event.id, error, codec, event.payload.request_id)
+
+    def refuse_address(self, event: CallRequested, codec: Codec) -> None:
+        """Refuse a request for another operation than its address names: permissions to send are by address."""
+        self.counters.foreign += 1
+        text = f"{event.to}: the request was sent to the address of another operation"
+        details = {"operationId": event.to, "reason": "WRONG_ADDRESS", "executed": "no"}
+        self.send_error(event.id, CallError("ACCESS_DENIED", text, details), codec)
 
     def _abort(self, event: CallAborted) -> None:
         running = self.running.get(event.id)
@@ -340,6 +382,8 @@ class Endpoint:
         self._late_aborts.clear()
 
     def _up(self) -> None:
+        for prepare in list(self.before_resending):
+            prepare()
         if self._late_aborts:
             self._send_late_aborts()
             self._repeat = asyncio.get_running_loop().call_later(RECONNECTED_WITHIN, self._repeat_late_aborts)

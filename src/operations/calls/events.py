@@ -49,6 +49,8 @@ class Requested(_Payload):
     metadata: Mapping[str, Any] | None = None
     sent_at: _Whole | None = None
     attempt: _Whole = 0
+    not_after: _Whole | None = None
+    """Epoch milliseconds after which a stored request is not run any more."""
 
 
 class Responded(_Payload):
@@ -164,7 +166,8 @@ class CallRequested(_Event, tag="call.requested"):
     """`call.requested`."""
 
     payload: Requested
-    identity: Identity | None = None
+    identity: msgspec.Raw = NULL
+    """As bytes: a worker reads the same identity many times."""
     stream: bool = False
     parent: str | None = None
     grant: str | None = None
@@ -329,6 +332,7 @@ _REQUESTED = {
     "metadata": {"type": "object"},
     "sentAt": _INTEGER,
     "attempt": _INTEGER,
+    "notAfter": {"type": "integer", "description": "epoch milliseconds after which a stored request is not run"},
 }
 _SEQUENCE = {"type": "integer", "minimum": 0}
 

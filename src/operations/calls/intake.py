@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 
+from operations.calls.addresses import queue_address
 from operations.calls.codec import UNREADABLE, Codec, codec_of
 from operations.calls.endpoint import RECONNECTED_WITHIN, Endpoint
 from operations.calls.events import CallRequested
@@ -121,28 +123,49 @@ class StoredIntake:
     def take(self, message: bytes, delivery: Delivery, arrival: Arrival) -> None:
         """Run a stored request, unless it was run here, cannot be read, or failed too many workers."""
         if is_signed(message):
-            self._endpoint.refuse_signed(message)
+            self._endpoint.refuse_signed(message, arrival)
             delivery.bury("it is signed, and no worker that took it could check that")
             return
         codec = codec_of(message)
         try:
             event = codec.decode(message)
         except UNREADABLE as error:
-            self._endpoint.note_unreadable(codec, message, error)
+            self._endpoint.note_unreadable(codec, message, error, arrival)
             delivery.bury("it cannot be read")
             return
         if not isinstance(event, CallRequested) or event.stream or event.payload.request_id != event.id:
             self._endpoint.counters.malformed += 1
             delivery.bury("it is not a request")
-        elif event.id in self._held:
+        elif not self._endpoint.is_answerable(event.id, arrival):
+            delivery.bury("its id is another caller's")
+        elif arrival.address != queue_address(event.to):
+            self._endpoint.refuse_address(event, codec)
+            delivery.bury("it was stored at the address of another namespace")
+        elif event.id in self._held or event.id in self._finished:
+            self._drop_duplicate(event.id, delivery)
+        else:
+            self._take_new(event, codec, arrival, delivery)
+
+    def _drop_duplicate(self, request_id: str, delivery: Delivery) -> None:
+        self._endpoint.counters.duplicate += 1
+        held = self._held.get(request_id)
+        if held is not None and delivery.is_redelivered:
             # It was delivered again because it was held for too long: the later delivery is the one to settle.
-            self._endpoint.counters.duplicate += 1
-            self._held[event.id].delivery = delivery
-        elif event.id in self._finished:
-            self._endpoint.counters.duplicate += 1
+            held.delivery = delivery
+        else:
             delivery.done()
-        elif delivery.number > MOST_DELIVERIES:
-            self._bury(event, codec, delivery)
+
+    def _take_new(self, event: CallRequested, codec: Codec, arrival: Arrival, delivery: Delivery) -> None:
+        """Run a request, unless it failed too many workers or waited for too long."""
+        not_after = event.payload.not_after
+        if delivery.number > MOST_DELIVERIES:
+            text = f"dead-lettered after {MOST_DELIVERIES} unanswered deliveries"
+            details = {"reason": "DEAD_LETTERED", "deliveries": MOST_DELIVERIES, "executed": "unknown"}
+            self._bury(event, codec, delivery, CallError(ErrorCode.EXECUTION_ERROR, f"{event.to}: {text}", details))
+        elif not_after is not None and not_after < time.time() * 1000:
+            text = "it was stored for too long and is not run any more"
+            details = {"reason": "DEAD_LETTERED", "executed": "unknown" if delivery.number > 1 else "no"}
+            self._bury(event, codec, delivery, CallError(ErrorCode.TIMEOUT, f"{event.to}: {text}", details))
         else:
             self._hold(event, codec, arrival, delivery)
 
@@ -174,8 +197,6 @@ class StoredIntake:
         stored = self._held[event.id] = StoredRequest(self, event.id, delivery)
         self._start(event, codec, arrival, stored)
 
-    def _bury(self, event: CallRequested, codec: Codec, delivery: Delivery) -> None:
-        message = f"{event.to}: dead-lettered after {MOST_DELIVERIES} unanswered deliveries"
-        details = {"reason": "DEAD_LETTERED", "deliveries": MOST_DELIVERIES, "executed": "unknown"}
-        self._endpoint.send_error(event.id, CallError(ErrorCode.EXECUTION_ERROR, message, details), codec)
-        delivery.bury(message)
+    def _bury(self, event: CallRequested, codec: Codec, delivery: Delivery, error: CallError) -> None:
+        self._endpoint.send_error(event.id, error, codec)
+        delivery.bury(error.message)

@@ -62,7 +62,8 @@ class Announcer:
         self._pulse: asyncio.TimerHandle | None = None
         self._stop_listening = endpoint.listen(ASKS)
         endpoint.notices.append(self._notice)
-        self._unwatch = transport.watch(self._announce_again, lambda reason: None)
+        # First of all: a hub that does not know yet that this peer is a worker lets it call without a grant.
+        endpoint.before_resending.append(self._announce_again)
         self._is_hub = transport.capabilities.identity == "hub"
         if not transport.capabilities.tracks_peers:
             self._beat()
@@ -113,7 +114,7 @@ class Announcer:
                 self._is_gone = True
                 self._send(WorkerGone(VERSION, "", WORKERS, Worker(self.worker_id)))
             self._stop_listening()
-            self._unwatch()
+            self._endpoint.before_resending.remove(self._announce_again)
         if self._pulse is not None:
             self._pulse.cancel()
 

@@ -28,7 +28,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class SigningSecret:
-    """The secret of workers and issuers: whoever has it may say on whose behalf a request is made.
+    """The secret of workers and issuers: whoever has it can sign for every token.
 
     While one secret replaces another, `accepts` names those that are accepted beside it: signatures and sessions are
     made with the first alone, and checked with all of them.
@@ -36,8 +36,6 @@ class SigningSecret:
 
     def __init__(self, secret: bytes, *, accepts: Iterable[bytes] = ()) -> None:
         self._secrets = tuple(_stretch(each) for each in (secret, *accepts))
-        self.worker_keys = tuple(_derive(each, b"", b"ops-worker") for each in self._secrets)
-        """The keys of workers: they sign with the first one, and accept them all."""
 
     def session(self, token: str) -> Session:
         """What to give the caller that a token was issued to, over a channel that nobody else reads."""
@@ -48,14 +46,21 @@ class SigningSecret:
         return (_derive(each, token.encode(), b"ops-session") for each in self._secrets)
 
 
-def prove(key: bytes, request: bytes) -> bytes:
-    """A keyed hash of a request, which only somebody with the key can make."""
-    return hashlib.blake2b(request, key=key, person=b"ops-request", digest_size=PROOF_BYTES).digest()
+def grant_key(session_key: bytes, root: bytes) -> bytes:
+    """The key for calls nested in one request of a session: it holds for that request and its deadline alone."""
+    return _derive(session_key, root, b"ops-grant")
 
 
-def is_proven(proof: bytes, key: bytes, request: bytes) -> bool:
-    """Whether a request was signed with a key."""
-    return hmac.compare_digest(proof, prove(key, request))
+def prove(key: bytes, address: bytes, request: bytes) -> bytes:
+    """A keyed hash of a request and the address it is sent to, which only somebody with the key can make."""
+    proof = hashlib.blake2b(address, key=key, person=b"ops-request", digest_size=PROOF_BYTES)
+    proof.update(request)
+    return proof.digest()
+
+
+def is_proven(proof: bytes, key: bytes, address: bytes, request: bytes) -> bool:
+    """Whether a request to an address was signed with a key."""
+    return hmac.compare_digest(proof, prove(key, address, request))
 
 
 def _stretch(secret: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from operations.calls.addresses import namespaces_of
 from operations.calls.caller import PendingRequestMap
 from operations.calls.codec import Codec
-from operations.calls.endpoint import Endpoint, endpoint_of, inbox_of
+from operations.calls.endpoint import Endpoint, SignsNestedCalls, endpoint_of, inbox_of
 from operations.calls.events import (
     NULL,
     VERSION,
@@ -26,6 +26,7 @@ from operations.calls.events import (
 )
 from operations.calls.intake import StoredIntake, StoredRequest
 from operations.calls.presence import Announcer
+from operations.calls.replays import ReplayError
 from operations.calls.streams import LEASE_SECONDS, CreditGate
 from operations.context import Grant, Identity
 from operations.dispatch import CONCURRENCY, QUEUE, Dispatcher, Outcome, Request, Running
@@ -43,7 +44,8 @@ Identify = Callable[[CallRequested], Identity | None]
 """Authenticator for requests that the transport does not authenticate, such as signed ones."""
 
 _ACCEPT_SECONDS = 0.1
-_REMEMBERED = 32_768
+_REMEMBERED = 8_192
+_MOST_IDENTITIES = 1_024
 _FLUSHED_WITHIN = 5.0
 
 
@@ -75,11 +77,15 @@ class CallHandler:
             registry, concurrency=concurrency, queue=queue, counters=self.endpoint.counters, remote=self.pending
         )
         self._identify = identify
+        self._signs = pubsub.optional(SignsNestedCalls) if identify is not None else None
+        self._recording: set[asyncio.Task[None]] = set()
+        """Requests that wait for the record of signed requests."""
         self._concurrency = concurrency
         self._attempts: Recent[str, int] = Recent(_REMEMBERED)
         """The last requests and their attempts, so that none is run twice."""
         self._stored = StoredIntake(self.endpoint, self._take_stored)
         self._acceptor = Acceptor()
+        self._identities: dict[bytes, Identity] = {}
         self._stops: dict[str, list[Stop]] = {}
         self._queues: dict[str, Stop] = {}
         self._stop_control = self.endpoint.listen(f"peer.{self.endpoint.peer}")
@@ -184,6 +190,8 @@ class CallHandler:
             # Requests that the bus sent before it knew that this worker leaves are still to be answered.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(flushes.flush(), _FLUSHED_WITHIN)
+        if self._recording:
+            await asyncio.wait(list(self._recording))
         await self.dispatcher.drain(grace)
         await self.close()
 
@@ -194,6 +202,8 @@ class CallHandler:
             self._shut(namespace)
         self._stop_intake()
         self._stored.release_all()
+        for task in list(self._recording):
+            task.cancel()
         await self.dispatcher.close()
         self._stop_control()
         self._stored.close()
@@ -212,7 +222,7 @@ class CallHandler:
             return
         make = StreamReply if event.stream else Reply
         reply = make(self.endpoint, self.worker_id, event, codec)
-        if self._start(reply, codec) is not None:
+        if self._start(reply, codec):
             attempts.newer[request_id] = event.payload.attempt
             if len(attempts.newer) >= attempts.least:
                 attempts.turn()
@@ -227,30 +237,69 @@ class CallHandler:
     def _take_stored(self, event: CallRequested, codec: Codec, arrival: Arrival, stored: StoredRequest) -> None:
         """Run a stored request; one that is refused is answered and settled like any other."""
         reply = StoredReply(self.endpoint, self.worker_id, event, codec, stored)
-        if self._start(reply, codec) is None:
-            stored.done()
+        spec = self.registry.get_spec(event.to)
+        if spec is not None and not spec.durable:
+            details = {"operationId": event.to, "reason": "NOT_DURABLE", "executed": "no"}
+            reply.refuse(CallError("ACCESS_DENIED", f"{event.to}: its requests are not stored", details))
+        else:
+            self._start(reply, codec)
 
-    def _start(self, reply: Reply, codec: Codec) -> Running | None:
-        """Hand a request to the dispatcher; None where it is refused, which its caller is told."""
-        event = reply.event
+    def _start(self, reply: Reply, codec: Codec) -> bool:
+        """Hand a request to the dispatcher; False where it is refused, which its caller is told."""
         try:
-            request = self._read(event, codec)
-            emit = reply.emit if isinstance(reply, StreamReply) else None
-            running = self.dispatcher.start(request, reply.ended, emit)
+            request = self._read(reply.event, codec)
+            record = self._record(reply, request)
+            if record is None:
+                self._dispatch(reply, request)
+            else:
+                self.endpoint.running[reply.event.id] = reply
+                task = asyncio.get_running_loop().create_task(self._dispatch_new(record, reply, request))
+                self._recording.add(task)
+                task.add_done_callback(self._recording.discard)
         except CallError as error:
-            self.endpoint.send_error(event.id, error, codec, event.payload.request_id)
-            return None
+            reply.refuse(error)
+            return False
+        return True
+
+    def _dispatch(self, reply: Reply, request: Request) -> None:
+        emit = reply.emit if isinstance(reply, StreamReply) else None
+        running = self.dispatcher.start(request, reply.ended, emit)
         if not running.is_over:
             reply.track(running)
             self._acceptor.add(reply)
-        return running
+
+    def _record(self, reply: Reply, request: Request) -> Coroutine[Any, Any, bool] | None:
+        """Return what notes a signed request that must not run twice, in the record that all workers share."""
+        if self._signs is None or request.grant.signature is None:
+            return None
+        spec = self.registry.get_spec(request.operation_id)
+        if isinstance(reply, StoredReply) or (spec is not None and spec.type is OperationType.MUTATION):
+            return self._signs.record(reply.event)
+        return None
+
+    async def _dispatch_new(self, record: Coroutine[Any, Any, bool], reply: Reply, request: Request) -> None:
+        """Hand over a request that no other worker had."""
+        try:
+            try:
+                is_new = await record
+            finally:
+                self.endpoint.running.pop(reply.event.id, None)
+            if not is_new:
+                raise ReplayError("ACCESS_DENIED", "refused: the request was here already")
+            if not reply.is_aborted:
+                self._dispatch(reply, request)
+        except CallError as error:
+            reply.refuse(error)
+        except asyncio.CancelledError:
+            reply.refuse(unavailable(request.operation_id, "the worker left", "no"))
+            raise
 
     def _read(self, event: CallRequested, codec: Codec) -> Request:
         """Return the decoded request of an authenticated caller."""
         payload = event.payload
         if event.deadline is not None:  # the hub may have set an earlier one
             payload.deadline = min(event.deadline, event.deadline if payload.deadline is None else payload.deadline)
-        identity = self._authenticate(event)
+        identity = self._authenticate(event, codec)
         input: Any = payload.input
         if type(input) is msgspec.Raw:
             input = codec.read(input)
@@ -259,30 +308,48 @@ class CallHandler:
             input=input,
             id=payload.request_id,
             parent_id=payload.parent_request_id,
-            grant=Grant(identity=identity, token=event.grant or "", origin=self.endpoint, deadline=payload.deadline),
+            grant=Grant(
+                identity=identity,
+                token=event.grant or "",
+                signature=None if self._signs is None else self._signs.root_of(event),
+                origin=self.endpoint,
+                deadline=payload.deadline,
+            ),
             deadline=payload.deadline,
             sent_at=payload.sent_at,
             metadata=payload.metadata,
         )
 
-    def _authenticate(self, event: CallRequested) -> Identity | None:
+    def _authenticate(self, event: CallRequested, codec: Codec) -> Identity | None:
         """Return the caller: as the transport authenticates it, else as `identify` does, else anonymous."""
         claimed = event.payload.identity
         trust = self.transport.capabilities.identity
         if trust == "caller":
             return claimed
-        identity = event.identity if trust == "hub" else None
+        identity = self._identity_of(event, codec) if trust == "hub" else None
         if self._identify is not None:
             identity = self._identify(event)
         if claimed is not None and claimed != identity:
             self.counters.forged += 1
         return identity
 
+    def _identity_of(self, event: CallRequested, codec: Codec) -> Identity | None:
+        """Return the identity that the hub set; the same bytes are decoded once."""
+        raw = bytes(event.identity)
+        known = self._identities.get(raw)
+        if known is None and event.identity is not NULL:
+            if len(self._identities) >= _MOST_IDENTITIES:
+                self._identities.clear()
+            known = codec.read_identity(event.identity)
+            if known is not None:
+                self._identities[raw] = known
+        return known
+
 
 class Reply:
     """The way back of one call: one answer."""
 
-    __slots__ = ("_codec", "_endpoint", "_is_aborted", "_worker_id", "event", "running", "since")
+    __slots__ = ("_codec", "_endpoint", "_worker_id", "event", "is_aborted", "running", "since")
 
     def __init__(self, endpoint: Endpoint, worker_id: str, event: CallRequested, codec: Codec) -> None:
         self.event = event
@@ -292,7 +359,7 @@ class Reply:
         self._endpoint = endpoint
         self._worker_id = worker_id
         self._codec = codec
-        self._is_aborted = False
+        self.is_aborted = False
 
     def track(self, running: Running) -> None:
         """Make a call that did not end immediately reachable for its caller."""
@@ -310,7 +377,7 @@ class Reply:
         self.running = None
         if self.since:
             self._endpoint.running.pop(self.event.id, None)
-        if self._is_aborted:
+        if self.is_aborted:
             self._endpoint.confirm_abort(self.event.id, self._codec)
             return
         if outcome.error is not None:
@@ -324,9 +391,14 @@ class Reply:
             return
         self._send(message)
 
+    def refuse(self, error: CallError) -> None:
+        """Tell the caller why its request does not run; a copy of another request gets no answer."""
+        if not isinstance(error, ReplayError):
+            self._send_error(error)
+
     def abort(self, reason: str) -> None:
         """Cancel the call: nobody waits for an answer."""
-        self._is_aborted = True
+        self.is_aborted = True
         if self.running is not None:
             self.running.stop(aborted(self.event.to, reason))
 
@@ -369,9 +441,15 @@ class StoredReply(Reply):
     def abort(self, reason: str) -> None:
         """Do nothing: a caller that leaves does not undo what was stored."""
 
+    def refuse(self, error: CallError) -> None:
+        """Answer and settle a request that does not run."""
+        if self._stored.is_held:
+            super().refuse(error)
+            self._stored.done()
+
     def ended(self, outcome: Outcome) -> None:
         """Send the answer, then settle the request; one that was given to another worker is answered by that one."""
-        self._is_aborted = not self._stored.is_held
+        self.is_aborted = not self._stored.is_held
         super().ended(outcome)
         self._stored.done()
 
@@ -426,7 +504,7 @@ class StreamReply(Reply):
         self._send_item(message)
 
     def _send_item(self, message: bytes) -> None:
-        if not self._is_aborted:
+        if not self.is_aborted:
             self._send(message)
             self._gate.spend(len(message))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 import time
 from collections.abc import Mapping
@@ -105,7 +104,7 @@ def store_trust(config_path: Path, digest: str, *, by: str, environ: Mapping[str
     record = TrustRecord(path=_real_path(config_path), digest=digest, since=round(time.time(), 3), by=by)
     target = _record_path(config_path, environ)
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(msgspec.json.encode(record))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 _NUMBER = struct.Struct(">I")
@@ -20,13 +21,13 @@ _LARGEST_QUICK_SHARE = 32
 _MOST = 65_536
 """The largest number of messages in a batch: a batch that claims more is refused, since each one costs memory."""
 _UNREADABLE = b"\0"
-_MARKS = (b"\0", b"\2")
+BATCH_MARKS = (b"\0", b"\2")
+"""The first byte of a batch; no other message begins with one."""
 _USUAL = 64
 QUICK_SECONDS = 0.0002
 """The average time of a request that counts as quick."""
-_QUICK_AT = 16
-_MOST_EVIDENCE = 32
-_SLOW_COSTS = 8
+_RECENT = 18
+_MOST_SLOW = 2
 _heads = tuple(struct.Struct(f">B{count + 1}I") for count in range(_USUAL + 1))
 _lengths = tuple(struct.Struct(f">{count}I") for count in range(_USUAL + 1))
 
@@ -80,14 +81,9 @@ def _cut(messages: Sequence[bytes], most_bytes: int, most: int) -> Sequence[slic
     return cut
 
 
-def is_quick(batch: bytes) -> bool:
-    """Whether these answers were made as soon as their requests were read."""
-    return batch[:1] == b"\2"
-
-
 def split(batch: bytes) -> Sequence[bytes]:
     """The messages of a batch; a truncated end becomes one unreadable message, so that it is counted."""
-    if batch[:1] not in _MARKS:
+    if batch[:1] not in BATCH_MARKS:
         return (batch,)
     try:
         (count,) = _NUMBER.unpack_from(batch, 1)
@@ -118,22 +114,22 @@ class BatchSizing:
     """
 
     def __init__(self) -> None:
-        self._evidence = 0
+        self.marks: deque[bytes] = deque(maxlen=_RECENT)
+        """The first bytes of recent answers."""
 
     @property
     def is_quick(self) -> bool:
         """Whether requests are handled as soon as they are read."""
-        return self._evidence >= _QUICK_AT
+        return self.marks.count(BATCH_MARKS[1]) >= _RECENT - _MOST_SLOW
 
     def note(self, answers: bytes) -> None:
         """An answer arrived, or a batch of them."""
-        quick = is_quick(answers)
-        self._evidence = min(_MOST_EVIDENCE, self._evidence + 1) if quick else max(0, self._evidence - _SLOW_COSTS)
+        self.marks.append(answers[:1])
 
 
 def messages_of(batch: bytes) -> Iterator[bytes]:
     """The same messages one by one: a batch of very many is not taken apart as a whole."""
-    count = _NUMBER.unpack_from(batch, 1)[0] if batch[:1] in _MARKS and len(batch) >= _START else 0
+    count = _NUMBER.unpack_from(batch, 1)[0] if batch[:1] in BATCH_MARKS and len(batch) >= _START else 0
     return _iterate(batch, count) if count > _USUAL else iter(split(batch))
 
 

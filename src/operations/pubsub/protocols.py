@@ -1,8 +1,8 @@
 """The transport seam: how bytes travel between peers. It knows addresses and bytes, nothing of calls or operations.
 
-`Transport` is what every transport has. What only some have is an optional Protocol (`Stores`, `InProcess`, `Flushes`,
-`ReportsBacklog`), which `Transport.optional` returns or does not. `TransportWrapper` is the base of transports around
-another one.
+`Transport` is what every transport has. What only some have is an optional Protocol (`Stores`, `Remembers`,
+`InProcess`, `Flushes`, `ReportsBacklog`), which `Transport.optional` returns or does not. `TransportWrapper` is the
+base of transports around another one.
 """
 
 from __future__ import annotations
@@ -111,6 +111,10 @@ class Delivery(Protocol):
     def number(self) -> int:
         """How many times it was delivered, this one included; more than once where a holder died."""
 
+    @property
+    def is_redelivered(self) -> bool:
+        """Whether the server says that it delivered this very message before; a sender cannot make it say so."""
+
     def done(self) -> None:
         """The message was handled; forget it."""
 
@@ -136,6 +140,17 @@ class Stores(Protocol):
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
         """Be given what is stored at an address, at most `limit` messages at a time, shared with all other takers."""
+
+
+@runtime_checkable
+class Remembers(Protocol):
+    """Has a record of keys that all ends of the bus share."""
+
+    async def remember(self, key: str, seconds: float) -> bool:
+        """Note a key for so long, at most a day; False where it was noted already. Raises where that is unknown."""
+
+    def forget(self, key: str) -> None:
+        """Take a key out again, where messages that are released count as new; elsewhere do nothing."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""WebSocket links over picows, and the client and server that open them.
+"""WebSocket links over picows, and the server that accepts them; `websocket_client` opens them.
 
 Messages that one iteration of the event loop sends are one write, and one frame where the peer accepts batches (see
 `framing`). Received messages are handled in turns, so that one busy peer does not delay others.
@@ -7,22 +7,17 @@ Messages that one iteration of the event loop sends are one write, and one frame
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import functools
 import itertools
-import os
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
-from urllib.parse import urlsplit
 
-from operations.errors import CallError, ErrorCode
-from operations.pubsub.connection_errors import reason_of, require_extra, untrusted
-from operations.pubsub.diagnosis import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
-from operations.pubsub.dialling import dial
+from operations.errors import CallError
+from operations.pubsub.connection_errors import require_extra
 from operations.pubsub.framing import batches, messages_of, split
 from operations.pubsub.link import (
     CLOSE_SECONDS,
@@ -42,7 +37,6 @@ from operations.pubsub.link import (
     refusal_status,
     split_protocols,
 )
-from operations.pubsub.urls import places
 
 try:
     import picows
@@ -335,7 +329,8 @@ class LargeMessages:
         self._is_taken = False
 
 
-def _settings(heartbeat: float, max_payload: int) -> dict[str, Any]:
+def settings(heartbeat: float, max_payload: int) -> dict[str, Any]:
+    """Return the settings of picows that both ends use."""
     return {
         "disconnect_on_exception": False,
         "enable_auto_pong": False,  # the link replies: picows would buffer any number of pongs
@@ -346,89 +341,6 @@ def _settings(heartbeat: float, max_payload: int) -> dict[str, Any]:
         "max_frame_size": max_payload + HEADROOM,
         "logger_name": "operations",
     }
-
-
-async def connect(
-    url: str,
-    callbacks: Callbacks,
-    *,
-    token: str | None = None,
-    heartbeat: float = HEARTBEAT_SECONDS,
-    max_payload: int = MAX_PAYLOAD,
-    tls: ssl.SSLContext | None = None,
-) -> WebSocketLink:
-    """Open a WebSocket; raises `ACCESS_DENIED` where the token is refused, else `UNAVAILABLE`."""
-    if token is not None and not (token.isascii() and token.isprintable()):
-        problem = "a line break or a character that is not printable ASCII; was it read with the end of its line?"
-        raise CallError(ErrorCode.ACCESS_DENIED, f"the token cannot be sent to the hub: it has {problem}")
-    headers = {"Authorization": f"Bearer {token}"} if token is not None else None
-    link = WebSocketLink(callbacks, max_payload)
-    try:
-        await dial(
-            lambda reach: picows.ws_connect(
-                lambda: link,
-                url,
-                ssl_context=tls,
-                extra_headers=headers,
-                max_redirects=0,
-                socket_factory=reach,
-                **_settings(heartbeat, max_payload),
-            )
-        )
-    except picows.WSHandshakeError as error:
-        status = int(error.response.status) if error.response is not None else 0
-        body = (error.raw_body or b"").decode(errors="replace") if status else str(error)
-        code = ErrorCode.ACCESS_DENIED if status in (401, 403) else ErrorCode.UNAVAILABLE
-        details = {"status": status, "hub": _shown(url)}
-        raise CallError(code, f"the hub refused the connection: {body or status}", details) from None
-    except ssl.SSLCertVerificationError as error:
-        raise untrusted(_shown(url), error) from error
-    except (TimeoutError, OSError, picows.WSError) as error:
-        reason = f"no connection to {_shown(url)}: {reason_of(error)}"
-        raise CallError(ErrorCode.UNAVAILABLE, reason, {"executed": "no"}) from error
-    if not link.is_open:
-        # picows does not report a connection that closes during its handshake.
-        reason = f"no connection to {_shown(url)}: the connection closed during the handshake"
-        raise CallError(ErrorCode.UNAVAILABLE, reason, {"executed": "no"})
-    return link
-
-
-async def diagnose(url: str, error: Exception) -> CallError | None:
-    """Return what is certainly wrong with an address that cannot be connected to: TLS expected or not expected."""
-    details = error.details if isinstance(error, CallError) and isinstance(error.details, dict) else {}
-    if not is_reachable(error) or details.get("status", _BAD_REQUEST) not in (0, _BAD_REQUEST):
-        return None
-    ((host, port),) = places(url)
-    shown = _shown(url)
-    if shown.lower().startswith("ws:"):
-        if await speaks_tls(host, port):
-            return wrong_protocol(shown, f"the server there speaks TLS: its address is wss{shown[2:]}")
-    elif has_no_tls(error):
-        first, _, _ = (await answer_in_plain(host, port, _upgrade(host))).partition(b"\r\n")
-        # A server with TLS may respond to this too, but only that it is a bad request.
-        if first.startswith(b"HTTP/1.") and b" %d" % _BAD_REQUEST not in first:
-            return wrong_protocol(shown, f"the server there speaks no TLS: its address is ws{shown[3:]}")
-    return None
-
-
-def _upgrade(host: str) -> bytes:
-    """Return a WebSocket handshake without a token."""
-    key = base64.b64encode(os.urandom(16)).decode()
-    lines = (
-        "GET / HTTP/1.1",
-        f"Host: {host}",
-        "Connection: Upgrade",
-        "Upgrade: websocket",
-        "Sec-WebSocket-Version: 13",
-        f"Sec-WebSocket-Key: {key}",
-    )
-    return "\r\n".join((*lines, "", "")).encode()
-
-
-def _shown(url: str) -> str:
-    """Return an address without its secrets."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 class WebSocketListener:
@@ -469,5 +381,5 @@ async def serve(
         accepted = picows.WSUpgradeResponse.create_101_response(chosen)
         return picows.WSUpgradeResponseWithListener(accepted, WebSocketLink(callbacks, max_payload, large))
 
-    server = await picows.ws_create_server(accept, host, port, ssl=tls, **_settings(heartbeat, max_payload))
+    server = await picows.ws_create_server(accept, host, port, ssl=tls, **settings(heartbeat, max_payload))
     return WebSocketListener(server, server.sockets[0].getsockname()[1])

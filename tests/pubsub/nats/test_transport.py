@@ -189,7 +189,7 @@ async def test_what_was_never_written_is_told_and_what_was_is_not(ends: Ends) ->
     await asyncio.sleep(0)
     end.send("work.x/y", b"m", lambda reason: told.append("not written"))
     end._connection._transport.abort()  # type: ignore[union-attr]
-    end._connection._outbox.clear()  # type: ignore[union-attr]
+    end._connection.buffer.outbox.clear()  # type: ignore[union-attr]
     end._connection.connection_lost(None)  # type: ignore[union-attr]
     assert told == ["not written"]
 

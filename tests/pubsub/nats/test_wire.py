@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operations.pubsub.nats.wire import Message, Reader, ServerInfo, publish, status_of, subscribe, unsubscribe
+from operations.pubsub.nats.connection import Reader
+from operations.pubsub.nats.wire import Message, ServerInfo, publish, status_of, subscribe, unsubscribe
 
 
 class Told:

@@ -524,7 +524,7 @@ class DeepData:
 @pytest.mark.parametrize("tp", [DeepModel, DeepStruct, DeepData, Json, list[DeepStruct | DeepData]])
 def test_data_nested_too_deeply_is_an_error_of_the_data(tp: Any) -> None:
     with pytest.raises(CallError) as caught:
-        loaded(codec_for(tp), [deep(5000)] if tp == list[DeepStruct | DeepData] else deep(5000))
+        loaded(codec_for(tp), [deep(100_000)] if tp == list[DeepStruct | DeepData] else deep(100_000))
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
 
 

@@ -27,6 +27,8 @@ _MOST_CLAIMS = 10_000
 _MOST_BYTES = 8 << 20
 """How many operations the workers of one session may claim, and how large their specs may be together."""
 _EVERYTHING = ("*",)
+_OVERHEAD = 1024
+"""Bytes of an announcement that are not specs, at most."""
 
 
 class _Announced(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -36,6 +38,14 @@ class _Announced(msgspec.Struct, rename="camel", omit_defaults=True):
     generation: int
     operations: list[msgspec.Raw]
     pool: bool = False
+    part: int = 0
+    parts: int = 1
+
+
+class _Gone(msgspec.Struct, rename="camel"):
+    """The part of `worker.gone` that counts."""
+
+    worker_id: Annotated[str, msgspec.Meta(max_length=128)]
 
 
 class _Named(msgspec.Struct):
@@ -48,6 +58,10 @@ class _Named(msgspec.Struct):
 _READ_ANNOUNCED = {
     "json": msgspec.json.Decoder(_Announced).decode,
     "msgpack": msgspec.msgpack.Decoder(_Announced, ext_hook=read_extension).decode,
+}
+_READ_GONE = {
+    "json": msgspec.json.Decoder(_Gone).decode,
+    "msgpack": msgspec.msgpack.Decoder(_Gone, ext_hook=read_extension).decode,
 }
 _READ_NAMED = {
     "json": msgspec.json.Decoder(_Named).decode,
@@ -131,13 +145,16 @@ class Directory:
             return
         claims, rejected = _read_claims(session, announced.operations, codec, listed, refused)
         workers[worker_id] = registration
+        session.registers = session.registers or bool(claims)
         registration.generation, registration.pool = announced.generation, announced.pool
         registration.refused = refused
         self._update(registration, claims, rejected)
 
-    def retire(self, session: Session, worker_id: str) -> None:
+    def retire(self, session: Session, header: Header, codec: Codec) -> None:
         """Remove a worker; the calls that it runs go on."""
-        registration = self._workers.get(session, {}).pop(worker_id, None)
+        workers = self._workers.get(session)
+        gone = _READ_GONE[codec.name](bytes(header.payload)) if workers else None
+        registration = workers.pop(gone.worker_id, None) if workers and gone is not None else None
         if registration is None:
             self._counters.dropped += 1
             return
@@ -195,7 +212,6 @@ class Directory:
             offer.sessions.append(session)
         if reason is None:
             registration.rejected.pop(operation_id, None)
-            session.registers = True
             return
         assert offer is not None
         registration.rejected[operation_id] = reason
@@ -230,8 +246,11 @@ class Directory:
     def _report(self, registration: Registration) -> None:
         """Tell a worker what became of its announcement, and others of its operations."""
         accepted = [operation_id for operation_id in registration.claims if operation_id not in registration.rejected]
-        registered = Registered(accepted, registration.rejected, registration.refused)
-        registration.session.send(JSON.encode(WorkerRegistered(VERSION, "", registration.worker_id, registered)))
+        session, worker_id = registration.session, registration.worker_id
+        for listed in (accepted, []):  # what was rejected matters more
+            registered = Registered(listed, registration.rejected, registration.refused)
+            if session.send(JSON.encode(WorkerRegistered(VERSION, "", worker_id, registered))):
+                break
         self._notices.tell(registration)
 
 
@@ -333,12 +352,32 @@ class _Notices:
         visible = _visible_to(session, registration)
         if visible:
             told.add(alias)
-            announced = _Announced(alias, registration.generation, visible, registration.pool)
-            payload = msgspec.Raw(msgspec.json.encode(announced))
-            session.send(JSON.encode(Header(VERSION, "worker.announced", "", "", payload)))
+            parts = _split(visible, session.max_payload)
+            for number, part in enumerate(parts):
+                announced = _Announced(alias, registration.generation, part, registration.pool, number, len(parts))
+                payload = msgspec.Raw(msgspec.json.encode(announced))
+                session.send(JSON.encode(Header(VERSION, "worker.announced", "", "", payload)))
         elif alias in told:
             told.remove(alias)
             session.send(JSON.encode(WorkerGone(VERSION, "", "", Worker(alias))))
+
+
+def _split(specs: list[msgspec.Raw], limit: int | None) -> list[list[msgspec.Raw]]:
+    """Return specs in as few parts as a peer accepts; one that is too large by itself is left out."""
+    if limit is None:
+        return [specs]
+    parts: list[list[msgspec.Raw]] = [[]]
+    room = most = limit - _OVERHEAD
+    for spec in specs:
+        size = memoryview(spec).nbytes + 1
+        if size > most:
+            continue
+        if size > room:
+            parts.append([])
+            room = most
+        parts[-1].append(spec)
+        room -= size
+    return parts
 
 
 def _visible_to(session: Session, registration: Registration) -> list[msgspec.Raw]:

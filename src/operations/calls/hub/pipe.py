@@ -7,15 +7,16 @@ from collections.abc import Callable
 
 from operations.pubsub import Arrival, Receive, Stop
 
-_PIPE = Arrival("")
+PIPE = Arrival("")
+"""Where everything arrives on such a transport."""
 
 
 class Pipe:
     """Hands each message once to each distinct listener, however often that was added."""
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
-        self.receive: Callable[[bytes], None] = self._receive_all
-        """Hands a message over; the only listener is called directly."""
+        self.only: Receive | None = None
+        """The only listener, where there is just one: its transport calls it directly."""
         self._changed = changed
         self._listeners: tuple[Receive, ...] = ()
         self._added: Counter[Receive] = Counter()
@@ -27,14 +28,14 @@ class Pipe:
         added = [receive]
         return lambda: self._remove(added)
 
-    def _receive_all(self, message: bytes) -> None:
+    def receive(self, message: bytes) -> None:
+        """Hand a message to every listener."""
         for receive in self._listeners:
-            receive(message, _PIPE)
+            receive(message, PIPE)
 
     def _update(self) -> None:
         self._listeners = tuple(self._added)
-        only = self._listeners[0] if len(self._listeners) == 1 else None
-        self.receive = self._receive_all if only is None else lambda message: only(message, _PIPE)
+        self.only = self._listeners[0] if len(self._listeners) == 1 else None
         self._changed()
 
     def _remove(self, added: list[Receive]) -> None:

@@ -6,12 +6,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-
-import msgspec
+from hashlib import blake2b
 
 from operations.access import access_error, check_access
 from operations.calls.codec import JSON, MSGPACK, PACKED, UNREADABLE, Codec, codec_of, error_event, transcode
-from operations.calls.events import NULL, VERSION, Aborted, CallAborted, Header, Worker
+from operations.calls.events import NULL, VERSION, Aborted, CallAborted, Header
 from operations.calls.hub.directory import Directory, Offer
 from operations.calls.hub.session import Route, Session
 from operations.context import Identity
@@ -29,6 +28,8 @@ _MOST_UNREAD = 32 << 20
 """Bytes that a worker may leave unread before it gets no more requests."""
 _MOST_CLAIMED = 4096
 """Bytes of an identity that a spoke claims which are read at all."""
+_MOST_CONTROL = 4096
+"""Bytes of an abort or credit that are forwarded: a larger payload is replaced, as no peer needs to accept it."""
 _ENDED_KEPT = 10_000
 _ENDS_PER_TURN = 256
 _EXPIRY_SECONDS = 2
@@ -96,7 +97,7 @@ class Router:
                 self._answer(session, header, codec)
             else:
                 self._route(session, header, codec)
-        except (msgspec.DecodeError, CallError):
+        except (*UNREADABLE, CallError):
             self.counters.malformed += 1
         except Exception:  # noqa: BLE001  # one session must not stop the others
             self.counters.malformed += 1
@@ -109,7 +110,7 @@ class Router:
         elif kind == "worker.announced":
             self.directory.announce(session, header, codec)
         elif kind == "worker.gone":
-            self.directory.retire(session, msgspec.convert(codec.read(header.payload), Worker).worker_id)
+            self.directory.retire(session, header, codec)
         elif kind == "worker.asked":
             self.directory.watch(session)
         else:
@@ -129,7 +130,7 @@ class Router:
                 raise self._explain_missing(header.to)
             if header.grant is None and header.identity is NULL and not session.registers and not session.trusted:
                 identity: Identity | None = session.principal.identity
-                header.identity = session.write_identity(codec)
+                header.identity = session.written.get(codec.name) or session.write_identity(codec)
             else:
                 identity = self._identify(session, header, codec)
                 header.identity = codec.write_identity(identity)
@@ -184,7 +185,10 @@ class Router:
         if len(session.calls) >= _MOST_CALLS or (worker.link is not None and worker.link.is_slow):
             self._check_load(session, worker, header.to)
         caller_id, deadline, expires_at = header.id, header.deadline, session.principal.expires_at
-        request_id, secret = session.derive(caller_id)
+        # Nobody can guess the worker's id of a request, or the secret of its grant. Both are the same for the same
+        # request, so that workers recognise duplicates. One hash is cheaper than two random numbers.
+        derived = blake2b(session.key + caller_id.encode(), digest_size=32).hexdigest()
+        request_id, secret = derived[:32], derived[32:]
         if request_id in worker.work:
             self.counters.duplicate += 1
             return
@@ -277,6 +281,8 @@ class Router:
             session.grants.confirm(header.id)
             self.counters.dropped += header.id not in self._ended
             return
+        if memoryview(header.payload).nbytes > _MOST_CONTROL:
+            header.payload = codec.raw({"requestId": header.id})
         if header.type == "call.aborted":
             self._end(route, within=self._closing_seconds if target is route.worker else 0.0)
         target.send(codec.encode(header))

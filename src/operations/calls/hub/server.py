@@ -13,7 +13,7 @@ from hashlib import blake2b
 from types import TracebackType
 
 from operations.calls.hub.asgi import ASGIHub
-from operations.calls.hub.pipe import Pipe
+from operations.calls.hub.pipe import PIPE, Pipe
 from operations.calls.hub.router import Router
 from operations.calls.hub.session import Account, HubConnection, Session
 from operations.context import Identity
@@ -55,6 +55,8 @@ class Hub:
     ) -> None:
         check_seconds(heartbeat=heartbeat)
         check_counts(max_payload=max_payload)
+        if closing_seconds:
+            check_seconds(closing_seconds=closing_seconds)
         self.router = Router(closing_seconds=closing_seconds)
         self.receive: Callable[[Session, bytes], None] = self.router.receive
         self.heartbeat = heartbeat
@@ -169,6 +171,7 @@ class Hub:
             if not is_same or session.generation <= older.session.generation:
                 return False
             older.abort("the spoke connected again")
+        session.registers = self._names.is_worker(session.peer)
         self._joined[session.peer] = connection
         self.router.join(session)
         return True
@@ -181,6 +184,8 @@ class Hub:
             self._accounts.pop(account.digest, None)
         if connection.joined:
             del self._joined[connection.session.peer]
+            if connection.session.registers:
+                self._names.note_worker(connection.session.peer)
             self.router.leave(connection.session, reason)
 
 
@@ -193,8 +198,8 @@ class PeerNames:
     def __init__(self) -> None:
         self._reserved: set[str] = set()
         self._owners: dict[str, str] = {}
-        self._names: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()
-        """The names of each identity, both the longest unused first."""
+        self._names: OrderedDict[str, OrderedDict[str, bool]] = OrderedDict()
+        """The names of each identity, both the longest unused first, and whether the peer has registered operations."""
 
     def reserve(self, name: str) -> None:
         """Keep a name for the hub's own end."""
@@ -207,7 +212,7 @@ class PeerNames:
         if self._owners.setdefault(name, owner) != owner:
             return False
         names = self._names.setdefault(owner, OrderedDict())
-        names[name] = None
+        names.setdefault(name, False)
         names.move_to_end(name)
         self._names.move_to_end(owner)
         if len(names) > _MOST_NAMES:
@@ -216,6 +221,16 @@ class PeerNames:
             for forgotten in self._names.popitem(last=False)[1]:
                 del self._owners[forgotten]
         return True
+
+    def note_worker(self, name: str) -> None:
+        """Remember that a peer has registered operations: it stays a worker when it reconnects."""
+        owner = self._owners.get(name)
+        if owner is not None:
+            self._names[owner][name] = True
+
+    def is_worker(self, name: str) -> bool:
+        """Whether a peer has registered operations on an earlier connection."""
+        return self._names[self._owners[name]][name]
 
 
 class HubTransport:
@@ -262,4 +277,5 @@ class HubTransport:
         self._router.leave(self._session, "it was closed")
 
     def _update(self) -> None:
-        self._session.deliver = self._pipe.receive
+        only = self._pipe.only
+        self._session.deliver = self._pipe.receive if only is None else lambda message: only(message, PIPE)

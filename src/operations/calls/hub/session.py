@@ -7,14 +7,13 @@ import functools
 import os
 import time
 from collections.abc import Callable
-from hashlib import blake2b
 from typing import Protocol
 
 import msgspec
 
 from operations.calls.codec import CODECS, JSON, UNREADABLE, Codec, codec_of, transcode
 from operations.calls.events import VERSION, Hello, HubHello, HubWelcome, Welcome
-from operations.context import Grant, Identity
+from operations.context import Grant
 from operations.identity.grants import Grants
 from operations.identity.tokens import Principal
 from operations.pubsub.link import BATCH_BYTES, SLOW_READER, Link
@@ -56,32 +55,23 @@ class Session:
         """The calls that this peer runs, by the request ids that the hub made for it."""
         self.grants = Grants()
         """The grants of those calls."""
-        self._key = os.urandom(16)
-        self._written: tuple[Identity, dict[str, msgspec.Raw]] = (principal.identity, {})
+        self.key = os.urandom(16)
+        """What the hub derives the ids and grants of this peer's requests with."""
+        self.written: dict[str, msgspec.Raw] = {}
+        """The identity of the peer as bytes, by codec."""
 
-    def send(self, message: bytes) -> None:
-        """Send a message in a format that the peer reads."""
+    def send(self, message: bytes) -> bool:
+        """Send a message in a format that the peer reads; False where it is larger than the peer accepts."""
         if self.codec is not None:
             message = transcode(message, self.codec)
+        if self.max_payload is not None and len(message) > self.max_payload:
+            return False
         self.deliver(message)
-
-    def derive(self, request_id: str) -> tuple[str, str]:
-        """Return the id by which a worker knows a request of this peer, and the secret of the request's grant.
-
-        Nobody can guess either without the key. They are the same for the same request id, so that workers recognise
-        duplicates. One hash is cheaper than two random numbers.
-        """
-        derived = blake2b(self._key + request_id.encode(), digest_size=32).hexdigest()
-        return derived[:32], derived[32:]
+        return True
 
     def write_identity(self, codec: Codec) -> msgspec.Raw:
-        """Return the peer's own identity as bytes, which are kept: most requests carry it."""
-        identity = self.principal.identity
-        if self._written[0] is not identity:
-            self._written = identity, {}
-        written = self._written[1].get(codec.name)
-        if written is None:
-            written = self._written[1][codec.name] = codec.write_identity(identity)
+        """Return the peer's own identity as bytes, and keep it in `written`: most requests carry it."""
+        written = self.written[codec.name] = codec.write_identity(self.principal.identity)
         return written
 
 

@@ -12,15 +12,15 @@ import msgspec
 
 from operations.calls.codec import JSON, UNREADABLE, codec_of
 from operations.calls.events import VERSION, Hello, HubHello, HubWelcome, Welcome
-from operations.calls.hub.pipe import Pipe
+from operations.calls.hub.pipe import PIPE, Pipe
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
-from operations.pubsub.dialling import look_at
 from operations.pubsub.limits import check_counts, check_seconds
 from operations.pubsub.link import BATCH_BYTES, HEARTBEAT_SECONDS, MAX_PAYLOAD, Link
 from operations.pubsub.reconnecting import Reconnecting
 from operations.pubsub.urls import places
-from operations.pubsub.websocket import WebSocketLink, connect, diagnose
+from operations.pubsub.websocket import WebSocketLink
+from operations.pubsub.websocket_client import connect, diagnose, retrieve_exception
 
 _WELCOME_SECONDS = 5.0
 Token = str | Callable[[], str] | None
@@ -117,7 +117,7 @@ class Spoke(Reconnecting):
         """Connect and complete the handshake."""
         loop = asyncio.get_running_loop()
         self._welcomed = loop.create_future()
-        self._welcomed.add_done_callback(look_at)
+        self._welcomed.add_done_callback(retrieve_exception)
         self._generation += 1
         link = await connect(self.url, self, token=self._fresh_token(), **self._options)
         try:
@@ -162,7 +162,8 @@ class Spoke(Reconnecting):
 
     def _update(self) -> None:
         if self._link is not None:
-            self._link.receive = self._pipe.receive
+            only = self._pipe.only
+            self._link.receive = self._pipe.receive if only is None else lambda message: only(message, PIPE)
 
     def backlogged(self, link: Link) -> None:
         """Do nothing: the link limits what it buffers."""

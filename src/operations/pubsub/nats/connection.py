@@ -1,30 +1,266 @@
-"""One connection to a NATS server: handshake, one write per iteration of the loop, liveness, errors."""
+"""One connection to a NATS server: bytes in both directions, liveness, errors.
+
+What one iteration of the loop sends, or what the messages of one read cause to be sent, is one write.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub.connection_errors import reason_of, untrusted
-from operations.pubsub.diagnosis import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
-from operations.pubsub.nats.servers import Server, Settings
-from operations.pubsub.nats.wire import PING, PONG, Reader, ServerInfo
+from operations.pubsub.framing import BATCH_MARKS, QUICK_SECONDS, BatchSizing, batches, join, shares, split
+from operations.pubsub.nats.replies import Replies
+from operations.pubsub.nats.wire import CRLF, PING, PONG, Full, Message, Operations, Plain, ServerInfo, status_of
+from operations.pubsub.protocols import Arrival, Receive, Undelivered
 
+_MSG, _HMSG, _PING, _INFO, _ERR, _OK = b"MHPI-+"
 _MOST_UNSENT = 64 << 20
+_BATCH_BYTES = 128 << 10
 _SMALLEST, _LARGEST = 512, 16 << 10
 """How many bytes are processed at a time: fewer where their messages take long to handle."""
 _MOST_UNREAD = 256
 _LONGEST_TURN = 0.05
 _BEHIND_SECONDS = 0.1
 _DENIALS = ("authorization violation", "authentication", "user authentication", "nkey", "account")
+Requests = list[tuple[bytes, Undelivered]]
+
+
+class Reader:
+    """Parses a stream of bytes; each message goes to its subscription, as data alone or whole."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 0
+        self.plain: dict[bytes, Plain] = {}
+        self.full: dict[bytes, Full] = {}
+
+    def forget(self, sid: bytes) -> None:
+        """Remove a subscription."""
+        self.plain.pop(sid, None)
+        self.full.pop(sid, None)
+
+    def feed(self, data: bytes) -> None:
+        """Parse the next bytes; raise ValueError for anything that is not the protocol."""
+        if self._parts:
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return
+            data = b"".join(self._parts)
+            self._parts = []
+        position = self._read(data)
+        if position < len(data):
+            rest = data[position:] if position else data
+            self._parts.append(rest)
+            self._have = len(rest)
+
+    def _read(self, data: bytes) -> int:
+        """Parse every complete operation; return where the first incomplete one begins."""
+        position, length = 0, len(data)
+        find, plain = data.find, self.plain
+        self._need = 0
+        while True:
+            end = find(CRLF, position)
+            if end < 0:
+                return position
+            if data[position] == _MSG:
+                words = data[position + 4 : end].split()
+                start = end + 2
+                stop = start + int(words[-1])
+                if stop + 2 > length:
+                    self._need = stop + 2 - position
+                    return position
+                receive = plain.get(words[1])
+                if receive is not None:
+                    receive(data[start:stop], words[0])
+                else:
+                    self._deliver(words, b"", data[start:stop])
+                position = stop + 2
+            else:
+                following = self._read_other(data, position, end)
+                if following < 0:
+                    return position
+                position = following
+
+    def _read_other(self, data: bytes, position: int, end: int) -> int:
+        kind = data[position]
+        if kind == _HMSG:
+            words = data[position + 5 : end].split()
+            middle, stop = end + 2 + int(words[-2]), end + 2 + int(words[-1])
+            if stop + 2 > len(data):
+                self._need = stop + 2 - position
+                return -1
+            self._deliver([*words[:-2], words[-1]], data[end + 2 : middle], data[middle:stop])
+            return stop + 2
+        if kind == _PING:
+            if data[position + 1 : position + 2] == b"O":
+                self._operations.on_pong()
+            else:
+                self._operations.on_ping()
+        elif kind == _ERR:
+            self._operations.on_error(data[position + 4 : end].decode(errors="replace").strip().strip("'"))
+        elif kind == _INFO:
+            self._operations.on_info(msgspec.json.decode(data[position + 5 : end], type=ServerInfo))
+        elif kind != _OK:
+            raise ValueError(f"not the NATS protocol: {data[position : position + 40]!r}")
+        return end + 2
+
+    def _deliver(self, words: list[bytes], headers: bytes, data: bytes) -> None:
+        sid = words[1]
+        full = self.full.get(sid)
+        if full is not None:
+            reply = words[2] if len(words) > 3 else None
+            full(Message(words[0], reply, status_of(headers), headers, data))
+            return
+        receive = self.plain.get(sid)
+        if receive is not None:
+            receive(data, words[0])
+
+
+def unbatch(
+    receive: Receive, arrivals: Mapping[bytes, Arrival], note: Callable[[bytes], object] | None = None
+) -> Plain:
+    """Return what hands each message of a batch to `receive`, after its first byte to `note`."""
+
+    def deliver(data: bytes, subject: bytes) -> None:
+        mark, arrival = data[:1], arrivals[subject]
+        if note is not None:
+            note(mark)
+        if mark in BATCH_MARKS:
+            for message in split(data):
+                receive(message, arrival)
+        else:
+            receive(data, arrival)
+
+    return deliver
+
+
+class WriteBuffer:
+    """What a connection sends next: answers to one inbox are one batch, requests to one subject a few together."""
+
+    def __init__(self, replies: Replies, sizing: BatchSizing) -> None:
+        self.transport: Any = None
+        """The loop's transport."""
+        self.batch_bytes = _BATCH_BYTES
+        self.is_scheduled = False
+        """Whether a flush follows by itself."""
+        self.outbox: list[bytes] = []
+        self.requests: dict[bytes, Requests] = {}
+        self.answers: dict[bytes, list[bytes]] = {}
+        self.pongs: deque[Callable[[], object]] = deque()
+        """What to call for each PING that the server has not answered."""
+        self._replies = replies
+        self._sizing = sizing
+        self._loop = asyncio.get_running_loop()
+
+    def request(self, subject: bytes, message: bytes, undelivered: Undelivered) -> None:
+        """Send to one of the workers that share a subject; the server says when there is none."""
+        requests = self.requests.get(subject)
+        if requests is None:
+            self.requests[subject] = [(message, undelivered)]
+            self._schedule()
+        else:
+            requests.append((message, undelivered))
+
+    def answer(self, subject: bytes, message: bytes) -> None:
+        """Send to an inbox."""
+        answers = self.answers.get(subject)
+        if answers is None:
+            self.answers[subject] = [message]
+            self._schedule()
+        else:
+            answers.append(message)
+
+    def publish(self, subject: bytes, message: bytes) -> None:
+        """Send a message that may concern the requests before it."""
+        self._put_requests()
+        self.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
+
+    def ping(self, pong: Callable[[], object]) -> None:
+        """Send a PING; `pong` is called once the server has processed everything before it."""
+        self.pongs.append(pong)
+        self.send(PING)
+
+    def send(self, data: bytes) -> None:
+        """Send bytes of the client protocol, before the buffered requests and answers."""
+        self.outbox.append(data)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self.is_scheduled:
+            self.is_scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self, seconds: float | None = None) -> None:
+        """Write everything; `seconds` is how long the messages took to handle that caused all of it.
+
+        A PING follows requests, because its PONG means that somebody got them.
+        """
+        self.is_scheduled = False
+        if self.transport.is_closing():
+            return
+        if self.requests:
+            self._put_requests()
+        if self.answers:
+            self._put_answers(seconds)
+        outbox, replies = self.outbox, self._replies
+        if not outbox:
+            return
+        replies.written = replies.issued
+        if replies.sent and not self.pongs:
+            replies.pinged, replies.sent = replies.sent, {}
+            self.pongs.append(replies.pinged.clear)
+            outbox.append(PING)
+        self.outbox = []
+        self.transport.write(b"".join(outbox))
+
+    def _put_requests(self) -> None:
+        requests, self.requests = self.requests, {}
+        for subject, entries in requests.items():
+            if len(entries) == 1:
+                self._put_request(subject, *entries[0])
+                continue
+            messages = [message for message, _ in entries]
+            for share in shares(messages, self.batch_bytes, quick=self._sizing.is_quick):
+                tell = functools.partial(_tell_all, entries[share])
+                self._put_request(subject, join(messages[share]), tell)
+
+    def _put_request(self, subject: bytes, message: bytes, undelivered: Undelivered) -> None:
+        replies = self._replies
+        replies.issued = number = replies.issued + 1
+        replies.sent[number] = (subject, undelivered)
+        self.outbox.append(b"PUB %b %b.%d %d\r\n%b\r\n" % (subject, replies.inbox, number, len(message), message))
+
+    def _put_answers(self, seconds: float | None) -> None:
+        answers, self.answers = self.answers, {}
+        quick = seconds is not None and seconds < QUICK_SECONDS * sum(map(len, answers.values()))
+        for subject, messages in answers.items():
+            is_batch = quick or len(messages) > 1
+            for message in batches(messages, self.batch_bytes, quick=quick) if is_batch else messages:
+                self.outbox.append(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
+
+    def lost(self, reason: str) -> dict[bytes, list[bytes]]:
+        """The connection is gone: requests were not delivered; the answers are returned, to be kept."""
+        requests, self.requests = self.requests, {}
+        answers, self.answers = self.answers, {}
+        for entries in requests.values():
+            _tell_all(entries, reason)
+        return answers
+
+
+def _tell_all(entries: Requests, reason: str) -> None:
+    for _, undelivered in entries:
+        undelivered(reason)
 
 
 class Owner(Protocol):
@@ -41,32 +277,27 @@ class Owner(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """A connection that its server has accepted; `open_connection` makes it."""
+    """A connection to one server; `servers.open_connection` makes it."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Owner, replies: Replies, sizing: BatchSizing) -> None:
         self.info = ServerInfo()
         self.reason = ""
         self.reader = Reader(self)
+        self.buffer = WriteBuffer(replies, sizing)
         self.heard = 0.0
-        """When the server last sent anything, by the loop's clock."""
+        """When the server last sent anything, by `time.monotonic`."""
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
-        self._outbox: list[bytes] = []
-        self.turn_seconds: float | None = None
-        """How long the messages that were just read took to handle, while their results are written."""
-        self._reading = False
-        self._scheduled = False
-        self._pongs: deque[Callable[[], None]] = deque()
         self._unread: deque[bytes] = deque()
         self._portion = _LARGEST
         self._position = 0
         self._behind_since = 0.0
         self._is_paused = False
-        self._informed: asyncio.Future[ServerInfo] = self._loop.create_future()
+        self.informed: asyncio.Future[ServerInfo] = self._loop.create_future()
+        """The server's first description."""
         self._refused: CallError | None = None
         self._gone: asyncio.Future[None] = self._loop.create_future()
-        self._before_write: Callable[[], None] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -76,53 +307,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_behind(self) -> bool:
         """Whether received bytes have been waiting to be processed for a while."""
-        return bool(self._unread) and self._loop.time() - self._behind_since > _BEHIND_SECONDS
-
-    @property
-    def unanswered(self) -> int:
-        """How many PINGs the server has not answered."""
-        return len(self._pongs)
-
-    @property
-    def is_writing(self) -> bool:
-        """Whether there is anything to write."""
-        return bool(self._outbox)
-
-    def before_write(self, call: Callable[[], None]) -> None:
-        """Call `call` before each write, so that it can add to it."""
-        self._before_write = call
-
-    def send(self, data: bytes) -> None:
-        """Send together with everything else of this iteration of the loop, or of the messages being read."""
-        self._outbox.append(data)
-        self.expect_write()
-
-    def expect_write(self) -> None:
-        """Schedule a write at the end of this iteration of the loop, or of the messages being read."""
-        if not self._scheduled and not self._reading:
-            self._scheduled = True
-            self._loop.call_soon(self.flush)
-
-    def ping(self, pong: Callable[[], None]) -> None:
-        """Send a PING; `pong` is called once the server has processed everything before it."""
-        self._pongs.append(pong)
-        self.send(PING)
-
-    def flush(self) -> None:
-        """Write what was sent."""
-        if self._before_write is not None and self.is_open:
-            self._scheduled = True  # what is added now goes with this write
-            try:
-                self._before_write()
-            finally:
-                self._scheduled = False
-        self._scheduled = False
-        if not self._outbox or not self.is_open or self._transport.is_closing():
-            return
-        outbox, self._outbox = self._outbox, []
-        self._transport.write(outbox[0] if len(outbox) == 1 else b"".join(outbox))
-        if self._transport.get_write_buffer_size() > _MOST_UNSENT:
-            self.abort("the server reads too slowly")
+        return bool(self._unread) and time.monotonic() - self._behind_since > _BEHIND_SECONDS
 
     def abort(self, reason: str) -> None:
         """Abort the connection at once."""
@@ -134,7 +319,7 @@ class Connection(asyncio.Protocol):
         """Write what is buffered, close, and wait until it is."""
         if not self.is_open:
             return
-        self.flush()
+        self.buffer.flush()
         self.reason = self.reason or "closed"
         self._transport.close()
         await asyncio.wait((self._gone,), timeout=1.0)
@@ -144,46 +329,31 @@ class Connection(asyncio.Protocol):
         """Return once the connection is gone."""
         await asyncio.shield(self._gone)
 
-    async def handshake(self, settings: Settings, name: str, server_name: str | None) -> None:
-        """Upgrade to TLS if required, send the credentials, and wait until the server has accepted them."""
-        info = await self._informed
-        if not settings.tls_first and (settings.tls is not None or info.tls_required):
-            await self._upgrade(settings.tls or ssl.create_default_context(), server_name)
-        fields = {
-            "verbose": False,
-            "pedantic": False,
-            "headers": True,
-            "no_responders": True,
-            "protocol": 1,
-            "echo": True,
-            "lang": "python",
-            "version": "1",
-            "name": name,
-            "tls_required": settings.tls is not None,
-            **settings.credentials.answer(info.nonce),
-        }
-        self.send(b"CONNECT %b\r\n" % msgspec.json.encode(fields))
-        await self.processed()
-        if not info.headers:
-            raise CallError(ErrorCode.UNAVAILABLE, f"NATS {info.version} has no headers: 2.2 or later is needed")
-
     async def processed(self) -> None:
         """Return once the server has processed what was sent so far; raise if the connection is lost before."""
         answered = self._loop.create_future()
-        self.ping(lambda: None if answered.done() else answered.set_result(None))
+        self.buffer.ping(lambda: None if answered.done() else answered.set_result(None))
         await asyncio.wait((answered, self._gone), return_when=asyncio.FIRST_COMPLETED)
         if not answered.done():
             answered.cancel()
             raise self._refused or CallError(ErrorCode.UNAVAILABLE, f"the server hung up: {self.reason}")
 
-    async def _upgrade(self, context: ssl.SSLContext, server_name: str | None) -> None:
-        self._transport = await self._loop.start_tls(
+    async def start_tls(self, context: ssl.SSLContext, server_name: str | None) -> None:
+        """Continue over TLS."""
+        self._transport.set_write_buffer_limits()  # what is unsent is counted before it is encrypted
+        transport = await self._loop.start_tls(
             self._transport, self, context, server_side=False, server_hostname=server_name
         )
+        self.connection_made(transport)
 
     def connection_made(self, transport: Any) -> None:
         """Called by the loop."""
-        self._transport = transport
+        transport.set_write_buffer_limits(high=_MOST_UNSENT)
+        self._transport = self.buffer.transport = transport
+
+    def pause_writing(self) -> None:
+        """Called by the loop: too much is unsent."""
+        self.abort("the server reads too slowly")
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop: handle the messages, then write at once what they caused to be sent."""
@@ -192,7 +362,7 @@ class Connection(asyncio.Protocol):
             return
         self._unread.append(data)
         if len(self._unread) == 1:
-            self._behind_since = self._loop.time()
+            self._behind_since = time.monotonic()
             self._read_on()
         elif len(self._unread) > _MOST_UNREAD and not self._is_paused:
             self._is_paused = True
@@ -203,14 +373,14 @@ class Connection(asyncio.Protocol):
 
         The rest is buffered here, because a server disconnects a client that does not read.
         """
-        end = self._loop.time() + _LONGEST_TURN
+        end = time.monotonic() + _LONGEST_TURN
         while self._unread and self.is_open:
-            before = self._loop.time()
+            before = time.monotonic()
             if before > end:
                 self._loop.call_soon(self._read_on)
                 return
             self._read(self._next_portion())
-            is_slow = self._loop.time() - before > _LONGEST_TURN / 4
+            is_slow = time.monotonic() - before > _LONGEST_TURN / 4
             self._portion = max(_SMALLEST, self._portion // 2) if is_slow else min(_LARGEST, self._portion * 2)
         self._unread.clear()
 
@@ -226,21 +396,19 @@ class Connection(asyncio.Protocol):
         return data[start : start + self._portion]
 
     def _read(self, data: bytes) -> None:
-        began = time.perf_counter()
-        self._reading = True
-        self.heard = self._loop.time()
+        buffer = self.buffer
+        was_scheduled, buffer.is_scheduled = buffer.is_scheduled, True
+        self.heard = began = time.monotonic()
         try:
             self.reader.feed(data)
         except (ValueError, IndexError, msgspec.DecodeError) as error:
             self._unread.clear()
             self.abort(f"the server speaks no NATS: {error}")
         finally:
-            self._reading = False
-        if not self._scheduled:
+            buffer.is_scheduled = was_scheduled
+        if not was_scheduled and (buffer.outbox or buffer.answers or buffer.requests):
             # Nothing waited before: everything in the buffer was caused by these messages.
-            self.turn_seconds = time.perf_counter() - began
-            self.flush()
-            self.turn_seconds = None
+            buffer.flush(time.monotonic() - began)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Called by the loop."""
@@ -248,26 +416,27 @@ class Connection(asyncio.Protocol):
             return
         self.reason = self.reason or (str(error) if error is not None else "") or "the connection was lost"
         self._gone.set_result(None)
-        if not self._informed.done():
-            self._informed.set_exception(CallError(ErrorCode.UNAVAILABLE, f"the server hung up: {self.reason}"))
-            self._informed.exception()  # nobody may be waiting any more
+        if not self.informed.done():
+            self.informed.set_exception(CallError(ErrorCode.UNAVAILABLE, f"the server hung up: {self.reason}"))
+            self.informed.exception()  # nobody may be waiting any more
         self._owner.closed(self, self.reason)
 
     def on_info(self, info: ServerInfo) -> None:
         """The first description opens the handshake, later ones announce changes."""
         self.info = info
-        if not self._informed.done():
-            self._informed.set_result(info)
+        self.buffer.batch_bytes = min(_BATCH_BYTES, info.max_payload)
+        if not self.informed.done():
+            self.informed.set_result(info)
         self._owner.told(info)
 
     def on_ping(self) -> None:
         """The server checks whether this end is alive."""
-        self.send(PONG)
+        self.buffer.send(PONG)
 
     def on_pong(self) -> None:
         """The server has processed what was sent before the oldest PING."""
-        if self._pongs:
-            self._pongs.popleft()()
+        if self.buffer.pongs:
+            self.buffer.pongs.popleft()()
 
     def on_error(self, text: str) -> None:
         """Handle an error: of one message or subscription, or one that ends the connection."""
@@ -278,51 +447,3 @@ class Connection(asyncio.Protocol):
         self.reason = text
         if lower.startswith(_DENIALS):
             self._refused = CallError(ErrorCode.ACCESS_DENIED, f"the NATS server refused the connection: {text}")
-
-
-async def open_connection(
-    owner: Owner, server: Server, settings: Settings, *, name: str, host: str, timeout: float
-) -> Connection:
-    """Connect to a server; a refusal is `ACCESS_DENIED`, anything else that fails `UNAVAILABLE`."""
-    where = f"nats://{server.host}:{server.port}"
-    connection = Connection(owner)
-    first: dict[str, Any] = {}
-    if settings.tls_first:
-        first = {"ssl": settings.tls or ssl.create_default_context(), "server_hostname": host}
-    try:
-        async with asyncio.timeout(timeout):
-            await asyncio.get_running_loop().create_connection(lambda: connection, server.host, server.port, **first)
-            await connection.handshake(settings, name, host)
-    except CallError:
-        connection.abort("the handshake failed")
-        raise
-    except ssl.SSLCertVerificationError as error:
-        connection.abort("the handshake failed")
-        raise untrusted(where, error) from error
-    except (OSError, TimeoutError) as error:
-        connection.abort("the handshake failed")
-        reason = reason_of(error) if str(error) else f"no answer within {timeout:g} s"
-        raise CallError(ErrorCode.UNAVAILABLE, f"no connection to {where}: {reason}", {"executed": "no"}) from error
-    except BaseException:
-        with contextlib.suppress(Exception):
-            connection.abort("cancelled")
-        raise
-    return connection
-
-
-async def diagnose(server: Server, settings: Settings, error: Exception) -> CallError | None:
-    """Return the permanent error behind a failed connection: TLS expected where there is none, or at another time."""
-    if not is_reachable(error) or not has_no_tls(error):
-        return None
-    where = f"nats://{server.host}:{server.port}"
-    said = await answer_in_plain(server.host, server.port)
-    if said.startswith(b"INFO "):
-        if settings.tls is None and not settings.tls_first:
-            return None
-        if b'"tls_required":true' in said or b'"tls_available":true' in said:
-            sooner = "the server there begins TLS after its first word: leave tls_first out"
-            return wrong_protocol(where, sooner) if settings.tls_first else None
-        return wrong_protocol(where, "the server there speaks no TLS: its address begins with nats, not tls")
-    if not settings.tls_first and not said and await speaks_tls(server.host, server.port):
-        return wrong_protocol(where, "the server there wants TLS before its first word: add tls_first=True")
-    return None

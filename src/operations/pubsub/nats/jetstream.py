@@ -8,14 +8,16 @@ from typing import Any, Protocol
 
 import msgspec
 
+from operations.pubsub.nats.replies import Replies
 from operations.pubsub.nats.wire import Full, Message, publish
-from operations.pubsub.nats.write_buffer import Replies
 from operations.pubsub.protocols import Stop, Undelivered
 
 DUPLICATES_SECONDS = 120
 """How long JetStream remembers the key of a message, to drop duplicates."""
 DEAD_SECONDS = 30 * 86_400
 ANSWER_SECONDS = 5.0
+HOUR = 3_600
+_SLACK = 60
 SECOND = 1_000_000_000
 """One second in JetStream's unit of time."""
 
@@ -56,6 +58,7 @@ class JetStream:
         self._replicas = replicas
         self.stream = prefix.replace(".", "_")
         self._made: asyncio.Task[str | None] | None = None
+        self._records: asyncio.Task[str | None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def make_streams(self) -> str | None:
@@ -74,6 +77,21 @@ class JetStream:
             f"{self.stream}_dead", [f"{prefix}.dead.>"], dead
         )
 
+    async def make_records(self) -> str | None:
+        """Create the two streams that remember keys if they are missing; return what went wrong, or None."""
+        if self._records is None or (self._records.done() and self._records.result() is not None):
+            self._records = self.spawn(self._make_records())
+        return await asyncio.shield(self._records)
+
+    async def _make_records(self) -> str | None:
+        for kind, seconds in (("hour", HOUR + _SLACK), ("day", 25 * HOUR)):
+            window = seconds * SECOND
+            options = {"storage": "file", "num_replicas": self._replicas, "max_age": window, "duplicate_window": window}
+            problem = await self._make_stream(f"{self.stream}_once_{kind}", [f"{self._prefix}.once.{kind}"], options)
+            if problem is not None:
+                return problem
+        return None
+
     async def _make_stream(self, name: str, subjects: list[str], options: dict[str, Any]) -> str | None:
         answer = await self.ask(f"STREAM.INFO.{name}", {})
         if answer.error is None:
@@ -83,6 +101,10 @@ class JetStream:
 
     async def ask(self, what: str, options: dict[str, Any]) -> Answer:
         """Make a request to JetStream's API."""
+        return await self.request(f"$JS.API.{what}".encode(), msgspec.json.encode(options))
+
+    async def request(self, subject: bytes, data: bytes, key: str = "") -> Answer:
+        """Publish a message and wait for JetStream's response; a message with the same key is a duplicate."""
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def settle(answer: Answer) -> None:
@@ -92,8 +114,7 @@ class JetStream:
         def nobody(reason: str) -> None:
             settle(Answer(Failure(503, 0, "JetStream is not enabled" if "nobody" in reason else reason)))
 
-        subject = f"$JS.API.{what}".encode()
-        self.publish(subject, msgspec.json.encode(options), b"", settle, nobody)
+        self.publish(subject, data, b"Nats-Msg-Id: %b\r\n" % key.encode() if key else b"", settle, nobody)
         await asyncio.wait((answered,), timeout=ANSWER_SECONDS)
         nobody("JetStream does not answer")
         return answered.result()

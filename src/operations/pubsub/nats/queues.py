@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from operations.pubsub.nats.jetstream import ANSWER_SECONDS, SECOND, Answer, Client, JetStream
+from operations.errors import CallError, ErrorCode
+from operations.pubsub.nats.jetstream import ANSWER_SECONDS, HOUR, SECOND, Answer, Client, JetStream
 from operations.pubsub.nats.subjects import Arrivals, Subjects
 from operations.pubsub.nats.wire import Message, publish
 from operations.pubsub.protocols import Arrival, Delivery, Refused, Stop, Take, Undelivered
@@ -104,6 +105,18 @@ class Queues:
         headers = b"Nats-Msg-Id: %b-%d\r\n" % (self.jetstream.stream.encode(), delivery.sequence)
         if subject is not None:
             self._publish_or_warn(subject, message, headers, delivery.done)
+
+    async def remember(self, key: str, seconds: float) -> bool:
+        """Note a key for all ends of the bus; False where it was noted already."""
+        problem = await self.jetstream.make_records()
+        if problem is None:
+            kind = "hour" if seconds <= HOUR else "day"
+            answer = await self.jetstream.request(f"{self.subjects.prefix}.once.{kind}".encode(), b"", key)
+            if answer.error is None:
+                return not answer.duplicate
+            problem = answer.error.description
+        message = f"the record of requests is out of reach: {problem}"
+        raise CallError(ErrorCode.UNAVAILABLE, message, {"executed": "no"})
 
     def regained(self) -> None:
         """The connection is back: ask for work again."""
@@ -277,7 +290,7 @@ class Taker:
 class StoredDelivery:
     """A message that this end holds."""
 
-    __slots__ = ("_message", "_taker", "number", "sequence")
+    __slots__ = ("_message", "_taker", "is_redelivered", "number", "sequence")
 
     def __init__(self, taker: Taker, message: Message) -> None:
         self._taker = taker
@@ -285,6 +298,7 @@ class StoredDelivery:
         deliveries, self.sequence = _read_acknowledgement(message.reply or b"")
         # A suspect was delivered once before it became one.
         self.number = deliveries + taker.alone
+        self.is_redelivered = self.number > 1
 
     def done(self) -> None:
         """The message was handled; forget it."""

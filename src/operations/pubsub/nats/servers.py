@@ -1,16 +1,23 @@
-"""The servers of a NATS cluster: those in the URL, and those that the cluster announces."""
+"""The servers of a NATS cluster, those in the URL and those that it announces, and how a connection is opened."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
 
+from operations.errors import CallError, ErrorCode
+from operations.pubsub.connection_errors import reason_of, untrusted
+from operations.pubsub.nats.connection import Connection
 from operations.pubsub.nats.credentials import Credentials, read_credentials, read_seed
+from operations.pubsub.tls_probe import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
 from operations.pubsub.urls import places, wrong_address
 
 
@@ -109,3 +116,73 @@ def _read_server(url: str) -> Server:
     if url.partition("://")[0].lower() not in ("nats", "tls"):
         raise wrong_address(url, "the URL of a NATS server is nats://host:port or tls://host:port")
     return Server(*places(url)[0])
+
+
+async def open_connection(
+    connection: Connection, server: Server, settings: Settings, *, name: str, host: str, timeout: float
+) -> None:
+    """Connect to a server; a refusal is `ACCESS_DENIED`, anything else that fails `UNAVAILABLE`."""
+    where = f"nats://{server.host}:{server.port}"
+    first: dict[str, Any] = {}
+    if settings.tls_first:
+        first = {"ssl": settings.tls or ssl.create_default_context(), "server_hostname": host}
+    try:
+        async with asyncio.timeout(timeout):
+            await asyncio.get_running_loop().create_connection(lambda: connection, server.host, server.port, **first)
+            await _shake_hands(connection, settings, name, host)
+    except CallError:
+        connection.abort("the handshake failed")
+        raise
+    except ssl.SSLCertVerificationError as error:
+        connection.abort("the handshake failed")
+        raise untrusted(where, error) from error
+    except (OSError, TimeoutError) as error:
+        connection.abort("the handshake failed")
+        reason = reason_of(error) if str(error) else f"no answer within {timeout:g} s"
+        raise CallError(ErrorCode.UNAVAILABLE, f"no connection to {where}: {reason}", {"executed": "no"}) from error
+    except BaseException:
+        with contextlib.suppress(Exception):
+            connection.abort("cancelled")
+        raise
+
+
+async def _shake_hands(connection: Connection, settings: Settings, name: str, host: str) -> None:
+    """Upgrade to TLS if required, send the credentials, and wait until the server has accepted them."""
+    info = await connection.informed
+    if not settings.tls_first and (settings.tls is not None or info.tls_required):
+        await connection.start_tls(settings.tls or ssl.create_default_context(), host)
+    fields = {
+        "verbose": False,
+        "pedantic": False,
+        "headers": True,
+        "no_responders": True,
+        "protocol": 1,
+        "echo": True,
+        "lang": "python",
+        "version": "1",
+        "name": name,
+        "tls_required": settings.tls is not None,
+        **settings.credentials.answer(info.nonce),
+    }
+    connection.buffer.send(b"CONNECT %b\r\n" % msgspec.json.encode(fields))
+    await connection.processed()
+    if not info.headers:
+        raise CallError(ErrorCode.UNAVAILABLE, f"NATS {info.version} has no headers: 2.2 or later is needed")
+
+
+async def diagnose(server: Server, settings: Settings, error: Exception) -> CallError | None:
+    """Return the permanent error behind a failed connection: TLS expected where there is none, or at another time."""
+    if not is_reachable(error) or not has_no_tls(error):
+        return None
+    where = f"nats://{server.host}:{server.port}"
+    said = await answer_in_plain(server.host, server.port)
+    if said.startswith(b"INFO "):
+        if settings.tls is None and not settings.tls_first:
+            return None
+        if b'"tls_required":true' in said or b'"tls_available":true' in said:
+            sooner = "the server there begins TLS after its first word: leave tls_first out"
+            return wrong_protocol(where, sooner) if settings.tls_first else None
+        return wrong_protocol(where, "the server there speaks no TLS: its address begins with nats, not tls")
+    if not settings.tls_first and not said and await speaks_tls(server.host, server.port):
+        return wrong_protocol(where, "the server there wants TLS before its first word: add tls_first=True")
+    return None

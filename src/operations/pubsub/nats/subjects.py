@@ -76,7 +76,7 @@ class Subjects:
 
 
 class Arrivals(dict[bytes, Arrival]):
-    """Arrivals by the subject of a request, each made once; the server enforces that a caller's name is its own."""
+    """Arrivals by subject, each made once; the server enforces that a caller's name is its own."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__()
@@ -90,8 +90,10 @@ class Arrivals(dict[bytes, Arrival]):
         if kind in ("work", "direct"):
             namespace, _, operation = target.rpartition(".")
             arrival = Arrival(f"work.{namespace}/{operation}", caller)
-        else:  # a stored request, also one that another worker set aside to be run alone
+        elif kind in ("queue", "suspect"):  # a stored request, also one that another worker set aside to run alone
             arrival = Arrival(f"queue.{target}", caller)
+        else:
+            arrival = Arrival(subject[self._start :].decode(errors="replace"))
         if len(self) >= _MOST_ARRIVALS:
             self.clear()
         self[subject] = arrival

@@ -8,25 +8,26 @@ import functools
 import itertools
 import logging
 import os
+import time
 from collections.abc import Callable
 
 import msgspec
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub.framing import BatchSizing, split
+from operations.pubsub.framing import BatchSizing
 from operations.pubsub.limits import check_counts, check_seconds
-from operations.pubsub.nats.connection import Connection, diagnose, open_connection
+from operations.pubsub.nats.connection import Connection, unbatch
 from operations.pubsub.nats.queues import Queues
-from operations.pubsub.nats.servers import Server, ServerPool, Settings
+from operations.pubsub.nats.replies import Replies
+from operations.pubsub.nats.servers import Server, ServerPool, Settings, diagnose, open_connection
 from operations.pubsub.nats.subjects import Arrivals, Subjects
 from operations.pubsub.nats.wire import Full, Message, Plain, ServerInfo, subscribe, unsubscribe
-from operations.pubsub.nats.write_buffer import Replies, WriteBuffer
 from operations.pubsub.protocols import (
-    Arrival,
     Capabilities,
     Flushes,
     Receive,
     Refused,
+    Remembers,
     ReportsBacklog,
     Stop,
     Stores,
@@ -57,7 +58,7 @@ class Subscription:
         self.full = full
 
 
-class NatsTransport(Reconnecting, Stores, Flushes, ReportsBacklog):
+class NatsTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
     """One end of a NATS bus: `async with connect("nats://…") as transport:`.
 
     Entering waits for the first connection; a refusal is raised, a server that is not running yet is waited for. A lost
@@ -114,7 +115,6 @@ class NatsTransport(Reconnecting, Stores, Flushes, ReportsBacklog):
         """The replies that this end waits for."""
         self.subscribe(inbox + b".*", full=self._replied)
         self._sizing = BatchSizing()
-        self._buffer = WriteBuffer(self.replies, self._sizing)
         self._kept: list[tuple[bytes, bytes]] = []
         self._kept_bytes = 0
         self._queues = Queues(self, self._subjects, ack_wait=ack_wait, replicas=replicas)
@@ -142,12 +142,11 @@ class NatsTransport(Reconnecting, Stores, Flushes, ReportsBacklog):
         if connection is None or subject is None or len(message) > connection.info.max_payload:
             self._not_sent(address, subject, message, undelivered)
         elif undelivered is not None:
-            self._buffer.request(connection, subject, message, undelivered)
+            connection.buffer.request(subject, message, undelivered)
         elif address.startswith("inbox."):
-            self._buffer.answer(connection, subject, message)
+            connection.buffer.answer(subject, message)
         else:
-            self._buffer.put_requests(connection)  # control of a request follows the request
-            connection.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
+            connection.buffer.publish(subject, message)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive what is sent to `address`; the listeners of one group, on all machines, share it."""
@@ -165,23 +164,12 @@ class NatsTransport(Reconnecting, Stores, Flushes, ReportsBacklog):
 
     def _receiver(self, address: str, receive: Receive) -> Plain:
         """Return what hands each message to `receive`; at an inbox and at `work.…` messages may come in batches."""
-        arrivals, sizing, arrival = self._arrivals, self._sizing, Arrival(address)
-
-        def requests(data: bytes, subject: bytes) -> None:
-            arrival = arrivals[subject]
-            for message in split(data):
-                receive(message, arrival)
-
-        def answers(data: bytes, subject: bytes) -> None:
-            sizing.note(data)
-            for message in split(data):
-                receive(message, arrival)
-
+        arrivals = self._arrivals
         if address.startswith("work."):
-            return requests
+            return unbatch(receive, arrivals)
         if address.startswith("inbox."):
-            return answers
-        return lambda data, subject: receive(data, arrival)
+            return unbatch(receive, arrivals, self._sizing.marks.append)
+        return lambda data, subject: receive(data, arrivals[subject])
 
     def store(
         self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
@@ -193,10 +181,17 @@ class NatsTransport(Reconnecting, Stores, Flushes, ReportsBacklog):
         """Take what JetStream keeps at an address, at most `limit` messages at a time."""
         return self._queues.take(address, take, limit)
 
+    async def remember(self, key: str, seconds: float) -> bool:
+        """Note a key for all ends of the bus; False where it was noted already. Without JetStream nothing is noted."""
+        return await self._queues.remember(key, seconds) if self.capabilities.durable else True
+
+    def forget(self, key: str) -> None:
+        """Do nothing: JetStream delivers a released message again, and says so."""
+
     async def flush(self) -> None:
         """Return once the server has processed what was sent so far, and what it sent before has been received."""
         if self._connection is not None:
-            self._buffer.put(self._connection)
+            self._connection.buffer.flush()
             with contextlib.suppress(CallError):
                 await self._connection.processed()
 
@@ -216,7 +211,7 @@ class NatsTransport(Reconnecting, Stores, Flushes, ReportsBacklog):
         """Send bytes of the client protocol; return False without a connection."""
         if self._connection is None:
             return False
-        self._connection.send(data)
+        self._connection.buffer.send(data)
         return True
 
     def _resolve(self, address: str) -> bytes | None:
@@ -265,14 +260,14 @@ class NatsTransport(Reconnecting, Stores, Flushes, ReportsBacklog):
             connection.reader.plain[subscription.sid] = subscription.receive
         elif subscription.full is not None:
             connection.reader.full[subscription.sid] = subscription.full
-        connection.send(subscribe(subscription.subject, subscription.sid, subscription.group))
+        connection.buffer.send(subscribe(subscription.subject, subscription.sid, subscription.group))
 
     def _unsubscribe(self, subscription: Subscription) -> None:
         if self._subscriptions.pop(subscription.sid, None) is None or self._connection is None:
             return
-        self._connection.send(unsubscribe(subscription.sid))
+        self._connection.buffer.send(unsubscribe(subscription.sid))
         # Messages that the server sent before it read this still belong to the subscription.
-        self._connection.ping(functools.partial(self._connection.reader.forget, subscription.sid))
+        self._connection.buffer.ping(functools.partial(self._connection.reader.forget, subscription.sid))
 
     def _replied(self, message: Message) -> None:
         """Handle a reply to one message: nobody got it, or JetStream answers."""
@@ -305,8 +300,9 @@ class NatsTransport(Reconnecting, Stores, Flushes, ReportsBacklog):
         return await diagnose(self._tried, self._settings, error)
 
     async def _dial(self, server: Server) -> Connection:
-        connection = await open_connection(
-            self, server, self._settings, name=self.peer, host=self._pool.host, timeout=self._timeout
+        connection = Connection(self, self.replies, self._sizing)
+        await open_connection(
+            connection, server, self._settings, name=self.peer, host=self._pool.host, timeout=self._timeout
         )
         for subscription in self._subscriptions.values():
             self._attach(connection, subscription)
@@ -332,10 +328,9 @@ class NatsTransport(Reconnecting, Stores, Flushes, ReportsBacklog):
                 self._attach(connection, subscription)
         self._connection = connection
         self.reconnects += 1
-        connection.before_write(functools.partial(self._buffer.put, connection))
         kept, self._kept, self._kept_bytes = self._kept, [], 0
         for subject, message in kept:
-            connection.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
+            connection.buffer.publish(subject, message)
         self._pulse = asyncio.get_running_loop().call_later(self._heartbeat, self._beat)
         self._queues.regained()
         self._watchers.up()
@@ -344,14 +339,13 @@ class NatsTransport(Reconnecting, Stores, Flushes, ReportsBacklog):
         connection = self._connection
         if connection is None:
             return
-        loop = asyncio.get_running_loop()
-        silent = loop.time() - connection.heard
+        silent = time.monotonic() - connection.heard
         if silent > self._heartbeat * _LOST_AFTER:
             connection.abort("the NATS server gives no sign of life")
             return
-        if silent >= self._heartbeat * 0.9 or connection.unanswered:
-            connection.ping(lambda: None)
-        self._pulse = loop.call_later(self._heartbeat, self._beat)
+        if silent >= self._heartbeat * 0.9 or connection.buffer.pongs:
+            connection.buffer.ping(lambda: None)
+        self._pulse = asyncio.get_running_loop().call_later(self._heartbeat, self._beat)
 
     def told(self, info: ServerInfo) -> None:
         """Learn the servers of the cluster."""
@@ -372,7 +366,7 @@ class NatsTransport(Reconnecting, Stores, Flushes, ReportsBacklog):
         if self._pulse is not None:
             self._pulse.cancel()
         explained = f"there is no connection to the NATS server: {reason}"
-        for subject, messages in self._buffer.lost(explained).items():
+        for subject, messages in connection.buffer.lost(explained).items():
             for message in messages:
                 self._keep(subject, message)
         self.replies.lost(explained)

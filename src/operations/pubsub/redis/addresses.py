@@ -143,6 +143,10 @@ class Names:
             channel = self._channels[address] = f"{self._prefix}:{address}".encode()
         return channel
 
+    def remembered(self, key: str) -> bytes:
+        """The key of what all ends remember; callers have no access to it."""
+        return f"{self._prefix}:once:{key}".encode()
+
     def space(self, address: str) -> Space:
         """The keys of the namespace that an address ends in."""
         space = self._spaces.get(address)

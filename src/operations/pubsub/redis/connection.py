@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from operations.errors import CallError, ErrorCode
 from operations.pubsub.connection_errors import UNSUPPORTED, require_extra, untrusted
-from operations.pubsub.diagnosis import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
 from operations.pubsub.redis.addresses import Node, RedisAddress
+from operations.pubsub.tls_probe import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
 
 try:
     import hiredis

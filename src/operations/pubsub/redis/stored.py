@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
 
-from operations.errors import CallError
+from operations.errors import CallError, ErrorCode
 from operations.pubsub.protocols import Arrival, Refused, Stop, Take, Undelivered
 from operations.pubsub.redis.connection import SILENT_BEATS, Connection, Reply, ReplyError, Script, is_refusal, pack
 from operations.pubsub.redis.connection_epoch import ConnectionEpoch
@@ -18,6 +20,8 @@ _KNOWN_MILLISECONDS = b"600000"
 """How long the key of a stored request is remembered, to drop duplicates."""
 _SILENT_MILLISECONDS = b"3600000"
 _MOST_AT_ONCE = 64
+_ANSWER_SECONDS = 5.0
+_NOT_EXECUTED = {"executed": "no"}
 _GROUP = b"workers"
 """The one group of consumers of a stream."""
 
@@ -59,6 +63,13 @@ _SETTLE = Script(
 """Settle a stored request. Keys: stream, dead letters; arguments: its id, the outcome, the request, a note."""
 
 
+_REMEMBER = Script("return redis.call('SET', KEYS[1], '1', 'NX', 'PX', ARGV[1]) and 1 or 0")
+"""Note a key, unless it is there. Key: what is noted; argument: its lifetime."""
+
+_FORGET = Script("redis.call('SET', KEYS[1], '1', 'PX', '1')\nreturn 1")
+"""Let a key expire."""
+
+
 class Stored:
     """The streams that this peer stores requests in and takes them from."""
 
@@ -98,6 +109,25 @@ class Stored:
                 taker.stop()
 
         return stop
+
+    async def remember(self, key: bytes, seconds: float) -> bool:
+        """Note a key for all ends of the bus; False where it was noted already."""
+        epoch = self._bus.epoch
+        answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        if epoch is not None:
+            lifetime = b"%d" % int(seconds * 1000)
+            epoch.put(_REMEMBER, (key,), (lifetime,), functools.partial(_settle_future, answered))
+            epoch.flush()
+            await asyncio.wait((answered,), timeout=_ANSWER_SECONDS)
+        if not answered.done() or not isinstance(answered.result(), int):
+            reason = explain(answered.result()) if answered.done() else "Redis does not answer"
+            raise CallError(ErrorCode.UNAVAILABLE, f"the record of requests is out of reach: {reason}", _NOT_EXECUTED)
+        return bool(answered.result())
+
+    def forget(self, key: bytes) -> None:
+        """Take a key out again."""
+        if self._bus.epoch is not None:
+            self._bus.epoch.put(_FORGET, (key,), (), lambda reply: None)
 
     def begin(self, epoch: ConnectionEpoch) -> None:
         """The connection is established."""
@@ -238,7 +268,7 @@ class StoredTaker:
     def _deliver(self, entry: bytes, fields: Any, number: int) -> None:
         values = dict(zip(fields[::2], fields[1::2], strict=True))
         before = int(values.get(b"before", b"0"))
-        delivery = StoredDelivery(self, entry, values.get(b"message", b""), before + number)
+        delivery = StoredDelivery(self, entry, values.get(b"message", b""), before + number, is_redelivered=number > 1)
         self._held[entry] = delivery
         if self._stopped:
             delivery.release()
@@ -249,14 +279,15 @@ class StoredTaker:
 class StoredDelivery:
     """A stored request that this worker holds."""
 
-    __slots__ = ("_taker", "entry", "message", "number")
+    __slots__ = ("_taker", "entry", "is_redelivered", "message", "number")
 
-    def __init__(self, taker: StoredTaker, entry: bytes, message: bytes, number: int) -> None:
+    def __init__(self, taker: StoredTaker, entry: bytes, message: bytes, number: int, *, is_redelivered: bool) -> None:
         self._taker = taker
         self.entry = entry
         self.message = message
         self.number = number
-        """How many times it was delivered, this one included."""
+        """How many times it was delivered, this one included; whoever may store requests may say more."""
+        self.is_redelivered = is_redelivered
 
     def done(self) -> None:
         """The request was handled; forget it."""
@@ -269,6 +300,11 @@ class StoredDelivery:
     def bury(self, reason: str) -> None:
         """Move it to the dead letters, with the reason."""
         self._taker.settle(self, b"bury", reason.encode())
+
+
+def _settle_future(answered: asyncio.Future[Reply], reply: Reply) -> None:
+    if not answered.done():
+        answered.set_result(reply)
 
 
 def explain(reply: Reply) -> str:

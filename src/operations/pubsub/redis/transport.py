@@ -22,6 +22,7 @@ from operations.pubsub.protocols import (
     Flushes,
     Receive,
     Refused,
+    Remembers,
     ReportsBacklog,
     Stop,
     Stores,
@@ -85,7 +86,7 @@ class _Listeners:
         self.receivers: list[Receive] = []
 
 
-class RedisTransport(Reconnecting, Stores, Flushes, ReportsBacklog):
+class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
     """One end of a bus over a Redis server, sentinels or a cluster: `async with RedisTransport(url) as bus:`.
 
     An address `work.<namespace>` is a list, from which one worker of the group takes each message. Every other address
@@ -191,6 +192,14 @@ class RedisTransport(Reconnecting, Stores, Flushes, ReportsBacklog):
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
         """Take what is stored at an address, at most `limit` messages at a time, shared with all other takers."""
         return self._stored.take(address, take, limit)
+
+    async def remember(self, key: str, seconds: float) -> bool:
+        """Note a key for all ends of the bus; False where it was noted already."""
+        return await self._stored.remember(self.names.remembered(key), seconds)
+
+    def forget(self, key: str) -> None:
+        """Take a key out again: a released message is stored anew."""
+        self._stored.forget(self.names.remembered(key))
 
     def _write_turn(self) -> None:
         self._scheduled = False

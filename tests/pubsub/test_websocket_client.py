@@ -17,9 +17,9 @@ import pytest
 
 from operations import CallError, ErrorCode
 from operations.calls.hub.spoke import Spoke
-from operations.pubsub.dialling import dial
 from operations.pubsub.link import Link
-from operations.pubsub.websocket import connect, serve
+from operations.pubsub.websocket import serve
+from operations.pubsub.websocket_client import connect, open_cancellable
 from tests.pubsub.test_websocket import Recorder
 from tests.waiting import until
 
@@ -81,12 +81,22 @@ def test_a_loop_that_ends_right_behind_leaves_nothing_open() -> None:
     assert [str(warning.message) for warning in caught] == []
 
 
-async def test_a_socket_that_does_not_connect_is_closed_when_nobody_waits_any_more() -> None:
+async def test_a_socket_that_does_not_connect_is_closed_when_nobody_waits_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    connect_socket, connecting = loop.sock_connect, asyncio.Event()
+
+    async def connect_noted(each: socket.socket, address: Any) -> None:
+        connecting.set()
+        await connect_socket(each, address)
+
+    monkeypatch.setattr(loop, "sock_connect", connect_noted)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         place = full.getsockname()
         with socket.create_connection(place):  # nobody accepts it, and there is no room for another
             dialling = asyncio.create_task(connect(f"ws://127.0.0.1:{place[1]}/", Recorder()))
-            await asyncio.sleep(0.1)
+            await connecting.wait()
             assert not dialling.done()
             await cancel(dialling)
             with warnings.catch_warnings():
@@ -134,7 +144,7 @@ async def test_a_try_that_fails_leaves_nothing_to_the_collector() -> None:
         others = errors()
         for _ in range(5):
             with contextlib.suppress(ConnectionRefusedError):
-                await dial(make)
+                await open_cancellable(make)
             await asyncio.sleep(0)
         assert errors() == others
     finally:
@@ -151,7 +161,7 @@ async def test_an_error_that_comes_when_nobody_waits_is_not_complained_of() -> N
         except asyncio.CancelledError:
             raise OSError("too late") from None
 
-    dialling = asyncio.create_task(dial(make))
+    dialling = asyncio.create_task(open_cancellable(make))
     await asyncio.sleep(0)
     await cancel(dialling)
     del dialling

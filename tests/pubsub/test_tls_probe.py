@@ -14,8 +14,8 @@ from operations.calls.hub import Hub
 from operations.calls.hub.spoke import Spoke
 from operations.pubsub import connect
 from operations.pubsub.connection_errors import UNTRUSTED, WRONG_PROTOCOL
-from operations.pubsub.diagnosis import answer_in_plain, speaks_tls
 from operations.pubsub.redis import RedisTransport
+from operations.pubsub.tls_probe import answer_in_plain, speaks_tls
 from operations.testing import error_of
 from tests.contracts.buses import TOKENS
 from tests.nats_server import free_ports, nats_server, shared_server

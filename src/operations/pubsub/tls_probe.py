@@ -1,7 +1,7 @@
-"""Diagnosis: whether a server speaks TLS where nobody expected it, or none where somebody did.
+"""TLS probe: whether a server uses TLS where none was expected, or none where it was.
 
-Only asked where a connection has failed, and nothing secret is sent: a handshake that believes any certificate and is
-then given up, or a question that every server of its kind answers to anybody.
+Used only after a connection has failed, and nothing secret is sent: a handshake that accepts any certificate and is
+then aborted, or a request that every server of its kind responds to.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from operations.pubsub.connection_errors import WRONG_PROTOCOL
 
 _WITHIN = 2.0
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
-"""What OpenSSL says of an answer that is no TLS at all."""
+"""OpenSSL's reasons for a response that is not TLS."""
 
 
 def wrong_protocol(where: str, advice: str) -> CallError:
-    """The error for a server that can be reached and will never understand what it is sent."""
+    """Return the error for a server that can be reached and uses another protocol."""
     details = {"executed": "no", "reason": WRONG_PROTOCOL}
     return CallError(ErrorCode.UNAVAILABLE, f"no connection to {where}: {advice}", details)
 
 
 def is_reachable(error: Exception) -> bool:
-    """Whether somebody may listen where a connection failed like this."""
+    """Whether a server may be listening where a connection failed like this."""
     return not isinstance(error.__cause__ or error, ConnectionRefusedError | socket.gaierror)
 
 
 def has_no_tls(error: Exception) -> bool:
-    """Whether a TLS handshake may have failed like this because there is no TLS: who sends an alert speaks it."""
+    """Whether a TLS handshake may have failed like this for want of TLS: a server that sends an alert uses it."""
     cause = error.__cause__ or error
     return not isinstance(cause, ssl.SSLError) or cause.reason in _NOT_TLS
 
 
 async def speaks_tls(host: str, port: int) -> bool:
-    """Whether a server surely speaks TLS from its first byte on."""
+    """Whether a server certainly uses TLS from its first byte on."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -52,7 +52,7 @@ async def speaks_tls(host: str, port: int) -> bool:
 
 
 async def answer_in_plain(host: str, port: int, question: bytes = b"") -> bytes:
-    """How a server begins its answer to a question without TLS; nothing where it does not answer."""
+    """Return the beginning of a server's response to `question` without TLS; empty where there is none."""
     try:
         async with asyncio.timeout(_WITHIN):
             reader, writer = await asyncio.open_connection(host, port)

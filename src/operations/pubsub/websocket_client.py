@@ -1,0 +1,193 @@
+"""WebSocket client: opens links to a hub, and explains why one cannot be opened.
+
+The socket is opened here and not by picows, which keeps a socket whose opening was cancelled until the peer responds or
+its own timeout passes. A cancelled connection is shut down, which picows notices immediately.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from operations.errors import CallError, ErrorCode
+from operations.pubsub.connection_errors import reason_of, require_extra, untrusted
+from operations.pubsub.link import HEARTBEAT_SECONDS, MAX_PAYLOAD, Callbacks
+from operations.pubsub.tls_probe import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
+from operations.pubsub.urls import places
+from operations.pubsub.websocket import WebSocketLink, settings
+
+try:
+    import picows
+except ImportError:  # pragma: no cover  # the message is tested in a separate process
+    raise require_extra("picows", "ws") from None
+
+T = TypeVar("T")
+_BAD_REQUEST = 400
+
+
+async def connect(
+    url: str,
+    callbacks: Callbacks,
+    *,
+    token: str | None = None,
+    heartbeat: float = HEARTBEAT_SECONDS,
+    max_payload: int = MAX_PAYLOAD,
+    tls: ssl.SSLContext | None = None,
+) -> WebSocketLink:
+    """Open a WebSocket; raises `ACCESS_DENIED` where the token is refused, else `UNAVAILABLE`."""
+    if token is not None and not (token.isascii() and token.isprintable()):
+        problem = "a line break or a character that is not printable ASCII; was it read with the end of its line?"
+        raise CallError(ErrorCode.ACCESS_DENIED, f"the token cannot be sent to the hub: it has {problem}")
+    headers = {"Authorization": f"Bearer {token}"} if token is not None else None
+    link = WebSocketLink(callbacks, max_payload)
+    try:
+        await open_cancellable(
+            lambda open_socket: picows.ws_connect(
+                lambda: link,
+                url,
+                ssl_context=tls,
+                extra_headers=headers,
+                max_redirects=0,
+                socket_factory=open_socket,
+                **settings(heartbeat, max_payload),
+            )
+        )
+    except picows.WSHandshakeError as error:
+        status = int(error.response.status) if error.response is not None else 0
+        body = (error.raw_body or b"").decode(errors="replace") if status else str(error)
+        code = ErrorCode.ACCESS_DENIED if status in (401, 403) else ErrorCode.UNAVAILABLE
+        details = {"status": status, "hub": _shown(url)}
+        raise CallError(code, f"the hub refused the connection: {body or status}", details) from None
+    except ssl.SSLCertVerificationError as error:
+        raise untrusted(_shown(url), error) from error
+    except (TimeoutError, OSError, picows.WSError) as error:
+        reason = f"no connection to {_shown(url)}: {reason_of(error)}"
+        raise CallError(ErrorCode.UNAVAILABLE, reason, {"executed": "no"}) from error
+    if not link.is_open:
+        # picows does not report a connection that closes during its handshake.
+        reason = f"no connection to {_shown(url)}: the connection closed during the handshake"
+        raise CallError(ErrorCode.UNAVAILABLE, reason, {"executed": "no"})
+    return link
+
+
+async def diagnose(url: str, error: Exception) -> CallError | None:
+    """Return what is certainly wrong with an address that cannot be connected to: TLS expected or not expected."""
+    details = error.details if isinstance(error, CallError) and isinstance(error.details, dict) else {}
+    if not is_reachable(error) or details.get("status", _BAD_REQUEST) not in (0, _BAD_REQUEST):
+        return None
+    ((host, port),) = places(url)
+    shown = _shown(url)
+    if shown.lower().startswith("ws:"):
+        if await speaks_tls(host, port):
+            return wrong_protocol(shown, f"the server there speaks TLS: its address is wss{shown[2:]}")
+    elif has_no_tls(error):
+        first, _, _ = (await answer_in_plain(host, port, _upgrade(host))).partition(b"\r\n")
+        # A server with TLS may respond to this too, but only that it is a bad request.
+        if first.startswith(b"HTTP/1.") and b" %d" % _BAD_REQUEST not in first:
+            return wrong_protocol(shown, f"the server there speaks no TLS: its address is ws{shown[3:]}")
+    return None
+
+
+def _upgrade(host: str) -> bytes:
+    """Return a WebSocket handshake without a token."""
+    key = base64.b64encode(os.urandom(16)).decode()
+    lines = (
+        "GET / HTTP/1.1",
+        f"Host: {host}",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        f"Sec-WebSocket-Key: {key}",
+    )
+    return "\r\n".join((*lines, "", "")).encode()
+
+
+def _shown(url: str) -> str:
+    """Return an address without its secrets."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+class Target(Protocol):
+    """The server that a library connects to."""
+
+    @property
+    def host(self) -> str:
+        """Its name or address."""
+
+    @property
+    def port(self) -> int:
+        """Its port."""
+
+
+OpenSocket = Callable[[Target], Awaitable[socket.socket]]
+
+
+async def open_cancellable(make: Callable[[OpenSocket], Coroutine[Any, Any, T]]) -> T:
+    """Return the connection that `make` opens with the sockets of its argument; cancelling shuts those down."""
+    opened: list[socket.socket] = []
+
+    async def open_socket(target: Target) -> socket.socket:
+        found = await _connect_socket(target.host, target.port)
+        opened.append(found)
+        return found
+
+    making = asyncio.ensure_future(make(open_socket))
+    making.add_done_callback(retrieve_exception)
+    try:
+        await asyncio.wait((making,))
+    except asyncio.CancelledError:
+        if not opened:
+            making.cancel()
+        for each in opened:
+            with contextlib.suppress(OSError):  # it is closed already
+                each.shutdown(socket.SHUT_RDWR)
+        await asyncio.wait((making,))
+        raise
+    try:
+        return making.result()
+    finally:
+        del making  # its error holds this frame by its traceback
+
+
+def retrieve_exception(future: asyncio.Future[Any]) -> None:
+    """Mark the exception of a future as seen: asyncio reports one that nobody awaits."""
+    if not future.cancelled():
+        future.exception()
+
+
+async def _connect_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that is connected to the first address of a host that accepts it."""
+    loop = asyncio.get_running_loop()
+    problem = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in await _resolve(host, port):
+        found = socket.socket(family, kind, protocol)
+        try:
+            found.setblocking(False)
+            await loop.sock_connect(found, address)
+        except OSError as error:
+            found.close()
+            problem = error
+        except BaseException:
+            found.close()
+            raise
+        else:
+            return found
+    try:
+        raise problem
+    finally:
+        del problem  # it holds this frame by its traceback
+
+
+async def _resolve(host: str, port: int) -> list[Any]:
+    try:  # a numeric address needs no thread
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)

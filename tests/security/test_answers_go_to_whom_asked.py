@@ -1,0 +1,112 @@
+"""Nobody has a worker answer another's call, with the permissions that the guides recommend."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from operations import OperationRegistry, operation
+from operations.calls import CallHandler, PendingRequestMap
+from operations.pubsub.memory import MemoryTransport
+from operations.pubsub.nats import NatsTransport, connect
+from tests.nats_server import NatsServer, nats_server
+from tests.waiting import until
+
+GUIDE = Path(__file__).parent.parent.parent / "docs" / "guide" / "nats.md"
+PASSWORDS = {"ada": "a-secret", "bob": "b-secret", "stock": "s-secret"}
+
+
+@pytest.fixture(scope="module")
+def nats() -> Iterator[NatsServer]:
+    config = re.search(r"^```conf\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
+    assert config is not None
+    with nats_server(config[1]) as server:
+        yield server
+
+
+class Stock:
+    """A worker whose calls are answered when it is told to, and what ran."""
+
+    def __init__(self, transport: NatsTransport) -> None:
+        self.go = asyncio.Event()
+        self.ran: list[str] = []
+
+        @operation(id="stock.slow", durable=True)
+        async def slow() -> str:
+            self.ran.append("slow")
+            await self.go.wait()
+            return "genuine"
+
+        @operation(id="stock.echo", type="query", durable=True)
+        async def echo(text: str) -> str:
+            self.ran.append("echo")
+            return text
+
+        self.handler = CallHandler(OperationRegistry([slow, echo]), transport)
+
+
+def request(request_id: str, **changes: Any) -> bytes:
+    """A request for an answer of its sender's choice, under an id of its choice."""
+    payload = {"requestId": request_id, "operationId": "stock.echo", "input": {"text": "forged"}}
+    event = {"v": 1, "type": "call.requested", "id": request_id, "to": "stock.echo", "payload": payload}
+    return msgspec.json.encode(event | changes)
+
+
+ATTACKS = {
+    "request": lambda id: request(id),
+    "stream": lambda id: request(id, stream=True),
+    "ids that differ": lambda id: request(id, payload={"requestId": "x", "operationId": "stock.echo"}),
+    "unreadable": lambda id: request(id, payload=7),
+    "signed": lambda id: b"\x01\x01\x00\x01" + b"t" + bytes(16) + request(id),
+    "wrong address": lambda id: request(id, to="stock.slow"),
+    "no such namespace": lambda id: request(id, to="elsewhere.echo"),
+}
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["sent", "stored"])
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_a_request_under_anothers_id_gets_no_answer(nats: NatsServer, attack: str, durable: bool) -> None:
+    async with AsyncExitStack() as stack:
+        worker, ada, bob = [
+            await stack.enter_async_context(connect(nats.url, user=user, password=PASSWORDS[user]))
+            for user in ("stock", "ada", "bob")
+        ]
+        stock = Stock(worker)
+        await worker.flush()
+        pending = PendingRequestMap(ada)
+        async with asyncio.timeout(20):
+            # The worker makes the streams; callers may not.
+            assert (await pending.call("stock.echo", {"text": "mine"}, wait=True, durable=True)).data == "mine"
+            stock.ran.clear()
+            call = asyncio.create_task(pending.call("stock.slow", wait=True))
+            await until(lambda: stock.ran == ["slow"])
+            [request_id] = pending._endpoint.waiting
+            message = ATTACKS[attack](request_id)
+            if durable:
+                stored = asyncio.Event()
+                bob.store("queue.stock", message, key=attack, stored=stored.set, undelivered=lambda reason: None)
+                await stored.wait()
+            else:
+                bob.send("work.stock/echo", message)
+            await bob.flush()
+            counters = stock.handler.counters
+            await until(lambda: counters.foreign + counters.malformed > 0)
+            stock.go.set()
+            assert (await call).data == "genuine"
+        assert stock.ran == ["slow"]
+        await stock.handler.close()
+
+
+async def test_request_ids_cannot_be_guessed() -> None:
+    bus = MemoryTransport(direct=False)
+    pending = PendingRequestMap(bus)
+    ids = {pending._endpoint.new_id().removeprefix(f"{bus.peer}-") for _ in range(1_000)}
+    assert len(ids) == len({found[:16] for found in ids}) == len({found[16:] for found in ids}) == 1_000
+    assert all(re.fullmatch("[0-9a-f]{32}", found) for found in ids)
