@@ -70,6 +70,7 @@ fast: $(READY) $(PEERS)
 	$(PYTEST) -q -x $(TWO) $(FAST)
 
 matrix:  ## every test on each Python that is installed, or on PYTHONS="python3.12 python3.13"
+	@[ -n "$(PYTHONS)" ] || { echo 'No Python was found: make matrix PYTHONS="/path/to/python3.12 ..."'; exit 1; }
 	@failed=; for python in $(PYTHONS); do \
 		echo "== $$($$python -V), $$python"; $(MAKE) PYTHON=$$python tests || failed="$$failed $$python"; \
 	done; [ -z "$$failed" ] || { echo "Tests failed on:$$failed"; exit 1; }

@@ -58,7 +58,7 @@ LIMITS: dict[str, Limit] = {
     "OpenAPI POST": Limit(15),
     "MCP": Limit(12),
     "hub": Limit(18, 50),
-    "NATS": Limit(17, 40),
+    "NATS": Limit(17, 39),
     "ops call": Limit(59),
 }
 """What `tests/bench/test_walks.py` holds each walk to."""

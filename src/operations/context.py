@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -60,6 +61,19 @@ class Grant(msgspec.Struct, eq=False, kw_only=True):
 
 current_grant: ContextVar[Grant | None] = ContextVar("current_grant", default=None)
 """The grant of the request that the current task works for; None outside of any request."""
+
+
+@contextmanager
+def outside_request() -> Iterator[None]:
+    """Leave the request that the current task works for, within the block and in tasks that are started there.
+
+    For a background task of a worker, which outlives the request that started it: it calls with `as_worker=True`.
+    """
+    entered = current_grant.set(None)
+    try:
+        yield
+    finally:
+        current_grant.reset(entered)
 
 
 class Env(Protocol):

@@ -290,7 +290,7 @@ async def test_a_caller_that_vanishes_has_its_stream_closed(stage: Stage) -> Non
     worker = await stage.spoke("one")
     handler = CallHandler(OperationRegistry([ticks]), worker)
     caller = await stage.spoke("caller")
-    async with from_call(caller) as remote, asyncio.timeout(10):
+    async with from_call(caller) as remote, asyncio.timeout(30):
         await remote.ready("clock.ticks")
         stream: Any = PendingRequestMap(caller).subscribe("clock.ticks")
         await anext(stream)

@@ -25,6 +25,7 @@ from operations.calls import (
     CallHandler,
     PendingRequestMap,
     from_call,
+    outside_request,
     serve_registry,
 )
 from operations.calls.codec import JSON, MSGPACK, CodecName, transcode
@@ -650,7 +651,7 @@ async def test_calls_that_end_together_in_one_process_give_their_places_back() -
         for call in calls:
             call.cancel()
         await asyncio.wait(calls)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert (await pending.call("math.add", {"a": 1, "b": 2})).data == 3
     assert sleeper.runs == 1
 
@@ -774,3 +775,47 @@ async def test_a_handler_whose_own_call_was_not_executed_was_executed_itself(
     assert (error.code, error.details["operationId"]) == (ErrorCode.UNAVAILABLE, "bank.pay")
     assert error.details["executed"] == "yes"
     assert runs == ["order"]
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_a_task_that_outlives_its_request_calls_for_nobody_unless_it_left_the_request(direct: bool) -> None:
+    tasks: list[asyncio.Task[Any]] = []
+    ended = asyncio.Event()
+    bus = MemoryTransport(direct=direct)
+    pending = PendingRequestMap(bus.join())
+
+    async def later() -> Any:
+        await ended.wait()
+        return (await pending.call("who.calls")).data
+
+    @operation(id="who.calls")
+    async def who_calls(context: OperationContext) -> str | None:
+        return context.identity.id if context.identity is not None else None
+
+    @operation(id="spawn.tasks")
+    async def spawn() -> Any:
+        tasks.append(asyncio.create_task(later()))
+        with outside_request():
+            tasks.append(asyncio.create_task(later()))
+        return (await pending.call("who.calls")).data
+
+    async with serve_registry(OperationRegistry([who_calls, spawn]), bus):
+        assert (await pending.call("spawn.tasks", identity=Identity("ada"))).data == "ada"
+        ended.set()
+        error = await error_of(tasks[0])
+        assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "GRANT_ENDED")
+        assert await tasks[1] is None
+
+
+async def test_a_worker_cannot_use_its_own_rights_within_a_request() -> None:
+    bus = MemoryTransport(direct=False)
+    pending = PendingRequestMap(bus.join())
+
+    @operation(id="as.worker")
+    async def as_worker() -> Any:
+        return (await pending.call("as.worker", as_worker=True)).data
+
+    async with serve_registry(OperationRegistry([as_worker]), bus):
+        error = await error_of(pending.call("as.worker"))
+    assert error.code is ErrorCode.VALIDATION_ERROR
+    assert "outside of any request" in error.message

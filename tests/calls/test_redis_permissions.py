@@ -69,7 +69,7 @@ async def test_callers_and_workers_do_all_they_should(server: Server) -> None:
     ):
         assert ada.peer.startswith("ada.")
         handler = CallHandler(OperationRegistry([price, order, count]), worker)
-        async with from_call(ada) as remote, asyncio.timeout(10):
+        async with from_call(ada) as remote, asyncio.timeout(30):
             await remote.ready("shop.price", "shop.order")
             assert (await remote.registry.execute("shop.price", {"item": "tea"})).data == 3
             assert (await remote.registry.execute("shop.order", {"item": "tea"})).data == "tea"

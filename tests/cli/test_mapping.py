@@ -75,7 +75,7 @@ async def test_as_many_calls_run_at_a_time_as_are_wanted() -> None:
         await all_there.wait()
         return local_envelope(value, "test.echo")
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert len(await outcomes(b"1\n2\n3\n4\n5\n", call, jobs=5)) == 5
 
 

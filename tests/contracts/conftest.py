@@ -40,7 +40,7 @@ async def serve(bus: Bus) -> AsyncIterator[Serve]:
     async def serve(*operations: Operation, **options: object) -> CallHandler:  # type: ignore[type-arg]
         handler = CallHandler(OperationRegistry(operations), await bus.end("worker"), **options)  # type: ignore[arg-type]
         handlers.append(handler)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await watcher.ready(*(operation.id for operation in operations))
         return handler
 

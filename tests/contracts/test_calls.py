@@ -133,7 +133,7 @@ async def test_an_unknown_operation_of_a_known_namespace_is_not_found(serve: Ser
 
 @pytest.mark.fault(9)
 async def test_nobody_to_answer_fails_at_once(serve: Serve, caller: PendingRequestMap) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         error = await error_of(caller.call("nobody.here"))
     assert error.code is ErrorCode.UNAVAILABLE
     assert error.details["executed"] == "no"
@@ -144,7 +144,7 @@ async def test_a_caller_may_wait_for_a_worker(bus: Bus, serve: Serve, caller: Pe
     waiting = asyncio.create_task(caller.call("math.add", {"a": 1, "b": 2}, wait=True))
     await until(lambda: caller.in_flight == 1 or waiting.done())
     await serve(add)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert (await waiting).data == 3
 
 
@@ -182,7 +182,7 @@ async def test_a_call_ends_at_its_deadline_and_the_handler_is_cancelled(
     await serve(sleeper.operation)
     error = await error_of(caller.call("slow.sleep", deadline=in_ms(150)))
     assert error.code is ErrorCode.TIMEOUT
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await sleeper.cancelled.wait()
 
 
@@ -201,7 +201,7 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_hold_its_caller(
         return "late"
 
     await serve(stubborn)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         error = await error_of(caller.call("slow.stubborn", deadline=in_ms(100)))
     assert error.code is ErrorCode.TIMEOUT
     let_go.set()
@@ -239,7 +239,7 @@ async def test_cancelling_the_caller_cancels_the_handler(serve: Serve, caller: P
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await sleeper.cancelled.wait()
 
 
@@ -269,12 +269,12 @@ async def test_cancellation_and_deadlines_reach_the_innermost_call(serve: Serve,
     task = asyncio.create_task(caller.call("one.step"))
     await sleeper.started.wait()
     task.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await sleeper.cancelled.wait()
     sleeper.cancelled.clear()
     error = await error_of(caller.call("one.step", deadline=in_ms(200)))
     assert error.code is ErrorCode.TIMEOUT
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await sleeper.cancelled.wait()
 
 
@@ -295,7 +295,7 @@ async def test_workers_of_a_namespace_share_the_load(serve: Serve, caller: Pendi
 async def test_remote_operations_look_like_local_ones(bus: Bus, serve: Serve) -> None:
     handler = await serve(add)
     local = OperationRegistry([stub_operation("mine.own", returns=1)])
-    async with from_call(await bus.end(), local) as remote, asyncio.timeout(10):
+    async with from_call(await bus.end(), local) as remote, asyncio.timeout(30):
         await remote.ready("math.add")
         assert (await local.execute("math.add", {"a": 2, "b": 3})).data == 5
         assert local.get_spec("math.add").to_dict() == add.spec.to_dict()  # type: ignore[union-attr]
@@ -314,7 +314,7 @@ async def test_draining_finishes_what_runs_and_takes_nothing_new(serve: Serve, c
     running = asyncio.create_task(caller.call("slow.sleep"))
     await sleeper.started.wait()
     draining = asyncio.create_task(handler.drain())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             error = await error_of(caller.call("slow.sleep", deadline=in_ms(50)))
             if error.code is ErrorCode.UNAVAILABLE:

@@ -215,7 +215,7 @@ async def test_a_server_that_is_not_there_yet_is_waited_for(prefix: str) -> None
     await until(lambda: transport.failures > 0)
     try:
         await asyncio.to_thread(server.start)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await opening
         await exchange(transport, transport)
     finally:

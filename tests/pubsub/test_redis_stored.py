@@ -57,7 +57,7 @@ class Shelf:
 async def store(transport: RedisTransport, message: bytes, key: str) -> None:
     stored = asyncio.Event()
     transport.store("queue.some", message, key=key, stored=stored.set, undelivered=pytest.fail)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await stored.wait()
 
 

@@ -28,8 +28,17 @@ class Bus(Protocol):
     closing_seconds: float
     """How long after an abort a worker may still call for its caller."""
 
+    knows_ends: bool
+    """Whether a right ends with its request also where a worker keeps it; else it ends with the root's deadline."""
+
     async def open(self, name: str) -> Transport:
         """Return a new connection of a member, which calls and serves with the member's rights."""
+
+    async def close(self, transport: Transport) -> None:
+        """Close a connection."""
+
+    def nested_identity(self, worker: Principal, caller: Identity | None) -> Identity | None:
+        """Return whose calls a worker makes while it runs a request of `caller`."""
 
     def serve(self, registry: OperationRegistry, transport: Transport, *, pool: bool) -> CallHandler:
         """Answer a member's requests."""
@@ -50,6 +59,8 @@ class HubBus:
     closing_seconds = 0.05
     """Less than the time after which a worker abandons a handler that it cancelled."""
 
+    knows_ends = True
+
     def __init__(self, principals: Mapping[str, Principal]) -> None:
         self.hub = Hub(StaticTokens(dict(principals)), closing_seconds=self.closing_seconds)
         self._end = self.hub.transport()
@@ -64,6 +75,13 @@ class HubBus:
     async def open(self, name: str) -> Transport:
         spoke = Spoke(self.hub.url, token=name, shortest_delay=0.001, longest_delay=0.02)
         return await spoke.__aenter__()
+
+    async def close(self, transport: Transport) -> None:
+        assert isinstance(transport, Spoke)
+        await transport.close()
+
+    def nested_identity(self, worker: Principal, caller: Identity | None) -> Identity | None:
+        return worker.identity_for(caller)
 
     def serve(self, registry: OperationRegistry, transport: Transport, *, pool: bool) -> CallHandler:
         return CallHandler(registry, transport, pool=pool)
@@ -106,13 +124,13 @@ class Member:
     def namespace(self) -> str:
         return "pool" if self.name in POOL else self.name
 
-    async def close(self) -> None:
+    async def close(self, bus: Bus) -> None:
         self.is_closing = True
         if self.remote is not None:
             self.remote.close()
         if self.handler is not None:
             await self.handler.close()
-        await self.transport.close()
+        await bus.close(self.transport)
         self.is_closing = False
 
 

@@ -28,7 +28,7 @@ NAMES = ("run", "plain", "follow", *SCOPES)
 DEEPEST = 5
 MARGIN = 0.01
 """Seconds by which a call must be sent after the end of a right to be certain that it must not run."""
-LONGEST = 10.0
+LONGEST = 4.0
 """Seconds after which any call has ended."""
 
 
@@ -52,6 +52,7 @@ class Call:
     expected: Identity | None
     """Who its handler must run as."""
     deadline: int
+    root_deadline: int
     request: Request | None = None
     """The request that it belongs to, where it runs in its worker's own process."""
     forbidden: str = ""
@@ -70,14 +71,14 @@ class Request:
     ended_at: float | None = None
     cancelled_at: float | None = None
 
-    def why_over(self, closing_seconds: float) -> str:
+    def why_over(self, bus: Bus) -> str:
         """Why a call that is sent now must not run; empty where it may."""
         now = time.monotonic()
         if self.ended_at is not None and now > self.ended_at + MARGIN:
             return "its handler has ended"
-        if self.cancelled_at is not None and now > self.cancelled_at + closing_seconds + MARGIN:
+        if self.cancelled_at is not None and now > self.cancelled_at + bus.closing_seconds + MARGIN:
             return "the time for cleaning up is over"
-        if time.time() > self.call.deadline / 1000 + MARGIN:
+        if time.time() > (self.call.deadline if bus.knows_ends else self.call.root_deadline) / 1000 + MARGIN:
             return "its deadline has passed"
         return ""
 
@@ -117,8 +118,9 @@ class Handlers:
         seconds = self.random.uniform(0.02, 0.2) if self.random.random() < 0.1 else LONGEST
         return int((time.time() + seconds) * 1000)
 
-    def new_call(self, step: Step, expected: Identity | None, deadline: int, request: Request | None = None) -> Call:
-        call = self.calls[len(self.calls)] = Call(len(self.calls), step, expected, deadline, request)
+    def new_call(self, step: Step, expected: Identity | None, deadline: int, root_deadline: int | None = None) -> Call:
+        root_deadline = root_deadline or deadline
+        call = self.calls[len(self.calls)] = Call(len(self.calls), step, expected, deadline, root_deadline)
         name = step.operation_id.rpartition(".")[2]
         if name in SCOPES and (expected is None or name not in expected.scopes):
             call.forbidden = f"its caller has no scope {name}"
@@ -267,10 +269,15 @@ class Handlers:
     def _nest(self, step: Step, request: Request, context: OperationContext, *, remote: bool) -> Call:
         """Return a nested call, with the rights that it must have if it is sent now."""
         parent = context.identity
-        expected = request.worker.principal.identity_for(parent) if remote else parent
-        deadline = min(request.call.deadline, self.draw_deadline())
-        call = self.new_call(step, expected, deadline, None if remote else request)
-        call.forbidden = call.forbidden or (request.why_over(self.bus.closing_seconds) if remote else "")
+        expected = self.bus.nested_identity(request.worker.principal, parent) if remote else parent
+        deadline = request.call.deadline
+        if step.way not in ("env", "registry"):  # these say no deadline of their own
+            deadline = min(deadline, self.draw_deadline())
+        call = self.new_call(step, expected, deadline, request.call.root_deadline)
+        if remote:
+            call.forbidden = call.forbidden or request.why_over(self.bus)
+        else:
+            call.request = request
         return call
 
     async def _take(self, step: Step, request: Request, context: OperationContext) -> None:
@@ -303,8 +310,7 @@ class Handlers:
             self.note_error(call, error)
 
     async def _by_task(self, step: Step, request: Request, context: OperationContext) -> None:
-        way = self._by_env if step.holds else self._by_direct
-        await asyncio.create_task(way(step, request, context))
+        await asyncio.create_task(self._by_direct(step, request, context))
 
     async def _by_spawned(self, step: Step, request: Request, context: OperationContext) -> None:
         """Call in a task that the handler does not wait for."""
@@ -316,7 +322,8 @@ class Handlers:
         async def late() -> None:
             await request.ended.wait()
             await asyncio.sleep(2 * MARGIN)
-            await (self._by_env if step.holds else self._by_direct)(step, request, context)
+            way = "env" if step.holds else "direct"
+            await self._take(replace(step, way=way), request, context)
 
         if step.operation_id.partition(".")[0] != request.worker.namespace:
             self._spawn(late())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,9 @@ from operations import OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
 from operations.pubsub.memory import MemoryTransport
 from operations.pubsub.nats import NatsTransport, connect
+from operations.pubsub.redis import RedisTransport
 from tests.nats_server import NatsServer, nats_server
+from tests.redis_servers import shared_server
 from tests.waiting import until
 
 GUIDE = Path(__file__).parent.parent.parent / "docs" / "guide" / "nats.md"
@@ -102,6 +106,48 @@ async def test_a_request_under_anothers_id_gets_no_answer(nats: NatsServer, atta
             assert (await call).data == "genuine"
         assert stock.ran == ["slow"]
         await stock.handler.close()
+
+
+async def test_nobody_hears_the_id_of_anothers_request_on_redis() -> None:
+    """Redis lets those who control calls listen where they do; with an id they could have its caller answered."""
+
+    @operation(id="stock.count")
+    async def count() -> AsyncIterator[int]:
+        for number in itertools.count():
+            yield number
+
+    slow_started = asyncio.Event()
+
+    @operation(id="stock.slow")
+    async def slow() -> None:
+        slow_started.set()
+        await asyncio.Event().wait()
+
+    server, prefix = shared_server("redis"), f"t{os.urandom(8).hex()}"
+    async with AsyncExitStack() as stack:
+        worker, ada, mallory = [
+            await stack.enter_async_context(RedisTransport(server.url, prefix=prefix)) for _ in range(3)
+        ]
+        heard: list[bytes] = []
+        for address in ("control.stock", f"peer.{worker.peer}", "workers", "asks"):
+            mallory.listen(address, lambda message, arrival: heard.append(message))
+        await mallory.flush()
+        handler = CallHandler(OperationRegistry([count, slow]), worker)
+        pending = PendingRequestMap(ada)
+        async with asyncio.timeout(20):
+            call = asyncio.create_task(pending.call("stock.slow", wait=True))
+            await slow_started.wait()
+            stream = pending.subscribe("stock.count")
+            assert [(await anext(stream)).data for _ in range(2_000)] == list(range(2_000))
+            ids = list(pending._endpoint.waiting)
+            await stream.aclose()  # type: ignore[attr-defined]
+            call.cancel()
+            await until(lambda: handler.in_flight == 0)
+            await until(lambda: sum(b"call.aborted" in message for message in heard) >= 2)
+        assert any(b"call.credit" in message for message in heard)
+        assert len(ids) == 2
+        assert not [message for message in heard for request_id in ids if request_id.encode() in message]
+        await handler.close()
 
 
 async def test_request_ids_cannot_be_guessed() -> None:

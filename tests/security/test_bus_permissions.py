@@ -54,7 +54,7 @@ async def test_a_redis_user_neither_reads_nor_forges_the_answers_of_one_whose_na
     async with redis_end(redis, "worker:w0rker") as worker, redis_end(redis, f"{other}:s3cret") as victim:
         handler = CallHandler(OperationRegistry([left]), worker)
         pending = PendingRequestMap(victim)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert (await pending.call("stock.left", {"item": "tea"}, wait=True)).data == "12 of tea"
         attacker = ByHand(redis, one, "s3cret")
         channel = f"operations:inbox.{victim.peer}"
@@ -102,7 +102,7 @@ async def test_a_nats_user_neither_reads_nor_forges_the_answers_of_one_whose_nam
         attacker.send(f"inbox.{victim.peer}", b"forged")
         await attacker.flush()
         pending = PendingRequestMap(victim)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert (await pending.call("stock.left", {"item": "tea"}, wait=True)).data == "12 of tea"
         await attacker.flush()
         assert heard == []

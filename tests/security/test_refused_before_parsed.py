@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -341,3 +342,21 @@ async def test_no_peer_is_sent_more_than_it_accepts(hub: Hub) -> None:
     assert hub.connected == ["mallory", "shop"]
     for each in (caller, worker):
         await each.close()
+
+
+@pytest.mark.parametrize("field", ["to", "v", "identity", "payload", "unknown"])
+async def test_what_is_wrong_with_a_request_is_not_made_into_objects(hub: Hub, field: str) -> None:
+    """Many small objects in a message cost forty times its size."""
+    large = b"[" + b"{}," * 500_000 + b"{}]"
+    fields = {"v": b"1", "type": b'"call.requested"', "id": b'"a"', "to": b'"no.where"', "payload": b"{}", field: large}
+    message = b"{" + b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields.items()) + b"}"
+    peer = await RawPeer.join(hub.port, "mallory", NAME)
+    tracemalloc.start()
+    try:
+        peer.send(TEXT, message)
+        assert (await peer.read_event())["type"] == "call.error"
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * len(message)
+    await peer.close()

@@ -5,6 +5,7 @@ from operations.calls.events import CALL_EVENT_SCHEMAS, CallEventSchema
 from operations.calls.importing import RemoteOperations, from_call
 from operations.calls.serving import ServedRegistry, serve_registry
 from operations.calls.worker import CallHandler
+from operations.context import outside_request
 from operations.telemetry.counters import Counters
 
 __all__ = [
@@ -16,5 +17,6 @@ __all__ = [
     "RemoteOperations",
     "ServedRegistry",
     "from_call",
+    "outside_request",
     "serve_registry",
 ]

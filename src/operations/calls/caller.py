@@ -244,12 +244,10 @@ class PendingRequestMap:
             if self._lifeline.timer is None:
                 self._lifeline.watch()
         endpoint.waiting[request_id] = waiting
-        bucket = None
+        bucket = endpoint.wheel.add_at(begun + seconds, waiting, loop)
         answered = True
         try:
-            # Sent before the timer is set: that costs time in which the request is already in flight.
             waiting.send()
-            bucket = endpoint.wheel.add_at(begun + seconds, waiting, loop)
             event, codec = await future  # a worker answers in the request's format, a hub may use another
         except BaseException as error:
             answered = waiting.note_end(error)
@@ -259,8 +257,7 @@ class PendingRequestMap:
             endpoint.ended.newer[request_id] = answered
             if len(endpoint.ended.newer) >= endpoint.ended.least:
                 endpoint.ended.turn()
-            if bucket is not None:
-                bucket.discard(waiting)
+            bucket.discard(waiting)
             if waiting.timer is not None:
                 waiting.timer.cancel()
             del future, waiting  # they hold the error whose traceback holds this frame
@@ -536,7 +533,8 @@ class PendingCall(msgspec.Struct, eq=False):
         """Tell the worker that nothing waits for it, unless the call has ended."""
         if not self._future.done() or self._future.cancelled():
             address = worker_address(self.worker) if self.worker is not None else control_address(self.operation_id)
-            self._endpoint.send_abort(self.request_id, address, self._codec, reason)
+            endpoint = self._endpoint
+            endpoint.send_abort(endpoint.control_id(self.request_id), address, self._codec, reason)
 
     def _note_second(self) -> None:
         if self._future.cancelled() or self._future.exception() is not None:

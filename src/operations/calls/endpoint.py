@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import logging
 import os
 from collections.abc import Callable, Coroutine
@@ -137,6 +138,7 @@ class Endpoint:
         self.wheel = TimerWheel()
         self.waiting: dict[str, Waiting] = {}
         self.running: dict[str, Controlled] = {}
+        """The calls that run here, by their control id."""
         self.namespaces: dict[str, list[Requests]] = {}
         self.notices: list[Notices] = []
         self.before_resending: list[Callable[[], None]] = []
@@ -148,12 +150,22 @@ class Endpoint:
         self._repeat: asyncio.TimerHandle | None = None
         self._stops: dict[str, tuple[Stop, int]] = {}
         self._is_pipe = transport.capabilities.identity == "hub"
+        self._is_overheard = transport.capabilities.overheard
         self.listen(f"inbox.{self.peer}")
         transport.watch(self._up, self._down)
 
     def new_id(self) -> str:
         """Return a request id that nobody can guess; its first part is the peer that the answer goes to."""
         return f"{self.peer}-{os.urandom(16).hex()}"
+
+    def control_id(self, request_id: str) -> str:
+        """Return the id in messages that control a call: where others receive them too, a hash of the request's id.
+
+        Whoever knows the id of another's request could have a worker send answers to it.
+        """
+        if not self._is_overheard:
+            return request_id
+        return hashlib.blake2b(request_id.encode(errors="replace"), digest_size=16).hexdigest()
 
     def listen(self, address: str, group: str | None = None) -> Stop:
         """Receive what is sent to an address; several listeners of one address get each message once."""
@@ -245,7 +257,7 @@ class Endpoint:
             self.counters.malformed += 1
             return
         self.counters.rejected += 1
-        text = f"{outline.to}: the request is signed, and this worker cannot check that: it has no SignedTransport"
+        text = "the request is signed, and this worker cannot check that: it has no SignedTransport"
         details = {"reason": "UNVERIFIABLE", "executed": "no"}
         if outline.type == "call.requested" and outline.id and self.is_answerable(outline.id, arrival):
             self.send_error(outline.id, CallError("ACCESS_DENIED", text, details), JSON)

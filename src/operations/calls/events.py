@@ -295,7 +295,6 @@ class Outline(msgspec.Struct, gc=False):
 
     type: str
     id: _Id
-    to: Any = ""
 
 
 _TEXT = {"type": "string"}

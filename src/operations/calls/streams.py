@@ -66,6 +66,7 @@ class StreamReader:
 
     def __init__(self, endpoint: Endpoint, request_id: str, operation_id: str, codec: Codec) -> None:
         self.request_id = request_id
+        self._control_id = endpoint.control_id(request_id)
         self.since = 0.0
         self._time = asyncio.get_running_loop().time
         self._endpoint = endpoint
@@ -158,7 +159,7 @@ class StreamReader:
         """Fail: items in flight are lost. The worker gets an abort when the connection is back."""
         if not self._over:
             if not self._endpoint.transport.capabilities.tracks_peers:
-                self._endpoint.abort_when_up(self.request_id, self._control(), self._codec, "the connection was lost")
+                self._endpoint.abort_when_up(self._control_id, self._control(), self._codec, "the connection was lost")
             self._finish(unavailable(self.operation_id, f"the stream was lost: {reason}", "unknown"))
 
     def regained(self) -> None:
@@ -191,15 +192,15 @@ class StreamReader:
         self._read_items = self._read_bytes = 0
 
     def _send_credit(self, items: int, size: int) -> None:
-        payload = Credit(self.request_id, items, size)
-        event = CallCredit(VERSION, self.request_id, "", payload)
+        payload = Credit(self._control_id, items, size)
+        event = CallCredit(VERSION, self._control_id, "", payload)
         self._endpoint.transport.send(self._control(), self._codec.encode(event))
 
     def _control(self) -> str:
         return worker_address(self.worker) if self.worker is not None else control_address(self.operation_id)
 
     def _abort_worker(self, reason: str) -> None:
-        self._endpoint.send_abort(self.request_id, self._control(), self._codec, reason)
+        self._endpoint.send_abort(self._control_id, self._control(), self._codec, reason)
 
     def _finish(self, error: CallError | None) -> None:
         if not self._over:

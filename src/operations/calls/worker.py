@@ -229,7 +229,10 @@ class CallHandler:
 
     def _is_duplicate(self, event: CallRequested) -> bool:
         """Return whether a request that came before must not run: only a later attempt of a query may."""
-        if event.id in self.endpoint.running or event.payload.attempt <= self._attempts[event.id]:
+        if (
+            self.endpoint.control_id(event.id) in self.endpoint.running
+            or event.payload.attempt <= self._attempts[event.id]
+        ):
             return True
         spec = self.registry.get_spec(event.to)
         return spec is None or spec.type is not OperationType.QUERY
@@ -252,10 +255,12 @@ class CallHandler:
             if record is None:
                 self._dispatch(reply, request)
             else:
-                self.endpoint.running[reply.event.id] = reply
+                self.endpoint.running[self.endpoint.control_id(reply.event.id)] = reply
                 task = asyncio.get_running_loop().create_task(self._dispatch_new(record, reply, request))
                 self._recording.add(task)
                 task.add_done_callback(self._recording.discard)
+                # A task that is cancelled before its first step has not awaited it.
+                task.add_done_callback(lambda task: record.close())
         except CallError as error:
             reply.refuse(error)
             return False
@@ -283,7 +288,7 @@ class CallHandler:
             try:
                 is_new = await record
             finally:
-                self.endpoint.running.pop(reply.event.id, None)
+                self.endpoint.running.pop(self.endpoint.control_id(reply.event.id), None)
             if not is_new:
                 raise ReplayError("ACCESS_DENIED", "refused: the request was here already")
             if not reply.is_aborted:
@@ -365,7 +370,7 @@ class Reply:
         """Make a call that did not end immediately reachable for its caller."""
         self.running = running
         self.since = asyncio.get_running_loop().time()
-        self._endpoint.running[self.event.id] = self
+        self._endpoint.running[self._endpoint.control_id(self.event.id)] = self
 
     def accept(self) -> None:
         """Tell the caller which worker has its call."""
@@ -376,7 +381,7 @@ class Reply:
         """Send what became of the request."""
         self.running = None
         if self.since:
-            self._endpoint.running.pop(self.event.id, None)
+            self._endpoint.running.pop(self._endpoint.control_id(self.event.id), None)
         if self.is_aborted:
             self._endpoint.confirm_abort(self.event.id, self._codec)
             return

@@ -62,6 +62,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     addresses_workers: bool = False
     """Whether a request can go to one worker that listens at `work.<namespace>`: to
     `direct.<peer>/<namespace>/<operation>`. It arrives as if it had been sent to all of them."""
+    overheard: bool = False
+    """Whether those who may send to `control.…` and `peer.…` also receive what others send there."""
     durable: bool = False
     """Whether messages can be stored now: there is a `Stores` part, and its server supports it."""
     codec: Literal["json", "msgpack"] = "json"

@@ -52,7 +52,7 @@ async def test_a_worker_behind_a_slow_network_is_cancelled_when_the_abort_arrive
     pending = PendingRequestMap(await stage.end())
     proxy.delay = 0.05
     call = asyncio.create_task(pending.call("slow.sleep", deadline=int((time.time() + 2) * 1000)))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await sleeper.started.wait()
         with pytest.raises(CallError) as caught:
             await call

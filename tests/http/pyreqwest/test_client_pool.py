@@ -26,7 +26,7 @@ class _Pair:
 
     async def ended(self) -> bool:
         """Whether the far end is told that the near end is shut, once it is."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             return await asyncio.get_running_loop().sock_recv(self.far, 1) == b""
 
     def is_open(self) -> bool:

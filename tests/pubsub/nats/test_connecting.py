@@ -24,7 +24,7 @@ from tests.waiting import until
 
 async def works(transport: NatsTransport) -> bool:
     got: list[bytes] = []
-    async with asyncio.timeout(10), transport:
+    async with asyncio.timeout(30), transport:
         transport.listen("control.x", into(got.append))
         transport.send("control.x", b"m")
         await until(lambda: bool(got))
@@ -33,7 +33,7 @@ async def works(transport: NatsTransport) -> bool:
 
 async def refusal(transport: NatsTransport) -> CallError:
     with pytest.raises(CallError) as caught:
-        async with asyncio.timeout(10), transport:
+        async with asyncio.timeout(30), transport:
             pass
     return caught.value
 
@@ -120,7 +120,7 @@ async def test_the_first_connection_is_waited_for(caplog: pytest.LogCaptureFixtu
     assert len(warnings) == 1
     assert str(port) in warnings[0]
     with nats_server(port=port):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await entering
         assert transport.is_up
         await transport.close()

@@ -113,7 +113,7 @@ async def test_a_durable_call_has_a_result_like_any_other(post: Post) -> None:
 async def test_remote_operations_that_are_durable_are_stored(post: Post) -> None:
     mail = Mail()
     handler = await post.worker(mail)
-    async with from_call(await post.end()) as remote, asyncio.timeout(10):
+    async with from_call(await post.end()) as remote, asyncio.timeout(30):
         await remote.ready("mail.send")
         assert remote.registry.get_spec("mail.send").durable  # type: ignore[union-attr]
         assert (await remote.registry.execute("mail.send", {"to": "ada"})).data == "sent to ada"
@@ -270,7 +270,7 @@ async def test_what_is_no_request_is_set_aside(post: Post) -> None:
     end.store("queue.mail", b"rubbish", key="k", stored=stored.set, undelivered=lambda reason: None)
     await until(lambda: handler.counters.malformed == 1)
     await until(stored.is_set)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not await post.dead():  # noqa: ASYNC110  # another process's store has no event
             await asyncio.sleep(0.02)
 

@@ -86,11 +86,11 @@ async def test_calls_streams_and_durable_calls_work(house: House) -> None:
 async def test_nobody_calls_in_anothers_name(house: House) -> None:
     await house.worker()
     spoofer = await house.end("bob", name="ada")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         error = await error_of(PendingRequestMap(spoofer).call("stock.left", {"item": "tea"}, wait=True))
     assert (error.code, error.details["executed"]) == (ErrorCode.ACCESS_DENIED, "no")
     assert "Permissions Violation for Publish" in error.message
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         error = await error_of(PendingRequestMap(spoofer).call("stock.order", {"item": "tea"}, durable=True))
     assert error.code is ErrorCode.ACCESS_DENIED
 

@@ -61,7 +61,7 @@ class HostileServer:
         config = uvicorn.Config(app, host="127.0.0.1", port=self.port, log_level="critical", lifespan="off")
         self._server = uvicorn.Server(config)
         self._serving = asyncio.create_task(self._server.serve())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not self._server.started:  # noqa: ASYNC110  # uvicorn has no event for it
                 await asyncio.sleep(0.005)
 

@@ -113,7 +113,7 @@ async def modern_server(port: int) -> AsyncIterator[ModernServer]:
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
                 await asyncio.sleep(0.005)
         yield modern

@@ -91,7 +91,7 @@ async def test_cancelling_the_caller_cancels_at_the_server() -> None:
         await server.holding.wait()
         call.cancel()
         await asyncio.wait((call,))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await server.cancelled.wait()
 
 

@@ -48,7 +48,13 @@ _FIRST_WRITE = 32
 _MOST_KEPT = 16 << 20
 _KEPT_SECONDS = 30.0
 _CAPABILITIES = Capabilities(
-    knows_no_responders=True, tracks_peers=False, groups=True, ordered=True, identity="none", durable=True
+    knows_no_responders=True,
+    tracks_peers=False,
+    groups=True,
+    ordered=True,
+    identity="none",
+    overheard=True,
+    durable=True,
 )
 
 
