@@ -486,7 +486,7 @@ async def test_a_token_that_expires_ends_the_connection_and_a_new_one_is_asked_f
 async def test_a_spoke_whose_token_expired_for_good_hears_why_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     lost: list[str] = []
     tokens = JWTTokens(KEY, algorithms=["HS256"], leeway=1)
-    async with Hub(tokens) as hub, Spoke(hub.url, token=token(exp=time.time() + 0.2), shortest_delay=0.02) as spoke:
+    async with Hub(tokens) as hub, Spoke(hub.url, token=token(exp=time.time() + 1.2), shortest_delay=0.02) as spoke:
         spoke.watch(lambda: None, lost.append)
         await until(lambda: spoke.failures > 2)
         error = await error_of(PendingRequestMap(spoke).call("shop.sleep"))

@@ -43,7 +43,7 @@ from tests.receiving import into
 from tests.waiting import stays, until
 
 BLIND = Capabilities(
-    knows_no_responders=True, tracks_peers=False, groups=True, ordered=True, identity="none", heartbeat=0.05
+    knows_no_responders=True, tracks_peers=False, groups=True, ordered=True, identity="none", heartbeat=0.2
 )
 """What a bus promises that tells nobody when a peer is gone, with heartbeats that a test can wait for."""
 

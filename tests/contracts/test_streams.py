@@ -115,10 +115,13 @@ async def test_an_idle_stream_ends_when_asked_to(serve: Serve, caller: PendingRe
 async def test_a_stream_ends_at_its_deadline(serve: Serve, caller: PendingRequestMap) -> None:
     ticker = Ticker(pause=0.005)
     await serve(ticker.operation)
-    items, error = await collect(caller.subscribe("clock.ticks", deadline=int(time.time() * 1000) + 200))
-    assert items == list(range(len(items)))
-    assert error is not None
-    assert error.code is ErrorCode.TIMEOUT
+    for milliseconds in (200, 1_000, 5_000):  # a busy machine may take long to start it
+        items, error = await collect(caller.subscribe("clock.ticks", deadline=int(time.time() * 1000) + milliseconds))
+        assert error is not None
+        assert error.code is ErrorCode.TIMEOUT
+        if items:
+            break
+    assert items == list(range(items[0], items[0] + len(items)))
     async with asyncio.timeout(30):
         await ticker.closed.wait()
 
@@ -241,7 +244,7 @@ async def test_what_ignores_its_cancellation_has_its_end_and_gives_its_place_bac
     handler = await serve(*stubborn.operations, stub_operation("other.work", returns=1), concurrency=1)
 
     def soon() -> int:
-        return int(time.time() * 1000) + 50
+        return int(time.time() * 1000) + 400
 
     async with asyncio.timeout(30):
         items, error = await collect(caller.subscribe("stubborn.stream", deadline=soon()))

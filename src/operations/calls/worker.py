@@ -11,7 +11,7 @@ import msgspec
 
 from operations.calls.addresses import namespaces_of
 from operations.calls.caller import PendingRequestMap
-from operations.calls.codec import Codec
+from operations.calls.codec import UNREADABLE, Codec
 from operations.calls.endpoint import Endpoint, SignsNestedCalls, endpoint_of, inbox_of
 from operations.calls.events import (
     NULL,
@@ -32,7 +32,7 @@ from operations.context import Grant, Identity
 from operations.dispatch import CONCURRENCY, QUEUE, Dispatcher, Outcome, Request, Running
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError
-from operations.failures import aborted, too_large, translate, unavailable
+from operations.failures import aborted, too_large, translate, unavailable, unreadable
 from operations.pubsub import Arrival, Flushes, InProcess, Stop, Stores, Transport
 from operations.pubsub.limits import check_counts
 from operations.recent import Recent
@@ -329,23 +329,28 @@ class CallHandler:
         """Return the caller: as the transport authenticates it, else as `identify` does, else anonymous."""
         claimed = event.payload.identity
         trust = self.transport.capabilities.identity
+        given = None if event.identity is NULL else self._read_identity(event, codec)
         if trust == "caller":
             return claimed
-        identity = self._identity_of(event, codec) if trust == "hub" else None
+        identity = given if trust == "hub" else None
         if self._identify is not None:
             identity = self._identify(event)
         if claimed is not None and claimed != identity:
             self.counters.forged += 1
         return identity
 
-    def _identity_of(self, event: CallRequested, codec: Codec) -> Identity | None:
-        """Return the identity that the hub set; the same bytes are decoded once."""
+    def _read_identity(self, event: CallRequested, codec: Codec) -> Identity | None:
+        """Return the identity outside of the payload, which a hub sets; the same bytes are decoded once."""
         raw = bytes(event.identity)
         known = self._identities.get(raw)
-        if known is None and event.identity is not NULL:
+        if known is None:
+            try:
+                known = codec.read_identity(event.identity)
+            except UNREADABLE as error:
+                self.counters.malformed += 1
+                raise unreadable(error) from error
             if len(self._identities) >= _MOST_IDENTITIES:
                 self._identities.clear()
-            known = codec.read_identity(event.identity)
             if known is not None:
                 self._identities[raw] = known
         return known

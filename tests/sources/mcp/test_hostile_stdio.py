@@ -154,7 +154,7 @@ async def test_a_crash_in_a_query_is_survived_by_asking_once_more(tmp_path: Path
 async def test_a_hang_ends_with_the_deadline_and_the_server_is_told(tmp_path: Path) -> None:
     client, registry = await connect(folder=tmp_path)
     async with client:
-        context = OperationContext(deadline=int(time.time() * 1000) + 100)
+        context = OperationContext(deadline=int(time.time() * 1000) + 500)
         error = await error_of(registry.execute("hostile.hang", {}, context))
         assert error.code is ErrorCode.TIMEOUT
         await until(lambda: count(tmp_path, "cancelled") == 1)
