@@ -111,12 +111,12 @@ def keep_trust(config: Config, *, by: str) -> None:
 
 
 def _ask(config: Config) -> bool:
-    stderr.write_line(f"{printable(str(config.path))} {_state(config)}. It would")
-    for action in actions_of(config):
-        stderr.write_line(printable(f"  {stderr.redacted(action.text)}  ({action.name})"))
-    sys.stderr.write("Trust it? [y/N] ")
-    sys.stderr.flush()
-    with _interruptible():
+    with _interruptible():  # before the question: Ctrl-C may follow it immediately
+        stderr.write_line(f"{printable(str(config.path))} {_state(config)}. It would")
+        for action in actions_of(config):
+            stderr.write_line(printable(f"  {stderr.redacted(action.text)}  ({action.name})"))
+        sys.stderr.write("Trust it? [y/N] ")
+        sys.stderr.flush()
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
