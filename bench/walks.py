@@ -56,10 +56,10 @@ LIMITS: dict[str, Limit] = {
     "local": Limit(7),
     "OpenAPI GET": Limit(14),
     "OpenAPI POST": Limit(15),
-    "MCP": Limit(12),
-    "hub": Limit(18, 50),
-    "NATS": Limit(17, 39),
-    "ops call": Limit(59),
+    "MCP": Limit(13),
+    "hub": Limit(20),
+    "NATS": Limit(18),
+    "ops call": Limit(61),
 }
 """What `tests/bench/test_walks.py` holds each walk to."""
 
