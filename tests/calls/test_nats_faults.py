@@ -202,9 +202,14 @@ async def test_a_worker_is_killed_and_its_queries_go_to_another(stage: Stage) ->
     await stage.process("second")
     pending = PendingRequestMap(await stage.end())
     calls = [
-        asyncio.create_task(pending.call("work.sleep", {"seconds": 1.0}, retry=number % 2 == 0)) for number in range(40)
+        asyncio.create_task(pending.call("work.sleep", {"seconds": 4.0}, retry=number % 2 == 0)) for number in range(40)
     ]
-    await until(lambda: all(waiting.worker is not None for waiting in pending._endpoint.waiting.values()))
+
+    def accepted() -> bool:
+        waiting = pending._endpoint.waiting.values()
+        return len(waiting) == 40 and all(call.worker is not None for call in waiting)
+
+    await until(accepted)
     first.kill()
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert not any(isinstance(outcome, BaseException) for outcome in outcomes[::2])

@@ -184,9 +184,14 @@ async def test_a_worker_dies_or_freezes_and_queries_go_to_the_other(stage: Stage
     pending = PendingRequestMap(caller)
     calls = []
     for number in range(40):
-        calls.append(asyncio.create_task(pending.call("work.sleep", {"seconds": 1.0}, retry=number // 2 % 2 == 0)))
+        calls.append(asyncio.create_task(pending.call("work.sleep", {"seconds": 4.0}, retry=number // 2 % 2 == 0)))
         await asyncio.sleep(0.005)  # one after the other, so that both workers take some
-    await until(lambda: all(waiting.worker is not None for waiting in pending._endpoint.waiting.values()))
+
+    def accepted() -> bool:
+        waiting = pending._endpoint.waiting.values()
+        return len(waiting) == 40 and all(call.worker is not None for call in waiting)
+
+    await until(accepted)
     first.send_signal(fault)
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     repeatable = [outcome for number, outcome in enumerate(outcomes) if number // 2 % 2 == 0]

@@ -71,6 +71,17 @@ def test_what_ignores_interrupts_goes_on_ignoring_them() -> None:
     assert (done.returncode, done.stdout) == (0, "reached\n")
 
 
+def test_an_interrupt_before_the_command_has_started_leaves_no_warning() -> None:
+    done = run_python(
+        "import asyncio\nfrom operations.cli import running\n"
+        "async def command(): return 0\n"
+        "def interrupted(runner, main): raise KeyboardInterrupt\n"
+        "asyncio.Runner.run = interrupted\n"
+        "try:\n    running.run(command())\nexcept KeyboardInterrupt:\n    print('interrupted')\n"
+    )
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
 def test_both_commands_start_in_the_entry() -> None:
     for name in ("ops", "operations"):
         with open(os.path.join(os.path.dirname(OPS), name)) as script:

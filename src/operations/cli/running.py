@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator
 from typing import TypeVar
 
 from operations.cli import stderr
@@ -70,10 +70,17 @@ def show_log(*, quiet: bool, debug: bool) -> None:
 
 def run(outcome: Awaitable[T]) -> T:
     """Run to completion; raise KeyboardInterrupt after Ctrl-C, Terminated after another signal."""
-    with asyncio.Runner() as runner:
-        runner.get_loop()  # before SIGINT raises: an interrupt could leave a half-made loop
-        with _interrupts_cancel():
-            return runner.run(_until_done(outcome))
+    main = _until_done(outcome)
+    try:
+        with asyncio.Runner() as runner:
+            runner.get_loop()  # before SIGINT raises: an interrupt could leave a half-made loop
+            with _interrupts_cancel():
+                return runner.run(main)
+    finally:
+        # An interrupt may come before either has started; Python would warn that it was never awaited.
+        main.close()
+        if isinstance(outcome, Coroutine):
+            outcome.close()
 
 
 @contextlib.contextmanager
