@@ -22,6 +22,8 @@ class OperationCatalogue:
     def __init__(self) -> None:
         self.operations: dict[str, Operation[Any]] = {}
         """The operations by id; change them by `register` and `unregister` only."""
+        self.generation = 0
+        """Grows with each registration, replacement and removal: the key of caches made from the operations."""
         self._aliases: dict[str, list[str]] | None = None
         self._watchers: list[Callable[[], None]] = []
 
@@ -79,6 +81,7 @@ class OperationCatalogue:
 
     def _changed(self) -> None:
         self._aliases = None
+        self.generation += 1
         for changed in list(self._watchers):
             changed()
 

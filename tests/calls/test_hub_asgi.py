@@ -16,7 +16,7 @@ from operations.calls.hub import Hub
 from operations.calls.hub.spoke import Spoke
 from operations.identity import Principal, StaticTokens
 from operations.testing import stub_operation
-from tests.serving import serving_here
+from tests.asgi_server import serving_here
 from tests.waiting import until
 
 TOKENS = StaticTokens({"ada": Principal(Identity("ada")), "shop": Principal(Identity("shop"), ("shop",))})

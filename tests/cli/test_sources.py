@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from tests.asgi_server import serving
 from tests.cli.conftest import make_project
 from tests.cli.driving import Project
-from tests.serving import serving
 
 pytestmark = pytest.mark.slow
 SECRET = "sk-very-secret-indeed"

@@ -20,8 +20,8 @@ from operations.config.openapi_source import service_config
 from operations.config.settings import MCPSettings, OpenAPISettings
 from operations.sources.mcp import MCPClientConfig
 from operations.sources.openapi import HTTPServiceConfig
+from tests.asgi_server import serving
 from tests.config.files import load, problems, write
-from tests.serving import serving
 
 
 def mcp(folder: Path, text: str) -> MCPClientConfig:

@@ -26,8 +26,8 @@ from pydantic import AnyHttpUrl
 from operations import CallError, ErrorCode
 from operations.config import load_config, open_workspace
 from operations.config.mcp_source import Consent
+from tests.asgi_server import serving
 from tests.config.files import problems, write
-from tests.serving import serving
 from tests.sources.mcp.peers import free_port
 
 

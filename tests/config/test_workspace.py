@@ -20,8 +20,8 @@ from starlette.routing import Route
 from operations import CallError, Operation, operation
 from operations.config import SourceReport, Workspace, load_config, open_workspace
 from operations.sources import entry_points
+from tests.asgi_server import serving
 from tests.config.files import write
-from tests.serving import serving
 from tests.sources.mcp.peers import HOSTILE, children, everything_over_http, node_server
 from tests.sources.scanner.projects import greeting
 from tests.waiting import until

@@ -22,8 +22,8 @@ from operations.pubsub.memory import MemoryTransport
 from operations.pubsub.redis import RedisTransport
 from operations.testing import RecordingTransport
 from tests import nats_server
+from tests.asgi_server import serving_here
 from tests.redis_servers import shared_cluster, shared_server
-from tests.serving import serving_here
 
 GUIDE = Path(__file__).parent.parent.parent / "docs" / "guide" / "transports.md"
 CALLER = Identity("ada", scopes=("read",))

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tests.serving import serving
+from tests.asgi_server import serving
 
 
 class Exchange:

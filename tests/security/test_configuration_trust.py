@@ -18,8 +18,8 @@ from starlette.routing import Route
 from operations import CallError, ErrorCode
 from operations.cli.commands import SUMMARIES, find_command
 from operations.config import find_config, load_config
+from tests.asgi_server import serving
 from tests.cli.driving import Done, Project
-from tests.serving import serving
 
 MODULE = """
 from pathlib import Path

@@ -11,8 +11,8 @@ from operations.calls.hub import Hub, session
 from operations.calls.hub.spoke import Spoke
 from operations.identity import Principal, StaticTokens
 from operations.pubsub.websocket_client import connect
+from tests.asgi_server import serving_here
 from tests.security.raw_websocket import RawPeer
-from tests.serving import serving_here
 from tests.waiting import until
 
 TOKENS = StaticTokens(

@@ -23,7 +23,7 @@ from operations.sources.openapi import (
 )
 from operations.sources.openapi.origins import CredentialOrigins, show_origin
 from operations.testing import error_of
-from tests.serving import serving
+from tests.asgi_server import serving
 
 SECRET = "s3cret"
 BEARER = HTTPAuth(type="bearer", token=SECRET)

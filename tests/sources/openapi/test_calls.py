@@ -35,8 +35,8 @@ from operations.sources.openapi import (
     pages,
 )
 from operations.testing import error_of
+from tests.asgi_server import serving
 from tests.http.servers import Exchange, raw_server, response
-from tests.serving import serving
 from tests.sources.openapi.shop import Shop
 
 

@@ -20,7 +20,7 @@ from operations.sources.openapi.bodies import Body
 from operations.sources.openapi.exchange import Trail
 from operations.sources.openapi.origins import CredentialOrigins
 from operations.testing import error_of
-from tests.serving import serving
+from tests.asgi_server import serving
 
 HOME = "https://api.test"
 DOCUMENT: dict[str, Any] = {

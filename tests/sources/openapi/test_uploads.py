@@ -22,7 +22,7 @@ from operations import ErrorCode, OperationContext, OperationRegistry
 from operations.http.httpx2_client import Httpx2Client
 from operations.sources.openapi import HTTPCallOptions, HTTPRetry, HTTPServiceConfig, from_openapi
 from operations.testing import error_of
-from tests.serving import serving
+from tests.asgi_server import serving
 
 BINARY = {"type": "string", "format": "binary"}
 FORM = {

@@ -1,0 +1,1 @@
+"""Serving: a registry as an HTTP API, an MCP server and a WebSocket endpoint. Needs the extra `serve`."""
