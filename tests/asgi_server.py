@@ -1,4 +1,4 @@
-"""ASGI applications on a free port of the loopback, for as long as a block lasts."""
+"""ASGI applications on a free port of the loopback, for the duration of a block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import uvicorn
 
 @contextmanager
 def serving(application: Any, *, lifespan: Literal["on", "off"] = "off", port: int = 0) -> Iterator[str]:
-    """Serve the application on uvicorn in a thread of its own; gives its base URL."""
+    """Serve the application on uvicorn in a separate thread; yield its base URL."""
     listener = socket.create_server(("127.0.0.1", port), backlog=2048)
     config = uvicorn.Config(
         application, log_level="critical", lifespan=lifespan, ws="none", timeout_graceful_shutdown=1
@@ -40,7 +40,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serving_here(application: Any, **options: Any) -> AsyncIterator[str]:
-    """Serve the WebSockets of an application on uvicorn in the running event loop; gives their URL."""
+    """Serve the WebSockets of an application on uvicorn in the running event loop; yield their URL."""
     # Of a socket whose protocol is not named asyncio does not know that it is TCP, and leaves Nagle's algorithm on.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))

@@ -30,7 +30,7 @@ def binary() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now."""
+    """Free ports."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

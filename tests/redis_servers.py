@@ -37,7 +37,7 @@ def find_server(engine: str) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody uses, and whose cluster port nobody uses either."""
+    """A free port whose cluster port is free as well."""
     while True:
         with socket.socket() as probe, contextlib.suppress(OSError, OverflowError), socket.socket() as bus:
             probe.bind(("127.0.0.1", 0))
@@ -96,7 +96,7 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def command(self, *command: str | int) -> Any:
-        """Ask the server by hand; None where it cannot be reached."""
+        """Send a command to the server; None if it is unreachable."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
                 connection.sendall(hiredis.pack_command(command))  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ class Sentinel(Server):
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> None:
-    """Return once a condition holds that only the server can say."""
+    """Return once a condition on the server holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the server did not come to be as it should"

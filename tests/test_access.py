@@ -58,5 +58,5 @@ def test_a_denial_names_everything_that_is_missing() -> None:
 
 @pytest.mark.parametrize("held", [{"scopes": "admin"}, {"resources": {"file:1": "readonly"}}])
 def test_a_text_in_place_of_a_list_is_refused(held: dict[str, Any]) -> None:
-    with pytest.raises(CallError, match="split it"):
+    with pytest.raises(CallError, match="expected a list"):
         Identity("u", **held)

@@ -78,7 +78,7 @@ async def test_an_empty_batch_has_no_outcomes() -> None:
 
 
 async def test_a_batch_must_allow_one_call() -> None:
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="expected 1 or more"):
         await OperationRegistry().execute_many([], concurrency=0)
 
 
@@ -110,7 +110,7 @@ async def test_a_malformed_call_costs_only_itself(call: Any) -> None:
     assert [o.code if isinstance(o, CallError) else o.data for o in outcomes] == [1, ErrorCode.VALIDATION_ERROR, 1, 1]
 
 
-async def test_an_iterable_that_fails_says_so_itself() -> None:
+async def test_an_iterable_that_fails_raises_its_own_error() -> None:
     def calls() -> Iterator[str]:
         yield "t.echo"
         raise LookupError("no more")

@@ -86,11 +86,11 @@ def test_leaving_the_block_ends_a_call_of_another_thread() -> None:
     assert [error.code for error in outcome] == [ErrorCode.ABORTED]
 
 
-def test_a_closed_registry_says_so() -> None:
+def test_a_closed_registry_reports_that_it_is_closed() -> None:
     blocking = BlockingRegistry(OperationRegistry([add]))
-    with pytest.raises(CallError, match="open it with `with`"):
+    with pytest.raises(CallError, match="use it in a `with` block"):
         blocking.execute(add, {"a": 1, "b": 1})
-    with blocking, pytest.raises(RuntimeError, match="open already"):
+    with blocking, pytest.raises(RuntimeError, match="already open"):
         blocking.__enter__()
 
 
@@ -102,7 +102,7 @@ def test_a_handler_may_not_wait_for_its_own_loop() -> None:
         return blocking.execute("t.add", {"a": 1, "b": 2}).data  # type: ignore[no-any-return]
 
     blocking.registry.register_all([add, outer])
-    with blocking, pytest.raises(CallError, match="cannot be used by a handler"):
+    with blocking, pytest.raises(CallError, match="cannot be used by its own handlers"):
         blocking.execute("t.outer")
 
 

@@ -41,10 +41,10 @@ def test_a_child_inherits_caller_deadline_and_trace_but_no_other_metadata() -> N
     assert child.metadata == {"traceparent": "00-1-2-01", "tracestate": "a=b"}
 
 
-def test_a_context_outside_a_call_says_that_it_has_no_env() -> None:
+def test_a_context_outside_a_call_reports_that_it_has_no_env() -> None:
     context = OperationContext()
     assert context.env is NO_ENV
-    with pytest.raises(CallError, match="without an env"):
+    with pytest.raises(CallError, match="has no env"):
         context.env.shop.buy()
-    with pytest.raises(CallError, match="without an env"):
+    with pytest.raises(CallError, match="has no env"):
         context.env["shop"]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import asyncio
 import contextlib
-import inspect
 import io
 import logging
 import re
@@ -25,8 +22,7 @@ SERVERS: dict[str, Callable[[], str]] = {
     "nats://127.0.0.1:4222": lambda: nats_server.shared_server().url,
 }
 """The addresses that pages show, and the servers that their snippets run with."""
-"""What pages call their server; the tests have one on another port."""
-FENCE = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.M | re.S)
+FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.M | re.S)
 
 
 def snippets(page: Path) -> Iterator[tuple[str, str | None, int]]:
@@ -34,13 +30,13 @@ def snippets(page: Path) -> Iterator[tuple[str, str | None, int]]:
     text = page.read_text()
     blocks = list(FENCE.finditer(text))
     for index, block in enumerate(blocks):
-        if block[1] != "python":
-            continue
+        if block[1] != "python" or "title=" in block[2]:
+            continue  # a block with a title is a file, which tests/test_pages.py writes
         following = blocks[index + 1] if index + 1 < len(blocks) else None
         promised = None
         if following is not None and following[1] == "text" and not text[block.end() : following.start()].strip():
-            promised = following[2]
-        yield block[2], promised, text[: block.start()].count("\n") + 2
+            promised = following[3]
+        yield block[3], promised, text[: block.start()].count("\n") + 2
 
 
 @contextlib.contextmanager
@@ -54,16 +50,13 @@ def page_module() -> Iterator[ModuleType]:
 
 
 def run(code: str, module: ModuleType, place: str) -> str:
-    """Run a snippet, which may await at its top level, and return what it printed."""
+    """Run a snippet and return what it printed."""
     for shown, real in SERVERS.items():
         if shown in code:
             code = code.replace(shown, real())
-    compiled = compile(code, place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        outcome = eval(compiled, module.__dict__)
-        if inspect.iscoroutine(outcome):
-            asyncio.run(outcome)
+        exec(compile(code, place, "exec"), module.__dict__)
     return printed.getvalue()
 
 
@@ -82,10 +75,21 @@ def test_the_snippets_of_a_page_do_what_it_says(page: Path, monkeypatch: pytest.
         logging.getLogger("operations").setLevel(logging.NOTSET)
 
 
-def test_the_readme_shows_a_working_example_on_its_first_screen() -> None:
-    _, promised, line = next(snippets(ROOT / "README.md"))
-    assert line < 20
+def test_the_first_screen_of_the_readme_has_an_install_line_and_a_picture_and_an_example_follows() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert any("pip install" in line for line in lines[:12])
+    assert any("<picture>" in line for line in lines[:20])
+    _, promised, _ = next(snippets(ROOT / "README.md"))
     assert promised is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_snippets_of_a_page_are_one_program(page: Path) -> None:
+    program = "\n".join(code for code, _, _ in snippets(page))
+    try:
+        compile(program, str(page), "exec")
+    except SyntaxError as error:
+        pytest.fail(f"{page.name} does not run as a script ({error.msg}): put `await` into a main() for asyncio.run")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -93,3 +97,13 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     prose = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text()))
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", prose):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("name", ["architecture.md", "where-to-change.md"])
+def test_the_files_that_a_page_names_exist(name: str) -> None:
+    text = (ROOT / "docs" / name).read_text()
+    known = {
+        path.relative_to(ROOT).as_posix() for top in ("src", "tests", "bench") for path in (ROOT / top).rglob("*.py")
+    }
+    for named in re.findall(r"`((?:[\w-]+/)*[\w-]+\.py)`", text):
+        assert any(path.endswith(f"/{named}") or path == named for path in known), f"{name} names {named}"

@@ -39,10 +39,10 @@ WRONG: dict[str, list[Any]] = {
     "contentType": [None, 1],
     "isError": [None, 0, "false"],
     "content": [None, {}, "text", [1], [{}], [{"type": "text"}], [{"type": "text", "text": 1}]],
-    "setCookies": [None, "a=1", [1]],
-    "event": [None, "message", {}, {"type": 1}],
-    "structuredContent": [None, [], 1],
-    "_meta": [None, "x"],
+    "setCookies": ["a=1", [1]],
+    "event": ["message", {}, {"type": 1}],
+    "structuredContent": [[], 1],
+    "_meta": ["x"],
 }
 
 
@@ -79,15 +79,40 @@ def test_detection_rejects_a_missing_field(envelope: ResponseEnvelope[Any], data
 def test_detection_rejects_a_wrong_field(envelope: ResponseEnvelope[Any], data: st.DataObject) -> None:
     plain = copy.deepcopy(envelope.to_dict())
     source = plain["meta"]["source"]
-    optional = {"local": (), "http": ("setCookies", "event"), "mcp": ("structuredContent", "_meta")}[source]
+    optional = {"local": ("event",), "http": ("setCookies", "event"), "mcp": ("structuredContent", "_meta")}[source]
     name = data.draw(st.sampled_from([*REQUIRED[source], *optional]))
     plain["meta"][name] = data.draw(st.sampled_from(WRONG[name]))
     assert not is_response_envelope(plain)
     assert not ResponseMetaSchema.check(plain["meta"])
 
 
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"source": "local", "operationId": "a.b", "timestamp": 5.0},
+        {"source": "http", "statusCode": 200.0, "headers": {}, "contentType": "", "setCookies": None, "event": None},
+        {"source": "http", "statusCode": 200, "headers": {}, "contentType": "", "event": {"type": "a", "id": None}},
+        {"source": "mcp", "isError": False, "content": [], "structuredContent": None, "_meta": None},
+    ],
+    ids=["integral", "http", "event", "mcp"],
+)
+def test_null_is_an_absent_optional_field(meta: dict[str, Any]) -> None:
+    plain: Any = {"data": 1, "meta": meta}
+    assert ResponseEnvelopeSchema.check(plain)
+    written = ResponseEnvelope.from_dict(plain).to_json()
+    assert b"null" not in written
+    assert b"5.0" not in written
+
+
+def test_unwrap_takes_an_envelope_as_a_mapping() -> None:
+    envelope = local_envelope([1], "a.b")
+    assert unwrap(envelope) == unwrap(envelope.to_dict()) == [1]
+    with pytest.raises(CallError, match="not an envelope"):
+        unwrap({"data": 1})
+
+
 @given(json_values)
-def test_plain_data_is_no_envelope(value: Any) -> None:
+def test_plain_data_is_not_an_envelope(value: Any) -> None:
     assert not is_response_envelope(value)
     assert not is_response_envelope({"data": value})
     assert not is_response_envelope({"data": value, "meta": {"source": "local"}})
@@ -96,7 +121,7 @@ def test_plain_data_is_no_envelope(value: Any) -> None:
 @pytest.mark.parametrize(
     "value", [None, 1, "x", [], {"data": 1, "meta": None}, {"meta": {"source": "local"}}, object()]
 )
-def test_other_values_are_no_envelopes(value: Any) -> None:
+def test_other_values_are_not_envelopes(value: Any) -> None:
     assert not is_response_envelope(value)
 
 
@@ -163,7 +188,7 @@ def test_headers_of_a_detected_mapping_are_lowered() -> None:
     assert read.set_cookies == ["a=1"]
 
 
-def test_sources_tell_the_metas_apart() -> None:
+def test_the_source_discriminates_the_metas() -> None:
     metas = [local_envelope(1, "a.b").meta, http_envelope(1, status_code=200).meta, mcp_envelope(1).meta]
     assert [meta.source for meta in metas] == ["local", "http", "mcp"]
     assert [type(meta) for meta in metas] == [LocalResponseMeta, HTTPResponseMeta, MCPResponseMeta]
@@ -190,12 +215,12 @@ def test_raise_for_error_raises_only_for_an_mcp_error() -> None:
 
 
 def test_a_failed_tool_without_text_still_has_a_message() -> None:
-    with pytest.raises(CallError, match="without a text"):
+    with pytest.raises(CallError, match="without a message"):
         mcp_envelope(None, is_error=True).raise_for_error()
 
 
 @pytest.mark.parametrize("text", [b"[]", b"{}", b'"x"', b'{"data":1,"meta":{"source":"local"}}'])
-def test_json_that_is_no_envelope_is_one_clear_error(text: bytes) -> None:
+def test_json_that_is_not_an_envelope_is_one_error(text: bytes) -> None:
     with pytest.raises(CallError, match="not a response envelope") as caught:
         ResponseEnvelope.from_json(text)
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
@@ -215,14 +240,14 @@ def test_blocks_that_stand_in_for_data_are_json() -> None:
     assert data == [{"type": "text", "text": "hi", "title": "t"}]
 
 
-def test_a_block_of_an_unknown_type_fits_the_schema() -> None:
+def test_a_block_of_an_unknown_type_matches_the_schema() -> None:
     meta = {"source": "mcp", "isError": False, "content": [{"type": "hologram"}]}
     assert is_response_envelope({"data": 1, "meta": meta})
     assert ResponseMetaSchema.check(meta)
 
 
-def test_what_is_no_block_is_refused() -> None:
-    with pytest.raises(CallError, match="a content block is"):
+def test_a_value_that_is_not_a_block_is_rejected() -> None:
+    with pytest.raises(CallError, match="invalid content block"):
         mcp_envelope(1, content=["hi"])  # type: ignore[list-item]
 
 

@@ -67,7 +67,7 @@ def test_a_clean_envelope_is_returned_as_it_is() -> None:
     assert envelope is sent
 
 
-def test_cast_keeps_what_does_not_fit_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_cast_keeps_invalid_values_and_reports_them(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "operations"):
         envelope, mismatches = run({"name": "Ada", "age": "old"})
     assert envelope.data == {"name": "Ada", "age": "old", "role": "user"}
@@ -76,7 +76,7 @@ def test_cast_keeps_what_does_not_fit_and_says_so(caplog: pytest.LogCaptureFixtu
     assert "/age" in caplog.text
 
 
-def test_total_replaces_and_says_so() -> None:
+def test_total_replaces_and_reports() -> None:
     envelope, mismatches = run({"name": "Ada", "age": "old"}, "total")
     assert envelope.data == {"name": "Ada", "age": 0, "role": "user"}
     assert mismatches.counts() == {("t.op", "/age"): 1}
@@ -148,10 +148,10 @@ def test_structured_content_is_normalised() -> None:
     assert envelope.data == {"name": "Ada", "age": 1, "role": "user"}
 
 
-def test_a_source_says_what_its_schema_describes() -> None:
+def test_a_source_decides_whether_its_schema_applies() -> None:
     envelope, mismatches = run(
         http_envelope({"job": 1}, status_code=202),
-        describes=lambda envelope: envelope.meta.source == "http" and envelope.meta.status_code == 200,
+        schema_applies=lambda envelope: envelope.meta.source == "http" and envelope.meta.status_code == 200,
     )
     assert envelope.data == {"job": 1}
     assert mismatches.counts() == {}

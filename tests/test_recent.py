@@ -1,4 +1,4 @@
-"""What a process remembers is bounded, and costs the same however long it runs."""
+"""Recent: bounded size and constant cost."""
 
 from __future__ import annotations
 

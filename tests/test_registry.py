@@ -57,7 +57,7 @@ async def test_execute_is_trusted_and_checks_no_scopes() -> None:
     assert (await registry.execute("t.op", {}, OperationContext(identity=Identity("u")))).data == 1
 
 
-async def test_an_input_that_is_not_json_is_welcome_where_its_json_form_fits() -> None:
+async def test_an_input_that_is_not_json_is_accepted_if_its_json_form_is_valid() -> None:
     schema = from_schema({"type": "object", "properties": {"on": {"type": "string"}, "ids": {"type": "array"}}})
     registry = OperationRegistry([stub_operation("t.op", returns=lambda input: input, input_schema=schema)])
     envelope = await registry.execute("t.op", {"on": date(2024, 1, 1), "ids": (1, 2)})
@@ -104,7 +104,7 @@ class BrokenError(Exception):
 )
 @pytest.mark.parametrize("deadline", [None, 2**50])
 @pytest.mark.parametrize("threaded", [False, True])
-async def test_whatever_a_handler_raises_has_a_defined_outcome(
+async def test_any_exception_of_a_handler_has_a_defined_outcome(
     raised: BaseException, code: str, deadline: int | None, threaded: bool
 ) -> None:
     async def coroutine(input: Any, context: OperationContext) -> None:
@@ -236,7 +236,7 @@ async def test_a_thread_past_its_deadline_is_left_and_counted() -> None:
     assert registry.abandoned == 1
     release.set()
     await until(lambda: registry.abandoned == 0)
-    registry.close()
+    await registry.close()
     assert (await registry.execute("t.op")).data == "late"
 
 
@@ -526,18 +526,18 @@ async def test_an_exception_of_any_other_kind_is_an_execution_error(raised: Base
     assert (await error_of(registry_of(handler).execute("t.op"))).code is ErrorCode.EXECUTION_ERROR
 
 
-async def test_what_is_no_operation_or_policy_is_refused_with_what_to_do() -> None:
+async def test_invalid_operations_and_policies_are_rejected_with_a_hint() -> None:
     registry = OperationRegistry()
     error = await error_of(registry.execute(lambda: 1))  # type: ignore[call-overload]
     assert error.code is ErrorCode.VALIDATION_ERROR
     assert "@operation" in error.message
-    with pytest.raises(CallError, match="use one of cast, total, strict, off"):
+    with pytest.raises(CallError, match="expected one of cast, total, strict, off"):
         OperationRegistry(output_policy="casts")  # type: ignore[arg-type]
-    with pytest.raises(CallError, match="use one of"):
+    with pytest.raises(CallError, match="expected one of"):
         stub_operation("t.op", output_policy="casts")
 
 
-async def test_null_is_an_input_where_the_schema_says_so() -> None:
+async def test_null_is_an_input_if_the_schema_allows_it() -> None:
     registry = OperationRegistry([stub_operation("t.op", returns=lambda input: [input], input_schema={"type": "null"})])
     assert (await registry.execute("t.op")).data == [None]
 

@@ -60,7 +60,7 @@ def test_nothing_is_required_of_a_caller_by_default() -> None:
 
 def test_a_type_given_as_text_is_the_member() -> None:
     assert make(type="mutation").type is OperationType.MUTATION
-    with pytest.raises(CallError, match="use one of query, mutation, subscription"):
+    with pytest.raises(CallError, match="expected one of query, mutation, subscription"):
         make(type="delete")
 
 

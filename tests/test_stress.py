@@ -1,4 +1,4 @@
-"""Ten thousand calls at once, and hostile handlers in a process of their own."""
+"""Ten thousand concurrent calls, and hostile handlers in a separate process."""
 
 import asyncio
 import random

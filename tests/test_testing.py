@@ -14,7 +14,7 @@ from operations.testing import (
 )
 
 
-async def test_stubs_give_what_they_are_told() -> None:
+async def test_stubs_return_their_configured_results() -> None:
     registry = OperationRegistry(
         [
             stub_operation("t.value", returns=1),
@@ -85,7 +85,7 @@ def test_sample_envelopes_are_envelopes() -> None:
 
 async def test_error_of_wants_an_error() -> None:
     registry = OperationRegistry([stub_operation("t.a", returns=1)])
-    with pytest.raises(AssertionError, match="expected to fail"):
+    with pytest.raises(AssertionError, match="expected the call to fail"):
         await error_of(registry.execute("t.a"))
 
 

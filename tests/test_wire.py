@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operations import CallError, ErrorCode
-from operations.wire import decode_json, decode_msgpack, encode_json, encode_msgpack, tidy
+from operations.wire import decode_json, decode_msgpack, encode_json, encode_msgpack, portable
 from tests.strategies import json_values
 
 
@@ -23,7 +23,7 @@ def nested(depth: int) -> Any:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equality that tells 1 from 1.0 and from True."""
+    """Equality that distinguishes 1, 1.0 and True."""
     if isinstance(left, list):
         return isinstance(right, list) and len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, dict):
@@ -173,10 +173,10 @@ def test_what_travels_does_not_depend_on_the_format(value: Any) -> None:
         except CallError as error:
             return error.code, error.message, error.details
 
-    packed = outcome(lambda value: encode_msgpack(tidy(value)), decode_msgpack)
+    packed = outcome(lambda value: encode_msgpack(portable(value)), decode_msgpack)
     assert packed == outcome(encode_json, decode_json)
 
 
-def test_what_is_tidy_is_not_copied() -> None:
+def test_portable_values_are_not_copied() -> None:
     for value in ({"a": 1, "b": b"b", "c": None}, [1, "two", b"3"], "text", 2**70, b"b", {}):
-        assert tidy(value) is value
+        assert portable(value) is value

@@ -1,4 +1,4 @@
-"""Waiting for something that has no event of its own to wait for."""
+"""Waiting for conditions that have no event."""
 
 import asyncio
 import time

@@ -1,15 +1,23 @@
 """The tour that `make run` gives: the commands a newcomer would type, run one after the other on this folder.
 
-The weather API is started for the tour on a free port of the loopback, and ended with it.
+The weather API and the server of the last step are started for the tour on free ports of the loopback, and ended with
+it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
+
+from operations import OperationRegistry
+from operations.sources.mcp import MCPClientConfig, create_mcp_client
 
 HERE = Path(__file__).parent
 OPS = [sys.executable, "-m", "operations"]
@@ -38,11 +46,12 @@ def main() -> int:
         # The tour runs this folder's own configuration; anywhere else `ops` asks first.
         environment = {**os.environ, "QUICKSTART_PORT": port, "OPERATIONS_TRUST": "1"}
         codes = [run(title, command, environment) for title, command in STEPS]
+        served = serve(environment)
     finally:
         api.terminate()
         api.wait()
     show_next()
-    return 0 if codes == [0] * (len(STEPS) - 1) + [2] else 1
+    return 0 if served and codes == [0] * (len(STEPS) - 1) + [2] else 1
 
 
 def run(title: str, command: str, environment: dict[str, str]) -> int:
@@ -50,6 +59,47 @@ def run(title: str, command: str, environment: dict[str, str]) -> int:
     print(f"\n{paint('1', title)}\n{paint('36', f'$ {command}')}", flush=True)
     words = [*OPS, *split(command)]
     return subprocess.run(words, cwd=HERE, env=environment, check=False).returncode
+
+
+def serve(environment: dict[str, str]) -> bool:
+    """Serve the registry and call an operation over HTTP; False where that did not work."""
+    print(f"\n{paint('1', 'The same registry, served')}\n{paint('36', '$ ops serve')}", flush=True)
+    server = subprocess.Popen(
+        [*OPS, "serve", "--http", "0", "--json"], cwd=HERE, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        if not line:
+            return False
+        url = json.loads(line)["url"]
+        print(f"serving at {url}", flush=True)
+        return fetch(f"{url}/shop/quote?item=tea&count=4") and asyncio.run(ask(f"{url}/mcp"))
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def fetch(address: str) -> bool:
+    """Ask for an address, by curl where that is installed; False where the answer is no success."""
+    print(paint("36", f"$ curl -s '{address}'"), flush=True)
+    if shutil.which("curl") is not None:
+        code = subprocess.run(["curl", "-s", "--fail-with-body", address], check=False).returncode
+        print(flush=True)
+        return code == 0
+    with urllib.request.urlopen(address, timeout=10) as response:
+        print(response.read().decode(), flush=True)
+    return True
+
+
+async def ask(address: str) -> bool:
+    """Call a tool of the MCP server at an address; raises where it reported an error."""
+    print(paint("36", f">>> create_mcp_client('tour', MCPClientConfig(url='{address}'))"), flush=True)
+    async with await create_mcp_client("tour", MCPClientConfig(url=address)) as client:
+        registry = OperationRegistry(client.operations)
+        envelope = await registry.execute("tour.shop.quote", {"item": "tea", "count": 4})
+        print(f"tour.shop.quote: {envelope.data}", flush=True)
+        return envelope.raise_for_error() is envelope
 
 
 def split(command: str) -> list[str]:
@@ -68,6 +118,7 @@ def show_next() -> None:
         ("ops call demo.start_api", "the weather API, for ten minutes"),
         ("ops call weather.forecast city=Quito", "an endpoint, as above"),
         ("ops sub weather.watch city=Oslo", "a stream, until Ctrl-C"),
+        ("ops serve", "then open http://127.0.0.1:8000/docs; MCP clients: /mcp"),
         ("ops --help", "all the rest"),
     ):
         print(f"  {paint('36', f'{command:<57}')} {about}")

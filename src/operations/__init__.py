@@ -4,6 +4,7 @@ from operations.content import MCPContentBlock, MCPContentBlockSchema
 from operations.context import Identity, OperationContext
 from operations.env import build_env
 from operations.envelope import (
+    Event,
     HTTPResponseMeta,
     HTTPResponseMetaSchema,
     LocalResponseMeta,
@@ -34,11 +35,14 @@ from operations.schema import (
 )
 from operations.spec import AccessControl, Operation, OperationSpec, OperationSpecSchema, OperationType
 
+__version__ = "0.1.0"
+
 __all__ = [
     "UNKNOWN",
     "AccessControl",
     "CallError",
     "ErrorCode",
+    "Event",
     "HTTPResponseMeta",
     "HTTPResponseMetaSchema",
     "Identity",

@@ -1,4 +1,4 @@
-"""The one access rule: a pure decision whether an identity may call an operation."""
+"""The access rule: a pure decision whether an identity may call an operation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AccessDecision(msgspec.Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """What the caller lacks, in one sentence part; empty when allowed."""
+        """What the caller lacks; empty if allowed."""
         parts = []
         if self.missing_scopes:
             parts.append(f"missing scope{'s' * (len(self.missing_scopes) > 1)} {', '.join(self.missing_scopes)}")
@@ -34,7 +34,7 @@ _ALLOWED = AccessDecision(allowed=True)
 
 
 def check_access(access: AccessControl, identity: Identity | None) -> AccessDecision:
-    """Decide whether `identity` (None: nobody in particular) holds everything that `access` requires."""
+    """Decide whether `identity` (None: anonymous) has everything that `access` requires."""
     held = frozenset(identity.scopes) if identity is not None else frozenset[str]()
     missing = tuple(scope for scope in access.required_scopes if scope not in held)
     any_of = tuple(access.required_scopes_any)
@@ -48,7 +48,7 @@ def check_access(access: AccessControl, identity: Identity | None) -> AccessDeci
 
 
 def require_access(spec: OperationSpec, identity: Identity | None) -> None:
-    """Raise an `ACCESS_DENIED` that names what is missing, or return."""
+    """Raise `ACCESS_DENIED` with what is missing if `identity` may not call an operation."""
     decision = check_access(spec.access_control, identity)
     if decision.allowed:
         return
@@ -56,7 +56,7 @@ def require_access(spec: OperationSpec, identity: Identity | None) -> None:
 
 
 def access_error(operation_id: str, decision: AccessDecision, identity: Identity | None) -> CallError:
-    """Return the `ACCESS_DENIED` that names what a caller lacks."""
+    """Return the `ACCESS_DENIED` error with what a caller lacks."""
     who = f"{identity.id!r}" if identity is not None else "an anonymous caller"
     details = {
         "operationId": operation_id,
@@ -72,7 +72,7 @@ def access_error(operation_id: str, decision: AccessDecision, identity: Identity
 
 
 def _missing_resource(access: AccessControl, identity: Identity | None) -> str | None:
-    """The action on the kind of resource that no resource of the identity allows; None when nothing is missing."""
+    """Return the action on a resource type that no resource of the identity allows; None if nothing is missing."""
     if access.resource_type is None and access.resource_action is None:
         return None
     for resource, actions in (identity.resources if identity is not None else {}).items():

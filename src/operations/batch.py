@@ -1,4 +1,4 @@
-"""Running many calls with bounded concurrency, each to an outcome of its own."""
+"""Batches: many calls with bounded concurrency, each with its own outcome."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Execute = Callable[[Any, Any, OperationContext | None], Awaitable[ResponseEnvelo
 async def run_batch(
     execute: Execute, calls: Iterable[BatchCall], *, concurrency: int, context: OperationContext | None
 ) -> list[ResponseEnvelope[Any] | CallError]:
-    """Each call's envelope or error, in the order of the calls; the iterable is read only as fast as calls end."""
+    """Return each call's envelope or error, in order; the iterable is read only as fast as calls end."""
     if concurrency < 1:
-        raise ValueError(f"concurrency is {concurrency}: at least one call must be allowed to run")
+        raise ValueError(f"invalid concurrency {concurrency}: expected 1 or more")
     outcomes: dict[int, ResponseEnvelope[Any] | CallError] = {}
     pending = enumerate(calls)
 
@@ -38,7 +38,7 @@ async def run_batch(
             for _ in range(concurrency):
                 group.create_task(work())
     except BaseExceptionGroup as failed:
-        # Only the iterable itself can fail here; its own exception says more than a group of one.
+        # Only the iterable itself can fail here; raise its exception instead of a group.
         raise failed.exceptions[0] from None
     return [outcomes[index] for index in range(len(outcomes))]
 
@@ -49,5 +49,5 @@ def _unpack(call: Any) -> tuple[Target, Any, OperationContext | None]:
     if isinstance(call, (tuple, list)) and 1 <= len(call) <= 3:
         target, input, own = (*call, None, None)[:3]
         return target, input, own
-    message = f"a call is an id, (id, input) or (id, input, context), not {call!r:.80}"
+    message = f"invalid call {call!r:.80}: expected an id, (id, input) or (id, input, context)"
     raise CallError(ErrorCode.VALIDATION_ERROR, message)

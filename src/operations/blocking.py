@@ -21,15 +21,15 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-_PATIENCE_SECONDS = 1.0
-"""How long the calls that are cancelled at the end may take to clean up."""
+_CLEANUP_SECONDS = 1.0
+"""Seconds that cancelled calls may take to clean up at the end."""
 
 
 class BlockingRegistry:
-    """Calls a registry's operations from ordinary code, on an event loop in a thread of its own.
+    """Calls a registry's operations from synchronous code, on an event loop in a separate thread.
 
-    Open it with `with`: leaving the block ends the loop and whatever still runs on it. Not for use on that loop
-    itself, that is inside a handler, which would wait for itself: a handler has `context.env`.
+    Use it with `with`: leaving the block stops the loop and everything on it. Do not use it on that loop, in a handler,
+    which would wait for itself: a handler has `context.env`.
     """
 
     def __init__(self, registry: OperationRegistry) -> None:
@@ -40,7 +40,7 @@ class BlockingRegistry:
 
     def __enter__(self) -> BlockingRegistry:
         if self._loop is not None:
-            raise RuntimeError("this BlockingRegistry is open already")
+            raise RuntimeError("this BlockingRegistry is already open")
         opened = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -75,7 +75,7 @@ class BlockingRegistry:
     def execute_many(
         self, calls: Iterable[BatchCall], *, concurrency: int = 64, context: OperationContext | None = None
     ) -> list[ResponseEnvelope[Any] | CallError]:
-        """Run a batch and wait for all of it."""
+        """Run a batch and wait for all calls."""
         return self._wait(self.registry.execute_many(calls, concurrency=concurrency, context=context))
 
     @overload
@@ -89,7 +89,7 @@ class BlockingRegistry:
     def subscribe(
         self, operation: str | Operation[Any], input: Any = None, context: OperationContext | None = None
     ) -> Iterator[ResponseEnvelope[Any]]:
-        """Follow an operation's stream as an ordinary iterator; closing it closes the handler's generator."""
+        """Iterate over an operation's stream; closing the iterator closes the handler's generator."""
         stream = self.registry.subscribe(operation, input, context)
         self._streams.add(stream)
         try:
@@ -103,7 +103,7 @@ class BlockingRegistry:
         loop = self._loop
         if loop is None or threading.current_thread() is self._thread:
             work.close()
-            reason = "is closed: open it with `with`" if loop is None else "cannot be used by a handler it runs"
+            reason = "is closed: use it in a `with` block" if loop is None else "cannot be used by its own handlers"
             raise CallError(ErrorCode.EXECUTION_ERROR, f"this BlockingRegistry {reason}")
         outcome = asyncio.run_coroutine_threadsafe(work, loop)
         try:
@@ -115,12 +115,12 @@ class BlockingRegistry:
             raise
 
     async def _end(self) -> None:
-        """End what still runs: calls are cancelled, streams closed; what ignores that is left behind."""
+        """Cancel running calls and close streams; abandon those that ignore it."""
         running = asyncio.all_tasks() - {asyncio.current_task()}
         for task in running:
             task.cancel()
         if running:
-            await asyncio.wait(running, timeout=_PATIENCE_SECONDS)
+            await asyncio.wait(running, timeout=_CLEANUP_SECONDS)
         for stream in list(self._streams):
             with contextlib.suppress(Exception):
                 await stream.aclose()
@@ -136,5 +136,5 @@ class BlockingRegistry:
 
 
 async def _next(stream: AsyncGenerator[ResponseEnvelope[Any], None]) -> ResponseEnvelope[Any] | None:
-    """The next envelope, or None at the end: StopAsyncIteration cannot cross from one thread to another."""
+    """Return the next envelope, or None at the end: StopAsyncIteration cannot cross threads."""
     return await anext(stream, None)

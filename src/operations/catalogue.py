@@ -1,63 +1,66 @@
-"""OperationCatalogue: the registry's memory of which operations there are; it calls none of them."""
+"""OperationCatalogue: registration and lookup of operations; it calls none."""
 
 from __future__ import annotations
 
-import inspect
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from operations.errors import CallError, ErrorCode
-from operations.spec import Handler, Operation, OperationSpec, OperationType, Stream
+from operations.spec import Handler, Operation, OperationSpec, OperationType, Stream, streams
 
-_MOST_COMPARED = 2_000
-"""How many ids are compared to suggest the nearest ones: more would let a stranger's typing errors cost too much."""
+if TYPE_CHECKING:
+    from operations.search import SearchDocument, SearchIndex
+
+_MAX_COMPARED = 2_000
+"""Maximum number of ids compared for suggestions, so that mistyped ids stay cheap."""
 
 
 class OperationCatalogue:
-    """Register, find and list operations by id."""
+    """Registers, finds and lists operations by id."""
 
     def __init__(self) -> None:
         self.operations: dict[str, Operation[Any]] = {}
-        """The operations by id; change them by `register` and `unregister` only."""
+        """Operations by id; change them only with `register` and `unregister`."""
         self.generation = 0
         """Grows with each registration, replacement and removal: the key of caches made from the operations."""
         self._aliases: dict[str, list[str]] | None = None
+        self._search_index: SearchIndex | None = None
         self._watchers: list[Callable[[], None]] = []
 
     def register(self, operation: Operation[Any], *, replace: bool = False) -> None:
-        """Add an operation; an id that is there already is an error unless `replace`."""
+        """Add an operation; a duplicate id is an error unless `replace`."""
         self.register_all([operation], replace=replace)
 
     def register_all(self, operations: Iterable[Operation[Any]], *, replace: bool = False) -> None:
-        """Add operations, all of them or, where one cannot be, none."""
+        """Add all operations, or none if one is invalid."""
         added: dict[str, Operation[Any]] = {}
         for operation in operations:
             if not isinstance(operation, Operation):
                 raise TypeError(explain_operation(operation))
             operation_id = operation.id
             if not replace and (operation_id in self.operations or operation_id in added):
-                raise _already(operation_id)
+                raise _duplicate_error(operation_id)
             added[operation_id] = operation
         self.operations.update(added)
         self._changed()
 
     def register_spec(self, spec: OperationSpec, *, replace: bool = False) -> None:
-        """Add an operation without what runs it, which `register_handler` adds."""
+        """Add an operation without a handler, which `register_handler` adds."""
         self.register(Operation(spec=spec), replace=replace)
 
     def register_handler(
         self, operation_id: str, handler: Handler | Stream, *, inline: bool = False, replace: bool = False
     ) -> None:
-        """Give a registered spec what runs it; an async generator becomes its stream, anything else its handler."""
+        """Add the handler of a registered spec; an async generator becomes its stream."""
         operation = self._require(operation_id)
-        streams = inspect.isasyncgenfunction(handler) or inspect.isasyncgenfunction(type(handler).__call__)
-        if not replace and (operation.stream if streams else operation.handler) is not None:
-            raise _already(operation_id, f"{operation_id} has a {'stream' if streams else 'handler'} already")
+        is_stream = streams(handler)
+        if not replace and (operation.stream if is_stream else operation.handler) is not None:
+            raise _duplicate_error(operation_id, f"{operation_id} already has a {'stream' if is_stream else 'handler'}")
         change: dict[str, Any] = (
-            {"stream": handler} if streams else {"handler": handler, "threaded": False if inline else None}
+            {"stream": handler} if is_stream else {"handler": handler, "threaded": False if inline else None}
         )
         self.operations[operation_id] = msgspec.structs.replace(operation, **change)
         self._changed()
@@ -81,22 +84,23 @@ class OperationCatalogue:
 
     def _changed(self) -> None:
         self._aliases = None
+        self._search_index = None
         self.generation += 1
         for changed in list(self._watchers):
             changed()
 
     def get_spec(self, operation_id: str) -> OperationSpec | None:
-        """The spec of an operation, or None."""
+        """Return the spec of an operation, or None."""
         operation = self.operations.get(operation_id)
         return None if operation is None else operation.spec
 
     def get_handler(self, operation_id: str) -> Handler | Stream | None:
-        """What runs an operation: its handler, or its stream where it has only that; None without either."""
+        """Return an operation's handler, else its stream; None without either."""
         operation = self.operations.get(operation_id)
         return None if operation is None else operation.handler or operation.stream
 
     def get_operation(self, operation_id: str) -> Operation[Any] | None:
-        """The operation with an id, or None."""
+        """Return an operation by id, or None."""
         return self.operations.get(operation_id)
 
     def list(
@@ -106,7 +110,7 @@ class OperationCatalogue:
         type: OperationType | str | None = None,
         tag: str | None = None,
     ) -> list[OperationSpec]:
-        """The specs in order of id: those in a namespace and below it, of a type, with a tag."""
+        """Return the specs sorted by id: in or below a namespace, of a type, with a tag."""
         return [
             operation.spec
             for operation_id, operation in sorted(self.operations.items())
@@ -115,34 +119,65 @@ class OperationCatalogue:
             and (tag is None or tag in operation.spec.tags)
         ]
 
+    def search(
+        self,
+        text: str,
+        *,
+        limit: int = 20,
+        namespace: str | None = None,
+        type: OperationType | str | None = None,
+        tag: str | None = None,
+    ) -> Sequence[OperationSpec]:
+        """Return the specs that words describe, the likeliest first, among those that `list` selects.
+
+        The index is made by the first search after a change.
+        """
+        if self._search_index is None:
+            from operations.search import SearchIndex  # only worth its import for those who search
+
+            self._search_index = SearchIndex(search_document(each.spec) for each in self.operations.values())
+        found = self._search_index.search(text)
+        selected = {spec.id: spec for spec in self.list(namespace=namespace, type=type, tag=tag)}
+        return [selected[operation_id] for operation_id in found if operation_id in selected][:limit]
+
     def __contains__(self, operation_id: object) -> bool:
         return operation_id in self.operations
 
     def __len__(self) -> int:
         return len(self.operations)
 
+    def __iter__(self) -> Iterator[str]:
+        """The ids, in order."""
+        return iter(sorted(self.operations))
+
+    def __getitem__(self, operation_id: str) -> Operation[Any]:
+        """The operation with an id; raises `OPERATION_NOT_FOUND` that names the nearest ids."""
+        return self._require(operation_id)
+
     def find(self, path: str) -> Operation[Any] | None:
-        """The operation at a path, with `_` standing for `-` where that is unambiguous."""
+        """Return the operation at a path, in which `_` matches `-` and `/` if that is unambiguous."""
         operation = self.operations.get(path)
         if operation is not None:
             return operation
         if self._aliases is None:
             self._aliases = defaultdict(list)
             for operation_id in self.operations:
-                self._aliases[operation_id.replace("-", "_")].append(operation_id)
-        candidates = self._aliases.get(path.replace("-", "_"), [])
+                self._aliases[attribute_path(operation_id)].append(operation_id)
+        candidates = self._aliases.get(attribute_path(path), [])
         if len(candidates) > 1:
-            message = f"{path} may be any of {', '.join(sorted(candidates))}: name it in full, env['namespace']['name']"
+            message = (
+                f"ambiguous name {path}: it may be {', '.join(sorted(candidates))}; write env['namespace']['name']"
+            )
             raise CallError(ErrorCode.OPERATION_NOT_FOUND, message)
         return self.operations[candidates[0]] if candidates else None
 
     def find_under(self, namespace: str) -> Collection[str]:
-        """The ids below a namespace, with `_` standing for `-`; the empty one is above all."""
-        prefix = f"{namespace.replace('-', '_')}." if namespace else ""
-        return [operation_id for operation_id in self.operations if operation_id.replace("-", "_").startswith(prefix)]
+        """Return the ids below a namespace, in which `_` matches `-`; an empty namespace contains all."""
+        prefix = f"{attribute_path(namespace)}." if namespace else ""
+        return [operation_id for operation_id in self.operations if attribute_path(operation_id).startswith(prefix)]
 
     def not_found(self, operation_id: str) -> CallError:
-        """The error for an id that nobody registered; it names the nearest ones."""
+        """Return the error for an unknown id, with the nearest ones."""
         return unknown_operation(operation_id, self.operations)
 
     def _require(self, operation_id: str) -> Operation[Any]:
@@ -152,17 +187,40 @@ class OperationCatalogue:
         return operation
 
 
-def _already(operation_id: str, message: str | None = None) -> CallError:
-    message = message or f"{operation_id} is registered already"
+def attribute_path(path: str) -> str:
+    """Return the path of an id or a namespace in an env: `_` stands for `-` and `/`."""
+    return path.replace("-", "_").replace("/", "_")
+
+
+def search_document(spec: OperationSpec) -> SearchDocument:
+    """Return what is searched of a spec."""
+    from operations.search import SearchDocument
+
+    document = spec.input_schema.document
+    properties = document.get("properties") if isinstance(document, dict) else None
+    return SearchDocument(
+        id=spec.id,
+        title=spec.title or "",
+        description=spec.description,
+        type=spec.type.value,
+        method=str(spec.annotations.get("method", "")),
+        path=str(spec.annotations.get("path", "")),
+        tags=spec.tags,
+        fields=list(properties) if isinstance(properties, dict) else (),
+    )
+
+
+def _duplicate_error(operation_id: str, message: str | None = None) -> CallError:
+    message = message or f"{operation_id} is already registered"
     return CallError(ErrorCode.VALIDATION_ERROR, f"{message}; pass replace=True to replace it")
 
 
 def unknown_operation(operation_id: str, known: Iterable[str]) -> CallError:
-    """The error for an id that is none of the known ones; it names the nearest, which it never is itself."""
-    from difflib import get_close_matches  # only worth its import when something went wrong
+    """Return the error for an unknown id, with the nearest known ones."""
+    from difflib import get_close_matches  # imported only after an error: it is slow to import
 
     others = (each for each in known if each != operation_id)
-    candidates = sorted(others, key=lambda each: abs(len(each) - len(operation_id)))[:_MOST_COMPARED]
+    candidates = sorted(others, key=lambda each: abs(len(each) - len(operation_id)))[:_MAX_COMPARED]
     below = [each for each in candidates if each.startswith(f"{operation_id}.")][:3]
     folded = {each.lower(): each for each in candidates}
     nearest = below or [folded[each] for each in get_close_matches(operation_id.lower(), folded, n=3, cutoff=0.6)]
@@ -170,13 +228,13 @@ def unknown_operation(operation_id: str, known: Iterable[str]) -> CallError:
         nearest = [each for each in candidates if each.rpartition(".")[2] == operation_id.rpartition(".")[2]][:3]
     hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
     details = {"operationId": operation_id, "nearest": nearest}
-    return CallError(ErrorCode.OPERATION_NOT_FOUND, f"no operation {operation_id!r} is registered{hint}", details)
+    return CallError(ErrorCode.OPERATION_NOT_FOUND, f"unknown operation {operation_id!r}{hint}", details)
 
 
 def explain_operation(value: object) -> str:
-    """What to do about something that was given in place of an operation."""
+    """Return what to do about a value that is not an operation."""
     if isinstance(value, OperationSpec):
         return f"{value.id} is a spec without a handler: use register_spec, or Operation(spec=…, handler=…)"
     if callable(value):
         return f"{getattr(value, '__qualname__', value)!s} is a plain function: decorate it with @operation first"
-    return f"an Operation is wanted here, not {type(value).__name__}"
+    return f"expected an Operation, not {type(value).__name__}"

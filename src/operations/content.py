@@ -1,7 +1,7 @@
-"""MCP content blocks as our own types: the core never imports the MCP SDK, and newer servers never break it.
+"""MCP content blocks: independent of the MCP SDK and tolerant of newer servers.
 
-A field of a known block that has no name here (`_meta`, `title`, `size`) is kept in the block's `extra` and written
-back; a block of an unknown type becomes a text block that holds the block's JSON.
+Unknown fields of a known block (`_meta`, `title`, `size`) are kept in the block's `extra` and written back. A block of
+an unknown type becomes a text block with the block's JSON.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from operations.schema import Schema, from_schema
 from operations.wire import encode_json
 
 
-class _Open(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A value with named fields and room for those it does not name."""
+class _Extensible(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A value with named fields, and `extra` for others."""
 
     extra: dict[str, Any] = {}
 
     def to_dict(self) -> dict[str, Any]:
-        """The value with its JSON names, the extra fields among them; an absent field is left out."""
+        """Return the value with its JSON names, including extra fields; absent fields are omitted."""
         data: dict[str, Any] = {}
         for field, name in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
             value = getattr(self, field)
             if field != "extra" and value is not None:
-                data[name] = value.to_dict() if isinstance(value, _Open) else value
+                data[name] = value.to_dict() if isinstance(value, _Extensible) else value
         return {**self.extra, **data}
 
 
-class MCPAnnotations(_Open, frozen=True, kw_only=True):
-    """For whom a block is meant, how much it matters, when it last changed."""
+class MCPAnnotations(_Extensible, frozen=True, kw_only=True):
+    """Audience, priority and time of last change of a block."""
 
     audience: list[str] | None = None
     priority: float | None = None
     last_modified: str | None = None
 
 
-class MCPResourceContent(_Open, frozen=True, kw_only=True):
+class MCPResourceContent(_Extensible, frozen=True, kw_only=True):
     """The content of a resource: text, or a base64 blob."""
 
     uri: str
@@ -49,15 +49,15 @@ class MCPResourceContent(_Open, frozen=True, kw_only=True):
     blob: str | None = None
 
 
-class Block(_Open, frozen=True, kw_only=True):
-    """What every content block has; its kinds are the five below."""
+class Block(_Extensible, frozen=True, kw_only=True):
+    """Base of the five kinds of content blocks."""
 
     annotations: MCPAnnotations | None = None
 
     type: ClassVar[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """The block as the protocol writes it."""
+        """Return the block in the protocol's format."""
         return {"type": self.type, **super().to_dict()}
 
 
@@ -77,7 +77,7 @@ class MCPImageContent(Block, frozen=True, kw_only=True):
 
 
 class MCPAudioContent(Block, frozen=True, kw_only=True):
-    """A sound, in base64."""
+    """Audio, in base64."""
 
     data: str
     mime_type: str
@@ -85,14 +85,14 @@ class MCPAudioContent(Block, frozen=True, kw_only=True):
 
 
 class MCPEmbeddedResource(Block, frozen=True, kw_only=True):
-    """A resource, content included."""
+    """A resource with its content."""
 
     resource: MCPResourceContent
     type: ClassVar[Literal["resource"]] = "resource"
 
 
 class MCPResourceLink(Block, frozen=True, kw_only=True):
-    """A pointer to a resource that can be read by its uri."""
+    """A link to a resource that can be read by its URI."""
 
     uri: str
     name: str
@@ -102,6 +102,7 @@ class MCPResourceLink(Block, frozen=True, kw_only=True):
 
 
 MCPContentBlock = MCPTextContent | MCPImageContent | MCPAudioContent | MCPEmbeddedResource | MCPResourceLink
+"""One content block of an MCP result."""
 
 _BLOCKS: dict[str, type[MCPContentBlock]] = {
     "text": MCPTextContent,
@@ -114,7 +115,7 @@ _NESTED = {"annotations": MCPAnnotations, "resource": MCPResourceContent}
 
 
 def content_block(block: Mapping[str, Any]) -> MCPContentBlock:
-    """Read a content block; one we do not know, or that is not formed as its type says, is kept as JSON text."""
+    """Read a content block; an unknown or malformed one becomes a text block with its JSON."""
     name = block.get("type")
     kind = _BLOCKS.get(name) if isinstance(name, str) else None
     if kind is not None:
@@ -129,7 +130,7 @@ def content_block(block: Mapping[str, Any]) -> MCPContentBlock:
 
 
 def is_content_block(value: object) -> bool:
-    """Whether `value` is a mapping that describes a block: one of our types, well formed, or a type we do not know."""
+    """Whether `value` is a mapping that describes a block: of a known type and well formed, or of an unknown type."""
     if not isinstance(value, Mapping) or not isinstance(value.get("type"), str):
         return False
     kind = _BLOCKS.get(value["type"])
@@ -143,9 +144,9 @@ def is_content_block(value: object) -> bool:
 
 
 def require_block(value: Any) -> MCPContentBlock:
-    """A block of ours as it is; anything else is refused."""
+    """Return a block unchanged; raise for anything else."""
     if not isinstance(value, Block):
-        message = f"a content block is a mapping with a `type`, not {type(value).__name__}"
+        message = f"invalid content block: expected a mapping with a `type`, not {type(value).__name__}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     block: Any = value
     return block  # type: ignore[no-any-return]
@@ -153,12 +154,12 @@ def require_block(value: Any) -> MCPContentBlock:
 
 @cache
 def _optional(kind: Any) -> frozenset[str]:
-    """The JSON names of the fields that may be absent, which is what some writers mean by null."""
+    """Return the JSON names of the optional fields; some writers send null for them."""
     return frozenset(field.encode_name for field in msgspec.structs.fields(kind) if field.default is None)
 
 
 def _read(kind: Any, members: Mapping[str, Any]) -> Any:
-    """A value of `kind` from its JSON members; those it does not name go to `extra`."""
+    """Return a value of `kind` from JSON properties; unknown ones go to `extra`."""
     names = set(kind.__struct_encode_fields__) - {"extra"}
     known: dict[str, Any] = {}
     extra: dict[str, Any] = {}
@@ -211,7 +212,7 @@ CONTENT_BLOCK: dict[str, Any] = {
             optional=("description", "mimeType"),
         ),
         {
-            "description": "a block of a type that is not known here",
+            "description": "a block of an unknown type",
             "type": "object",
             "properties": {"type": {"type": "string", "not": {"enum": list(_BLOCKS)}}},
             "required": ["type"],
@@ -220,3 +221,4 @@ CONTENT_BLOCK: dict[str, Any] = {
 }
 
 MCPContentBlockSchema: Schema = from_schema(CONTENT_BLOCK)
+"""Schema of a content block as JSON."""

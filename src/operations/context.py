@@ -1,73 +1,75 @@
-"""Identity and OperationContext: who calls, on whose behalf, and until when."""
+"""Identity and OperationContext: caller, delegation and deadline of a call."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from operations.errors import CallError, ErrorCode
 
 TRACE_FIELDS = ("traceparent", "tracestate")
+_MOST_SECONDS = 10.0 * 365 * 86_400
 
 
 Progress = Callable[[float, float | None, str | None], Awaitable[None] | None]
-"""Told how far a call has come: progress, total where it is known, a message where there is one."""
+"""Callback for progress: current value, total or None, message or None."""
 
 
 class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An authenticated caller: its id, what it may do, and the claims it came with."""
+    """An authenticated caller: id, scopes, resources and claims."""
 
     id: str
     scopes: Sequence[str] = ()
     resources: Mapping[str, Sequence[str]] = {}
-    """What may be done to single resources: `"type:id"` to a list of actions."""
+    """Allowed actions on single resources: `"type:id"` to a list of actions."""
     claims: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
         for name, held in (("scopes", self.scopes), *(("resources", actions) for actions in self.resources.values())):
-            # A text is a sequence too, of letters, and a search in it finds parts of words.
+            # A string is a sequence of letters, too, and searching it finds parts of words.
             if isinstance(held, str):
-                message = f"the {name} of an identity are lists, not the text {held!r}: split it"
+                message = f"invalid {name} {held!r}: expected a list; pass {held.split()!r}"
                 raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
 
 class Grant(msgspec.Struct, eq=False, kw_only=True):
     """The right of one request's handler to make nested calls for the request's caller.
 
-    Every nested call, at any depth, is made with the grant of the request it belongs to. It is valid only on the
-    transport that it came from, and ends with its request.
+    Every nested call, at any depth, uses the grant of its request. A grant is valid only on the transport that it came
+    from, and ends with its request.
     """
 
     identity: Identity | None = None
     """The caller; None for an anonymous one."""
     token: str = ""
-    """128 random bits that a hub accepts as proof; empty where the transport needs none."""
+    """128 random bits that a hub accepts as proof; empty if the transport needs none."""
     signature: object = None
-    """The signed request that it comes from, on a bus with signed requests."""
+    """The signed request that it comes from, on a transport with signed requests."""
     origin: object = None
-    """The end of the transport that the request came from; at a hub the id of the request."""
+    """The end of the transport that the request came from; at a hub, the id of the request."""
     deadline: int | None = None
-    """Epoch milliseconds at which it ends at the latest."""
+    """Time at which it ends at the latest, in epoch milliseconds."""
     ended: bool = False
     closing: float | None = None
-    """At a hub: when it ends by the monotonic clock, once the request was aborted; None before that."""
+    """At a hub: monotonic time at which it ends, once the request was aborted; None before."""
 
 
 current_grant: ContextVar[Grant | None] = ContextVar("current_grant", default=None)
-"""The grant of the request that the current task works for; None outside of any request."""
+"""Grant of the request that the current task works for; None outside a request."""
 
 
 @contextmanager
 def outside_request() -> Iterator[None]:
-    """Leave the request that the current task works for, within the block and in tasks that are started there.
+    """Leave the request of the current task, in the block and in tasks started there.
 
-    For a background task of a worker, which outlives the request that started it: it calls with `as_worker=True`.
+    For background tasks of a worker that outlive the request that started them: they call with `as_worker=True`.
     """
     entered = current_grant.set(None)
     try:
@@ -76,8 +78,54 @@ def outside_request() -> Iterator[None]:
         current_grant.reset(entered)
 
 
+ELICIT = "elicitation/create"
+"""The method of a question to the person behind a call."""
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A request to the caller of a running operation, by the words of MCP: a method and its parameters."""
+
+    method: str
+    params: Mapping[str, Any] = {}
+
+    @classmethod
+    def form(cls, message: str, schema: Mapping[str, Any] | None = None) -> Question:
+        """Return a question to a person; `schema` is a JSON Schema of an object with flat properties."""
+        wanted = {"type": "object", "properties": {}} if schema is None else schema
+        return cls(ELICIT, {"message": message, "requestedSchema": wanted})
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A person's answer: whether they accepted, declined or cancelled, and what they filled in."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: Mapping[str, Any] = {}
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the person accepted, so that `content` is filled in."""
+        return self.action == "accept"
+
+
+class Client(Protocol):
+    """The other end of the door that a call came through: it can be asked, and told."""
+
+    def supports(self, method: str) -> bool:
+        """Whether the caller answers requests of a method."""
+
+    async def ask(self, questions: Mapping[str, Question], timeout: float) -> Mapping[str, Any]:
+        """Return the caller's result for each question; raise a CallError without one."""
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Send a notification; it may be lost."""
+
+
+ASK_SECONDS = 300.0
+"""How long a handler waits for an answer unless it says otherwise."""
+
+
 class Env(Protocol):
-    """The operations a handler can reach: `env.github.get_repo(owner=…)`, `env["github"]["get_repo"]({…})`."""
+    """The operations available to a handler: `env.github.get_repo(owner=…)`, `env["github"]["get_repo"]({…})`."""
 
     def __getattr__(self, name: str) -> Any: ...
 
@@ -85,7 +133,7 @@ class Env(Protocol):
 
 
 class _NoEnv:
-    """The env of a context that no registry has completed: whatever is asked of it, it says what it is."""
+    """Placeholder env: any access raises an explanatory error."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -93,7 +141,7 @@ class _NoEnv:
         return self[name]
 
     def __getitem__(self, name: str) -> Any:
-        message = f"env.{name} was asked of a context without an env: execute makes one, or pass build_env(…)"
+        message = f"env.{name}: the context has no env; call through execute(), or pass build_env(…)"
         raise CallError(ErrorCode.EXECUTION_ERROR, message)
 
 
@@ -101,33 +149,70 @@ NO_ENV: Env = _NoEnv()
 
 
 class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What surrounds one call; a change makes a new one."""
+    """Immutable state of one call: caller, deadline, trace, env."""
 
     request_id: str = ""
-    """Made by `execute` where it is empty."""
+    """Id of the call; `execute` sets it if empty."""
     parent_request_id: str | None = None
     identity: Identity | None = None
     deadline: int | None = None
-    """Epoch milliseconds after which nobody waits for the answer."""
-    env: Env = NO_ENV
-    """The operations within reach; made by `execute` where there is none."""
+    """Time at which the call fails with `TIMEOUT`, in epoch milliseconds."""
+    env: Any = NO_ENV
+    """Operations available to the handler; `execute` sets it if missing. Stubs type it: `env: Env = …`."""
     metadata: Mapping[str, Any] = {}
     progress: Progress | None = None
     """Called with the progress that the source of a running call reports; a nested call does not inherit it."""
+    client: Client | None = None
+    """The caller, where it can be asked; nested calls ask the same one."""
     grant: Grant | None = None
-    """The grant of the request that this call belongs to; None for calls made by the program itself."""
+    """Grant of the request that this call belongs to; None for calls of the program itself."""
     trusted: bool | None = None
-    """Whether nested calls skip the access check; when not said, a context without an identity is trusted."""
+    """Whether nested calls skip access control; by default, if there is no identity."""
 
     @property
     def is_trusted(self) -> bool:
-        """Whether nested calls made from this context skip the access check."""
+        """Whether nested calls from this context skip access control."""
         return self.identity is None if self.trusted is None else self.trusted
 
-    def child(self) -> OperationContext:
-        """The context of a call nested in this one: same caller, deadline and trace, linked to its parent.
+    def can_ask(self, method: str = ELICIT) -> bool:
+        """Whether `ask` (or `ask_client` with a method) can be answered."""
+        return self.client is not None and self.client.supports(method)
 
-        Other metadata stays behind: it may hold credentials that were meant for this call alone.
+    async def ask(
+        self, message: str, schema: Mapping[str, Any] | None = None, *, timeout: float = ASK_SECONDS
+    ) -> Answer:
+        """Ask the person behind the call; raises UNAVAILABLE with reason NO_ASK where nobody can be asked."""
+        answers = await self.ask_all({"answer": Question.form(message, schema)}, timeout=timeout)
+        answer: Answer = answers["answer"]
+        return answer
+
+    async def ask_all(self, questions: Mapping[str, Question], *, timeout: float = ASK_SECONDS) -> dict[str, Any]:
+        """Ask several questions at once: an Answer for each form, the client's result for other requests."""
+        client = self.client
+        for question in questions.values():
+            if client is None or not client.supports(question.method):
+                raise _cannot_ask(question.method)
+        results = {} if client is None else await client.ask(questions, timeout)
+        return {
+            key: read_answer(results[key]) if question.method == ELICIT else results[key]
+            for key, question in questions.items()
+        }
+
+    async def ask_client(
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float = ASK_SECONDS
+    ) -> Any:
+        """Send the calling program a request of its protocol (`sampling/createMessage`, `roots/list`)."""
+        return (await self.ask_all({"answer": Question(method, params or {})}, timeout=timeout))["answer"]
+
+    async def notify_client(self, method: str, params: Mapping[str, Any]) -> None:
+        """Send the calling program a notification (`notifications/message`); does nothing where it takes none."""
+        if self.client is not None:
+            await self.client.notify(method, params)
+
+    def child(self) -> OperationContext:
+        """Return the context of a nested call: same caller, deadline and trace, linked to its parent.
+
+        Other metadata is not copied: it may contain credentials for this call alone.
         """
         metadata = self.metadata
         return OperationContext(
@@ -138,11 +223,49 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
             metadata={key: metadata[key] for key in TRACE_FIELDS if key in metadata} if metadata else metadata,
             trusted=self.is_trusted,
             grant=self.grant,
+            client=self.client,
         )
 
 
+def limit_context(context: object, timeout: object) -> OperationContext:
+    """Return the context, ending after `timeout` seconds at the latest; refuse what is not a context."""
+    if context is None:
+        context = OperationContext()
+    elif not isinstance(context, OperationContext):
+        message = f"context is {context!r:.80}: give an OperationContext(…)"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
+    if timeout is None:
+        return context
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"timeout is {timeout!r}: give a number of seconds above 0")
+    deadline = int((time.time() + min(timeout, _MOST_SECONDS)) * 1000)
+    if context.deadline is not None:
+        deadline = min(deadline, context.deadline)
+    return msgspec.structs.replace(context, deadline=deadline)
+
+
+def read_answer(result: Any) -> Answer:
+    """Return a client's result for a form as an Answer; raise VALIDATION_ERROR where it is none."""
+    try:
+        return msgspec.convert(
+            {"action": result.get("action"), "content": result.get("content") or {}}, Answer, strict=True
+        )
+    except (msgspec.ValidationError, AttributeError):
+        raise CallError(ErrorCode.VALIDATION_ERROR, "the answer to a question could not be read") from None
+
+
+def _cannot_ask(method: str) -> CallError:
+    what = "no person can be asked" if method == ELICIT else f"{method} is not answered"
+    details = {"reason": NO_ASK, "method": method}
+    return CallError(ErrorCode.UNAVAILABLE, f"{what} by the caller of this operation", details)
+
+
+NO_ASK = "NO_ASK"
+"""The `reason` in the details of the error of a question that nobody can answer."""
+
+
 def new_request_id() -> str:
-    """An id that no other call has: random for the process, counted within it."""
+    """Return a unique id: random per process, counted within it."""
     return f"{_process_id}-{next(_counter):x}"
 
 

@@ -1,4 +1,4 @@
-"""Deadlines: work that runs in its caller's task and ends on time, whatever it does."""
+"""Deadlines: work that runs in its caller's task and ends on time."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ T = TypeVar("T")
 
 GRACE_SECONDS = 0.1
 """How long cancelled work may take to clean up before its caller stops waiting for it."""
-_LONGEST_SECONDS = 10.0**9
+_MAX_SECONDS = 10.0**9
+_EPOCH_SECONDS = (10**9, 10**11)
+"""A deadline between these is a present time in seconds; in milliseconds it would be of the year 1970."""
 _RESOLUTION = 0.02
 
 
 class Expiring(Protocol):
-    """Something that ends at a given time."""
+    """An entry of a timer wheel."""
 
     def expire(self) -> None:
-        """End it: its time has come."""
+        """Expire: called when its time is up."""
 
 
 Bucket = set[Expiring]
@@ -36,8 +38,8 @@ _Buckets = dict[int, Bucket]
 class TimerWheel:
     """Expires entries on time, at most 20 ms late; entries of one tick share one timer of the event loop.
 
-    An entry that ends early is discarded from its bucket, which costs less than cancelling a timer. Each loop has its
-    own buckets, as one registry may be used from several threads.
+    An entry that ends early is discarded from its bucket, which costs less than cancelling a timer. Each loop has
+    separate buckets, because one registry may be used from several threads.
     """
 
     def __init__(self) -> None:
@@ -45,7 +47,7 @@ class TimerWheel:
         self._last: tuple[weakref.ref[asyncio.AbstractEventLoop] | None, _Buckets] = (None, {})
 
     def add(self, entry: Expiring, seconds: float) -> Bucket:
-        """Expire `entry` in so many seconds; returns the bucket to discard it from when it ends early."""
+        """Expire `entry` in `seconds`; return the bucket to discard it from if it ends early."""
         loop = asyncio.get_running_loop()
         return self.add_at(loop.time() + seconds, entry, loop)
 
@@ -67,28 +69,36 @@ class TimerWheel:
 def _fire(buckets: _Buckets, tick: int) -> None:
     bucket = buckets.pop(tick, set())
     while bucket:
-        # One that expires may end others.
+        # An expiring entry may end others.
         bucket.pop().expire()
 
 
-Abandoned = Callable[[asyncio.Task[Any]], None]
-"""Called with the task that continues work that ignored its cancellation."""
+class Host(Protocol):
+    """Whose work runs under deadlines: a registry or a dispatcher."""
+
+    @property
+    def wheel(self) -> TimerWheel:
+        """The timers of its deadlines."""
+
+    def abandon(self, task: asyncio.Task[Any]) -> None:
+        """Take over the task that continues work that ignored its cancellation."""
 
 
 class Deadline(msgspec.Struct, eq=False, kw_only=True):
-    """Runs one piece of work in the current task and ends it at a time, or when `stop` is called.
+    """Runs work in the current task and ends it at a time, or when `stop` is called.
 
-    Ending means: cancel, wait `GRACE_SECONDS`, then leave the work running in a task of its own and go on without it.
-    Work that never suspends costs no timer: the wheel is entered at the first suspension.
+    Ending means: cancel, wait `GRACE_SECONDS`, then let the work continue in a separate task and return. Work that
+    never suspends costs no timer: it is added to the wheel at the first suspension.
     """
 
-    wheel: TimerWheel
+    host: Host
     operation_id: str
-    until: float | None
-    """Epoch seconds; None for work that only `stop` ends."""
-    abandoned: Abandoned
+    until: float | None = None
+    """End time in epoch seconds; None if only `stop` ends the work."""
+    suspended: Callable[[Deadline], None] | None = None
+    """Called when the work first suspends: from then on `stop` cancels it."""
     error: CallError | None = None
-    """Why the work was ended; None while it was not."""
+    """Why the work was ended; None if it was not."""
     _is_abandoned: bool = False
     _task: asyncio.Task[Any] | None = None
     _before: int = 0
@@ -96,19 +106,19 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
 
     @property
     def has_passed(self) -> bool:
-        """Whether the time is over."""
+        """Whether the deadline has passed."""
         return self.until is not None and self.until <= time.time()
 
     def expire(self) -> None:
-        """End the work because its time has come."""
+        """End the work because its deadline passed."""
         self.stop(self.explain())
 
     def explain(self) -> CallError:
-        """Return the error of work whose time is over."""
+        """Return the error for a passed deadline."""
         return timed_out(self.operation_id, "unknown")
 
     def stop(self, error: CallError) -> None:
-        """End the work; whoever runs it gets `error`."""
+        """End the work; its caller gets `error`."""
         if self.error is None:
             self.error = error
             if self._task is not None:
@@ -116,7 +126,7 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
 
     @types.coroutine
     def run(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-        """Await `work`; raises the deadline's error where that ended it."""
+        """Await `work`; raise the deadline's error if it ended the work."""
         if self.error is not None:  # stopped before the first step
             work.close()
             raise self.error
@@ -124,12 +134,12 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
             waiting = work.send(None)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
-        rest = self._drive(work, waiting)
-        del waiting  # it may end in the error whose traceback holds this frame
+        rest = self.resume(work, waiting)
+        del waiting  # avoids a reference cycle with a traceback
         return (yield from rest)  # type: ignore[no-any-return]
 
-    def _drive(self, work: Coroutine[Any, Any, Any], waiting: Any) -> Generator[Any, Any, Any]:
-        """Run suspended work to its end, or to the deadline's."""
+    def resume(self, work: Coroutine[Any, Any, Any], waiting: Any) -> Generator[Any, Any, Any]:
+        """Run suspended work until it ends or the deadline passes."""
         bucket = self._enter()
         rest = _steps(work, waiting, self._keep_running)
         del waiting
@@ -137,9 +147,9 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
             result = yield from rest
             if self.error is None:
                 return result
-            self._settle()
+            self._uncancel()
         except BaseException as raised:
-            if self.error is None or (not self._settle() and isinstance(raised, asyncio.CancelledError)):
+            if self.error is None or (not self._uncancel() and isinstance(raised, asyncio.CancelledError)):
                 raise
         finally:
             if bucket is not None:
@@ -150,42 +160,44 @@ class Deadline(msgspec.Struct, eq=False, kw_only=True):
         try:
             raise self.error
         finally:
-            self.error = None  # its traceback holds this frame
+            self.error = None  # avoids a reference cycle with its traceback
 
     def _enter(self) -> Bucket | None:
-        """Become cancellable, now that the work waits for something."""
+        """Start the timer, now that the work is suspended."""
         self._task = task = asyncio.current_task()
         assert task is not None
         self._before = task.cancelling()
+        if self.suspended is not None:
+            self.suspended(self)
         if self.error is not None:  # stopped during the first step
             self._cancel()
         if self.until is None:
             return None
         loop = asyncio.get_running_loop()
-        return self.wheel.add_at(loop.time() + min(self.until - time.time(), _LONGEST_SECONDS), self, loop)
+        return self.host.wheel.add_at(loop.time() + min(self.until - time.time(), _MAX_SECONDS), self, loop)
 
     def _cancel(self) -> None:
         assert self._task is not None
         self._task.cancel()
-        self._grace = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._give_up)
+        self._grace = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._abandon)
 
-    def _give_up(self) -> None:
+    def _abandon(self) -> None:
         self._is_abandoned = True
         if self._task is not None:
             self._task.cancel()
 
-    def _settle(self) -> bool:
-        """Take back this deadline's cancellation; True where nothing else had cancelled the task."""
+    def _uncancel(self) -> bool:
+        """Undo this deadline's cancellation; return whether nothing else cancelled the task."""
         assert self._task is not None
         return self._task.uncancel() <= self._before
 
     def _keep_running(self, work: Coroutine[Any, Any, Any], thrown: BaseException) -> bool:
-        """Let work that ignores its cancellation continue in a task of its own; False while it has time left."""
+        """Let work that ignores cancellation continue in a separate task; False while it has time left."""
         if not self._is_abandoned:
             return False
         assert self._task is not None
         self._task.uncancel()
-        self.abandoned(asyncio.get_running_loop().create_task(_finish_alone(work, thrown)))
+        self.host.abandon(asyncio.get_running_loop().create_task(_finish_alone(work, thrown)))
         return True
 
 
@@ -194,7 +206,7 @@ def _steps(
     waiting: Any,
     keep_running: Callable[[Coroutine[Any, Any, Any], BaseException], bool] | None = None,
 ) -> Generator[Any, Any, Any]:
-    """Continue suspended work step by step, as an await would; an exception that `keep_running` takes ends this."""
+    """Continue suspended work step by step, as await does; stop if `keep_running` accepts an exception."""
     try:
         while True:
             try:
@@ -202,7 +214,7 @@ def _steps(
             except GeneratorExit:
                 work.close()
                 raise
-            except BaseException as thrown:  # passed on, as an await would
+            except BaseException as thrown:  # passed on, as await does
                 if keep_running is not None and keep_running(work, thrown):
                     raise
                 waiting = work.throw(thrown)
@@ -211,7 +223,7 @@ def _steps(
     except StopIteration as done:
         return done.value
     finally:
-        waiting = None  # it may hold the error whose traceback holds this frame
+        waiting = None  # avoids a reference cycle with a traceback
 
 
 async def _finish_alone(work: Coroutine[Any, Any, Any], thrown: BaseException) -> None:
@@ -232,25 +244,16 @@ def _resume(work: Coroutine[Any, Any, Any], thrown: BaseException) -> Generator[
 
 
 class StreamDeadline:
-    """Ends a stream at its deadline, when it is silent for too long, or when `stop` is called.
+    """Ends a stream at its deadline, after too long a silence, or when `stop` is called.
 
-    Each item is awaited in the consumer's own task: a generator may hold what belongs to a task from item to item.
+    Each item is awaited in the consumer's task: a generator may have task-bound state between items.
     """
 
-    def __init__(
-        self,
-        wheel: TimerWheel,
-        operation_id: str,
-        abandoned: Abandoned,
-        *,
-        until: float | None = None,
-        idle: float | None = None,
-    ) -> None:
+    def __init__(self, host: Host, operation_id: str, *, until: float | None = None, idle: float | None = None) -> None:
         self.operation_id = operation_id
         self.until = until
         self.idle = idle
-        self._wheel = wheel
-        self._abandoned = abandoned
+        self._host = host
         self._current: Deadline | None = None
         self._error: CallError | None = None
 
@@ -261,7 +264,7 @@ class StreamDeadline:
             self._current.stop(error)
 
     def explain(self) -> CallError:
-        """Return the error of a stream whose time is over, or that was silent for too long."""
+        """Return the error for a stream whose deadline passed, or that was silent for too long."""
         if self.idle is None or (self.until is not None and self.until <= time.time()):
             return timed_out(self.operation_id, "unknown", "during the stream")
         message = f"{self.operation_id}: the stream was silent for {self.idle:g} s"
@@ -274,7 +277,7 @@ class StreamDeadline:
             raise self._error
         until = self.until
         if until is not None and until <= time.time():
-            raise self.explain()  # also where the generator never suspends
+            raise self.explain()  # also if the generator never suspends
         if self.idle is not None:
             silent = time.time() + self.idle
             until = silent if until is None else min(until, silent)
@@ -285,16 +288,14 @@ class StreamDeadline:
             self._current = None
 
     async def close(self, close: Callable[[], Awaitable[Any]]) -> None:
-        """Close the stream's generator; past its deadline it has `GRACE_SECONDS` for that."""
+        """Close the stream's generator; past its deadline it has `GRACE_SECONDS`."""
         if self._error is None and (self.until is None or self.until > time.time()):
             await close()
         else:
             await self._deadline(time.time() + GRACE_SECONDS).run(_await(close))
 
     def _deadline(self, until: float | None) -> Deadline:
-        return _ItemDeadline(
-            wheel=self._wheel, operation_id=self.operation_id, until=until, abandoned=self._abandoned, stream=self
-        )
+        return _ItemDeadline(host=self._host, operation_id=self.operation_id, until=until, stream=self)
 
 
 class _ItemDeadline(Deadline, kw_only=True):
@@ -303,7 +304,7 @@ class _ItemDeadline(Deadline, kw_only=True):
     stream: StreamDeadline
 
     def explain(self) -> CallError:
-        """Return the error of a stream whose time is over."""
+        """Return the error for a stream whose deadline passed."""
         return self.stream.explain()
 
 
@@ -316,23 +317,26 @@ async def _await(call: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def now_ms() -> int:
-    """Return the present time in epoch milliseconds."""
+    """Return the current time in epoch milliseconds."""
     return int(time.time() * 1000)
 
 
 def check_deadline(deadline: Any) -> float:
-    """Return a deadline (epoch ms) in epoch seconds; raise `VALIDATION_ERROR` where it is not a number."""
+    """Return a deadline (epoch ms) in epoch seconds; raise `VALIDATION_ERROR` where it is not one."""
     try:
-        return float(min(deadline / 1000, time.time() + _LONGEST_SECONDS))
+        if _EPOCH_SECONDS[0] < deadline < _EPOCH_SECONDS[1]:
+            message = f"deadline {deadline!r} is in seconds: give epoch milliseconds, or timeout= in seconds"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message)
+        return float(min(deadline / 1000, time.time() + _MAX_SECONDS))
     except OverflowError:
-        return time.time() + _LONGEST_SECONDS if deadline > 0 else 0.0
+        return time.time() + _MAX_SECONDS if deadline > 0 else 0.0
     except TypeError:
         message = f"invalid deadline {deadline!r}: expected epoch milliseconds"
         raise CallError(ErrorCode.VALIDATION_ERROR, message) from None
 
 
 def remaining_seconds(deadline: int, sent_at: int | None = None) -> float:
-    """Return the time until a deadline (epoch ms), at most what its sender allowed, whatever the clocks say."""
+    """Return the seconds until a deadline (epoch ms), limited to its sender's remaining time at `sent_at`."""
     left = deadline / 1000 - time.time()
     if sent_at is not None:
         left = min(left, (deadline - sent_at) / 1000)

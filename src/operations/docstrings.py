@@ -1,4 +1,4 @@
-"""What a docstring says of a function and of its parameters, in Google, NumPy or Sphinx form."""
+"""Parser of docstrings in Google, NumPy or Sphinx format: descriptions of a function and its parameters."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _OTHER_SECTIONS = {
 
 
 class Docstring(msgspec.Struct, frozen=True):
-    """The description of a function and of its parameters, by name."""
+    """Descriptions of a function and its parameters."""
 
     description: str = ""
     parameters: Mapping[str, str] = {}
 
 
 def read_docstring(text: str | None) -> Docstring:
-    """Read a docstring already cleaned of its indentation; what cannot be read is description."""
+    """Parse a docstring without indentation; unrecognised parts belong to the description."""
     if not text:
         return Docstring()
     description: list[str] = []
@@ -53,7 +53,7 @@ def read_docstring(text: str | None) -> Docstring:
 
 
 def _sections(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each section's title in lower case (empty for the opening text) with its lines."""
+    """Yield each section's lower-case title (empty for the first) with its lines."""
     title, body = "", list[str]()
     index = 0
     while index < len(lines):
@@ -72,7 +72,7 @@ def _sections(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _split_sphinx(lines: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The lines that are plain text, and the parameters named in `:param x:` fields."""
+    """Return the plain lines, and the parameters of `:param x:` fields."""
     plain: list[str] = []
     parameters: dict[str, str] = {}
     current: str | None = None
@@ -92,7 +92,7 @@ def _split_sphinx(lines: list[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _read_items(lines: list[str]) -> dict[str, str]:
-    """Parameters of a Google section (`name: text`) or a NumPy one (`name : type`, the text indented below)."""
+    """Return the parameters of a Google (`name: text`) or NumPy section (`name : type`, text indented below)."""
     filled = [line for line in lines if line.strip()]
     if not filled:
         return {}

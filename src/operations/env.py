@@ -1,7 +1,8 @@
-"""build_env: the operations a handler can reach, as attributes, each call linked to the one it is made from."""
+"""build_env: the operations available to a handler, as attributes; each call is linked to its parent."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -16,94 +17,95 @@ Invoke = Callable[[str, Any, OperationContext], Awaitable[ResponseEnvelope[Any]]
 InvokeStream = Callable[[str, Any, OperationContext], AsyncIterator[ResponseEnvelope[Any]]]
 
 
-class Catalogue(Protocol):
-    """What an env needs of a registry: to find by path, and to call with the access rule applied."""
+class OperationLookup(Protocol):
+    """The methods of a registry that an env needs: lookup by path, and calls with access control."""
 
     def find(self, path: str) -> Operation[Any] | None:
-        """The operation at a path, with `_` standing for `-` where that is unambiguous."""
+        """Return the operation at a path, in which `_` matches `-` and `/` if that is unambiguous."""
 
     def find_under(self, namespace: str) -> Collection[str]:
-        """The ids below a namespace; the empty one is above all."""
+        """Return the ids below a namespace; an empty namespace contains all."""
 
     def not_found(self, operation_id: str) -> CallError:
-        """The error that names the nearest ids."""
+        """Return the error with the nearest ids."""
 
     async def execute_nested(self, operation_id: str, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
-        """Execute for a context that may not be trusted."""
+        """Execute with access control, unless the context is trusted."""
 
     def subscribe_nested(
         self, operation_id: str, input: Any, context: OperationContext
     ) -> AsyncIterator[ResponseEnvelope[Any]]:
-        """Subscribe for a context that may not be trusted."""
+        """Subscribe with access control, unless the context is trusted."""
 
 
-class _Reach(msgspec.Struct, frozen=True):
-    """What all nodes of one env share."""
+class _EnvScope(msgspec.Struct, frozen=True):
+    """State shared by all nodes of an env."""
 
-    catalogue: Catalogue
+    catalogue: OperationLookup
     context: OperationContext
     namespaces: tuple[str, ...] | None
     invoke: Invoke | None
     stream: InvokeStream | None
 
     def resolve(self, path: str) -> tuple[str, Operation[Any] | None]:
-        """The id that a path stands for, and its operation where the registry has it."""
+        """Return the id of a path, and its operation if the registry has it."""
         operation = self.catalogue.find(path)
         operation_id = path if operation is None else operation.id
         if not self.is_within(operation_id):
-            reason = f"{operation_id} is not within reach: this env is limited to {', '.join(self.namespaces or ())}"
+            reason = f"{operation_id} is outside this env, which is limited to {', '.join(self.namespaces or ())}"
             raise CallError(ErrorCode.OPERATION_NOT_FOUND, reason)
         if operation is None and self.invoke is None:
             raise self.catalogue.not_found(path)
         return operation_id, operation
 
     def is_within(self, operation_id: str) -> bool:
-        """Whether an id is in the namespaces that the env is limited to."""
+        """Whether an id is in the namespaces of the env."""
         return self.namespaces is None or any(operation_id.startswith(f"{name}.") for name in self.namespaces)
 
 
 class EnvNode:
-    """A place in an env: a namespace to go on from, an operation to call, or both."""
+    """A node of an env: a namespace, a callable operation, or both."""
 
-    __slots__ = ("_path", "_reach")
+    __slots__ = ("_path", "_scope")
 
-    def __init__(self, reach: _Reach, path: str) -> None:
-        self._reach = reach
+    def __init__(self, scope: _EnvScope, path: str) -> None:
+        self._scope = scope
         self._path = path
 
     def __getitem__(self, name: str) -> EnvNode:
-        return EnvNode(self._reach, f"{self._path}.{name}" if self._path else name)
+        return EnvNode(self._scope, f"{self._path}.{name}" if self._path else name)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         node = self[name]
-        # An operation may itself be called `subscribe`; only where there is none is it the verb.
+        # `subscribe` is the method, unless an operation has that name.
         if name == "subscribe" and not node._exists():
             return self._subscribe
         return node
 
     def __call__(self, input: Any = None, /, **members: Any) -> Any:
-        """Call the operation: a coroutine of its envelope, or for a subscription an async iterator of envelopes."""
-        operation_id, operation = self._reach.resolve(self._path)
+        """Call the operation: return a coroutine of its envelope, or a subscription's async iterator of envelopes."""
+        operation_id, operation = self._scope.resolve(self._path)
         if operation is not None and operation.handler is None and operation.stream is not None:
             return self._subscribe(input, **members)
-        invoke = self._reach.invoke or self._reach.catalogue.execute_nested
-        return invoke(operation_id, _merge(input, members), self._reach.context.child())
+        invoke = self._scope.invoke or self._scope.catalogue.execute_nested
+        return invoke(operation_id, _merge(input, members), self._scope.context.child())
 
     def _subscribe(self, input: Any = None, /, **members: Any) -> Any:
-        operation_id, _ = self._reach.resolve(self._path)
-        stream = self._reach.stream or self._reach.catalogue.subscribe_nested
-        return stream(operation_id, _merge(input, members), self._reach.context.child())
+        operation_id, _ = self._scope.resolve(self._path)
+        stream = self._scope.stream or self._scope.catalogue.subscribe_nested
+        return stream(operation_id, _merge(input, members), self._scope.context.child())
 
     def _exists(self) -> bool:
-        catalogue = self._reach.catalogue
+        catalogue = self._scope.catalogue
         return catalogue.find(self._path) is not None or bool(catalogue.find_under(self._path))
 
     def __dir__(self) -> list[str]:
         depth = len(self._path) + 1 if self._path else 0
-        below = [found for found in self._reach.catalogue.find_under(self._path) if self._reach.is_within(found)]
-        return sorted({operation_id[depth:].split(".")[0].replace("-", "_") for operation_id in below})
+        below = [found for found in self._scope.catalogue.find_under(self._path) if self._scope.is_within(found)]
+        names = {operation_id[depth:].split(".")[0] for operation_id in below}
+        return sorted({name.replace("-", "_").replace("/", "_") for name in names})
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.__dir__())
@@ -115,21 +117,73 @@ class EnvNode:
         return f"<env {self._path or '(all)'}>"
 
 
+class BlockingEnv:
+    """The env of a plain `def` handler, which runs in a worker thread: calls wait and return the envelope itself.
+
+    A subscription is an ordinary iterator of envelopes. The calls run on the event loop of the handler's registry.
+    """
+
+    __slots__ = ("_loop", "_node")
+
+    def __init__(self, node: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._node = node
+        self._loop = loop
+
+    def __getitem__(self, name: str) -> BlockingEnv:
+        return BlockingEnv(self._node[name], self._loop)
+
+    def __getattr__(self, name: str) -> Any:
+        return BlockingEnv(getattr(self._node, name), self._loop)
+
+    def __call__(self, input: Any = None, /, **members: Any) -> Any:
+        """Call the operation and wait: its envelope, or for a subscription an iterator of envelopes."""
+        called = self._node(input, **members)
+        return self._iterate(called) if hasattr(called, "__anext__") else self._wait(called)
+
+    def _iterate(self, stream: Any) -> Iterator[ResponseEnvelope[Any]]:
+        try:
+            while True:
+                try:
+                    yield self._wait(anext(stream))
+                except StopAsyncIteration:
+                    return
+        finally:
+            self._wait(stream.aclose())
+
+    def _wait(self, called: Awaitable[Any]) -> Any:
+        async def run() -> Any:
+            return await called
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    def __dir__(self) -> list[str]:
+        return dir(self._node)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._node)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._node
+
+    def __repr__(self) -> str:
+        return repr(self._node)
+
+
 def build_env(
-    registry: Catalogue,
+    registry: OperationLookup,
     context: OperationContext,
     namespaces: Iterable[str] | None = None,
     invoke: Invoke | None = None,
     *,
     stream: InvokeStream | None = None,
 ) -> Env:
-    """The operations of `registry` as `env.namespace.name(...)`, called on behalf of `context`.
+    """Return the operations of `registry` as `env.namespace.name(...)`, called on behalf of `context`.
 
-    `namespaces` limits what is within reach. `invoke` and `stream` replace the registry's own way of calling: the call
-    protocol passes its own, and then an id that this registry does not have is passed on as it is.
+    `namespaces` limits the available operations. `invoke` and `stream` replace the registry's methods: the call
+    protocol passes its own, and then ids that this registry does not have are passed on unchanged.
     """
     limited = None if namespaces is None else (namespaces,) if isinstance(namespaces, str) else tuple(namespaces)
-    return EnvNode(_Reach(registry, context, limited, invoke, stream), "")
+    return EnvNode(_EnvScope(registry, context, limited, invoke, stream), "")
 
 
 def _merge(input: Any, members: Mapping[str, Any]) -> Any:
@@ -138,6 +192,6 @@ def _merge(input: Any, members: Mapping[str, Any]) -> Any:
     if not members:
         return input
     if not isinstance(input, Mapping):
-        message = f"members by name go with a mapping, not with {type(input).__name__}"
+        message = f"keyword arguments require a mapping as input, not {type(input).__name__}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     return {**input, **members}

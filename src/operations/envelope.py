@@ -1,14 +1,14 @@
-"""ResponseEnvelope: what every call returns, `data` with `meta` of the source it came from.
+"""ResponseEnvelope: the result of every call, `data` with the `meta` of its source.
 
-The set of sources is closed: a new one is a change in this file and nowhere else. Content blocks live in
-`operations.content`; how an envelope is written as bytes, in `operations.wire`.
+The set of sources is closed: this is the only file that lists them. `operations.content` has content blocks, and
+`operations.wire` the encodings.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic, Literal, TypeGuard, TypeVar, cast
+from typing import Any, Generic, Literal, TypeGuard, TypeVar, cast, overload
 
 import msgspec
 
@@ -30,14 +30,29 @@ T = TypeVar("T")
 Headers = Mapping[str, str | Iterable[str]] | Iterable[tuple[str, str]]
 
 
+class SSEEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The type and id of the server-sent event that carried a result."""
+
+    type: str
+    id: str | None = None
+
+
 class LocalResponseMeta(
-    msgspec.Struct, frozen=True, rename="camel", tag_field="source", tag="local", forbid_unknown_fields=False
+    msgspec.Struct,
+    frozen=True,
+    rename="camel",
+    omit_defaults=True,
+    tag_field="source",
+    tag="local",
+    forbid_unknown_fields=False,
 ):
-    """What is known of a result made in this process."""
+    """Meta of a result from this process."""
 
     operation_id: str
     timestamp: int
     """Epoch milliseconds, taken when the result was wrapped."""
+    event: SSEEvent | None = None
+    """The event that an item of a stream is, where the handler named it."""
 
     @property
     def source(self) -> Literal["local"]:
@@ -46,25 +61,19 @@ class LocalResponseMeta(
 
     def to_dict(self) -> dict[str, Any]:
         """The meta with its JSON names."""
-        return {"source": "local", "operationId": self.operation_id, "timestamp": self.timestamp}
-
-
-class SSEEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The type and id of the server-sent event that carried a result."""
-
-    type: str
-    id: str | None = None
+        meta = {"source": "local", "operationId": self.operation_id, "timestamp": self.timestamp}
+        return meta if self.event is None else {**meta, "event": msgspec.to_builtins(self.event)}
 
 
 class HTTPResponseMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, tag_field="source", tag="http"):
-    """What an HTTP response said beside its body."""
+    """Meta of an HTTP response: status, headers, cookies and event."""
 
     status_code: int
     headers: dict[str, str]
-    """Names in lower case; a header sent several times is joined with `, `."""
+    """Headers with lower-case names; repeated headers are joined with `, `."""
     content_type: str
     set_cookies: list[str] | None = None
-    """Each `set-cookie` header by itself: joined they could not be told apart again."""
+    """The `set-cookie` headers, separately: joined ones cannot be split again."""
     event: SSEEvent | None = None
 
     @property
@@ -73,12 +82,12 @@ class HTTPResponseMeta(msgspec.Struct, frozen=True, rename="camel", omit_default
         return "http"
 
     def to_dict(self) -> dict[str, Any]:
-        """The meta with its JSON names; an absent field is left out."""
+        """Return the meta with its JSON names; absent fields are omitted."""
         return cast("dict[str, Any]", msgspec.to_builtins(self))
 
 
 class MCPResponseMeta(msgspec.Struct, frozen=True):
-    """What an MCP tool's result said beside its data."""
+    """Meta of an MCP tool's result: error flag, content blocks and structured content."""
 
     is_error: bool
     content: list[MCPContentBlock]
@@ -92,7 +101,7 @@ class MCPResponseMeta(msgspec.Struct, frozen=True):
         return "mcp"
 
     def to_dict(self) -> dict[str, Any]:
-        """The meta with its JSON names; an absent field is left out."""
+        """Return the meta with its JSON names; absent fields are omitted."""
         meta: dict[str, Any] = {
             "source": "mcp",
             "isError": self.is_error,
@@ -106,38 +115,39 @@ class MCPResponseMeta(msgspec.Struct, frozen=True):
 
 
 ResponseMeta = LocalResponseMeta | HTTPResponseMeta | MCPResponseMeta
+"""The `meta` of an envelope: one class for each kind of source."""
 
 
 class ResponseEnvelope(msgspec.Struct, Generic[T_co], frozen=True):
-    """The result of a call: `data`, and in `meta` what its source knew about it."""
+    """The result of a call: `data`, and the `meta` of its source."""
 
     data: T_co
     meta: ResponseMeta
 
     def raise_for_error(self) -> ResponseEnvelope[T_co]:
-        """Raise `EXECUTION_ERROR` when an MCP tool reported an error; the envelope itself otherwise."""
+        """Raise `EXECUTION_ERROR` if an MCP tool reported an error; otherwise return the envelope."""
         meta = self.meta
         if isinstance(meta, MCPResponseMeta) and meta.is_error:
             texts = [block.text for block in meta.content if block.type == "text"]
-            message = "\n".join(texts) or "the tool reported an error without a text"
+            message = "\n".join(texts) or "the tool reported an error without a message"
             raise CallError(ErrorCode.EXECUTION_ERROR, message, meta.to_dict())
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """The envelope as plain data with its JSON names; bytes stay bytes."""
+        """Return the envelope as plain data with its JSON names; bytes stay bytes."""
         return {"data": self.data, "meta": self.meta.to_dict()}
 
     def to_json(self) -> bytes:
-        """The envelope as JSON text (UTF-8)."""
+        """Return the envelope as JSON (UTF-8)."""
         return encode_json(self.to_dict())
 
     def to_msgpack(self) -> bytes:
-        """The envelope as MessagePack."""
+        """Return the envelope as MessagePack."""
         return encode_msgpack(self.to_dict())
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> ResponseEnvelope[Any]:
-        """Read an envelope from plain data; raises `VALIDATION_ERROR` where it is none."""
+        """Read an envelope from plain data; raise `VALIDATION_ERROR` if it is not one."""
         envelope = detect_envelope(value)
         if envelope is None:
             errors = ResponseEnvelopeSchema.errors(value)
@@ -156,8 +166,20 @@ class ResponseEnvelope(msgspec.Struct, Generic[T_co], frozen=True):
         return cls.from_dict(decode_msgpack(data))
 
 
+class Event(msgspec.Struct, Generic[T_co], frozen=True):
+    """An item of a stream with an id, from which a client can resume the stream, and a type.
+
+    A handler that yields events reads the id to resume after from `context.metadata["lastEventId"]`, and declares so
+    with the annotation `resumable`.
+    """
+
+    data: T_co
+    id: str | None = None
+    type: str = "message"
+
+
 def local_envelope(data: T, operation_id: str) -> ResponseEnvelope[T]:
-    """Wrap a result made in this process, stamped with the present time."""
+    """Wrap a result from this process, with the current time."""
     return ResponseEnvelope(data, LocalResponseMeta(operation_id, time.time_ns() // 1_000_000))
 
 
@@ -170,7 +192,7 @@ def http_envelope(
     set_cookies: Iterable[str] | None = None,
     event: SSEEvent | None = None,
 ) -> ResponseEnvelope[T]:
-    """Wrap the body of an HTTP response; headers as sent, repeated ones included, are folded here."""
+    """Wrap the body of an HTTP response; repeated headers are joined."""
     folded, cookies = _fold_headers(headers)
     if set_cookies is not None:
         cookies += set_cookies
@@ -188,26 +210,33 @@ def mcp_envelope(
     structured_content: dict[str, Any] | None = None,
     extensions: dict[str, Any] | None = None,
 ) -> ResponseEnvelope[T]:
-    """Wrap the result of an MCP tool; content blocks may be given as ours or as plain mappings."""
+    """Wrap the result of an MCP tool; content blocks may be objects or plain mappings."""
     blocks = [content_block(block) if isinstance(block, Mapping) else require_block(block) for block in content]
     if isinstance(data, list) and any(isinstance(item, Block) for item in data):
-        # Blocks that stand in for data are data: JSON-shaped, like any other.
+        # Content blocks used as data are plain JSON-like data.
         data = [item.to_dict() if isinstance(item, Block) else item for item in data]  # type: ignore[assignment]
     return ResponseEnvelope(data, MCPResponseMeta(is_error, blocks, structured_content, extensions))
 
 
-def unwrap(envelope: ResponseEnvelope[T]) -> T:
-    """The data of an envelope."""
-    return envelope.data
+@overload
+def unwrap(envelope: ResponseEnvelope[T]) -> T: ...
+@overload
+def unwrap(envelope: Mapping[str, Any]) -> Any: ...
+def unwrap(envelope: ResponseEnvelope[Any] | Mapping[str, Any]) -> Any:
+    """Return the data of an envelope, or of a plain mapping that is one."""
+    found = detect_envelope(envelope)
+    if found is None:
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"not an envelope: {type(envelope).__name__}")
+    return found.data
 
 
 def is_response_envelope(value: object) -> TypeGuard[ResponseEnvelope[Any] | Mapping[str, Any]]:
-    """Whether `value` is an envelope, or a plain mapping that is one: source and that source's fields included."""
+    """Whether `value` is an envelope, or a plain mapping with all fields of one."""
     return detect_envelope(value) is not None
 
 
 def detect_envelope(value: object) -> ResponseEnvelope[Any] | None:
-    """The envelope that `value` is, or that a plain mapping describes; None for anything else."""
+    """Return the envelope that `value` is or that a plain mapping describes; None for anything else."""
     if isinstance(value, ResponseEnvelope):
         return value
     if not isinstance(value, Mapping) or "meta" not in value or "data" not in value:
@@ -222,10 +251,10 @@ def detect_envelope(value: object) -> ResponseEnvelope[Any] | None:
 
 
 def _fold_headers(headers: Headers) -> tuple[dict[str, str], list[str]]:
-    """Headers with lower-case names, repeated ones joined, and the `set-cookie` values apart."""
+    """Return headers with lower-case names, repeated ones joined, and the `set-cookie` values separately."""
     if type(headers) is list:
         plain = dict(headers)
-        # Most are as they shall be: each name once and in lower case, no cookie among them.
+        # Fast path: each name once and in lower case, without cookies.
         if len(plain) == len(headers) and "set-cookie" not in plain and all(map(str.islower, plain)):
             return plain, []
     folded: dict[str, str] = {}
@@ -240,19 +269,26 @@ def _fold_headers(headers: Headers) -> tuple[dict[str, str], list[str]]:
     return folded, cookies
 
 
+def _present(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are set: a null is an absent one. 5.0 is the integer 5, as it is in JSON Schema."""
+    present = {name: value for name, value in meta.items() if value is not None}
+    for name in ("timestamp", "statusCode"):
+        value = present.get(name)
+        if isinstance(value, float) and value.is_integer():
+            present[name] = int(value)
+    return present
+
+
 def _read_local(meta: Mapping[str, Any]) -> LocalResponseMeta | None:
     try:
-        return msgspec.convert(dict(meta), LocalResponseMeta)
+        return msgspec.convert(_present(meta), LocalResponseMeta)
     except msgspec.ValidationError:
         return None
 
 
 def _read_http(meta: Mapping[str, Any]) -> HTTPResponseMeta | None:
-    event = meta.get("event", {})
-    if meta.get("setCookies", "") is None or not isinstance(event, Mapping) or event.get("id", "") is None:
-        return None
     try:
-        typed = msgspec.convert(dict(meta), HTTPResponseMeta)
+        typed = msgspec.convert(_present(meta), HTTPResponseMeta)
     except msgspec.ValidationError:
         return None
     if all(name.islower() for name in typed.headers) and "set-cookie" not in typed.headers:
@@ -270,7 +306,7 @@ def _read_mcp(meta: Mapping[str, Any]) -> MCPResponseMeta | None:
     optional: list[dict[str, Any] | None] = []
     for name in ("structuredContent", "_meta"):
         value = meta.get(name)
-        if name in meta and not isinstance(value, Mapping):
+        if value is not None and not isinstance(value, Mapping):
             return None
         optional.append(value if value is None or isinstance(value, dict) else dict(value))
     return MCPResponseMeta(is_error, [content_block(block) for block in content], *optional)
@@ -279,12 +315,18 @@ def _read_mcp(meta: Mapping[str, Any]) -> MCPResponseMeta | None:
 _META_READERS = {"local": _read_local, "http": _read_http, "mcp": _read_mcp}
 
 _TEXT = {"type": "string"}
+_EVENT = {
+    "type": ["object", "null"],
+    "properties": {"type": _TEXT, "id": {"type": ["string", "null"]}},
+    "required": ["type"],
+}
 _LOCAL_META = {
     "type": "object",
     "properties": {
         "source": {"const": "local"},
         "operationId": _TEXT,
         "timestamp": {"type": "integer", "description": "epoch milliseconds"},
+        "event": _EVENT,
     },
     "required": ["source", "operationId", "timestamp"],
 }
@@ -295,8 +337,8 @@ _HTTP_META = {
         "statusCode": {"type": "integer"},
         "headers": {"type": "object", "additionalProperties": _TEXT},
         "contentType": _TEXT,
-        "setCookies": {"type": "array", "items": _TEXT},
-        "event": {"type": "object", "properties": {"type": _TEXT, "id": _TEXT}, "required": ["type"]},
+        "setCookies": {"type": ["array", "null"], "items": _TEXT},
+        "event": _EVENT,
     },
     "required": ["source", "statusCode", "headers", "contentType"],
 }
@@ -306,8 +348,8 @@ _MCP_META = {
         "source": {"const": "mcp"},
         "isError": {"type": "boolean"},
         "content": {"type": "array", "items": CONTENT_BLOCK},
-        "structuredContent": {"type": "object"},
-        "_meta": {"type": "object"},
+        "structuredContent": {"type": ["object", "null"]},
+        "_meta": {"type": ["object", "null"]},
     },
     "required": ["source", "isError", "content"],
 }
@@ -319,7 +361,12 @@ _ENVELOPE = {
 }
 
 LocalResponseMetaSchema: Schema = from_schema(_LOCAL_META)
+"""Schema of `LocalResponseMeta` as JSON."""
 HTTPResponseMetaSchema: Schema = from_schema(_HTTP_META)
+"""Schema of `HTTPResponseMeta` as JSON."""
 MCPResponseMetaSchema: Schema = from_schema(_MCP_META)
+"""Schema of `MCPResponseMeta` as JSON."""
 ResponseMetaSchema: Schema = from_schema(_META)
+"""Schema of any `ResponseMeta` as JSON."""
 ResponseEnvelopeSchema: Schema = from_schema(_ENVELOPE)
+"""Schema of a `ResponseEnvelope` as JSON."""

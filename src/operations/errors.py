@@ -1,4 +1,4 @@
-"""CallError: the one exception a call raises, and the closed set of codes it carries."""
+"""CallError: the only exception of a call, and its closed set of codes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ErrorCode(StrEnum):
-    """Our own codes; a domain adds codes of its own by declaring them in a spec's `error_schemas`."""
+    """The library's error codes; operations declare further codes in `error_schemas`."""
 
     OPERATION_NOT_FOUND = "OPERATION_NOT_FOUND"
     ACCESS_DENIED = "ACCESS_DENIED"
@@ -24,10 +24,10 @@ _OWN_CODES = {code.value: code for code in ErrorCode}
 
 
 class CallError(Exception):
-    """A call that ended without a value: a code to branch on, a message for people, details for programs."""
+    """A call without a result: a code to branch on, a message for people, details for programs."""
 
     def __init__(self, code: ErrorCode | str, message: str = "", details: Any = None) -> None:
-        # One of our own codes given as text becomes the member, so that `error.code is ErrorCode.TIMEOUT` holds.
+        # Convert a known code given as a string, so that `error.code is ErrorCode.TIMEOUT` holds.
         self.code: ErrorCode | str = _OWN_CODES.get(code, code)
         self.message = message
         self.details = details
@@ -37,7 +37,7 @@ class CallError(Exception):
         return f"{self.code}: {self.message}" if self.message else str(self.code)
 
     def to_dict(self) -> dict[str, Any]:
-        """The error as it travels: `code`, `message` and, where there are any, `details`."""
+        """Return the error as sent to a peer: `code`, `message` and, if any, `details`."""
         data: dict[str, Any] = {"code": str(self.code), "message": self.message}
         if self.details is not None:
             data["details"] = self.details
@@ -45,7 +45,7 @@ class CallError(Exception):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CallError:
-        """Read an error that travelled; one without a code is an `UNKNOWN_ERROR`."""
+        """Read an error from a peer; without a code it is an `UNKNOWN_ERROR`."""
         code = data.get("code")
         message = data.get("message")
         return cls(

@@ -8,19 +8,25 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from operations.context import OperationContext
+from operations.errors import CallError, ErrorCode
 from operations.spec import Handler
+
+_MOST_DEPTH = 16
+_depth: contextvars.ContextVar[int] = contextvars.ContextVar("thread_depth", default=0)
+"""How many handlers in worker threads wait for the current call."""
 
 
 class Execution:
     """The worker threads of one registry, and its abandoned handlers.
 
-    A handler is abandoned when its caller stops waiting for it: a thread cannot be stopped, and a coroutine may ignore
-    its cancellation.
+    A handler is abandoned when its caller stops waiting: a thread cannot be stopped, and a coroutine may ignore its
+    cancellation.
     """
 
     def __init__(self, *, threads: int) -> None:
         self._threads = threads
-        self._pool: ThreadPoolExecutor | None = None
+        self._pools: dict[int, ThreadPoolExecutor] = {}
+        """The threads by depth: a handler that waits for a nested call never holds a thread that the call needs."""
         self._abandoned_threads: set[Future[Any]] = set()
         self._abandoned_tasks: set[asyncio.Task[Any]] = set()
 
@@ -31,16 +37,16 @@ class Execution:
 
     def close(self) -> None:
         """Let the worker threads end once they are idle."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
-            self._pool = None
+        for pool in self._pools.values():
+            pool.shutdown(wait=False)
+        self._pools.clear()
 
     async def in_thread(self, handler: Handler, input: Any, context: OperationContext) -> Any:
         """Run a plain function in a worker thread; a cancelled caller leaves the thread running."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="operations")
+        depth = _depth.get()
+        pool = self._pools.get(depth) or self._add_pool(depth)
         variables = contextvars.copy_context()
-        job = self._pool.submit(variables.run, _call, handler, input, context)
+        job = pool.submit(variables.run, _call, handler, input, context, depth)
         try:
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:
@@ -49,17 +55,25 @@ class Execution:
                 job.add_done_callback(self._abandoned_threads.discard)
             raise
         finally:
-            del job  # it holds the error whose traceback holds this frame
+            del job  # avoids a reference cycle with a traceback
+
+    def _add_pool(self, depth: int) -> ThreadPoolExecutor:
+        if depth >= _MOST_DEPTH:
+            message = f"plain functions call each other more than {_MOST_DEPTH} levels deep: use `async def`"
+            raise CallError(ErrorCode.EXECUTION_ERROR, message)
+        pool = self._pools[depth] = ThreadPoolExecutor(self._threads, thread_name_prefix="operations")
+        return pool
 
     def abandon(self, task: asyncio.Task[Any]) -> None:
-        """Keep and count a task that continues a handler which ignored its cancellation."""
+        """Track a task that continues a handler which ignored its cancellation."""
         self._abandoned_tasks.add(task)
         task.add_done_callback(self._abandoned_tasks.discard)
 
 
-def _call(handler: Handler, input: Any, context: OperationContext) -> Any:
+def _call(handler: Handler, input: Any, context: OperationContext, depth: int) -> Any:
+    _depth.set(depth + 1)  # in a copy of the caller's variables, which nested calls inherit
     try:
         return handler(input, context)
     except StopIteration as error:
-        # A future cannot carry StopIteration: its waiter would never wake.
+        # A future cannot carry StopIteration: its waiter would never wake up.
         raise RuntimeError("the handler raised StopIteration") from error

@@ -1,6 +1,6 @@
-"""Typed errors of a call that ended without a value, and the one translation of exceptions into them.
+"""Constructors of the errors of failed calls, and the translation of exceptions into them.
 
-Each error says whether the operation may have run: `executed` is `no`, `unknown` or `yes` in its details.
+Each error says whether the operation may have run: `executed` in its details is `no`, `unknown` or `yes`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Executed = Literal["no", "unknown", "yes"]
 
 
 def unavailable(operation_id: str, reason: str, executed: Executed) -> CallError:
-    """Return the error for a call that no worker answers, or whose connection was lost."""
+    """Return the error for a call without a worker, or whose connection was lost."""
     details = {"operationId": operation_id, "executed": executed}
     return CallError(ErrorCode.UNAVAILABLE, f"{operation_id}: {reason}", details)
 
@@ -26,19 +26,19 @@ def timed_out(operation_id: str, executed: Executed, when: str = "during the cal
 
 
 def aborted(operation_id: str, reason: str, executed: Executed = "unknown") -> CallError:
-    """Return the error for a call that one side cancelled."""
+    """Return the error for a cancelled call."""
     details = {"operationId": operation_id, "executed": executed}
     return CallError(ErrorCode.ABORTED, f"{operation_id}: {reason or 'aborted'}", details)
 
 
 def unreadable(problem: object) -> CallError:
-    """Return the error for a request with a missing field, or a field of the wrong type."""
+    """Return the error for a request with a missing or invalid field."""
     details = {"reason": "UNREADABLE", "executed": "no"}
-    return CallError(ErrorCode.VALIDATION_ERROR, f"the request could not be read: {problem}", details)
+    return CallError(ErrorCode.VALIDATION_ERROR, f"invalid request: {problem}", details)
 
 
 def too_large(operation_id: str, what: str, size: int, limit: int, executed: Executed) -> CallError:
-    """Return the error for a message over the transport's largest payload."""
+    """Return the error for a message that exceeds the transport's maximum payload."""
     code = ErrorCode.VALIDATION_ERROR if executed == "no" else ErrorCode.EXECUTION_ERROR
     details = {
         "operationId": operation_id,
@@ -51,10 +51,10 @@ def too_large(operation_id: str, what: str, size: int, limit: int, executed: Exe
 
 
 def untranslatable(operation_id: str, what: str, problem: CallError, executed: Executed) -> CallError:
-    """Return the error for a value that the receiver's only message format cannot express."""
+    """Return the error for a value that the receiver's message format cannot represent."""
     code = ErrorCode.VALIDATION_ERROR if executed == "no" else ErrorCode.EXECUTION_ERROR
     details = {"operationId": operation_id, "reason": "UNTRANSLATABLE", "executed": executed}
-    return CallError(code, f"{operation_id}: the {what} cannot be passed on: {problem.message}", details)
+    return CallError(code, f"{operation_id}: the {what} cannot be encoded: {problem.message}", details)
 
 
 def executed_of(error: CallError) -> Executed:
@@ -67,7 +67,7 @@ def executed_of(error: CallError) -> Executed:
 def mark_executed(error: CallError, operation_id: str) -> CallError:
     """Return an error as its handler's caller sees it.
 
-    A nested call that was not executed does not mean that the handler was not.
+    A nested call that did not run does not mean that the handler did not.
     """
     details = error.details
     if not isinstance(details, dict) or details.get("executed") != "no" or details.get("operationId") == operation_id:
@@ -78,7 +78,7 @@ def mark_executed(error: CallError, operation_id: str) -> CallError:
 
 
 def translate(error: BaseException, operation_id: str) -> BaseException:
-    """Return what the caller of an operation sees for an exception that left its handler.
+    """Return what the caller of an operation sees for an exception of its handler.
 
     A cancellation of the current task, KeyboardInterrupt and GeneratorExit are returned unchanged; everything else
     becomes a CallError with its cause. The caller of this function raises the result: a frame that keeps an error in a
@@ -92,7 +92,7 @@ def translate(error: BaseException, operation_id: str) -> BaseException:
             return error
         return _caused(CallError(ErrorCode.ABORTED, f"{operation_id}: the handler cancelled itself"), error)
     if isinstance(error, SystemExit):
-        message = f"{operation_id}: the handler asked the process to exit ({error.code})"
+        message = f"{operation_id}: the handler called sys.exit({error.code})"
         return _caused(CallError(ErrorCode.EXECUTION_ERROR, message, {"type": "SystemExit"}), error)
     if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
         return error

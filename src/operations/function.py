@@ -1,4 +1,4 @@
-"""@operation: a typed Python function becomes an Operation, its schemas read off its signature."""
+"""@operation: converts a typed Python function to an Operation, with schemas from its signature."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import msgspec
 
 from operations.context import OperationContext
 from operations.docstrings import read_docstring
-from operations.envelope import ResponseEnvelope
+from operations.envelope import Event, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.schema import (
     UNKNOWN,
@@ -33,8 +33,8 @@ from operations.schema import (
     TypeCodec,
     codec_for,
     jsonable,
-    misfit,
     record_codec,
+    validation_error,
 )
 from operations.spec import OPEN, AccessControl, Operation, OperationSpec, OperationType, SchemaLike
 
@@ -48,16 +48,18 @@ Load = Callable[[Any], dict[str, Any]]
 _STREAMS = (AsyncGenerator, AsyncIterator, AsyncIterable)
 
 NAMESPACE_VARIABLE = "__operations_namespace__"
-"""A module may name the namespace of its functions in a variable of this name; else it is the module's own name."""
+"""Name of the module variable with the namespace of its functions; by default it is the module's name."""
 
 
 class FunctionOperation(Operation[R_co], Generic[P, R_co, Returned], frozen=True, kw_only=True):
-    """An Operation made of a function, which can still be called directly as the function it was."""
+    """An Operation made from a function, which can still be called directly."""
 
     function: Callable[P, Returned]
+    contexts: tuple[str, ...] = ()
+    """The parameters that receive the context."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Returned:
-        """Call the function itself: no validation, no envelope."""
+        """Call the function directly: no validation, no envelope."""
         return self.function(*args, **kwargs)
 
     @property
@@ -68,9 +70,20 @@ class FunctionOperation(Operation[R_co], Generic[P, R_co, Returned], frozen=True
     def __name__(self) -> str:
         return self.function.__name__
 
+    def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the arguments of a call of the function as the input of the operation; a context is left out."""
+        parameters = inspect.signature(self.function).parameters
+        given = [name for name in parameters if name not in self.contexts]
+        if len(args) > len(given):
+            raise TypeError(f"{self.__name__} takes at most {len(given)} positional arguments, not {len(args)}")
+        repeated = [name for name, _ in zip(given, args, strict=False) if name in kwargs]
+        if repeated:
+            raise TypeError(f"{self.__name__} got {repeated[0]!r} twice")
+        return {**dict(zip(given, args, strict=False)), **kwargs}
 
-class _Decorate(typing.Protocol):
-    """What `operation(...)` returns: a decorator that keeps the function's types."""
+
+class _Decorator(typing.Protocol):
+    """Type of the decorator that `operation(...)` returns; it keeps the function's types."""
 
     @overload
     def __call__(
@@ -95,7 +108,7 @@ class _Decorate(typing.Protocol):
 
 
 class _Options(typing.TypedDict, total=False):
-    """What can be said of an operation beside its function."""
+    """Options of `operation`."""
 
     id: str
     namespace: str
@@ -106,7 +119,7 @@ class _Options(typing.TypedDict, total=False):
     title: str
     tags: Sequence[str]
     annotations: Mapping[str, Any]
-    access_control: AccessControl
+    access_control: AccessControl | Mapping[str, Any]
     error_schemas: Mapping[str, SchemaLike]
     output_policy: Policy
     durable: bool
@@ -130,26 +143,26 @@ def operation(function: Callable[P, ResponseEnvelope[R]], /) -> FunctionOperatio
 @overload
 def operation(function: Callable[P, R], /) -> FunctionOperation[P, R, R]: ...
 @overload
-def operation(operation_id: str | None = None, /, **options: typing.Unpack[_Options]) -> _Decorate: ...
+def operation(operation_id: str | None = None, /, **options: typing.Unpack[_Options]) -> _Decorator: ...
 def operation(function: Callable[..., Any] | str | None = None, /, **options: Any) -> Any:
-    """Turn a typed function into an Operation, as `@operation`, `@operation("namespace.name")` or `@operation(...)`.
+    """Convert a typed function to an Operation: `@operation`, `@operation("namespace.name")` or `@operation(...)`.
 
-    The input schema comes from the parameters, the output schema from the return type, descriptions from the
-    docstring, and the id from module and name unless `id`, `namespace` or `name` say otherwise. An async generator is
-    a subscription; anything else is a mutation unless `type` says `"query"`, which allows it to be retried. A plain
-    `def` runs in a worker thread unless `inline=True`.
+    The input schema comes from the parameters, the output schema from the return type, descriptions from the docstring,
+    and the id from module and name unless `id`, `namespace` or `name` are given. An async generator is a subscription;
+    anything else is a mutation, or with `type="query"` a query, which may be retried. A plain `def` runs in a worker
+    thread unless `inline=True`.
     """
-    # Names of the place where the function is defined, for annotations that are text.
+    # The scope of the definition, for annotations that are strings.
     scope = sys._getframe(1).f_locals
     if isinstance(function, str):
         options["id"] = function
     elif function is not None:
-        return _make(function, scope, **options)
-    return lambda decorated: _make(decorated, scope, **options)
+        return make_operation(function, scope, **options)
+    return lambda decorated: make_operation(decorated, scope, **options)
 
 
 class _Signature(msgspec.Struct, frozen=True):
-    """What the signature of a function says that matters here."""
+    """The parts of a function's signature that an operation needs."""
 
     record: TypeCodec[dict[str, Any]]
     output: TypeCodec[Any] | None
@@ -158,7 +171,7 @@ class _Signature(msgspec.Struct, frozen=True):
     streams: bool
 
 
-def _make(
+def make_operation(
     function: Callable[..., Any],
     scope: Mapping[str, Any],
     *,
@@ -167,36 +180,38 @@ def _make(
     name: str | None = None,
     type: OperationType | str | None = None,
     description: str | None = None,
-    access_control: AccessControl | None = None,
+    access_control: AccessControl | Mapping[str, Any] | None = None,
     inline: bool = False,
     **declared: Any,
 ) -> FunctionOperation[..., Any, Any]:
+    """Make a function an operation; `scope` has the names of the place where it is defined, for annotations."""
     documentation = read_docstring(inspect.getdoc(function))
     signature = _read_signature(function, scope, documentation.parameters)
     if id is not None:
         if "." not in id or namespace is not None or name is not None:
-            raise TypeError(f"id={id!r}: an id is 'namespace.name', and stands in place of namespace= and name=")
+            raise TypeError(f"invalid id={id!r}: expected 'namespace.name', without namespace= and name=")
         namespace, _, name = id.rpartition(".")
     spec = OperationSpec(
         namespace=namespace or _module_namespace(function),
         name=name or _name(function),
-        type=_operation_type(function, signature, type),  # type: ignore[arg-type]  # made the member there
+        type=_operation_type(function, signature, type),  # type: ignore[arg-type]  # converted by OperationSpec
         description=documentation.description if description is None else description,
         input_schema=signature.record.schema,
         output_schema=UNKNOWN if signature.output is None else signature.output.schema,
-        access_control=access_control or OPEN,
+        access_control=OPEN if access_control is None else AccessControl.of(access_control),
         **declared,
     )
     call = _caller(function, signature, spec.id)
-    # A type whose own values are JSON already may still be declared of a handler that returns something else.
+    # A handler may return other types than its declared one, even if that needs no conversion.
     output = (
         {} if signature.output is None else {"dump": signature.output.dump or jsonable, "load": signature.output.load}
     )
     load = signature.record.load
     return FunctionOperation(
         spec=spec,
-        misfits=None if load is None else _misfits(load),
+        extra_problems=None if load is None else _extra_problems(load),
         function=function,
+        contexts=signature.contexts,
         handler=None if signature.streams else call,
         stream=call if signature.streams else None,
         threaded=not (signature.streams or inline or inspect.iscoroutinefunction(function)),
@@ -208,7 +223,7 @@ def _make(
 def _caller(
     function: Callable[..., Any], signature: _Signature, operation_id: str
 ) -> Callable[[Any, OperationContext], Any]:
-    """The function as a handler: input mapped to arguments, specialised so that the plain case costs one call."""
+    """Return the function as a handler that maps input to arguments, with a fast path for the plain case."""
     load, contexts, positional = signature.record.load, signature.contexts, signature.positional
     if load is not None:
         load = _explained(load, operation_id, signature.record.schema)
@@ -218,7 +233,7 @@ def _caller(
         return lambda input, context: function(**load(input))
 
     def call(input: Any, context: OperationContext) -> Any:
-        # A copy: what `load` gives may be the caller's own mapping.
+        # A copy: `load` may return the caller's mapping.
         arguments = dict(input if load is None else load(input))
         for name in contexts:
             arguments[name] = context
@@ -229,39 +244,41 @@ def _caller(
 
 
 def _explained(load: Load, operation_id: str, schema: Schema) -> Load:
-    """`load` with an error that names the operation, as the errors of its schema do."""
+    """Return `load` with errors that name the operation, as those of its schema do."""
 
     def explained(input: Any) -> dict[str, Any]:
         try:
             return load(input)
         except CallError as error:
-            found = _found(error)
+            found = _problems_of(error)
             if found is None:
                 raise
             # The cause of such an error quotes the value, which may be a secret.
-            raise misfit(schema.errors(input, found), f"invalid input for {operation_id}") from None
+            refused = validation_error(schema.errors(input, found), f"invalid input for {operation_id}")
+            refused.details |= {"operationId": operation_id, "executed": "no"}
+            raise refused from None
 
     return explained
 
 
-def _misfits(load: Load) -> Callable[[Any], Sequence[Found]]:
-    """What the types of the parameters find wrong with an input that their schema refuses already."""
+def _extra_problems(load: Load) -> Callable[[Any], Sequence[Found]]:
+    """Return a function that finds the problems of the parameters' types in an input that the schema rejects."""
 
-    def misfits(input: Any) -> Sequence[Found]:
+    def extra_problems(input: Any) -> Sequence[Found]:
         try:
             if isinstance(input, dict):
                 load(input)
         except CallError as error:
-            return _found(error) or ()
-        except Exception:  # noqa: BLE001  # a type's own code, on a value it need not expect: the schema's word stands
+            return _problems_of(error) or ()
+        except Exception:  # noqa: BLE001  # user code may raise anything for an invalid value; the schema decides
             return ()
         return ()
 
-    return misfits
+    return extra_problems
 
 
-def _found(error: CallError) -> list[Found] | None:
-    """What a loader found; None for an error that the user's own code raised."""
+def _problems_of(error: CallError) -> list[Found] | None:
+    """Return the problems that a loader found; None for an error of the user's code."""
     details = error.details
     if error.code is not ErrorCode.VALIDATION_ERROR or not isinstance(details, dict):
         return None
@@ -283,9 +300,9 @@ def _read_signature(
     for parameter in inspect.signature(function).parameters.values():
         annotation = hints.get(parameter.name, Any)
         if parameter.kind is parameter.VAR_POSITIONAL:
-            raise TypeError(f"{name}: *{parameter.name} has no name to be given by; use a list")
+            raise TypeError(f"{name}: unsupported parameter *{parameter.name}: use a list")
         if parameter.name in ("self", "cls") and parameter.name not in hints:
-            raise TypeError(f"{name}: decorate a bound method, operation(instance.{name}), not one in a class body")
+            raise TypeError(f"{name}: cannot decorate a method in a class body: use operation(instance.{name})")
         if parameter.kind is parameter.VAR_KEYWORD:
             extra = annotation
             continue
@@ -316,15 +333,15 @@ def _type_hints(function: Callable[..., Any], scope: Mapping[str, Any]) -> dict[
     try:
         return typing.get_type_hints(target, localns=dict(scope), include_extras=True)
     except NameError as error:
-        message = f"{_name(function)}: an annotation names {error.name!r}, which is not defined where it is used"
+        message = f"{_name(function)}: undefined name {error.name!r} in an annotation"
         raise TypeError(message) from None
 
 
 def _read_return(function: Callable[..., Any], hints: Mapping[str, Any]) -> tuple[Any, bool]:
-    """The type of `data` (UNSET where the function does not say) and whether the function streams it."""
+    """Return the type of `data` (UNSET if not annotated), and whether the function streams it."""
     streams = inspect.isasyncgenfunction(function)
     if inspect.isgeneratorfunction(function):
-        raise TypeError(f"{_name(function)}: a subscription is an async generator (`async def` with `yield`)")
+        raise TypeError(f"{_name(function)}: expected an async generator (`async def` with `yield`)")
     if "return" not in hints:
         return msgspec.UNSET, streams
     returned = hints["return"]
@@ -333,7 +350,7 @@ def _read_return(function: Callable[..., Any], hints: Mapping[str, Any]) -> tupl
         streams = True
         returned = (typing.get_args(returned) or (msgspec.UNSET,))[0]
         origin = typing.get_origin(returned) or returned
-    if origin is ResponseEnvelope:
+    if origin in (ResponseEnvelope, Event):
         returned = (typing.get_args(returned) or (msgspec.UNSET,))[0]
     return (msgspec.UNSET if isinstance(returned, TypeVar) else returned), streams
 
@@ -357,7 +374,7 @@ def _operation_type(
     if declared is None:
         return OperationType.SUBSCRIPTION if signature.streams else OperationType.MUTATION
     if signature.streams is not (declared == OperationType.SUBSCRIPTION):
-        kind = "an async generator" if signature.streams else "no async generator"
+        kind = "an async generator" if signature.streams else "not an async generator"
         raise TypeError(f"{_name(function)} is {kind}, so its type cannot be {declared!s}")
     return declared
 

@@ -1,4 +1,4 @@
-"""Recent: what was noted lately. It forgets the oldest, so that it stays bounded however long a process runs."""
+"""Recent: a bounded mapping of the most recent keys."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ T = TypeVar("T")
 
 
 class Recent(Generic[K, T]):
-    """Remembers at least the last `least` keys and their values, and at most twice as many.
+    """Mapping that keeps at least the last `minimum` keys and at most twice as many.
 
-    Two dictionaries that take turns: taking the oldest out of one, key by key, would search past every key that was
-    taken out before it.
+    It rotates two dictionaries: deleting the oldest keys of one dictionary would search past all keys deleted before.
     """
 
-    __slots__ = ("least", "newer", "older")
+    __slots__ = ("minimum", "newer", "older")
 
-    def __init__(self, least: int) -> None:
-        self.least = least
+    def __init__(self, minimum: int) -> None:
+        self.minimum = minimum
         self.newer: dict[K, T] = {}
         self.older: dict[K, T] = {}
 
@@ -31,21 +30,21 @@ class Recent(Generic[K, T]):
 
     def __setitem__(self, key: K, value: T) -> None:
         self.newer[key] = value
-        if len(self.newer) >= self.least:
-            self.turn()
+        if len(self.newer) >= self.minimum:
+            self.rotate()
 
-    def turn(self) -> None:
-        """Forget the older half: called once `newer` has `least` keys, also by code that writes there directly."""
+    def rotate(self) -> None:
+        """Drop the older half; called when `newer` has `minimum` keys, also by code that writes there directly."""
         self.older, self.newer = self.newer, {}
 
     def __getitem__(self, key: K) -> T:
         return self.newer[key] if key in self.newer else self.older[key]
 
     def get(self, key: K) -> T | None:
-        """The value of a key, if it is remembered."""
+        """Return the value of a key, or None."""
         value = self.newer.get(key)
         return self.older.get(key) if value is None else value
 
     def items(self) -> Iterator[tuple[K, T]]:
-        """Every key that is remembered, the oldest first, with its latest value."""
+        """Yield every key with its latest value, oldest first."""
         yield from (self.older | self.newer).items()

@@ -5,36 +5,47 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
-from typing import Any, TypeVar, overload
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 import msgspec
 
 from operations.access import require_access
 from operations.batch import BatchCall, run_batch
 from operations.catalogue import OperationCatalogue, explain_operation
-from operations.context import NO_ENV, OperationContext, new_request_id
+from operations.context import NO_ENV, Identity, OperationContext, limit_context, new_request_id
 from operations.deadlines import Deadline, StreamDeadline, TimerWheel, check_deadline
-from operations.env import build_env
+from operations.env import BlockingEnv, build_env
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.execution import Execution
 from operations.failures import timed_out, translate
-from operations.interceptors import Interceptor, Invocation, Proceed, compose
-from operations.pipeline import Mismatches, check_declared_error, finish, is_described
-from operations.schema import Policy, Problem, Schema, jsonable, misfit
-from operations.spec import Operation, require_policy
+from operations.function import FunctionOperation
+from operations.interceptors.base import Interceptor, Invocation, Proceed, choose, compose, counts_of
+from operations.pipeline import Mismatches, check_declared_error, finish, output_schema_applies
+from operations.schema import Policy, Problem, Schema, jsonable, validation_error
+from operations.spec import Operation, OperationSpec, require_policy
+from operations.telemetry.metrics import Measure, measures_of
+from operations.telemetry.observer import Kind, Observer, Watch, watch
+from operations.telemetry.tracing import SDK, active_observers, modules
 
+if TYPE_CHECKING:
+    from operations.exports.approval import Approval
+    from operations.exports.results import Redact
+    from operations.exports.tools import ToolSet
+
+P = ParamSpec("P")
 R = TypeVar("R")
 
 _NO_CONTEXT = OperationContext()
+_MOST_CHOSEN = 1_000
 
 
 class OperationRegistry(OperationCatalogue):
     """Operations from every source, and the steps of a call: validate, run, wrap, normalise.
 
-    `execute` and `subscribe` trust their direct caller and check no scopes. A `Dispatcher` checks those of a caller
-    from elsewhere.
+    `execute` and `subscribe` trust their direct caller and check no scopes. A `Dispatcher` checks those of external
+    callers.
     """
 
     def __init__(
@@ -43,107 +54,268 @@ class OperationRegistry(OperationCatalogue):
         *,
         output_policy: Policy = "cast",
         interceptors: Sequence[Interceptor] = (),
+        observers: Sequence[Observer] = (),
         threads: int = 32,
+        raise_on_error: bool = False,
     ) -> None:
         super().__init__()
+        self.raise_on_error = raise_on_error
+        """Whether an MCP error result is raised as a CallError, as an HTTP error is."""
         self.output_policy: Policy = require_policy(output_policy)
         self.mismatches = Mismatches()
         self.interceptors = tuple(interceptors)
-        """The interceptors around every call, the first outermost."""
+        """Interceptors around every call, the first outermost; one with `applies` only where that is true."""
+        self.observers = tuple(observers)
+        """Told of every call, around the interceptors; OpenTelemetry is told as well where its SDK is set up."""
+        self._chosen: dict[str, tuple[OperationSpec, object, tuple[Interceptor, ...]]] = {}
         self.wheel = TimerWheel()
         self._execution = Execution(threads=threads)
         self.register_all(operations)
 
     @overload
     async def execute(
-        self, operation: Operation[R], input: Any = None, context: OperationContext | None = None
+        self,
+        operation: Operation[R],
+        input: Any = None,
+        context: OperationContext | None = None,
+        *,
+        timeout: float | None = None,
+        raise_on_error: bool | None = None,
     ) -> ResponseEnvelope[R]: ...
     @overload
     async def execute(
-        self, operation: str, input: Any = None, context: OperationContext | None = None
+        self,
+        operation: str,
+        input: Any = None,
+        context: OperationContext | None = None,
+        *,
+        timeout: float | None = None,
+        raise_on_error: bool | None = None,
     ) -> ResponseEnvelope[Any]: ...
     async def execute(
-        self, operation: str | Operation[Any], input: Any = None, context: OperationContext | None = None
+        self,
+        operation: str | Operation[Any],
+        input: Any = None,
+        context: OperationContext | None = None,
+        *,
+        timeout: float | None = None,
+        raise_on_error: bool | None = None,
     ) -> ResponseEnvelope[Any]:
-        """Call an operation by id, or by its Operation to get its Python type back as `data`."""
+        """Call an operation by id, or by its Operation, to get `data` as its Python type.
+
+        `timeout` is in seconds; with a deadline in the context too, the earlier one counts. `raise_on_error` is the
+        registry's by default.
+        """
         registered = self._resolve(operation)
+        if context is not None or timeout is not None:
+            context = limit_context(context, timeout)
         if context is None or context.deadline is None:
             envelope = await self.run(registered, input, context)
         else:
             envelope = await self._run_until(context.deadline, registered, self.run(registered, input, context))
+        if self.raise_on_error if raise_on_error is None else raise_on_error:
+            envelope.raise_for_error()
         return envelope if isinstance(operation, str) else self._rebuild(operation, envelope)
 
     @overload
+    async def call(
+        self,
+        operation: FunctionOperation[Concatenate[OperationContext, P], R, Any],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> ResponseEnvelope[R]: ...
+    @overload
+    async def call(
+        self, operation: FunctionOperation[P, R, Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> ResponseEnvelope[R]: ...
+    async def call(self, operation: FunctionOperation[..., Any, Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call an operation that was made of a function with the function's own arguments, which type checkers check.
+
+        A context that is the function's first parameter is not given here; the call gets one of its own.
+        """
+        if not isinstance(operation, FunctionOperation):
+            message = f"call takes a function with @operation, not {type(operation).__name__}: use execute"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message)
+        try:
+            input = operation.bind(*args, **kwargs)
+        except TypeError as error:
+            raise CallError(ErrorCode.VALIDATION_ERROR, f"{operation.id}: {error}") from None
+        return await self.execute(operation, input)
+
+    @overload
     def subscribe(
-        self, operation: Operation[R], input: Any = None, context: OperationContext | None = None
+        self,
+        operation: Operation[R],
+        input: Any = None,
+        context: OperationContext | None = None,
+        *,
+        timeout: float | None = None,
     ) -> AsyncGenerator[ResponseEnvelope[R], None]: ...
     @overload
     def subscribe(
-        self, operation: str, input: Any = None, context: OperationContext | None = None
+        self,
+        operation: str,
+        input: Any = None,
+        context: OperationContext | None = None,
+        *,
+        timeout: float | None = None,
     ) -> AsyncGenerator[ResponseEnvelope[Any], None]: ...
     async def subscribe(
-        self, operation: str | Operation[Any], input: Any = None, context: OperationContext | None = None
+        self,
+        operation: str | Operation[Any],
+        input: Any = None,
+        context: OperationContext | None = None,
+        *,
+        timeout: float | None = None,
     ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
-        """Follow an operation's stream; closing the iterator closes the handler's generator."""
+        """Yield an operation's stream; closing the iterator closes the handler's generator.
+
+        `timeout` is in seconds and for the whole stream.
+        """
         registered = self._resolve(operation)
+        if context is not None or timeout is not None:
+            context = limit_context(context, timeout)
         stream = self.run_stream(registered, input, context)
         deadline = None
         if context is not None and context.deadline is not None:
             until = check_deadline(context.deadline)
             if until <= time.time():
                 raise timed_out(registered.id, "no", "before the stream began")
-            deadline = StreamDeadline(self.wheel, registered.id, self.abandon, until=until)
+            deadline = StreamDeadline(self, registered.id, until=until)
         try:
             while True:
                 try:
                     envelope = await (anext(stream) if deadline is None else deadline.next(stream))
                 except StopAsyncIteration:
                     break
+                if self.raise_on_error:
+                    envelope.raise_for_error()
                 yield envelope if isinstance(operation, str) else self._rebuild(operation, envelope)
         finally:
-            if not getattr(stream, "ag_running", False):  # one that still runs was abandoned at its deadline
+            if not getattr(stream, "ag_running", False):  # a running one was abandoned at its deadline
                 await (stream.aclose() if deadline is None else deadline.close(stream.aclose))
 
     async def execute_many(
-        self, calls: Iterable[BatchCall], *, concurrency: int = 64, context: OperationContext | None = None
+        self,
+        calls: Iterable[BatchCall],
+        *,
+        concurrency: int = 64,
+        context: OperationContext | None = None,
+        timeout: float | None = None,
     ) -> list[ResponseEnvelope[Any] | CallError]:
-        """Run a batch, at most `concurrency` calls at a time: each call's envelope or error, in the order of the calls.
+        """Run a batch with at most `concurrency` concurrent calls; return each call's envelope or error, in order.
 
-        A call is an id, `(id, input)` or `(id, input, context)`; `context` is for those that bring none.
+        A call is an id, `(id, input)` or `(id, input, context)`; `context` is the default. `timeout` is
+        in seconds and for the whole batch.
         """
+        if context is not None or timeout is not None:
+            context = limit_context(context, timeout)
         return await run_batch(self.execute, calls, concurrency=concurrency, context=context)
 
     async def execute_nested(self, operation_id: str, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
         """Execute a nested call, with access control unless the context is trusted."""
-        self._admit_caller(operation_id, context)
+        self._check_access(operation_id, context)
         return await self.execute(operation_id, input, context)
 
     async def subscribe_nested(
         self, operation_id: str, input: Any, context: OperationContext
     ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
-        """Follow a nested stream, with access control unless the context is trusted."""
-        self._admit_caller(operation_id, context)
+        """Yield a nested stream, with access control unless the context is trusted."""
+        self._check_access(operation_id, context)
         async with contextlib.aclosing(self.subscribe(operation_id, input, context)) as stream:
             async for envelope in stream:
                 yield envelope
 
-    def run(
-        self, operation: Operation[Any], input: Any = None, context: OperationContext | None = None
-    ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        """Run a registered operation through interceptors, handler and result pipeline.
+    def tools(
+        self,
+        *,
+        allow: Iterable[str] = (),
+        deny: Iterable[str] = (),
+        tags: Iterable[str] = (),
+        read_only: bool = False,
+        identity: Identity | None = None,
+        approval: Approval | None = None,
+        timeout: float | None = 60.0,
+        max_characters: int = 20_000,
+        fields: Sequence[str] = (),
+        redact: Redact = False,
+    ) -> ToolSet:
+        """Return operations as tools of a language model: those that `allow` matches and `deny` does not.
 
-        The caller looks the operation up, checks access and enforces the deadline: `execute` and the dispatcher do.
+        With `identity`, only those that it may call, and calls are checked as its own. `approval` decides which calls
+        run; the other options are about results: see `ToolSet`.
         """
-        if self.interceptors:
-            return self._intercept(operation, input, context, streaming=False)
-        return self._perform(operation, input, context)
+        from operations.exports.tools import ToolSet  # most programs make none
+
+        return ToolSet(
+            self,
+            allow=allow,
+            deny=deny,
+            tags=tags,
+            read_only=read_only,
+            identity=identity,
+            approval=approval,
+            timeout=timeout,
+            max_characters=max_characters,
+            fields=fields,
+            redact=redact,
+        )
+
+    async def run(
+        self,
+        operation: Operation[Any],
+        input: Any = None,
+        context: OperationContext | None = None,
+        kind: Kind = "local",
+        *,
+        observed: bool = False,
+        intercepted: bool = False,
+    ) -> ResponseEnvelope[Any]:
+        """Run a registered operation: observers → interceptors → input → handler → result.
+
+        The caller (`execute` or the dispatcher) looks up the operation, checks access and enforces the deadline.
+        `observed` and `intercepted` say which steps were taken already.
+        """
+        if not observed and (self.observers or SDK in modules) and (told := active_observers(self.observers)):
+            return await self._observe(told, operation, input, context, kind)
+        if self.interceptors and not intercepted and (chosen := self._choose(operation)):
+            return await self._intercept(chosen, operation, input, context, streaming=False)  # type: ignore[no-any-return]
+        handler = operation.handler
+        if handler is None:
+            raise _explain_missing(operation, streaming=False)
+        if type(input) is dict and operation.split_files is None and operation.spec.input_schema.check(input):
+            value: Any = input  # fast path: most inputs are dicts that already validate
+        else:
+            value = _validate_input(operation, input)
+        context = self._complete(context) if operation.wants_context else context or _NO_CONTEXT
+        try:
+            if operation.threaded:
+                if operation.wants_context:
+                    context = _blocking(context)
+                result = await self._execution.in_thread(handler, value, context)
+            else:
+                result = handler(value, context)
+            if hasattr(result, "__await__"):
+                result = await result
+            return finish(operation, operation.spec.output_policy or self.output_policy, result, self.mismatches)
+        except BaseException as error:  # noqa: BLE001  # every way a handler can end is translated in one place
+            raise self._translate(operation, error)  # noqa: B904  # it has its cause
 
     def run_stream(
-        self, operation: Operation[Any], input: Any = None, context: OperationContext | None = None
+        self,
+        operation: Operation[Any],
+        input: Any = None,
+        context: OperationContext | None = None,
+        kind: Kind = "local",
+        *,
+        observed: bool = False,
     ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
-        """Run the stream of a registered operation, as `run` does a call."""
-        if self.interceptors:
-            return self._intercept_stream(operation, input, context)
+        """Run the stream of a registered operation, like `run`."""
+        if not observed and (self.observers or SDK in modules) and (told := active_observers(self.observers)):
+            return self._observe_stream(told, operation, input, context, kind)
+        if self.interceptors and (chosen := self._choose(operation)):
+            return self._intercept_stream(chosen, operation, input, context)
         return self._stream(operation, input, context)
 
     @property
@@ -155,9 +327,26 @@ class OperationRegistry(OperationCatalogue):
         """Count a handler that ignored its cancellation, until its task ends."""
         self._execution.abandon(task)
 
-    def close(self) -> None:
+    def measures(self) -> Iterator[Measure]:
+        """Return the metrics of the registry, its observers and its interceptors."""
+        yield from measures_of(self.observers)
+        yield Measure("operations_handlers_abandoned", self.abandoned)
+        for (operation_id, _), count in self.mismatches.counts().items():
+            yield Measure("operations_result_mismatches_total", count, {"operation": operation_id})
+        for interceptor in self.interceptors:
+            for name, event, count in counts_of(interceptor):
+                labels = {"interceptor": name, "event": event}
+                yield Measure("operations_interceptor_events_total", count, labels)
+
+    async def close(self) -> None:
         """Let idle worker threads end; a later call starts new ones."""
         self._execution.close()
+
+    async def __aenter__(self) -> OperationRegistry:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
 
     def _run_until(
         self, deadline: int, operation: Operation[Any], work: Coroutine[Any, Any, ResponseEnvelope[Any]]
@@ -169,39 +358,16 @@ class OperationRegistry(OperationCatalogue):
         except CallError:
             work.close()
             raise
-        ending = Deadline(wheel=self.wheel, operation_id=operation.id, until=until, abandoned=self.abandon)
+        ending = Deadline(host=self, operation_id=operation.id, until=until)
         return ending.run(work)
-
-    async def _perform(
-        self, operation: Operation[Any], input: Any, context: OperationContext | None
-    ) -> ResponseEnvelope[Any]:
-        """One call as a list of steps: input → handler → result pipeline."""
-        handler = operation.handler
-        if handler is None:
-            raise _explain_missing(operation, streaming=False)
-        if type(input) is dict and operation.set_aside is None and operation.spec.input_schema.check(input):
-            value: Any = input  # fast path: most inputs are dicts that already validate
-        else:
-            value = _admit_input(operation, input)
-        context = self._complete(context) if operation.wants_context else context or _NO_CONTEXT
-        try:
-            if operation.threaded:
-                result = await self._execution.in_thread(handler, value, context)
-            else:
-                result = handler(value, context)
-            if hasattr(result, "__await__"):
-                result = await result
-            return finish(operation, operation.spec.output_policy or self.output_policy, result, self.mismatches)
-        except BaseException as error:  # noqa: BLE001  # every way a handler can end is translated in one place
-            raise self._translate(operation, error)  # noqa: B904  # it has its cause
 
     async def _stream(
         self, operation: Operation[Any], input: Any, context: OperationContext | None
     ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
-        """One subscription as a list of steps: input → the handler's generator → result pipeline for each item."""
+        """Run the steps of a subscription: input → the handler's generator → result pipeline for each item."""
         if operation.stream is None:
             raise _explain_missing(operation, streaming=True)
-        value = _admit_input(operation, input)
+        value = _validate_input(operation, input)
         context = self._complete(context)
         policy = operation.spec.output_policy or self.output_policy
         source: Any = None
@@ -212,7 +378,7 @@ class OperationRegistry(OperationCatalogue):
             async for item in source:
                 yield finish(operation, policy, item, self.mismatches)
         except BaseException as error:  # noqa: BLE001  # every way a handler can end is translated in one place
-            raise self._translate(operation, error)  # noqa: B904  # it has its cause
+            raise self._translate(operation, error)  # noqa: B904  # its cause is already set
         finally:
             await self._close_source(operation, source)
 
@@ -223,15 +389,75 @@ class OperationRegistry(OperationCatalogue):
         try:
             await close()
         except BaseException as error:  # noqa: BLE001  # what a handler's clean-up raises is translated as well
-            raise self._translate(operation, error)  # noqa: B904  # it has its cause
+            raise self._translate(operation, error)  # noqa: B904  # its cause is already set
+
+    async def _observe(
+        self,
+        observers: Sequence[Observer],
+        operation: Operation[Any],
+        input: Any,
+        context: OperationContext | None,
+        kind: Kind,
+    ) -> ResponseEnvelope[Any]:
+        identified = _identify(context)
+        watched = watch(observers, operation.spec, input, identified, kind=kind, streaming=False)
+        entered = watched.enter()
+        try:
+            envelope = await self.run(operation, input, identified, observed=True)
+        except BaseException as error:
+            watched.leave(entered)
+            watched.end(error)
+            raise
+        watched.leave(entered)
+        watched.end(None, envelope)
+        return envelope
+
+    async def _observe_stream(
+        self,
+        observers: Sequence[Observer],
+        operation: Operation[Any],
+        input: Any,
+        context: OperationContext | None,
+        kind: Kind,
+    ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
+        identified = _identify(context)
+        watched = watch(observers, operation.spec, input, identified, kind=kind, streaming=True)
+        stream = self.run_stream(operation, input, identified, observed=True)
+        try:
+            async with contextlib.aclosing(_steps_watched(watched, stream)) as steps:
+                async for envelope in steps:
+                    watched.item(envelope)
+                    yield envelope
+        except BaseException as error:
+            watched.end(error)
+            raise
+        watched.end(None)
+
+    def _choose(self, operation: Operation[Any]) -> tuple[Interceptor, ...]:
+        """Return the interceptors of an operation: chosen once, and again when the spec or the list is another one."""
+        spec, interceptors = operation.spec, self.interceptors
+        known = self._chosen.get(spec.id)
+        if known is not None and known[0] is spec and known[1] is interceptors:
+            return known[2]
+        if len(self._chosen) > 2 * len(self.operations) + _MOST_CHOSEN:
+            self._chosen.clear()
+        chosen = choose(interceptors, spec)
+        self._chosen[spec.id] = spec, interceptors, chosen
+        return chosen
 
     async def _intercept_stream(
-        self, operation: Operation[Any], input: Any, context: OperationContext | None
+        self,
+        chosen: Sequence[Interceptor],
+        operation: Operation[Any],
+        input: Any,
+        context: OperationContext | None,
     ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
-        stream = await self._intercept(operation, input, context, streaming=True)
+        stream = await self._intercept(chosen, operation, input, context, streaming=True)
         try:
             async for envelope in stream:
                 yield envelope
+        except BaseException as error:  # noqa: BLE001  # an interceptor may run only when the first item is asked for
+            raise translate(error, operation.id)  # noqa: B904  # it has its cause
         finally:
             # An interceptor may return any iterator; aclose() is optional.
             close = getattr(stream, "aclose", None)
@@ -239,7 +465,13 @@ class OperationRegistry(OperationCatalogue):
                 await close()
 
     async def _intercept(
-        self, operation: Operation[Any], input: Any, context: OperationContext | None, *, streaming: bool
+        self,
+        chosen: Sequence[Interceptor],
+        operation: Operation[Any],
+        input: Any,
+        context: OperationContext | None,
+        *,
+        streaming: bool,
     ) -> Any:
         completed = self._complete(context)
 
@@ -250,20 +482,20 @@ class OperationRegistry(OperationCatalogue):
                 given = msgspec.structs.replace(given, env=NO_ENV)
             if streaming:
                 return self._stream(operation, invocation.input, given)
-            work = self._perform(operation, invocation.input, given)
+            work = self.run(operation, invocation.input, given, observed=True, intercepted=True)
             if given.deadline is None or given.deadline == completed.deadline:
                 return await work
             return await self._run_until(given.deadline, operation, work)
 
-        proceed: Proceed = compose(self.interceptors, innermost)
+        proceed: Proceed = compose(chosen, innermost)
         value = {} if input is None else input
         try:
             result = await proceed(Invocation(operation.spec, value, completed, streaming))
         except BaseException as error:  # noqa: BLE001  # an interceptor's failure is translated like a handler's
-            raise translate(error, operation.id)  # noqa: B904  # it has its cause
+            raise translate(error, operation.id)  # noqa: B904  # its cause is already set
         if not (hasattr(result, "__aiter__") if streaming else isinstance(result, ResponseEnvelope)):
-            wanted = "an async iterator of envelopes" if streaming else "an envelope"
-            message = f"{operation.id}: an interceptor returned {type(result).__name__}, not {wanted}"
+            expected = "an async iterator of envelopes" if streaming else "an envelope"
+            message = f"{operation.id}: an interceptor returned {type(result).__name__}, not {expected}"
             raise CallError(ErrorCode.EXECUTION_ERROR, message)
         return result
 
@@ -291,7 +523,7 @@ class OperationRegistry(OperationCatalogue):
             return base
         return msgspec.structs.replace(base, env=build_env(self, base))
 
-    def _admit_caller(self, operation_id: str, context: OperationContext) -> None:
+    def _check_access(self, operation_id: str, context: OperationContext) -> None:
         operation = self._resolve(operation_id)
         if not context.is_trusted:
             require_access(operation.spec, context.identity)
@@ -302,8 +534,8 @@ class OperationRegistry(OperationCatalogue):
         return translate(error, operation.id)
 
     def _rebuild(self, operation: Operation[R], envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R]:
-        """Return the envelope with its data as the operation's Python type, or unchanged where that fails."""
-        if operation.load is None or not is_described(operation, envelope):
+        """Return the envelope with its data as the operation's Python type; unchanged if that fails."""
+        if operation.load is None or not output_schema_applies(operation, envelope):
             return envelope
         try:
             return ResponseEnvelope(operation.load(envelope.data), envelope.meta)
@@ -328,37 +560,79 @@ def subscribe(
     input: Any = None,
     context: OperationContext | None = None,
 ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
-    """Follow an operation's stream: the registry's method as a function."""
+    """Yield an operation's stream: `registry.subscribe` as a function."""
     return registry.subscribe(operation, input, context)
 
 
-def _admit_input(operation: Operation[Any], input: Any) -> Any:
-    """Return the input as the handler gets it, or raise one `VALIDATION_ERROR` that lists every problem."""
+def _identify(context: OperationContext | None) -> OperationContext:
+    """Return a context with a request id."""
+    if context is None:
+        return OperationContext(request_id=new_request_id())
+    return context if context.request_id else msgspec.structs.replace(context, request_id=new_request_id())
+
+
+async def _steps_watched(
+    watched: Watch, stream: AsyncGenerator[ResponseEnvelope[Any], None]
+) -> AsyncGenerator[ResponseEnvelope[Any], None]:
+    """Yield the items of a stream; each step is one of the call, in whichever task it is taken."""
+    try:
+        while True:
+            entered = watched.enter()
+            try:
+                envelope = await anext(stream)
+            except StopAsyncIteration:
+                return
+            finally:
+                watched.leave(entered)
+            yield envelope
+    finally:
+        entered = watched.enter()
+        try:
+            await stream.aclose()
+        finally:
+            watched.leave(entered)
+
+
+def _blocking(context: OperationContext) -> OperationContext:
+    """Return the context of a plain function, whose env waits for its calls."""
+    return msgspec.structs.replace(context, env=BlockingEnv(context.env, asyncio.get_running_loop()))
+
+
+def _validate_input(operation: Operation[Any], input: Any) -> Any:
+    """Return the input for the handler, or raise one `VALIDATION_ERROR` with every problem."""
     value = {} if input is None else input
-    if operation.set_aside is None:
+    if operation.split_files is None:
         if operation.spec.input_schema.check(value):
             return value
-    elif (parts := operation.set_aside(value)) is not None:
-        return parts.put_back(_admit_data(operation, parts.shown, given=True))
-    return _admit_data(operation, value, given=input is not None)
+    elif (parts := operation.split_files(value)) is not None:
+        return parts.restore(_validate_data(operation, parts.without_files, given=True))
+    return _validate_data(operation, value, given=input is not None)
 
 
-def _admit_data(operation: Operation[Any], value: Any, *, given: bool) -> Any:
+def _validate_data(operation: Operation[Any], value: Any, *, given: bool) -> Any:
     schema = operation.spec.input_schema
     if schema.check(value):
         return value
     if not given and _takes_null(schema):
         return None
-    # Values that are not JSON (a model, a datetime, a tuple) are welcome where their JSON form fits.
+    # Values that are not JSON (a model, a datetime, a tuple) are accepted if their JSON form matches.
     try:
         value = jsonable(value)
     except CallError as error:
         message = f"invalid input for {operation.id}: {error.message}"
-        raise CallError(ErrorCode.VALIDATION_ERROR, message, error.details) from error
+        refused = CallError(ErrorCode.VALIDATION_ERROR, message, error.details)
+        raise _not_executed(refused, operation) from error
     if schema.check(value):
         return value
-    found = operation.misfits(value) if operation.misfits is not None else ()
-    raise misfit(schema.errors(value, found), f"invalid input for {operation.id}")
+    found = operation.extra_problems(value) if operation.extra_problems is not None else ()
+    raise _not_executed(validation_error(schema.errors(value, found), f"invalid input for {operation.id}"), operation)
+
+
+def _not_executed(error: CallError, operation: Operation[Any]) -> CallError:
+    """Say in the details that the operation was not run: its own output may not fit a schema either."""
+    details = error.details if isinstance(error.details, dict) else {}
+    error.details = {**details, "operationId": operation.id, "executed": "no"}
+    return error
 
 
 def _takes_null(schema: Schema) -> bool:
@@ -369,7 +643,7 @@ def _takes_null(schema: Schema) -> bool:
 
 def _explain_missing(operation: Operation[Any], *, streaming: bool) -> CallError:
     if operation.handler is None and operation.stream is None:
-        message = f"{operation.id} has a spec but no handler; add one with register_handler"
+        message = f"{operation.id} has no handler: add one with register_handler"
         return CallError(ErrorCode.OPERATION_NOT_FOUND, message, {"operationId": operation.id})
     hint = "does not stream: use execute" if streaming else "is a subscription: use subscribe"
     return CallError(ErrorCode.VALIDATION_ERROR, f"{operation.id} {hint}", {"operationId": operation.id})

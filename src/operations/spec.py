@@ -1,4 +1,4 @@
-"""OperationSpec and Operation: what an operation is called, takes and gives, and what runs it."""
+"""OperationSpec and Operation: an operation's declaration, and its handler."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import msgspec
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
-from operations.schema import UNKNOWN, Found, Policy, Schema, from_schema, jsonable, validate_or_throw
+from operations.schema import UNKNOWN, Found, Policy, Schema, from_schema, from_type, jsonable, validate_or_throw
 
 R_co = TypeVar("R_co", covariant=True)
 
 Handler = Callable[[Any, OperationContext], Awaitable[Any] | Any]
 Stream = Callable[[Any, OperationContext], AsyncIterator[Any]]
-SchemaLike = Schema | Mapping[str, Any] | bool
+SchemaLike = Schema | Mapping[str, Any] | bool | type
 
 NAMESPACE_PATTERN = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
 NAME_PATTERN = r"^[A-Za-z0-9_/-]+$"
 _NAMESPACE = re.compile(NAMESPACE_PATTERN)
 _NAME = re.compile(NAME_PATTERN)
-_UNUSABLE = re.compile(r"[^A-Za-z0-9_/-]+")
+_INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_/-]+")
 
 
 class OperationType(StrEnum):
@@ -38,22 +38,46 @@ class OperationType(StrEnum):
 
 
 class AccessControl(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a caller must hold; nothing by default."""
+    """Scopes and resource action required of callers; none by default."""
 
     required_scopes: Sequence[str] = ()
-    """All of these."""
+    """Scopes that are all required."""
     required_scopes_any: Sequence[str] = ()
-    """At least one of these."""
+    """Scopes of which one is required."""
     resource_type: str | None = None
     resource_action: str | None = None
 
+    def __post_init__(self) -> None:
+        for field in ("required_scopes", "required_scopes_any"):
+            scopes = getattr(self, field)
+            # A text is a sequence of its letters.
+            if isinstance(scopes, str) or not all(isinstance(scope, str) for scope in scopes):
+                message = f"{field} is {scopes!r}: give a list of scopes, as ['admin']"
+                raise CallError(ErrorCode.VALIDATION_ERROR, message)
+
+    @classmethod
+    def of(cls, value: AccessControl | Mapping[str, Any]) -> AccessControl:
+        """Return access control as it is, or read it from a mapping with Python or JSON names."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, Mapping):
+            names = {_camel(field): field for field in cls.__struct_fields__}
+            given = {names.get(name, name): member for name, member in value.items()}
+            unknown = sorted(set(map(str, given)) - set(cls.__struct_fields__))
+            if not unknown:
+                return cls(**given)
+            message = f"access control has no {', '.join(unknown)}; it has {', '.join(cls.__struct_fields__)}"
+        else:
+            message = f"access_control is {value!r:.80}: give AccessControl(…) or a mapping of its fields"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
+
 
 OPEN = AccessControl()
-"""What everybody holds: nothing."""
+"""No requirements."""
 
 
 class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The declaration of an operation; schemas may be given as Schema or as JSON Schema documents."""
+    """The declaration of an operation; schemas may be Schema objects or JSON Schema documents."""
 
     name: str
     namespace: str
@@ -78,13 +102,17 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             "segments of letters, digits, _ and - joined by dots",
         )
         _require(self.name, _NAME, "name", "letters, digits, _, / and -")
-        self.__dict__["id"] = f"{self.namespace}.{self.name}"  # every registry asks for it
-        # Frozen for everybody but its own construction.
+        self.__dict__["id"] = f"{self.namespace}.{self.name}"  # used by every registry
+        # Frozen, except during construction.
         force = msgspec.structs.force_setattr
         if type(self.type) is not OperationType:
-            force(self, "type", _member(self.type, self.id))
+            force(self, "type", _operation_type(self.type, self.id))
         if self.output_policy is not None:
             require_policy(self.output_policy)
+        if type(self.access_control) is not AccessControl:
+            force(self, "access_control", AccessControl.of(self.access_control))
+        if isinstance(self.tags, str):
+            raise CallError(ErrorCode.VALIDATION_ERROR, f"tags is {self.tags!r}: give a list, as [{self.tags!r}]")
         force(self, "input_schema", as_schema(self.input_schema))
         force(self, "output_schema", as_schema(self.output_schema))
         if self.error_schemas:
@@ -96,7 +124,7 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return f"{self.namespace}.{self.name}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The spec as plain data with its JSON names; what is not set is left out."""
+        """Return the spec as plain data with its JSON names; unset fields are omitted."""
         data: dict[str, Any] = {
             "name": self.name,
             "namespace": self.namespace,
@@ -119,49 +147,50 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> OperationSpec:
-        """Read a spec from plain data; raises `VALIDATION_ERROR` that lists every problem."""
+        """Read a spec from plain data; raise `VALIDATION_ERROR` with every problem."""
         validate_or_throw(OperationSpecSchema, data, "not an operation spec")
         known = {field: data[name] for name, field in _JSON_NAMES.items() if name in data}
-        if "access_control" in known:
-            known["access_control"] = msgspec.convert(known["access_control"], AccessControl)
         return cls(**known)
 
 
 class InputParts(Protocol):
-    """An input in which something stands in for what is no data, and the way back once it was validated."""
+    """Input whose files are replaced by placeholders during validation."""
 
     @property
-    def shown(self) -> Any:
-        """The input as its schema sees it."""
+    def without_files(self) -> Any:
+        """The input with placeholders instead of files."""
 
-    def put_back(self, value: Any) -> Any:
-        """The validated input with everything in its place."""
+    def restore(self, value: Any) -> Any:
+        """Return the validated input with its files."""
 
 
 class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
-    """A spec with what runs it: a handler for `execute`, a stream for `subscribe`, or both."""
+    """A spec with a handler for `execute`, a stream for `subscribe`, or both."""
 
     spec: OperationSpec
     handler: Handler | None = None
     stream: Stream | None = None
     threaded: bool | None = None
-    """Whether the handler runs in a worker thread; when not said, a plain function does and a coroutine does not."""
+    """Whether the handler runs in a worker thread; by default true for plain functions, false for coroutines."""
     dump: Callable[[Any], Any] | None = jsonable
-    """Makes what the handler returns JSON-shaped; None for a source whose results are so by construction."""
+    """Converts the handler's result to JSON-like data; None if results already are."""
     load: Callable[[Any], Any] | None = None
-    """Rebuilds the declared Python type from JSON-shaped data, for a caller who passes the operation itself."""
-    misfits: Callable[[Any], Sequence[Found]] | None = None
-    """What is wrong with an input beyond what its schema can say, where the handler's own types know."""
-    describes: Callable[[ResponseEnvelope[Any]], bool] | None = None
-    """Whether the output schema speaks of this result at all; a source that knows better says so."""
-    set_aside: Callable[[Any], InputParts | None] | None = None
-    """Takes out of an input what is no data, such as a file to send; None where inputs are data, as they mostly are."""
+    """Converts JSON-like data to the declared Python type, for callers that pass the operation itself."""
+    extra_problems: Callable[[Any], Sequence[Found]] | None = None
+    """Check for input problems that JSON Schema cannot express."""
+    schema_applies: Callable[[ResponseEnvelope[Any]], bool] | None = None
+    """Whether the output schema applies to a result; None for the default rule."""
+    split_files: Callable[[Any], InputParts | None] | None = None
+    """Splits files from an input; None if inputs are plain data, the usual case."""
     origin: object = None
-    """The end of a transport that the operation was imported from: it is not served there again."""
+    """End of the transport that the operation was imported from: it is not served there again."""
     wants_context: bool = True
-    """False where the handler asks its context for neither request id nor env, which then need not be made."""
+    """False if the handler uses neither request id nor env, which are then not created."""
 
     def __post_init__(self) -> None:
+        if self.stream is None and streams(self.handler):
+            msgspec.structs.force_setattr(self, "stream", self.handler)
+            msgspec.structs.force_setattr(self, "handler", None)
         if self.threaded is None:
             threaded = self.handler is not None and not _is_async(self.handler)
             msgspec.structs.force_setattr(self, "threaded", threaded)
@@ -173,39 +202,55 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
 
 
 def as_schema(schema: SchemaLike) -> Schema:
-    """A Schema as it is, or one made of a JSON Schema document."""
-    return schema if isinstance(schema, Schema) else from_schema(schema)
+    """Return a Schema as it is, or make one of a JSON Schema document or of a Python type."""
+    if isinstance(schema, Schema):
+        return schema
+    if isinstance(schema, (Mapping, bool)):
+        return from_schema(schema)
+    return from_type(schema)
+
+
+def streams(handler: Any) -> bool:
+    """Whether a handler is an async generator function: what runs a subscription."""
+    return inspect.isasyncgenfunction(handler) or (
+        callable(handler) and inspect.isasyncgenfunction(type(handler).__call__)
+    )
 
 
 def require_policy(policy: Policy) -> Policy:
-    """The policy, if it is one."""
+    """Return `policy`; raise `VALIDATION_ERROR` if it is unknown."""
     if policy not in get_args(Policy):
-        message = f"{policy!r} is not an output policy; use one of {', '.join(get_args(Policy))}"
+        message = f"invalid output policy {policy!r}: expected one of {', '.join(get_args(Policy))}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     return policy
 
 
 def map_source_name(original: str) -> tuple[str, dict[str, Any]]:
-    """The operation name for a name some source uses, with the annotations that keep the original where it differs.
+    """Return the operation name for a source's name, and annotations with the original if it differs.
 
-    The same original always gives the same name; two originals may give one, which the source then keeps apart.
+    The mapping is deterministic; two originals may map to the same name, which the source must resolve.
     """
-    name = _UNUSABLE.sub("_", original) or "_"
+    name = _INVALID_CHARACTERS.sub("_", original) or "_"
     return name, {} if name == original else {"sourceName": original}
 
 
 def _require(value: object, pattern: re.Pattern[str], field: str, allowed: str) -> None:
     if not isinstance(value, str) or pattern.fullmatch(value) is None:
-        message = f"{value!r} cannot be the {field} of an operation: it is made of {allowed}"
+        message = f"invalid {field} {value!r}: expected {allowed}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
 
-def _member(value: str, operation_id: str) -> OperationType:
+def _operation_type(value: str, operation_id: str) -> OperationType:
     try:
         return OperationType(value)
     except ValueError:
-        message = f"{operation_id}: {value!r} is not an operation type; use one of {', '.join(OperationType)}"
+        message = f"{operation_id}: invalid type {value!r}: expected one of {', '.join(OperationType)}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message) from None
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
 
 
 def _is_async(handler: Handler) -> bool:
@@ -260,3 +305,4 @@ OperationSpecSchema: Schema = from_schema(
         "required": ["name", "namespace", "version", "type", "inputSchema", "outputSchema"],
     }
 )
+"""Schema of an `OperationSpec` as JSON."""

@@ -1,4 +1,4 @@
-"""What users need to test their own operations: stubs, sample envelopes, a record of what was called."""
+"""Helpers for tests of operations: stubs, sample envelopes, and recorders of calls and messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope, http_envelope, mcp_envelope
 from operations.errors import CallError
-from operations.interceptors import Invocation, Proceed
+from operations.interceptors.base import Invocation, Proceed
 from operations.pubsub import (
     Arrival,
     Delivery,
@@ -30,7 +30,7 @@ from operations.spec import Operation, OperationSpec, OperationType, SchemaLike,
 
 
 class RecordedCall(msgspec.Struct, frozen=True):
-    """One call that a Recorder saw, with how it ended."""
+    """A recorded call and its outcome."""
 
     operation_id: str
     input: Any
@@ -39,21 +39,21 @@ class RecordedCall(msgspec.Struct, frozen=True):
     result: ResponseEnvelope[Any] | None = None
     """The envelope; None for a stream or a failed call."""
     error: BaseException | None = None
-    """What the call failed with; for a stream that its reader left, `GeneratorExit`."""
+    """The error of the call; for a stream that its reader closed, `GeneratorExit`."""
     events: list[ResponseEnvelope[Any]] = []
-    """What a stream has given so far."""
+    """Events of a stream so far."""
     ended: bool = True
-    """False while a stream goes on."""
+    """False while a stream is open."""
 
 
 class Recorder:
-    """An interceptor that keeps every call: `OperationRegistry(interceptors=[recorder])`, then look at `calls`."""
+    """Interceptor that records every call: `OperationRegistry(interceptors=[recorder])`, then read `calls`."""
 
     def __init__(self) -> None:
         self.calls: list[RecordedCall] = []
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
-        """Let the call proceed and write down how it went."""
+        """Run the call and record its outcome."""
         call = RecordedCall(invocation.spec.id, invocation.input, invocation.context, invocation.streaming)
         try:
             result = await proceed(invocation)
@@ -67,7 +67,7 @@ class Recorder:
         return result
 
     async def _follow(self, stream: AsyncGenerator[ResponseEnvelope[Any], None], index: int) -> AsyncIterator[Any]:
-        """A stream as it is, with each event and the end written down in the call's record."""
+        """Yield the stream's events, and record each event and the end."""
         error: BaseException | None = None
         try:
             async with contextlib.aclosing(stream):
@@ -81,12 +81,12 @@ class Recorder:
             self.calls[index] = msgspec.structs.replace(self.calls[index], ended=True, error=error)
 
     def inputs(self, operation_id: str) -> list[Any]:
-        """The inputs of every call of one operation, in order."""
+        """Return the inputs of every call of one operation, in order."""
         return [call.input for call in self.calls if call.operation_id == operation_id]
 
 
 class RecordedMessage(msgspec.Struct, frozen=True):
-    """One message that passed a RecordingTransport."""
+    """A message recorded by a RecordingTransport."""
 
     direction: Literal["sent", "received"]
     address: str
@@ -94,23 +94,23 @@ class RecordedMessage(msgspec.Struct, frozen=True):
 
 
 class RecordingTransport(TransportWrapper):
-    """A transport that keeps every message that passes through it, around another one (in memory by default)."""
+    """Wrapper that records every message of a transport (by default one in memory)."""
 
     def __init__(self, inner: Transport | None = None) -> None:
         super().__init__(MemoryTransport(direct=False) if inner is None else inner)
         self.messages: list[RecordedMessage] = []
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """The inner transport's parts, but for calls by reference: they send no messages that could be kept."""
+        """Return the inner transport's parts, except calls by reference, which send no messages."""
         return None if kind is InProcess else super().optional(kind)
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Write the message down and send it."""
+        """Record and send a message."""
         self.messages.append(RecordedMessage("sent", address, message))
         super().send(address, message, undelivered)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive, and write down what comes."""
+        """Receive messages and record them."""
 
         def record(message: bytes, arrival: Arrival) -> None:
             self.messages.append(RecordedMessage("received", arrival.address or address, message))
@@ -121,12 +121,12 @@ class RecordingTransport(TransportWrapper):
     def store(
         self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
     ) -> None:
-        """Write the message down and store it."""
+        """Record and store a message."""
         self.messages.append(RecordedMessage("sent", address, message))
         super().store(address, message, key=key, stored=stored, undelivered=undelivered)
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Take stored messages, and write them down."""
+        """Take stored messages and record them."""
 
         def record(message: bytes, delivery: Delivery, arrival: Arrival) -> None:
             self.messages.append(RecordedMessage("received", arrival.address, message))
@@ -145,7 +145,7 @@ def stub_operation(
     output_schema: SchemaLike = UNKNOWN,
     **declared: Any,
 ) -> Operation[Any]:
-    """An operation that gives what it is told: a value (or what a function makes of the input), an error, a stream."""
+    """Return an operation that returns a value (or a function's result), raises an error, or yields a stream."""
 
     async def handler(input: Any, context: OperationContext) -> Any:
         if raises is not None:
@@ -171,7 +171,7 @@ def stub_operation(
 
 
 def stub_source(namespace: str, results: Mapping[str, Any]) -> list[Operation[Any]]:
-    """A source of stubs: each name of `results` becomes an operation that gives its value, or raises it if an error."""
+    """Return stub operations: each name of `results` returns its value, or raises it if it is an error."""
     return [
         stub_operation(f"{namespace}.{name}", raises=result)
         if isinstance(result, BaseException)
@@ -183,21 +183,21 @@ def stub_source(namespace: str, results: Mapping[str, Any]) -> list[Operation[An
 def sample_http_envelope(
     data: Any, *, status_code: int = 200, headers: Mapping[str, str] | None = None
 ) -> ResponseEnvelope[Any]:
-    """An envelope as an HTTP source gives it for a JSON answer."""
+    """Return an envelope like an HTTP source's for a JSON response."""
     return http_envelope(data, status_code=status_code, headers={"content-type": "application/json", **(headers or {})})
 
 
 def sample_mcp_envelope(data: Any, *, text: str | None = None, is_error: bool = False) -> ResponseEnvelope[Any]:
-    """An envelope as an MCP source gives it: structured data, with the text a server sends beside it."""
+    """Return an envelope like an MCP source's: structured data and a text block."""
     structured = data if isinstance(data, dict) else None
     content = [{"type": "text", "text": text if text is not None else msgspec.json.encode(data).decode()}]
     return mcp_envelope(data, is_error=is_error, content=content, structured_content=structured)
 
 
 async def error_of(awaitable: Any) -> CallError:
-    """The CallError that a call ends in; an AssertionError when it ends well."""
+    """Return the CallError of a call; raise AssertionError if it succeeds."""
     try:
         result = await awaitable
     except CallError as error:
         return error
-    raise AssertionError(f"the call was expected to fail and gave {result!r}")
+    raise AssertionError(f"expected the call to fail; it returned {result!r}")

@@ -1,8 +1,8 @@
-"""JSON and MessagePack of JSON-shaped values, bytes included; knows nothing of envelopes or events.
+"""JSON and MessagePack encodings of JSON-like values and bytes; independent of envelopes and events.
 
-JSON has no bytes, so they travel as `{"$bytes": "<base64>"}`; a real mapping whose only key has that form gets one
-more `$`, which reading takes off again. MessagePack has bytes but no integers above 64 bits: those travel as an
-extension. What neither format can carry unchanged is refused, with the place it was found at.
+JSON has no bytes: they are encoded as `{"$bytes": "<base64>"}`. A mapping whose only key has that form gets one more
+`$`, which decoding removes. MessagePack has bytes but no integers above 64 bits: they are encoded as an extension.
+Values that a format cannot represent exactly are rejected with their path.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import msgspec
 from operations.errors import CallError, ErrorCode
 
 PLAIN = frozenset({str, int, bool, type(None)})
-"""The types whose values are the same in every format."""
+"""Types whose values are the same in every format."""
 _BYTES = frozenset({bytes, bytearray, memoryview})
 _PACKABLE = PLAIN | _BYTES
 JSON_MARKERS = tuple(b"$\\")
-"""The bytes without which JSON holds no marked bytes: a dollar, or what a foreign writer may spell it with."""
+"""Bytes that JSON with encoded bytes must contain: a dollar, or the escape that other writers may use."""
 _DOLLAR, _BACKSLASH = JSON_MARKERS
 _BIG_INTEGER = 1
 _encode_json = msgspec.json.Encoder().encode
@@ -30,23 +30,23 @@ _encode_msgpack = msgspec.msgpack.Encoder().encode
 
 
 def encode_json(value: Any) -> bytes:
-    """Write a value as JSON; raises `VALIDATION_ERROR` for what JSON cannot carry unchanged (NaN, other types)."""
+    """Encode a value as JSON; raise `VALIDATION_ERROR` for values that JSON cannot represent (NaN, other types)."""
     try:
         return _encode_json(_mark(value, ""))
     except RecursionError:
-        raise _refusal("", "nested too deeply to be written as JSON") from None
+        raise _refusal("", "nested too deeply for JSON") from None
     except UnicodeEncodeError:
-        raise _refusal("", "a string holds a lone surrogate, which is not Unicode text") from None
+        raise _refusal("", "a string contains a lone surrogate, which is not valid Unicode") from None
     except ValueError as error:
-        raise _refusal("", f"cannot be written as JSON: {error}") from None
+        raise _refusal("", f"cannot be encoded as JSON: {error}") from None
 
 
 def decode_json(data: bytes | bytearray | memoryview | str) -> Any:
-    """Read JSON, with the bytes it carries; raises `VALIDATION_ERROR` for malformed text."""
+    """Decode JSON, including encoded bytes; raise `VALIDATION_ERROR` for malformed text."""
     data = data if isinstance(data, (bytes, str)) else bytes(data)
     try:
         value = _decode_json(data)
-        # Only text that may hold a marker is walked.
+        # Walk only text that may contain a marker.
         marked = has_json_marks(data) if isinstance(data, bytes) else "bytes" in data
         return _unmark(value) if marked else value
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -60,33 +60,33 @@ def _reason(error: Exception) -> str:
 
 
 def mark_json(value: Any) -> Any:
-    """A value as an encoder of JSON writes it unchanged; raises as `encode_json` does, or RecursionError."""
+    """Return a value that a JSON encoder writes unchanged; raise as `encode_json` does, or RecursionError."""
     return _mark_mapping(value, "") if type(value) is dict else _mark(value, "")
 
 
 def has_json_marks(data: bytes) -> bool:
-    """Whether JSON may hold marked bytes; `\\u0024` is how a foreign writer may spell the dollar."""
-    # One byte, given as its number, is found many times faster than a word, and most text has neither.
+    """Whether JSON may contain encoded bytes; other writers may write the dollar as `\\u0024`."""
+    # Searching for one byte by its number is much faster than for a word, and most text has neither.
     return (_DOLLAR in data and b'$bytes"' in data) or (_BACKSLASH in data and b"\\u0024" in data)
 
 
 def encode_msgpack(value: Any) -> bytes:
-    """Write a value as MessagePack; raises `VALIDATION_ERROR` for what it cannot carry."""
+    """Encode a value as MessagePack; raise `VALIDATION_ERROR` for values that it cannot represent."""
     try:
         try:
             return _encode_msgpack(value)
         except OverflowError:
             return _encode_msgpack(extend(value))
     except RecursionError:
-        raise _refusal("", "nested too deeply to be written as MessagePack") from None
+        raise _refusal("", "nested too deeply for MessagePack") from None
     except UnicodeEncodeError:
-        raise _refusal("", "a string holds a lone surrogate, which is not Unicode text") from None
+        raise _refusal("", "a string contains a lone surrogate, which is not valid Unicode") from None
     except (TypeError, ValueError) as error:
-        raise _refusal("", f"cannot be written as MessagePack: {error}") from None
+        raise _refusal("", f"cannot be encoded as MessagePack: {error}") from None
 
 
 def decode_msgpack(data: bytes) -> Any:
-    """Read MessagePack; raises `VALIDATION_ERROR` for malformed input."""
+    """Decode MessagePack; raise `VALIDATION_ERROR` for malformed input."""
     try:
         return _decode_msgpack(data)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
@@ -95,30 +95,30 @@ def decode_msgpack(data: bytes) -> Any:
         raise CallError(ErrorCode.VALIDATION_ERROR, "malformed MessagePack: nested too deeply") from None
 
 
-def encode_tidy(value: Any) -> bytes:
-    """Write as MessagePack what JSON can carry as well; raises `VALIDATION_ERROR` for anything else."""
+def encode_portable(value: Any) -> bytes:
+    """Encode a value as MessagePack if JSON can represent it as well; raise `VALIDATION_ERROR` otherwise."""
     try:
-        tidied = tidy(value)
+        converted = portable(value)
     except RecursionError:
-        raise _refusal("", "nested too deeply to be written as MessagePack") from None
-    return encode_msgpack(tidied)
+        raise _refusal("", "nested too deeply for MessagePack") from None
+    return encode_msgpack(converted)
 
 
-def tidy(value: Any) -> Any:
-    """A value as an encoder of MessagePack writes it, the same object where it is so already.
+def portable(value: Any) -> Any:
+    """Return a value that a MessagePack encoder writes unchanged; the same object if it already is.
 
-    Raises what `encode_json` would: MessagePack carries more than JSON does, and who gets it need not expect that.
+    Raises for the values that `encode_json` rejects: MessagePack supports more, which receivers need not expect.
     """
     if type(value) is dict:
         for key, item in value.items():
             if type(item) not in _PACKABLE or type(key) is not str:
-                return _tidy_members(value, "")
+                return _portable_items(value, "")
         return value
-    return _tidy(value, "")
+    return _portable(value, "")
 
 
 def pointer(path: str, key: object) -> str:
-    """The JSON pointer of member `key` of the place at `path`."""
+    """Return the JSON pointer of the property `key` of the value at `path`."""
     return f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}"
 
 
@@ -127,7 +127,7 @@ def _refusal(path: str, reason: str) -> CallError:
 
 
 def _mark(value: Any, path: str) -> Any:
-    """The value with its bytes marked; the same object where there is nothing to mark."""
+    """Return the value with its bytes encoded; the same object if there are none."""
     kind = type(value)
     if kind in PLAIN:
         return value
@@ -142,31 +142,31 @@ def _mark(value: Any, path: str) -> Any:
     return _derive(value, kind, path, _mark)
 
 
-def _tidy(value: Any, path: str) -> Any:
+def _portable(value: Any, path: str) -> Any:
     kind = type(value)
     if kind in _PACKABLE:
         return value
     if kind is dict:
-        return _tidy_members(value, path)
+        return _portable_items(value, path)
     if kind is list or kind is tuple:
         if _PACKABLE.issuperset(set(map(type, value))):
             return value
-        return [_tidy(item, f"{path}/{index}") for index, item in enumerate(value)]
-    return _derive(value, kind, path, _tidy)
+        return [_portable(item, f"{path}/{index}") for index, item in enumerate(value)]
+    return _derive(value, kind, path, _portable)
 
 
-def _tidy_members(value: dict[Any, Any], path: str) -> dict[str, Any]:
+def _portable_items(value: dict[Any, Any], path: str) -> dict[str, Any]:
     _require_text(value, path)
-    return {key: _tidy(item, pointer(path, key)) for key, item in value.items()}
+    return {key: _portable(item, pointer(path, key)) for key, item in value.items()}
 
 
 def _mark_mapping(value: dict[Any, Any], path: str) -> dict[str, Any]:
     for key, item in value.items():
         if type(item) not in PLAIN or type(key) is not str or key[:1] == "$":
-            value = _mark_members(value, path)
+            value = _mark_items(value, path)
             break
     else:
-        return value  # nothing in it needs a mark, nor looks like one
+        return value  # nothing to encode or escape
     if len(value) == 1:
         ((key, item),) = value.items()
         if key[:1] == "$" and _is_marker(key):
@@ -174,7 +174,7 @@ def _mark_mapping(value: dict[Any, Any], path: str) -> dict[str, Any]:
     return value
 
 
-def _mark_members(value: dict[Any, Any], path: str) -> dict[str, Any]:
+def _mark_items(value: dict[Any, Any], path: str) -> dict[str, Any]:
     _require_text(value, path)
     return {key: _mark(item, pointer(path, key)) for key, item in value.items()}
 
@@ -182,22 +182,22 @@ def _mark_members(value: dict[Any, Any], path: str) -> dict[str, Any]:
 def _require_text(value: dict[Any, Any], path: str) -> None:
     for key in value:
         if not isinstance(key, str):
-            raise _refusal(path, f"a mapping has the key {key!r}, and JSON has only text for keys")
+            raise _refusal(path, f"invalid key {key!r}: JSON keys are strings")
 
 
-def _derive(value: Any, kind: type, path: str, go_on: Callable[[Any, str], Any]) -> Any:
-    """A value of none of the usual types as what it derives from (an IntEnum, an OrderedDict), if that is JSON."""
+def _derive(value: Any, kind: type, path: str, convert: Callable[[Any, str], Any]) -> Any:
+    """Convert a subclass instance (an IntEnum, an OrderedDict) to its JSON base type; raise if it has none."""
     if kind is float:
         if not math.isfinite(value):
-            raise _refusal(path, f"{value} is a number that JSON cannot carry")
+            raise _refusal(path, f"JSON has no number {value}")
         return value
     for base in (str, int, float):
         if isinstance(value, base):
-            return go_on(base(value.value if hasattr(value, "value") else value), path)
+            return convert(base(value.value if hasattr(value, "value") else value), path)
     if isinstance(value, dict):
-        return go_on(dict(value), path)
+        return convert(dict(value), path)
     if isinstance(value, (list, tuple)):
-        return go_on(list(value), path)
+        return convert(list(value), path)
     raise _refusal(path, f"a value of type {kind.__name__} is not JSON")
 
 
@@ -223,12 +223,12 @@ def _read_marker(key: str, item: Any) -> Any:
     try:
         return binascii.a2b_base64(item, strict_mode=True) if isinstance(item, str) else {key: _unmark(item)}
     except ValueError:
-        # Somebody else's mapping, not a marker of ours.
+        # A mapping from elsewhere, not our marker.
         return {key: item}
 
 
 def extend(value: Any) -> Any:
-    """The value with each integer above 64 bits as a MessagePack extension."""
+    """Return the value with integers above 64 bits as MessagePack extensions."""
     if type(value) is dict:
         return {key: extend(item) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -240,7 +240,7 @@ def extend(value: Any) -> Any:
 
 
 def read_extension(code: int, data: memoryview) -> Any:
-    """An integer above 64 bits in MessagePack."""
+    """Decode an integer above 64 bits from MessagePack."""
     if code != _BIG_INTEGER:
         raise ValueError(f"unknown extension {code}")
     return int.from_bytes(data, "big", signed=True)

@@ -21,12 +21,12 @@ def samples(**growth: float) -> list[Sample]:
     ]
 
 
-def test_what_is_flat_has_not_grown() -> None:
+def test_flat_measurements_have_not_grown() -> None:
     assert list(find_growth({"worker": samples()})) == []
 
 
 @pytest.mark.parametrize("kind", list(ALLOWED))
-def test_what_grows_is_found(kind: str) -> None:
+def test_growth_is_found(kind: str) -> None:
     (problem,) = find_growth({"caller": samples(), "worker": samples(**{kind: 1.0})})
     assert problem.startswith(f"{kind} of the worker grew from ")
 

@@ -17,7 +17,8 @@ import pytest
 
 from operations import AccessControl, CallError, ErrorCode, Identity, OperationContext, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap, from_call, presence, serve_registry
-from operations.calls.codec import CODECS, JSON, codec_of
+from operations.calls.caller import random_id
+from operations.calls.codec import CODEC_OF, CODECS, JSON, codec_of
 from operations.calls.endpoint import endpoint_of
 from operations.calls.events import (
     VERSION,
@@ -184,7 +185,7 @@ async def test_an_identity_is_never_believed_from_a_spoke(field: Field) -> None:
         def responded(self, event: CallResponded, codec: Any, size: int) -> None:
             answers.append(codec.read_envelope(event.payload.output).data)
 
-    request_id = endpoint.new_id()
+    request_id = random_id(endpoint.peer)
     endpoint.waiting[request_id] = Catch()  # type: ignore[assignment]
     forged = Identity("root", scopes=("everything",))
     payload = Requested(request_id, "shop.whoami", identity=forged)
@@ -575,7 +576,7 @@ async def test_a_value_that_the_worker_cannot_be_sent_is_refused_at_once(field: 
     error = await error_of(pending.call("shop.echo", {"a": 0.5}))
     assert error.code is ErrorCode.VALIDATION_ERROR
     assert error.details == {"operationId": "shop.echo", "reason": "UNTRANSLATABLE", "executed": "no"}
-    assert "shop.echo: the request cannot be passed on: /input/a: nan is a number" in error.message
+    assert "shop.echo: the request cannot be encoded: /input/a: JSON has no number nan" in error.message
     assert handler.in_flight == field.hub.counters.in_flight == 0
 
 
@@ -602,7 +603,7 @@ async def test_a_value_that_the_caller_cannot_be_sent_ends_its_call_at_once(fiel
     assert (await anext(stream)).data == 1
     error = await error_of(anext(stream))
     assert error.code is ErrorCode.EXECUTION_ERROR
-    assert "shop.count: the answer cannot be passed on: /output/data: nan is a number" in error.message
+    assert "shop.count: the answer cannot be encoded: /output/data: JSON has no number nan" in error.message
     await until(lambda: handler.in_flight == field.hub.counters.in_flight == 0)
 
 
@@ -653,7 +654,8 @@ async def test_a_call_that_is_sent_again_is_written_as_the_new_hub_reads_it(
     monkeypatch.setattr(session, "CODECS", {"json": JSON})
     spoke.cut()
     await until(lambda: spoke.reconnects == 1)
-    monkeypatch.setattr(router, "MSGPACK", JSON)  # this hub cannot read the other format at all
+    # This hub cannot read the other format at all.
+    monkeypatch.setattr(router, "CODEC_OF", dict.fromkeys(CODEC_OF, JSON))
     await field.worker("shop", stub_operation("shop.echo", returns=lambda input: input))
     assert (await call).data == {"file": b"b"}
 

@@ -328,10 +328,15 @@ async def test_workers_are_listened_to_only_while_something_waits() -> None:
     heard: list[Any] = []
     endpoint_of(end).notices.append(heard.append)
 
+    delivered = asyncio.Event()
+    bus.listen("marker", lambda message, _: delivered.set())
+
     async def is_heard() -> bool:
         heard.clear()
+        delivered.clear()
         bus.send("workers", JSON.encode(WorkerAlive(VERSION, "", "workers", Worker("w.1", behind=("x",)))))
-        await asyncio.sleep(0.01)
+        bus.send("marker", b"delivered after it")
+        await delivered.wait()
         return bool(heard)
 
     assert not await is_heard()
@@ -358,7 +363,7 @@ async def test_a_call_that_nobody_has_is_waited_for_while_its_workers_say_that_t
 
     while not other.done():
         beat("x")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # as often as a heartbeat
     assert (await other).code is ErrorCode.UNAVAILABLE
     for _ in range(30):
         beat("x")
@@ -468,7 +473,7 @@ def test_fuzzed_events_never_stop_a_reader(messages: list[bytes]) -> None:
         endpoint = endpoint_of(bus)
         for message in messages:
             endpoint.receive(message, Arrival(""))
-            router.receive(session, message)
+            router.receive(message, session)
         assert (await PendingRequestMap(bus.join()).call("math.add", {"a": 1, "b": 2})).data == 3
         await handler.close()
 

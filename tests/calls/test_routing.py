@@ -56,7 +56,7 @@ class Joined:
         hub.router.join(self.session)
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        self._hub.router.receive(self.session, message)
+        self._hub.router.receive(message, self.session)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         self.session.deliver = lambda message: receive(message, Arrival(""))
@@ -96,7 +96,7 @@ class Desk:
         return session, came
 
     def _send(self, session: Session, event: dict[str, Any]) -> None:
-        self.hub.router.receive(session, msgspec.json.encode(event))
+        self.hub.router.receive(msgspec.json.encode(event), session)
 
     async def ask(self, message: bytes) -> list[Any]:
         """What comes of a request."""
@@ -104,7 +104,7 @@ class Desk:
         request_id = f"{self.caller.peer}-{self._number:06x}"
         self.answers.clear()
         self.forwarded.clear()
-        self.hub.router.receive(self.caller, message.replace(NAMELESS, request_id.encode()))
+        self.hub.router.receive(message.replace(NAMELESS, request_id.encode()), self.caller)
         for _ in range(5):
             await asyncio.sleep(0)
         came = [answer.replace(request_id.encode(), NAMELESS) for answer in (*self.answers, *self.forwarded)]
@@ -202,11 +202,11 @@ async def test_what_a_spoke_is_sent_is_what_came_but_for_the_id_the_identity_and
         b"c" * 16 + b"-1"
     )
     message = b'{"v":1,"type":"call.requested","id":"%b","to":"shop.echo","payload":%b}' % (b"c" * 16 + b"-1", inside)
-    desk.hub.router.receive(desk.caller, message)
+    desk.hub.router.receive(message, desk.caller)
     (forwarded,) = desk.forwarded
     sent = msgspec.json.decode(forwarded)
     expected = message.replace(b'"id":"' + b"c" * 16 + b"-1", b'"id":"' + sent["id"].encode())
     assert forwarded == expected[:-1] + b',"identity":{"id":"c"},"grant":"%b"}' % sent["grant"].encode()
-    assert re.fullmatch("[0-9a-f]{32}", sent["id"])
+    assert re.fullmatch("c-[0-9a-f]{32}", sent["id"])
     assert re.fullmatch("[0-9a-f]{33}", sent["grant"])
     await desk.handler.close()

@@ -101,7 +101,7 @@ python = "./other"
 
 @pytest.fixture(autouse=True)
 def trusting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trust every configuration in commands that run in this process; trust has tests of its own."""
+    """Trust every configuration in commands that run in this process; trust is tested separately."""
     monkeypatch.setenv("OPERATIONS_TRUST", "1")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / ".state"))
 
@@ -112,9 +112,9 @@ def project(tmp_path: Path) -> Project:
     return make_project(tmp_path)
 
 
-def make_project(folder: Path) -> Project:
-    """A project with two Python sources, in a folder."""
-    made = Project(folder)
+def make_project(directory: Path) -> Project:
+    """A project with two Python sources, in a directory."""
+    made = Project(directory)
     made.write("operations.toml", CONFIG)
     made.write("shop/selling.py", SHOP)
     made.write("other/numbers.py", OTHER)

@@ -1,4 +1,4 @@
-"""Driving the installed command: in a pipe, and on a pseudo-terminal."""
+"""Runs the installed command, in a pipe and on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ class Done(NamedTuple):
 
     @property
     def data(self) -> Any:
-        """What it wrote, read as JSON."""
+        """Stdout, parsed as JSON."""
         return json.loads(self.out)
 
     @property
     def lines(self) -> list[Any]:
-        """What it wrote, each line read as JSON."""
+        """Stdout, each line parsed as JSON."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
 class Project:
-    """A folder with a configuration and a cache of its own."""
+    """A directory with its own configuration and cache."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.environment = {
             **{name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")},
-            "XDG_CACHE_HOME": str(folder / ".cache"),
-            "XDG_STATE_HOME": str(folder / ".state"),
+            "XDG_CACHE_HOME": str(directory / ".cache"),
+            "XDG_STATE_HOME": str(directory / ".state"),
             "OPERATIONS_TRUST": "1",  # trust has tests of its own, in tests/security
             "PATH": f"{Path(OPS).parent}{os.pathsep}{os.environ['PATH']}",
             "TERM": "xterm",
@@ -58,7 +58,7 @@ class Project:
 
     def write(self, name: str, text: str) -> Path:
         """Write a file of the project."""
-        path = self.folder / name
+        path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         return path
@@ -77,7 +77,7 @@ class Project:
             [*program, *words],
             input=given,
             capture_output=True,
-            cwd=self.folder,
+            cwd=self.directory,
             env={**self.environment, **(env or {})},
             timeout=timeout,
             check=False,
@@ -89,19 +89,19 @@ class Project:
     ) -> subprocess.Popen[bytes]:
         """Start a command in pipes."""
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        return subprocess.Popen([program, *words], cwd=self.folder, env={**self.environment, **(env or {})}, **pipes)
+        return subprocess.Popen([program, *words], cwd=self.directory, env={**self.environment, **(env or {})}, **pipes)
 
     def terminal(
         self, *words: str, columns: int = 100, env: Mapping[str, str] | None = None, program: Sequence[str] = (OPS,)
     ) -> Terminal:
         """Start a command on a terminal."""
-        return Terminal([*program, *words], self.folder, {**self.environment, **(env or {})}, columns)
+        return Terminal([*program, *words], self.directory, {**self.environment, **(env or {})}, columns)
 
 
 class Terminal:
-    """A command on a pseudo-terminal: what it shows, and keys to press."""
+    """A command on a pseudo-terminal: its output, and keys to press."""
 
-    def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], columns: int) -> None:
+    def __init__(self, command: Sequence[str], directory: Path, environment: Mapping[str, str], columns: int) -> None:
         self._controller, terminal = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self.raw = ""
@@ -110,7 +110,7 @@ class Terminal:
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
-            cwd=folder,
+            cwd=directory,
             env=dict(environment),
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),

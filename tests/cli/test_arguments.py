@@ -37,7 +37,7 @@ COMMAND = Command(
         (["a", "-q", "--json"], {"quiet": True, "json": True}),
     ],
 )
-def test_options_may_stand_anywhere(words: list[str], wanted: dict[str, Any]) -> None:
+def test_options_may_have_any_position(words: list[str], wanted: dict[str, Any]) -> None:
     given = parse(COMMAND, words)
     assert {name: getattr(given, name) for name in wanted} == wanted
 
@@ -45,21 +45,21 @@ def test_options_may_stand_anywhere(words: list[str], wanted: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "WHAT is missing"),
-        (["a", "--job", "4"], "there is no option --job; did you mean --jobs?"),
-        (["a", "--jobs"], "--jobs wants a value: --jobs NUMBER"),
-        (["a", "--jobs", "0"], "--jobs: '0' is not a whole number of at least 1"),
-        (["a", "--time", "soon"], "--time: 'soon' is not a time: 5, 0.5s, 200ms, 2m"),
-        (["a", "--kind", "querry"], "--kind is one of query, mutation, not 'querry'; did you mean query?"),
-        (["a", "--deep=yes"], "--deep takes no value"),
+        ([], "missing WHAT"),
+        (["a", "--job", "4"], "unknown option --job; did you mean --jobs?"),
+        (["a", "--jobs"], "missing value: --jobs NUMBER"),
+        (["a", "--jobs", "0"], "invalid --jobs '0': expected a whole number, 1 or more"),
+        (["a", "--time", "soon"], "invalid --time 'soon': expected a duration such as 5, 0.5s, 200ms or 2m"),
+        (["a", "--kind", "querry"], "invalid --kind 'querry': expected one of query, mutation; did you mean query?"),
+        (["a", "--deep=yes"], "--deep does not take a value"),
     ],
 )
-def test_what_cannot_be_understood_is_told(words: list[str], message: str) -> None:
+def test_invalid_command_lines_are_reported(words: list[str], message: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse(COMMAND, words)
     assert message in raised.value.message
 
 
-def test_common_options_may_stand_before_the_command() -> None:
+def test_common_options_may_precede_the_command() -> None:
     assert parse(COMMAND, ["a"], before={"quiet": True, "config": "x.toml"}).config == "x.toml"
     assert parse(COMMAND, ["a", "-c", "y.toml"], before={"config": "x.toml"}).config == "y.toml"

@@ -66,12 +66,12 @@ def test_bytes_go_to_a_pipe_or_a_file_as_they_are(project: Project) -> None:
     assert (out, err) == (b"\x89PNG\x00\xff", b"")
     done = project.run("call", "shop.photo", "-o", "photo.png")
     assert done.out == ""
-    assert (project.folder / "photo.png").read_bytes() == b"\x89PNG\x00\xff"
+    assert (project.directory / "photo.png").read_bytes() == b"\x89PNG\x00\xff"
     back = project.run("call", "shop.photo", "data@photo.png", "--json")
     assert back.data == {"$bytes": "iVBORwD/"}
     with project.terminal("call", "shop.photo") as terminal:
         assert terminal.end() == 0
-        assert "6 bytes: write them to a file with -o FILE, or to a pipe" in terminal.shown
+        assert "6 bytes: write them to a file with -o FILE or to a pipe" in terminal.shown
         assert "PNG" not in terminal.shown
 
 
@@ -80,11 +80,11 @@ def test_bytes_go_to_a_pipe_or_a_file_as_they_are(project: Project) -> None:
     [
         (["shop.quote", "item=tea"], 0, "local"),
         (["shop.quote", "count=four"], 2, "error: invalid input for shop.quote\n  "),
-        (["shop.quote", "itme=tea"], 2, "error: itme is no field of this operation; did you mean item?"),
-        (["shop.quote", "tea"], 2, "error: 'tea' is no input"),
-        (["shop.ticks"], 2, "error: shop.ticks is a stream of events\nhint: ops sub shop.ticks follows it"),
+        (["shop.quote", "itme=tea"], 2, "error: unknown field itme; did you mean item?"),
+        (["shop.quote", "tea"], 2, "error: invalid input 'tea'"),
+        (["shop.ticks"], 2, "error: shop.ticks is a subscription\nhint: use 'ops sub shop.ticks'"),
         (["shop.quote", "item=tea", "--dry-run"], 2, "error: shop.quote has no dry run"),
-        (["shop.quotes"], 3, "error: no operation 'shop.quotes' is registered; did you mean shop.quote"),
+        (["shop.quotes"], 3, "error: unknown operation 'shop.quotes'; did you mean shop.quote"),
         (["shop.fail", "code=ACCESS_DENIED", "message=you may not"], 4, "error: you may not"),
         (["shop.fail"], 5, "error: OUT_OF_STOCK: nothing left"),
         (["shop.crash"], 5, "error: "),
@@ -150,7 +150,7 @@ def test_texts_are_plain_on_a_terminal_and_json_in_a_pipe(project: Project) -> N
         assert "one\ntwo\n" in terminal.shown
 
 
-def test_what_a_function_prints_is_no_result_and_what_does_not_fit_is_a_note(project: Project) -> None:
+def test_printed_output_is_not_a_result_and_mismatches_are_notes(project: Project) -> None:
     done = project.run("call", "shop.chatty")
     assert done.data == {"a": "not a number"}
     assert "a word in between" in done.err
@@ -162,7 +162,7 @@ def test_what_a_function_prints_is_no_result_and_what_does_not_fit_is_a_note(pro
     assert mapped.lines == [{"a": "not a number"}] * 2
 
 
-def test_a_terminal_of_another_encoding_and_words_that_are_no_text(project: Project) -> None:
+def test_a_terminal_of_another_encoding_and_undecodable_arguments(project: Project) -> None:
     ascii_only = {"PYTHONIOENCODING": "ascii"}
     assert project.run("doctor", env=ascii_only).code == 0
     assert project.run("call", "shop.quote", "item=tea", env=ascii_only).code == 0
@@ -207,11 +207,11 @@ def test_a_thread_that_goes_on_holds_up_neither_deadline_nor_ctrl_c(project: Pro
     assert short.data == "done"
 
 
-def test_a_text_that_is_not_unicode_is_told_or_escaped_but_never_unexpected(project: Project) -> None:
+def test_invalid_unicode_is_reported_or_escaped(project: Project) -> None:
     project.write(
         "other/odd.py", "from operations import operation\n@operation\ndef text() -> str: return 'a\\ud800'\n"
     )
-    for words, message in (([], "cannot be written as JSON"), (["--raw"], "cannot be written as text")):
+    for words, message in (([], "cannot be encoded as JSON"), (["--raw"], "cannot be encoded as UTF-8")):
         done = project.run("call", "odd.text", *words)
         assert (done.code, message in done.err) == (5, True)
     with project.terminal("call", "odd.text") as terminal:
@@ -242,7 +242,7 @@ def test_a_result_that_json_cannot_carry_is_the_operations_failure(project: Proj
     project.write("other/late.py", BLOCKING)
     done = project.run("call", "late.nan")
     assert done.code == 5
-    assert "the result cannot be written as JSON" in done.err
+    assert "the result cannot be encoded as JSON" in done.err
     mapped = project.run("map", "late.nan", stdin="{}\n{}\n")
     assert mapped.code == 5
     assert [line["error"]["code"] for line in mapped.lines] == ["EXECUTION_ERROR"] * 2
@@ -254,7 +254,7 @@ def test_nothing_is_called_where_the_result_could_not_be_written(place: str, pro
     done = project.run("call", "late.mark", "path=mark", "-o", place)
     assert done.code == 2
     assert "--output: " in done.err
-    assert not (project.folder / "mark").exists()
+    assert not (project.directory / "mark").exists()
 
 
 def test_a_jq_program_that_fails_for_a_line_fails_that_line(project: Project) -> None:

@@ -1,4 +1,4 @@
-"""Completion: what is offered, in real shells (zsh and fish where they are installed), without opening a source."""
+"""Completion candidates in real shells (zsh and fish if installed), without opening a source."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def test_what_may_come_next(line: str, wanted: list[str], listed: Project) -> No
 
 def test_nothing_is_opened_to_complete(project: Project) -> None:
     assert offered(project, "ops call shop.q") == []
-    assert not (project.folder / ".cache").exists()
+    assert not (project.directory / ".cache").exists()
     project.run("ls")
-    mark = project.folder / "imported"
+    mark = project.directory / "imported"
     project.write("shop/more.py", f"open({str(mark)!r}, 'w').close()")
     assert offered(project, "ops call shop.q") == ["shop.quote"]
     assert not mark.exists()
@@ -118,7 +118,7 @@ def test_a_real_bash_completes_the_file_of_a_field(listed: Project) -> None:
 @pytest.mark.parametrize("way", ["source <(ops completion zsh)", "ops completion zsh > f/_ops; compinit -u -D"])
 def test_a_real_zsh_completes(way: str, project: Project) -> None:
     project.run("ls")
-    project.write("f/readme", "a folder of fpath")
+    project.write("f/readme", "in a directory of fpath")
     with project.terminal("-f", "-i", program=["zsh"]) as zsh:
         zsh.press("PS1='> '; fpath=($PWD/f $fpath); autoload -Uz compinit; compinit -u -D\n")
         zsh.press(f"{way}; echo rea''dy\n")
@@ -129,8 +129,8 @@ def test_a_real_zsh_completes(way: str, project: Project) -> None:
         )
         zsh.press(typed)
         assert zsh.end() == 0, zsh.shown
-    written = [(project.folder / name).read_text() for name in ("total", "text", "item")]
-    assert written == ["2.5\n", '"a folder of fpath"\n', '"a b"\n'], zsh.shown
+    written = [(project.directory / name).read_text() for name in ("total", "text", "item")]
+    assert written == ["2.5\n", '"in a directory of fpath"\n', '"a b"\n'], zsh.shown
 
 
 @needs_fish

@@ -1,4 +1,4 @@
-"""The guide's page on the command line: what it shows is what a terminal shows; and the README's two minutes."""
+"""The guide's page on the command line: what it shows is what a terminal shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.driving import OPS, Project
+from tests.cli.driving import Project
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent.parent
@@ -36,12 +36,12 @@ CHANGING = (
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A copy of the example, with its API running."""
-    folder = tmp_path_factory.mktemp("guide") / "quickstart"
-    shutil.copytree(ROOT / "examples" / "quickstart", folder, ignore=shutil.ignore_patterns("__pycache__"))
-    project = Project(folder)
+    directory = tmp_path_factory.mktemp("guide") / "quickstart"
+    shutil.copytree(ROOT / "examples" / "quickstart", directory, ignore=shutil.ignore_patterns("__pycache__"))
+    project = Project(directory)
     project.environment["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     with subprocess.Popen(
-        [sys.executable, folder / "weather_api.py", "--port", "0"], stdout=subprocess.PIPE, text=True
+        [sys.executable, directory / "weather_api.py", "--port", "0"], stdout=subprocess.PIPE, text=True
     ) as api:
         assert api.stdout is not None
         project.environment["QUICKSTART_PORT"] = api.stdout.readline().strip().rpartition(":")[2]
@@ -52,7 +52,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 def transcript(project: Project, command: str) -> str:
-    """What a terminal shows for a command, without what changes from run to run."""
+    """The output of a command, without parts that change from run to run."""
     with project.terminal("-c", command, program=["bash"], columns=COLUMNS, env={"NO_COLOR": "1"}) as terminal:
         terminal.end(timeout=60)
         lines = (line.rpartition("\r\x1b[K")[2].rstrip() for line in terminal.raw.replace("\r\n", "\n").split("\n"))
@@ -67,7 +67,7 @@ def settle(text: str) -> str:
 
 
 def steps(block: str) -> Iterator[tuple[str, str]]:
-    """The commands of a block, each with what it shows."""
+    """The commands of a block, each with its output."""
     for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
         command, _, shown = part.partition("\n")
         yield command, shown
@@ -88,7 +88,7 @@ def test_the_page_says_how_to_call_over_a_hub(quickstart: Project) -> None:
 
 
 def free_port() -> str:
-    """A port of the loopback that nobody uses now."""
+    """A free port of the loopback."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return str(free.getsockname()[1])
@@ -118,28 +118,24 @@ def test_the_tour_of_make_run_goes_as_it_should() -> None:
     assert "did you mean item?" in done.stderr
 
 
+def serve_once(project: Project) -> None:
+    """Start `ops serve` on a free port, and stop it once it listens."""
+    with project.start("serve", "--http", "127.0.0.1:0", "--json") as process:
+        assert process.stdout is not None
+        assert b'"url"' in process.stdout.readline()
+        process.terminate()
+        assert process.wait(60) == 0
+
+
 def test_what_the_tour_says_to_type_next_works_after_it(quickstart: Project, tmp_path: Path) -> None:
     text = (ROOT / "examples" / "quickstart" / "tour.py").read_text()
     commands = re.findall(r'\("(ops [^"]*)", "', text.partition("def show_next")[2])
     assert len(commands) >= 5
     port = free_port()
     for command in commands:
+        if command == "ops serve":
+            serve_once(quickstart)
+            continue
         command = command.replace("start_api", "start_api minutes=0.2").replace("city=Oslo", "city=Oslo --limit 1")
         done = quickstart.run("-c", command, program=["bash"], env={"QUICKSTART_PORT": port})
         assert done.code == 0, (command, done.err)
-
-
-def test_two_minutes_from_nothing_to_an_operation_of_ones_own_following_the_readme(tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text()
-    section = text.partition("## Your own operation in two minutes")[2].partition("\n## ")[0]
-    script = "\n".join(re.findall(r"^```sh\n(.*?)^```$", section, re.M | re.S))
-    assert "ops init" in script
-    script = script.replace("source .venv/bin/activate", "").replace("~/", "$HOME/")
-    project = Project(tmp_path)
-    done = project.run("-ec", script, program=["bash"], env={"HOME": str(tmp_path)})
-    assert done.code == 0, done.err
-    shown = re.findall(r"^```text\n(.*?)^```$", section, re.M | re.S)
-    assert shown
-    for block in shown:
-        assert block.strip() in done.out
-    assert Path(OPS).exists()

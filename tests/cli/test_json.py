@@ -1,4 +1,4 @@
-"""`--json` everywhere: whatever a command does, stdout is JSON or empty, and so is every line of stderr."""
+"""`--json` with every command: stdout is JSON or empty, and every line of stderr is JSON."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LEAVES = [
     if part.run is not None
 ]
 """Every command that can be run, found and not written down: a new one has to be tried here."""
-LASTING = {"hub", "spoke", "worker"}
+LASTING = {"hub", "spoke", "worker", "serve"}
 
 
 class Case(NamedTuple):
-    """A command that works, and one that fails."""
+    """A command that succeeds, and one that fails."""
 
     works: Sequence[str]
     fails: Sequence[str]
@@ -51,7 +51,15 @@ CASES = {
     "hub": Case(["hub", "--port", "0"], ["hub", "--host", "host.invalid"], 6),
     "spoke": Case(["spoke"], ["spoke", "--url", "nowhere"], 2),
     "worker": Case(["worker"], ["worker", "--url", "gopher://127.0.0.1"], 2),
+    "serve": Case(["serve", "--http", "127.0.0.1:0"], ["serve", "--http", "host.invalid:1"], 2),
+    "keys new": Case(["keys", "new", "ann", "--keys", "keys.json"], ["keys", "new", "ann"], 2),
+    "keys ls": Case(["keys", "ls", "--keys", "keys.json"], ["keys", "ls"], 2),
+    "keys revoke": Case(
+        ["keys", "revoke", "known", "--keys", "keys.json"], ["keys", "revoke", "x", "--keys", "k.json"], 3
+    ),
+    "install": Case(["install", "cursor"], ["install", "emacs"], 2),
     "scan": Case(["scan", "./shop"], ["scan", "./empty"], 3),
+    "stubs": Case(["stubs"], ["stubs", "--output", "/dev/null"], 2),
     "config show": Case(["config", "show"], ["config", "show", "-c", "bad/operations.toml"], 2),
     "config schema": Case(["config", "schema"], ["config", "schema", "more"], 2),
     "config path": Case(["config", "path"], ["config", "path", "-c", "/"], 3),
@@ -66,7 +74,7 @@ BROKEN = {
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Project:
-    """A project with what the cases need."""
+    """A project with everything that the cases need."""
     project = make_project(tmp_path)
     project.write("extra/more.py", "from operations import operation\n\n@operation\ndef more() -> int: return 1\n")
     project.write("empty/nothing.py", "")
@@ -78,8 +86,8 @@ def shop(tmp_path: Path) -> Project:
     return project
 
 
-def told(text: str) -> list[dict[str, Any]]:
-    """The lines of stderr, every one an object that says how grave it is."""
+def records(text: str) -> list[dict[str, Any]]:
+    """The lines of stderr, each an object with its level."""
     lines = [json.loads(line) for line in text.splitlines()]
     assert all(line["level"] in ("error", "warning", "info", "debug", "output") for line in lines), text
     assert all(isinstance(line["message"], str) for line in lines), text
@@ -87,11 +95,11 @@ def told(text: str) -> list[dict[str, Any]]:
 
 
 def the_error(done: Done) -> dict[str, Any]:
-    """The one error that a failed command tells, last of all."""
-    errors = [line for line in told(done.err) if line["level"] == "error"]
+    """The single error of a failed command, which is the last line."""
+    errors = [line for line in records(done.err) if line["level"] == "error"]
     assert len(errors) == 1, done.err
     assert errors[0] is not None
-    assert told(done.err)[-1] == errors[0]
+    assert records(done.err)[-1] == errors[0]
     assert errors[0].keys() - {"traceback"} == {"level", "message", "code", "details", "hint", "exitCode"}
     assert errors[0]["exitCode"] == done.code
     assert "\x1b" not in done.err
@@ -103,10 +111,10 @@ def test_every_command_has_its_cases() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in LEAVES if name not in LASTING])
-def test_what_works_is_json_on_stdout_and_tells_no_error(name: str, shop: Project) -> None:
+def test_a_successful_command_prints_json_on_stdout_and_no_error(name: str, shop: Project) -> None:
     case = CASES[name]
     done = shop.run(*case.works[:2], "--json", *case.works[2:], stdin=case.stdin)
-    lines = told(done.err)
+    lines = records(done.err)
     if name == "map":  # the line that lacks its item
         assert (done.code, the_error(done)["code"]) == (2, "USAGE_ERROR")
     else:
@@ -114,11 +122,11 @@ def test_what_works_is_json_on_stdout_and_tells_no_error(name: str, shop: Projec
         assert not [line for line in lines if line["level"] == "error"]
     assert done.lines
     quiet = shop.run("--quiet", "--json", *case.fails, stdin=case.stdin)
-    assert {line["level"] for line in told(quiet.err)} == {"error"}
+    assert {line["level"] for line in records(quiet.err)} == {"error"}
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_what_fails_tells_one_error_with_the_exit_code_it_has_without_json(name: str, shop: Project) -> None:
+def test_a_failing_command_prints_one_json_error_with_the_same_exit_code(name: str, shop: Project) -> None:
     case = CASES[name]
     env = {"OPERATIONS_TOKEN": "a-token-of-the-hub"}
     done = shop.run(case.fails[0], "--json", *case.fails[1:], stdin=case.stdin, env=env)
@@ -135,7 +143,7 @@ def test_what_fails_tells_one_error_with_the_exit_code_it_has_without_json(name:
 
 @pytest.mark.parametrize("name", LEAVES)
 @pytest.mark.parametrize("place", ["before", "after", "middle"])
-def test_usage_errors_are_json_wherever_the_option_stands(
+def test_usage_errors_are_json_at_any_position_of_the_option(
     name: str, place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPERATIONS_PYTHON", "python")
@@ -155,7 +163,7 @@ def test_usage_errors_are_json_wherever_the_option_stands(
 
 
 @pytest.mark.parametrize("words", ["cal", "add", "add mpc", "--quit", "call", "ls --type x", "-c"])
-def test_what_is_no_command_at_all_is_an_error_in_json(
+def test_an_unknown_command_is_a_json_error(
     words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPERATIONS_PYTHON", "python")
@@ -241,10 +249,10 @@ def test_details_are_there_for_programs(shop: Project) -> None:
     error = the_error(shop.run("call", "shop.fail", "--json"))
     assert (error["code"], error["message"], error["details"]) == ("OUT_OF_STOCK", "nothing left", {"left": 0})
     error = the_error(shop.run("call", "shop.quote", "count=x", "--json"))
-    assert (error["code"], error["hint"]) == ("VALIDATION_ERROR", "ops show shop.quote tells what it takes")
+    assert (error["code"], error["hint"]) == ("VALIDATION_ERROR", "run 'ops show shop.quote' to see its input")
 
 
-def test_details_that_are_no_json_are_told_as_text(shop: Project) -> None:
+def test_details_that_are_not_json_are_printed_as_text(shop: Project) -> None:
     shop.write(
         "shop/odd.py",
         "from operations import CallError, operation\n"
@@ -261,7 +269,7 @@ def test_details_that_are_no_json_are_told_as_text(shop: Project) -> None:
         assert details is None or error["details"] == details
 
 
-def test_secrets_are_no_more_told_than_in_text(shop: Project) -> None:
+def test_secrets_are_redacted_in_json_as_in_text(shop: Project) -> None:
     shop.write(
         "operations.toml",
         '[sources.shop]\npython = "./shop"\n[transports.bus]\nurl = "ws://127.0.0.1:1/"\ntoken = "${SHOP_TOKEN}"\n',
@@ -281,7 +289,7 @@ def test_secrets_are_no_more_told_than_in_text(shop: Project) -> None:
     assert error["message"] == "refused [redacted]"
     assert error["details"] == {"sent": ["[redacted]"], "[redacted]": 1}
     assert "[redacted]" in error["traceback"]
-    assert {"level": "output", "message": "printed [redacted]"} in told(done.err)
+    assert {"level": "output", "message": "printed [redacted]"} in records(done.err)
     assert "sesame" not in done.err
     text = shop.run("call", "shop.leak", "--debug", env={"SHOP_TOKEN": secret})
     assert "refused [redacted]" in text.err
@@ -295,19 +303,19 @@ def test_notes_and_what_others_print_are_objects_too(shop: Project) -> None:
     done = shop.run("ls", "--json")
     assert done.code == 0
     assert "shop.quote" in {entry["id"] for entry in done.data}
-    lines = told(done.err)
+    lines = records(done.err)
     assert {"level": "output", "message": "hello"} in lines
     assert [line["source"] for line in lines if "source" in line] == ["gone"]
     assert [line["reason"] for line in lines if "skipped" in line] == ["ValueError: no (line 4)"]
     assert {"level": "output", "message": "half a line"} in lines
-    (shop.folder / "shop" / "broken.py").unlink()
+    (shop.directory / "shop" / "broken.py").unlink()
     chatty = shop.run("call", "shop.chatty", "--json")
     assert chatty.data == {"a": "not a number"}
-    levels = {line["level"]: line for line in told(chatty.err)}
+    levels = {line["level"]: line for line in records(chatty.err)}
     assert levels["output"]["message"] == "a word in between"
     assert levels["info"]["source"] == "local"
     assert levels["info"]["seconds"] > 0
-    quiet = told(shop.run("call", "shop.chatty", "--json", "--quiet").err)
+    quiet = records(shop.run("call", "shop.chatty", "--json", "--quiet").err)
     assert [line["level"] for line in quiet] == ["output"]
 
 
@@ -316,10 +324,10 @@ def test_the_exit_code_of_map_is_explained_beside_the_lines(shop: Project) -> No
     assert [("error" in line) for line in done.lines] == [False, True]
     error = the_error(done)
     assert error["message"].startswith("1 of 2 lines failed; the first was line 2: ")
-    assert {"lines": 2, "failed": 1}.items() <= told(done.err)[0].items()
+    assert {"lines": 2, "failed": 1}.items() <= records(done.err)[0].items()
 
 
-def test_an_interrupted_map_tells_what_it_did_and_no_error(shop: Project) -> None:
+def test_an_interrupted_map_reports_its_progress_and_no_error(shop: Project) -> None:
     process = shop.start("map", "shop.quote", "--json", stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(b"{}\n")
@@ -328,7 +336,7 @@ def test_an_interrupted_map_tells_what_it_did_and_no_error(shop: Project) -> Non
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert [line["level"] for line in told(err.decode())] == ["info"]
+    assert [line["level"] for line in records(err.decode())] == ["info"]
 
 
 def test_show_gives_its_texts_as_fields(shop: Project) -> None:
@@ -342,7 +350,7 @@ def test_show_gives_its_texts_as_fields(shop: Project) -> None:
 
 def test_bytes_written_to_a_file_stay_bytes(shop: Project) -> None:
     assert shop.run("call", "shop.photo", "--json", "-o", "photo.png").code == 0
-    assert (shop.folder / "photo.png").read_bytes() == b"\x89PNG\x00\xff"
+    assert (shop.directory / "photo.png").read_bytes() == b"\x89PNG\x00\xff"
 
 
 def test_on_a_terminal_nothing_is_drawn_between_the_objects(shop: Project) -> None:
@@ -353,7 +361,7 @@ def test_on_a_terminal_nothing_is_drawn_between_the_objects(shop: Project) -> No
     assert json.loads(note)["level"] == "info"
 
 
-def test_a_watch_tells_each_change_on_a_line(shop: Project) -> None:
+def test_a_watch_prints_each_change_on_a_line(shop: Project) -> None:
     with running(shop, "scan", "./extra", "--watch", "--json") as process:
         assert json.loads(line_of(process))["added"] == ["more.more"]
         shop.write("extra/broken.py", "raise ValueError('no')\n")
@@ -361,7 +369,7 @@ def test_a_watch_tells_each_change_on_a_line(shop: Project) -> None:
         assert skipped["reason"] == "ValueError: no (line 1)"
 
 
-def test_the_long_running_commands_tell_events_on_stdout(shop: Project) -> None:
+def test_the_long_running_commands_print_events_on_stdout(shop: Project) -> None:
     token = {"OPERATIONS_TOKEN": "a-token-of-the-hub"}
     shop.write("shop/loud.py", "print('imported')\n")
     with running(shop, *CASES["hub"].works, "--json", "--quiet", env=token) as hub:
@@ -394,7 +402,7 @@ class running:
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self._process.terminate()
-        told(self._process.communicate(timeout=30)[1].decode())
+        records(self._process.communicate(timeout=30)[1].decode())
 
 
 def line_of(process: subprocess.Popen[bytes]) -> str:

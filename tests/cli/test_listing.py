@@ -1,4 +1,4 @@
-"""`ops ls`, `search`, `show`: what there is, from the cache."""
+"""`ops ls`, `search`, `show`: list operations, from the cache."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_pipe_gets_a_line_with_tabs_for_each_operation(project: Project) -> No
     assert rows[6] == ["shop.quote", "query", "shop", "What some of an item would cost."]
 
 
-def test_a_terminal_gets_a_tree_that_fits(project: Project) -> None:
+def test_a_terminal_gets_a_tree_of_its_width(project: Project) -> None:
     for columns in (60, 100):
         with project.terminal("ls", columns=columns) as terminal:
             assert terminal.end() == 0
@@ -66,13 +66,13 @@ def test_filters(words: list[str], wanted: list[str], listed: Project) -> None:
 def test_nothing_found_is_exit_code_3(project: Project) -> None:
     done = project.run("ls", "nowhere")
     assert done.code == 3
-    assert "no operation is like that" in done.err
+    assert "no operations match 'nowhere'" in done.err
     assert project.run("ls", "nowhere", "--json").data == []
     assert project.run("search", "zzzzzz").code == 3
 
 
 def test_listing_opens_nothing_once_it_is_cached_and_notices_changes(project: Project) -> None:
-    mark = project.folder / "imported"
+    mark = project.directory / "imported"
     project.write("other/numbers.py", f"open({str(mark)!r}, 'a').write('x')\nfrom operations import operation\n")
     project.run("ls")
     imports = mark.read_text()
@@ -87,9 +87,9 @@ def test_listing_opens_nothing_once_it_is_cached_and_notices_changes(project: Pr
 
 
 @pytest.mark.parametrize("name", ["later", "./later"])
-def test_a_source_that_failed_is_tried_again_once_its_folder_is_there(name: str, project: Project) -> None:
+def test_a_failed_source_is_retried_once_its_directory_exists(name: str, project: Project) -> None:
     project.write("operations.toml", f'[sources.later]\npython = "{name}"\n[sources.doc]\nopenapi = "./doc.json"\n')
-    assert "there is no folder" in project.run("ls").err
+    assert "no such directory" in project.run("ls").err
     assert "doc.json cannot be read" in project.run("ls").err
     project.write("later/code.py", "from operations import operation\n@operation\ndef one() -> int: return 1\n")
     project.write("doc.json", '{"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": {}}')
@@ -137,13 +137,13 @@ def test_show_prints_schemas_and_a_program_that_runs(project: Project) -> None:
     assert done.out == "{'n': 0}\n{'n': 1}\n"
 
 
-def test_an_unknown_operation_is_told_with_the_nearest(project: Project) -> None:
+def test_an_unknown_operation_is_reported_with_the_nearest(project: Project) -> None:
     done = project.run("show", "shop.qoute")
     assert done.code == 3
     assert "did you mean shop.quote" in done.err
 
 
-def test_an_empty_configuration_says_what_to_do(tmp_path: Path) -> None:
+def test_an_empty_configuration_prints_a_hint(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("operations.toml", "")
     done = project.run("ls")
@@ -152,7 +152,7 @@ def test_an_empty_configuration_says_what_to_do(tmp_path: Path) -> None:
     assert "ops add" in done.err
 
 
-def test_a_file_that_was_skipped_is_told_where_its_operations_are_missed(project: Project) -> None:
+def test_a_skipped_file_is_reported_when_its_operation_is_called(project: Project) -> None:
     project.write("shop/broken.py", "def (")
     for words in (["ls"], ["ls"], ["call", "shop.unheard", "a=1"]):
         done = project.run(*words)
@@ -164,16 +164,16 @@ def test_a_file_that_was_skipped_is_told_where_its_operations_are_missed(project
     assert project.run("ls").err == ""
 
 
-def test_only_the_first_of_many_that_were_skipped_are_told(project: Project) -> None:
+def test_only_the_first_of_many_skipped_files_are_reported(project: Project) -> None:
     for number in range(7):
         project.write(f"shop/broken{number}.py", "def (")
-    told = project.run("ls").err.splitlines()
-    assert len(told) == 4
-    assert "4 more were skipped: ops doctor lists them" in told[-1]
+    lines = project.run("ls").err.splitlines()
+    assert len(lines) == 4
+    assert "4 more were skipped: run 'ops doctor' to list them" in lines[-1]
 
 
 @pytest.mark.parametrize("cache", ["/proc/no-such-folder", "/dev/null"])
-def test_what_cannot_be_cached_is_listed_all_the_same(cache: str, project: Project) -> None:
+def test_operations_that_cannot_be_cached_are_listed_anyway(cache: str, project: Project) -> None:
     environment = {"XDG_CACHE_HOME": cache}
     assert project.run("ls", env=environment).out == project.run("ls").out
     assert project.run("search", "double", env=environment).out.startswith("other.double\t")
@@ -185,7 +185,7 @@ def test_what_cannot_be_cached_is_listed_all_the_same(cache: str, project: Proje
 
 
 def test_a_listing_that_is_terminated_closes_what_it_was_opening(project: Project) -> None:
-    ended = project.folder / "ended"
+    ended = project.directory / "ended"
     script = f"trap 'touch {ended}; exit 0' TERM; echo started >&2; read line; touch {ended}"
     project.write("operations.toml", f'[sources.slow]\ncommand = \'sh\'\nargs = [\'-c\', """{script}"""]\n')
     process = project.start("ls", "--debug")

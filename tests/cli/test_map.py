@@ -37,11 +37,11 @@ def test_failures_may_go_to_a_file_of_their_own(project: Project) -> None:
     project.write("items.ndjson", MIXED)
     done = project.run("map", "shop.quote", "-i", "items.ndjson", "--errors", "failed.ndjson", "-j", "2")
     assert [line["item"] for line in done.lines] == ["tea", "honey"]
-    failed = [json.loads(line) for line in (project.folder / "failed.ndjson").read_text().splitlines()]
+    failed = [json.loads(line) for line in (project.directory / "failed.ndjson").read_text().splitlines()]
     assert [each["line"] for each in failed] == [2, 4]
 
 
-def test_the_exit_code_tells_the_failures(project: Project) -> None:
+def test_the_exit_code_reflects_the_failures(project: Project) -> None:
     assert project.run("map", "shop.quote", stdin='{"item": "tea"}\n').code == 0
     assert project.run("map", "shop.fail", stdin="{}\n{}\n").code == 5
     assert project.run("map", "shop.fail", stdin='{"code": "UNAVAILABLE"}\n').code == 6
@@ -97,27 +97,27 @@ def test_a_progress_bar_is_on_a_terminal_only(project: Project) -> None:
         assert terminal.end() == 0
         assert "█" in terminal.raw
         assert "lines" in terminal.shown
-    assert len((project.folder / "out.ndjson").read_text().splitlines()) == 40_000
+    assert len((project.directory / "out.ndjson").read_text().splitlines()) == 40_000
     assert "█" not in project.run("map", "shop.quote", "-i", "items.ndjson").err
 
 
 def test_a_hundred_thousand_lines_take_no_more_memory_than_a_thousand(project: Project) -> None:
     def peak(count: int) -> int:
-        source = project.folder / f"{count}.ndjson"
+        source = project.directory / f"{count}.ndjson"
         with source.open("w") as file:
             file.writelines(f'{{"item": "item number {number}", "count": {number}}}\n' for number in range(count))
-        with source.open("rb") as given, (project.folder / "out.ndjson").open("wb") as out:
+        with source.open("rb") as given, (project.directory / "out.ndjson").open("wb") as out:
             process = subprocess.Popen(
                 [OPS, "map", "shop.quote", "-q", "-j", "16"],
                 stdin=given,
                 stdout=out,
-                cwd=project.folder,
+                cwd=project.directory,
                 env=project.environment,
             )
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0
-        results = Path(project.folder / "out.ndjson").read_text().splitlines()
+        results = Path(project.directory / "out.ndjson").read_text().splitlines()
         assert len(results) == count
         assert json.loads(results[-1])["total"] == 2.5 * (count - 1)
         return usage.ru_maxrss

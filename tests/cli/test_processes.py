@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import socket
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ TOKEN = {"OPERATIONS_TOKEN": "a-secret-of-the-test"}
 
 
 def line_with(process: subprocess.Popen[bytes], text: str) -> str:
-    """Read what a process says until a line has a text."""
+    """Read the output of a process until a line contains a text."""
     assert process.stderr is not None
     while line := process.stderr.readline().decode():
         if text in line:
@@ -32,7 +35,7 @@ def line_with(process: subprocess.Popen[bytes], text: str) -> str:
 
 @contextlib.contextmanager
 def running(project: Project, *words: str, said: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A long-running command, from the line it says when it is ready until it was told to stop."""
+    """A long-running command, from its ready message until it is stopped."""
     process = project.start(*words, env=TOKEN, stdout=subprocess.DEVNULL)
     assert process.stderr is not None
     try:
@@ -50,10 +53,10 @@ def running(project: Project, *words: str, said: str) -> Iterator[tuple[subproce
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    folder = tmp_path / "hub"
-    folder.mkdir()
-    with running(Project(folder), "hub", "--port", "0", said="the hub is at") as (process, line):
-        yield process, line.split()[5].rstrip(";")
+    directory = tmp_path / "hub"
+    directory.mkdir()
+    with running(Project(directory), "hub", "--port", "0", said="hub listening on") as (process, line):
+        yield process, line.split()[4].rstrip(";")
 
 
 def test_a_spoke_offers_and_others_list_call_and_follow(
@@ -61,8 +64,8 @@ def test_a_spoke_offers_and_others_list_call_and_follow(
 ) -> None:
     process, url = hub
     caller = Project(tmp_path / "caller")
-    caller.folder.mkdir()
-    with running(project, "spoke", "--url", url, said="offering") as (spoke, line):
+    caller.directory.mkdir()
+    with running(project, "spoke", "--url", url, said="serving") as (spoke, line):
         assert "offering 11 operations" in line
         line_with(process, "+ shop.ticks")
         assert caller.run("ls", "--url", url, env=TOKEN).out.startswith("other.double\tquery\t")
@@ -84,16 +87,16 @@ def test_a_spoke_offers_and_others_list_call_and_follow(
 
 def test_a_hub_that_loses_its_terminal_stops_as_it_should(tmp_path: Path) -> None:
     with Project(tmp_path).terminal("hub", "--port", "0", env=TOKEN) as terminal:
-        terminal.until("the hub is at")
+        terminal.until("hub listening on")
         terminal.hang_up()
         assert terminal.process.wait(30) == 0
 
 
-def test_a_signal_that_comes_twice_is_no_failure(hub: tuple[subprocess.Popen[bytes], str], project: Project) -> None:
+def test_a_repeated_signal_is_not_a_failure(hub: tuple[subprocess.Popen[bytes], str], project: Project) -> None:
     _, url = hub
     with (
-        running(project, "spoke", "--url", url, said="offering") as (spoke, _),
-        running(project, "hub", "--port", "0", said="the hub is at") as (other, _),
+        running(project, "spoke", "--url", url, said="serving") as (spoke, _),
+        running(project, "hub", "--port", "0", said="hub listening on") as (other, _),
     ):
         for each in (spoke, other):
             for _ in range(3):
@@ -107,7 +110,7 @@ def test_a_second_signal_ends_what_still_runs_at_once(
     hub: tuple[subprocess.Popen[bytes], str], project: Project
 ) -> None:
     _, url = hub
-    with running(project, "spoke", "--url", url, said="offering") as (spoke, _):
+    with running(project, "spoke", "--url", url, said="serving") as (spoke, _):
         call = project.start("call", "shop.slow", "seconds=60", "--url", url, env=TOKEN)
         while spoke.poll() is None:
             spoke.send_signal(signal.SIGTERM)
@@ -120,12 +123,12 @@ def test_a_second_signal_ends_what_still_runs_at_once(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_the_end_of_a_remote_stream_is_told_to_the_other_side(
+def test_the_end_of_a_remote_stream_reaches_the_worker(
     number: signal.Signals, code: int, hub: tuple[subprocess.Popen[bytes], str], project: Project, tmp_path: Path
 ) -> None:
     _, url = hub
     closed = tmp_path / "closed"
-    with running(project, "spoke", "--url", url, said="offering"):
+    with running(project, "spoke", "--url", url, said="serving"):
         process = project.start("sub", "shop.ticks", f"closed={closed}", "--url", url, env=TOKEN)
         assert process.stdout is not None
         assert json.loads(process.stdout.readline()) == {"n": 0}
@@ -144,13 +147,13 @@ def test_workers_share_what_spokes_may_not(hub: tuple[subprocess.Popen[bytes], s
     project = Project(tmp_path / "workers")
     project.write("operations.toml", f'[sources.other]\npython = "./other"\n[transports.main]\nurl = "{url}"\n')
     project.write("other/numbers.py", OTHER)
-    with running(project, "worker", said="offering 1 operation;"), running(project, "worker", said="offering"):
+    with running(project, "worker", said="serving 1 operation;"), running(project, "worker", said="serving"):
         assert project.run("call", "other.double", "value=2", "--url", "main", env=TOKEN).data == 4.0
-        with running(project, "spoke", said="offering") as (spoke, _):
-            line_with(spoke, "other.double was refused")
+        with running(project, "spoke", said="serving") as (spoke, _):
+            line_with(spoke, "other.double was rejected")
 
 
-def test_who_may_not_dial_in_is_told(hub: tuple[subprocess.Popen[bytes], str], project: Project) -> None:
+def test_a_rejected_token_is_reported(hub: tuple[subprocess.Popen[bytes], str], project: Project) -> None:
     _, url = hub
     done = project.run("call", "shop.quote", "item=tea", "--url", url, env={"OPERATIONS_TOKEN": "wrong-token"})
     assert done.code == 4
@@ -158,7 +161,7 @@ def test_who_may_not_dial_in_is_told(hub: tuple[subprocess.Popen[bytes], str], p
     assert project.run("spoke", "--url", url).code == 4
 
 
-def test_nobody_there_is_a_transport_failure(project: Project) -> None:
+def test_a_refused_connection_is_a_transport_failure(project: Project) -> None:
     done = project.run("call", "shop.quote", "--url", "ws://127.0.0.1:9/", env=TOKEN)
     assert done.code == 6
     assert "ws://127.0.0.1:9/" in done.err
@@ -167,8 +170,8 @@ def test_nobody_there_is_a_transport_failure(project: Project) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["spoke"], "where to? no transport is named"),
-        (["spoke", "--url", "main"], "'main' is no transport of the configuration"),
+        (["spoke"], "no transport selected"),
+        (["spoke", "--url", "main"], "unknown transport 'main'"),
         (["call", "a.b", "--url", "ftp://x"], "'ftp://x' is no address: 'ftp' is not a transport's scheme"),
         (["call", "shop.quote", "--url", "ws://h:99999"], "'ws://h:99999' is no address: the port 99999"),
         (["worker", "--url", "redis://[::1"], "'redis://[::1' is no address: the bracket"),
@@ -176,11 +179,11 @@ def test_nobody_there_is_a_transport_failure(project: Project) -> None:
         (["spoke", "--url", "ws://"], "'ws://' is no address: it names no host"),
         (["worker", "--url", "redis://127.0.0.1:9"], "pip install 'operations[redis]'"),
         (["worker", "--url", "nats://127.0.0.1:9"], "pip install 'operations[nats]'"),
-        (["hub"], "the hub knows no tokens"),
-        (["hub", "--port", "99999"], "--port: '99999' is not a port"),
+        (["hub"], "no tokens configured"),
+        (["hub", "--port", "99999"], "invalid --port '99999': expected a port number"),
     ],
 )
-def test_mistakes_are_told(words: list[str], message: str, project: Project, blocked: list[str]) -> None:
+def test_mistakes_are_reported(words: list[str], message: str, project: Project, blocked: list[str]) -> None:
     done = project.run("redis,nats,operations.pubsub.redis,operations.pubsub.nats", *words, program=blocked)
     assert done.code == 2
     assert message in done.err
@@ -212,8 +215,8 @@ def test_a_hub_has_the_limits_of_its_configuration(tmp_path: Path, monkeypatch: 
 
 
 def test_a_hub_knows_the_tokens_of_its_configuration(tmp_path: Path, project: Project) -> None:
-    folder = tmp_path / "configured"
-    hub = Project(folder)
+    directory = tmp_path / "configured"
+    hub = Project(directory)
     hub.write(
         "operations.toml",
         "[hub]\nport = 0\n"
@@ -221,14 +224,14 @@ def test_a_hub_knows_the_tokens_of_its_configuration(tmp_path: Path, project: Pr
         '[[hub.tokens]]\ntoken = "ada"\nidentity = "ada"\n',
     )
     hub.environment["WORKER_TOKEN"] = TOKEN["OPERATIONS_TOKEN"]
-    with running(hub, "hub", said="the hub is at") as (_, line):
-        url = line.split()[5].rstrip(";")
-        with running(project, "spoke", "--url", url, said="offering"):
+    with running(hub, "hub", said="hub listening on") as (_, line):
+        url = line.split()[4].rstrip(";")
+        with running(project, "spoke", "--url", url, said="serving"):
             done = project.run("call", "shop.quote", "item=tea", "--url", url, env={"OPERATIONS_TOKEN": "ada"})
             assert done.data["item"] == "tea"
 
 
-def test_a_caller_without_the_scope_is_told_by_the_hub(tmp_path: Path) -> None:
+def test_the_hub_reports_a_missing_scope_to_the_caller(tmp_path: Path) -> None:
     hub = Project(tmp_path / "hub")
     hub.write(
         "operations.toml",
@@ -245,10 +248,10 @@ def test_a_caller_without_the_scope_is_told_by_the_hub(tmp_path: Path) -> None:
     )
     assert hub.run("ls").code == 0
     ada = {"OPERATIONS_TOKEN": "ada"}
-    with running(hub, "hub", said="the hub is at") as (_, line):
-        url = line.split()[5].rstrip(";")
+    with running(hub, "hub", said="hub listening on") as (_, line):
+        url = line.split()[4].rstrip(";")
         hub.write("token", "worker")
-        with running(hub, "spoke", "--url", url, "--token-file", "token", said="offering 2 operations"):
+        with running(hub, "spoke", "--url", url, "--token-file", "token", said="serving 2 operations"):
             denied = hub.run("call", "t.denied", "text=x", "--url", url, env=ada)
             assert denied.code == 4
             assert "error: 'ada' may not call t.denied: missing scope t:write" in denied.err
@@ -267,3 +270,67 @@ def test_credentials_in_an_address_are_not_shown(project: Project) -> None:
     assert done.code in (2, 6)
     assert "s3cret-word" not in done.err
     assert "s3cret-word" not in project.run("spoke", "--url", "ftp://ada:s3cret-word@host").err
+
+
+def test_a_worker_logs_a_failing_handler_once_as_json_and_audits_it(
+    hub: tuple[subprocess.Popen[bytes], str], project: Project, tmp_path: Path
+) -> None:
+    _, url = hub
+    audit = tmp_path / "audit.jsonl"
+    words = ["spoke", "--url", url, "--log-format", "json", "--audit-log", str(audit)]
+    with running(project, *words, said="offering") as (spoke, _):
+        assert project.run("call", "shop.crash", "--url", url, env=TOKEN).code == 5
+        assert project.run("call", "shop.quote", "item=tea", "--url", url, env=TOKEN).code == 0
+        spoke.send_signal(signal.SIGTERM)
+        assert spoke.stderr is not None
+        lines = spoke.stderr.read().decode().splitlines()
+    logged = [json.loads(line) for line in lines if line.startswith("{")]
+    (failure,) = [record for record in logged if "traceback" in record]
+    assert "RuntimeError: a bug" in failure["traceback"]
+    assert (failure["operation"], failure["level"], failure["logger"]) == ("shop.crash", "ERROR", "operations")
+    audited = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [(line["operation"], line["outcome"]) for line in audited] == [
+        ("shop.crash", "EXECUTION_ERROR"),
+        ("shop.quote", "ok"),
+    ]
+    assert audited[0]["request_id"] == failure["request_id"]
+    assert audited[0]["caller"] == "operator"
+
+
+def fetched(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_hub_and_spoke_say_how_they_are(tmp_path: Path, project: Project) -> None:
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    words = ["hub", "--port", "0", "--health", "0"]
+    with running(Project(folder), *words, said="health is at") as (process, line):
+        hub_health = line.split()[-1]
+        url = line_with(process, "the hub is at").split()[5].rstrip(";")
+        assert fetched(f"{hub_health}/readyz") == (200, "ready\n")
+        with running(project, "spoke", "--url", url, "--health", "0", said="health is at") as (spoke, line):
+            health = line.split()[-1]
+            assert fetched(f"{health}/healthz") == (200, "ok\n")
+            line_with(spoke, "offering")
+            assert fetched(f"{health}/readyz") == (200, "ready\n")
+            assert project.run("call", "shop.quote", "item=tea", "--url", url, env=TOKEN).code == 0
+            text = fetched(f"{health}/metrics")[1]
+            assert 'operations_calls_total{operation="shop.quote",kind="served",outcome="ok"} 1' in text
+            assert "operations_hub_peers 1" in fetched(f"{hub_health}/metrics")[1]
+            process.kill()
+            line_with(spoke, "cut off")
+            assert fetched(f"{health}/readyz") == (503, "not connected\n")
+            assert fetched(f"{health}/healthz")[0] == 200
+
+
+def test_an_address_that_is_taken_is_said(project: Project) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = project.run("worker", "--url", "memory:", "--health", str(taken.getsockname()[1]))
+    assert done.code == 2
+    assert "--health cannot listen" in done.err
+    assert project.run("worker", "--health", "nowhere").code == 2

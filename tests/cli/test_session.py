@@ -1,4 +1,4 @@
-"""Stand-ins for operations of sources that are opened when they are needed."""
+"""Placeholders for operations of sources that are opened on demand."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tests.cli.conftest import make_project
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     make_project(tmp_path)
     return tmp_path
 
 
-async def test_the_first_call_opens_a_source_and_later_ones_find_it_open(folder: Path) -> None:
-    mark = folder / "imported"
-    module = folder / "other" / "numbers.py"
+async def test_the_first_call_opens_a_source_and_later_ones_find_it_open(directory: Path) -> None:
+    mark = directory / "imported"
+    module = directory / "other" / "numbers.py"
     module.write_text(f"with open({str(mark)!r}, 'a') as mark: mark.write('x')\n{module.read_text()}")
-    config = load_config(folder / "operations.toml")
+    config = load_config(directory / "operations.toml")
     async with open_workspace(config) as workspace:
         store_catalogue(workspace)
     catalogue = load_catalogue(config.path)
@@ -43,8 +43,8 @@ async def test_the_first_call_opens_a_source_and_later_ones_find_it_open(folder:
         assert raised.value.code is ErrorCode.VALIDATION_ERROR
 
 
-async def test_streams_have_stand_ins_too(folder: Path) -> None:
-    config = load_config(folder / "operations.toml")
+async def test_streams_have_stand_ins_too(directory: Path) -> None:
+    config = load_config(directory / "operations.toml")
     async with open_workspace(config) as workspace:
         store_catalogue(workspace)
     catalogue = load_catalogue(config.path)
@@ -55,20 +55,20 @@ async def test_streams_have_stand_ins_too(folder: Path) -> None:
         assert [event.data async for event in events] == [{"n": 0}, {"n": 1}]
 
 
-async def test_a_source_that_cannot_be_opened_or_lost_the_operation_is_told(folder: Path) -> None:
-    config = load_config(folder / "operations.toml")
+async def test_a_source_that_fails_or_lost_the_operation_is_reported(directory: Path) -> None:
+    config = load_config(directory / "operations.toml")
     async with open_workspace(config) as workspace:
         store_catalogue(workspace)
     catalogue = load_catalogue(config.path)
     assert catalogue is not None
-    (folder / "other" / "numbers.py").write_text("")
+    (directory / "other" / "numbers.py").write_text("")
     async with open_workspace(config, only=["shop"]) as workspace, LazySources(config, workspace.registry) as lazy:
         lazy.register(catalogue)
         with pytest.raises(CallError) as raised:
             await workspace.registry.execute("other.double", {"value": 2})
         assert raised.value.code is ErrorCode.OPERATION_NOT_FOUND
-    (folder / "other" / "numbers.py").unlink()
-    (folder / "other").rmdir()
+    (directory / "other" / "numbers.py").unlink()
+    (directory / "other").rmdir()
     async with open_workspace(config, only=["shop"]) as workspace, LazySources(config, workspace.registry) as lazy:
         lazy.register(catalogue)
         with pytest.raises(CallError) as raised:

@@ -48,8 +48,8 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 class Bank:
     """A worker's project and a caller's, as the guide writes them, and tokens for the caller."""
 
-    def __init__(self, folder: Path, url: str) -> None:
-        self.worker, self.caller = Project(folder / "worker"), Project(folder / "caller")
+    def __init__(self, directory: Path, url: str) -> None:
+        self.worker, self.caller = Project(directory / "worker"), Project(directory / "caller")
         self.worker.write("operations.toml", WORKERS.replace(ADDRESS, url))
         self.worker.write("bank/accounts.py", BANK)
         self.caller.write("operations.toml", CALLERS.replace(ADDRESS, url))
@@ -58,7 +58,7 @@ class Bank:
         self.issue(scope="read")
 
     def issue(self, *, scope: str, lasts: float = 600) -> None:
-        """Give the caller a token, and the key that goes with it."""
+        """Give the caller a token and its key."""
         claims = {"sub": "ada", "scope": scope, "aud": "bank", "exp": time.time() + lasts}
         token = jwt.encode(claims, self.token_key, "HS256")
         key = SigningSecret(bytes.fromhex(self.secret)).session(token).key.hex()
@@ -71,7 +71,7 @@ def bank(tmp_path: Path, url: str) -> Bank:
 
 
 def test_a_worker_knows_who_calls_by_the_signature(bank: Bank) -> None:
-    with running(bank.worker, "worker", said="offering 2 operations"):
+    with running(bank.worker, "worker", said="serving 2 operations"):
         called = bank.caller.run("call", "account.read", "--url", "bus")
         assert called.code == 0, called.err
         assert called.data == "the account of ada"
@@ -84,14 +84,14 @@ def test_a_worker_knows_who_calls_by_the_signature(bank: Bank) -> None:
         assert denied.code == 4
         assert "the request is not signed" in denied.err
         # With a token, whoever has the secret needs no key.
-        config = bank.worker.folder / "operations.toml"
+        config = bank.worker.directory / "operations.toml"
         config.write_text(config.read_text().replace("required = true", 'token = "${BANK_TOKEN}"'))
         env = {"BANK_TOKEN": bank.caller.environment["BANK_TOKEN"]}
         assert bank.worker.run("call", "account.read", "--url", "bus", env=env).data == "the account of ada"
 
 
-def test_what_does_not_hold_is_denied_and_says_nothing_of_the_keys(bank: Bank, url: str) -> None:
-    with running(bank.worker, "worker", said="offering 2 operations"):
+def test_invalid_signatures_are_denied_without_showing_keys(bank: Bank, url: str) -> None:
+    with running(bank.worker, "worker", said="serving 2 operations"):
         unsigned = bank.caller.run("call", "account.read", "--url", url)
         assert unsigned.code == 4
         assert "the request is not signed" in unsigned.err
@@ -109,21 +109,21 @@ def test_what_does_not_hold_is_denied_and_says_nothing_of_the_keys(bank: Bank, u
         assert "expired" in bank.caller.run("call", "account.read", "--url", "bus").err
 
 
-def test_a_worker_believes_the_secret_before_and_the_one_to_come(bank: Bank) -> None:
-    config, new = bank.worker.folder / "operations.toml", secrets.token_hex(32)
+def test_a_worker_accepts_the_previous_and_the_next_secret(bank: Bank) -> None:
+    config, new = bank.worker.directory / "operations.toml", secrets.token_hex(32)
     accepted = config.read_text().replace("required = true", 'required = true\naccepted_secrets = ["${OTHER_SECRET}"]')
     config.write_text(accepted)
     bank.worker.environment |= {"OTHER_SECRET": new}
     shown = bank.worker.run("config", "show").out
     assert new not in shown
     assert "${OTHER_SECRET}" in shown
-    with running(bank.worker, "worker", said="offering 2 operations"):
+    with running(bank.worker, "worker", said="serving 2 operations"):
         assert bank.caller.run("call", "account.read", "--url", "bus").data == "the account of ada"
         bank.secret = new
         bank.issue(scope="read")
         assert bank.caller.run("call", "account.read", "--url", "bus").data == "the account of ada"
     bank.worker.environment["OTHER_SECRET"] = secrets.token_hex(32)
-    with running(bank.worker, "worker", said="offering 2 operations"):
+    with running(bank.worker, "worker", said="serving 2 operations"):
         assert "does not fit" in bank.caller.run("call", "account.read", "--url", "bus").err
 
 
@@ -140,17 +140,17 @@ def test_the_configuration_is_shown_without_the_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ('secret = "short"', "signing.secret: at least 32 random bytes in hexadecimal digits are wanted"),
+        ('secret = "short"', "signing.secret: expected at least 32 random bytes in hexadecimal"),
         (f'secret = "{"x" * 64}"', "signing.secret: at least 32 random bytes"),
         (f'secret = "{"ab" * 32}"\naccepted_secrets = ["ab"]', "signing.accepted_secrets: at least 32 random bytes"),
-        (f'token = "t"\nkey = "{"ab" * 32}"\naccepted_secrets = ["{"ab" * 32}"]', "beside the secret that signs"),
+        (f'token = "t"\nkey = "{"ab" * 32}"\naccepted_secrets = ["{"ab" * 32}"]', "accepted_secrets requires secret"),
         (f'token = "t"\nkey = "{"a" * 63}"', "signing.key: at least 32 random bytes"),
-        ('token = "t"', "a worker has a secret, a caller a token and its key"),
-        (f'secret = "{"ab" * 32}"\njwt = {{ algorithms = ["HS256"] }}', "one of key and key_file is wanted"),
-        (f'secret = "{"ab" * 32}"\nrequierd = true', "requierd: the key is not known; did you mean required?"),
+        ('token = "t"', "set secret for a worker, or token and key for a caller"),
+        (f'secret = "{"ab" * 32}"\njwt = {{ algorithms = ["HS256"] }}', "expected one of key and key_file"),
+        (f'secret = "{"ab" * 32}"\nrequierd = true', "requierd: unknown key; did you mean required?"),
     ],
 )
-def test_what_cannot_be_meant_is_told_with_its_place(table: str, message: str, tmp_path: Path) -> None:
+def test_invalid_settings_are_reported_with_their_location(table: str, message: str, tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("operations.toml", f'[transports.bus]\nurl = "nats://127.0.0.1"\n[transports.bus.signing]\n{table}\n')
     done = project.run("config", "show")
@@ -161,10 +161,10 @@ def test_what_cannot_be_meant_is_told_with_its_place(table: str, message: str, t
 
 def test_a_hub_needs_no_signatures_and_a_worker_needs_the_secret(tmp_path: Path) -> None:
     bank = Bank(tmp_path, "ws://127.0.0.1:1/")
-    assert "a hub knows who is there" in bank.caller.run("call", "a.b", "--url", "bus").err
+    assert "a hub authenticates callers itself" in bank.caller.run("call", "a.b", "--url", "bus").err
     bank = Bank(tmp_path, "nats://127.0.0.1:1")
-    config = bank.caller.folder / "operations.toml"
+    config = bank.caller.directory / "operations.toml"
     config.write_text(f'{config.read_text()}[sources.bank]\npython = "../worker/bank"\n')
     done = bank.caller.run("worker")
     assert done.code == 2
-    assert "a worker cannot check signatures without the secret" in done.err
+    assert "a worker needs the secret to check signatures" in done.err

@@ -1,4 +1,4 @@
-"""Sources of every kind behind the command line: live beside dead, extras that are missing, secrets."""
+"""Sources of every kind on the command line: working and failing ones, missing extras, secrets."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, api: str) -> Project:
     project = make_project(tmp_path_factory.mktemp("mixed"))
     project.write("items.json", json.dumps(document()))
     project.write("text_server.py", MCP_SERVER)
-    config = project.folder / "operations.toml"
+    config = project.directory / "operations.toml"
     config.write_text(
         config.read_text()
         + f'''
@@ -129,7 +129,7 @@ command = "no-such-program-anywhere"
 def test_a_dead_server_is_reported_and_the_others_work(mixed: Project) -> None:
     listed = mixed.run("ls")
     assert listed.code == 0
-    assert "note: the source dead could not be opened" in listed.err
+    assert "note: cannot open source dead" in listed.err
     ids = [line.split("\t")[0] for line in listed.out.splitlines()]
     assert {"shop.quote", "text.count", "items.get_item"} <= set(ids)
     assert mixed.run("call", "text.count", "text=one two").data == {"words": 2}
@@ -137,7 +137,7 @@ def test_a_dead_server_is_reported_and_the_others_work(mixed: Project) -> None:
     assert mixed.run("call", "shop.quote", "item=tea").code == 0
     needed = mixed.run("call", "dead.anything")
     assert needed.code == 6
-    assert needed.err.count("the source dead could not be opened") == 1
+    assert needed.err.count("cannot open source dead") == 1
     doctor = mixed.run("doctor")
     assert doctor.code == 6
     assert "✓ source text" in doctor.out
@@ -147,7 +147,7 @@ def test_a_dead_server_is_reported_and_the_others_work(mixed: Project) -> None:
     assert found["source dead"] == "bad"
 
 
-def test_envelopes_keep_what_the_sources_said(mixed: Project) -> None:
+def test_envelopes_keep_the_meta_of_their_sources(mixed: Project) -> None:
     http = mixed.run("call", "items.get_item", "id=7", "--envelope")
     assert http.data["meta"]["statusCode"] == 200
     assert http.data["meta"]["headers"]["x-kept"] == "yes"
@@ -168,7 +168,7 @@ def test_errors_of_sources_have_their_exit_codes(mixed: Project) -> None:
     assert "no such item" in missing.err
     refused = mixed.run("call", "items.get_item", "id=1", env={"ITEMS_TOKEN": "another"})
     assert refused.code == 5
-    assert "hint: the API refused the credentials" in refused.err
+    assert "hint: the API rejected the credentials" in refused.err
     assert mixed.run("call", "items.get_item", "id=seven").code == 2
 
 
@@ -182,10 +182,10 @@ def test_progress_of_a_tool_is_shown_on_a_terminal(mixed: Project) -> None:
 
 def test_bytes_of_an_api_go_to_a_file(mixed: Project) -> None:
     assert mixed.run("call", "items.photo", "-o", "photo.png").code == 0
-    assert (mixed.folder / "photo.png").read_bytes() == b"\x89PNG\x00"
+    assert (mixed.directory / "photo.png").read_bytes() == b"\x89PNG\x00"
 
 
-def test_a_dry_run_and_curl_tell_what_would_be_sent(mixed: Project, api: str) -> None:
+def test_a_dry_run_and_curl_show_the_request(mixed: Project, api: str) -> None:
     done = mixed.run("call", "items.add_item", "name=tea", "--dry-run")
     assert done.data["method"] == "POST"
     assert done.data["url"] == f"{api}/items"
@@ -211,7 +211,7 @@ def test_secrets_are_never_printed(mixed: Project) -> None:
     ):
         done = mixed.run(*words)
         assert SECRET not in done.out + done.err, words
-    cached = [path.read_bytes() for path in (mixed.folder / ".cache").rglob("*") if path.is_file()]
+    cached = [path.read_bytes() for path in (mixed.directory / ".cache").rglob("*") if path.is_file()]
     assert cached
     assert not any(SECRET.encode() in content for content in cached)
 
@@ -259,14 +259,14 @@ def test_a_missing_extra_is_named_and_harms_no_other_source(
     done = mixed.run(names, "call", operation, "text=a" if extra == "mcp" else "{}", program=blocked, env=own)
     assert done.code == 2
     assert f"operations[{extra}]" in done.err
-    told = mixed.run(names, "call", operation, "{}", "--json", program=blocked, env=own)
-    assert json.loads(told.err.splitlines()[-1])["code"] == "NOT_INSTALLED"
+    failed = mixed.run(names, "call", operation, "{}", "--json", program=blocked, env=own)
+    assert json.loads(failed.err.splitlines()[-1])["code"] == "NOT_INSTALLED"
     doctor = mixed.run(names, "doctor", program=blocked, env=own)
     assert f"pip install 'operations[{extra}]'" in doctor.out
 
 
 def test_the_configuration_is_shown_and_has_a_schema(mixed: Project) -> None:
-    assert mixed.run("config", "path").out == f"{mixed.folder / 'operations.toml'}\n"
+    assert mixed.run("config", "path").out == f"{mixed.directory / 'operations.toml'}\n"
     shown = mixed.run("config", "show").data
     assert set(shown["sources"]) == {"shop", "other", "text", "items", "dead"}
     schema = mixed.run("config", "schema").data
@@ -280,7 +280,7 @@ def test_init_makes_an_operation_that_can_be_called(tmp_path: Path) -> None:
     assert "ops call hello.greet name=Ada" in done.out
     assert project.run("call", "hello.greet", "name=Ada").data == {"greeting": "Hello, Ada!"}
     again = project.run("init")
-    assert (again.code, "hint: ops add adds a source to it" in again.err) == (2, True)
+    assert (again.code, "hint: add a source with 'ops add'" in again.err) == (2, True)
     assert project.run("init", "elsewhere").code == 0
     assert project.run("-c", "elsewhere", "call", "hello.greet", "name=Bob", "shout=yes").data == {
         "greeting": "HELLO, BOB!"
@@ -301,11 +301,11 @@ def test_sources_are_added_checked_and_listed(tmp_path: Path, api: str) -> None:
     done = project.run("add", "openapi", "items", "items.json", "--base-url", api, "--token-variable", "ITEMS_TOKEN")
     assert done.code == 2
     assert "items was added to" in done.err
-    assert "the variable ITEMS_TOKEN is not set" in done.err
+    assert "variable ITEMS_TOKEN is not set" in done.err
     project.environment["ITEMS_TOKEN"] = SECRET
     done = project.run("add", "openapi", "again", "items.json", "--base-url", api)
     assert (done.code, "3 operations" in done.out) == (0, True)
-    assert SECRET not in (project.folder / "operations.toml").read_text()
+    assert SECRET not in (project.directory / "operations.toml").read_text()
     assert project.run("call", "n.one").data == 1
     assert project.run("call", "text.count", "text=a b c").data == {"words": 3}
     assert project.run("call", "items.get_item", "id=1").data["id"] == 1
@@ -322,7 +322,7 @@ def test_sources_are_added_checked_and_listed(tmp_path: Path, api: str) -> None:
     assert project.run("add", "mcp", "nothing").code == 2
 
 
-def test_a_dead_source_is_told_once_and_alone_where_its_namespace_is_called(tmp_path: Path) -> None:
+def test_a_failed_source_is_reported_once_when_its_namespace_is_called(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(
         "operations.toml",
@@ -335,7 +335,7 @@ def test_a_dead_source_is_told_once_and_alone_where_its_namespace_is_called(tmp_
     assert not (tmp_path / "opened").exists()
 
 
-def test_doctor_looks_where_the_document_says_the_api_is(tmp_path: Path) -> None:
+def test_doctor_probes_the_documents_server(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write("api.json", json.dumps({**document(), "servers": [{"url": "http://127.0.0.1:9/v1"}]}))
     project.write("operations.toml", '[sources.items]\nopenapi = "./api.json"\n')
@@ -344,7 +344,7 @@ def test_doctor_looks_where_the_document_says_the_api_is(tmp_path: Path) -> None
     assert "http://127.0.0.1:9/v1 cannot be reached" in done.out
 
 
-def test_scan_tells_what_is_there_and_what_was_skipped(project: Project) -> None:
+def test_scan_lists_operations_and_skipped_files(project: Project) -> None:
     project.write("shop/bad.py", "import no_such_module\n")
     done = project.run("scan", "shop")
     assert "shop.quote  query  shop/selling.py" in done.out
@@ -362,7 +362,7 @@ def test_scan_watches(project: Project) -> None:
             "other/more.py", "from operations import operation\n@operation(id='n.one')\ndef one() -> int: return 1\n"
         )
         terminal.until("+ n.one")
-        (project.folder / "other" / "more.py").unlink()
+        (project.directory / "other" / "more.py").unlink()
         terminal.until("- n.one")
         terminal.press("\x03")
         assert terminal.end() == 130
@@ -372,10 +372,10 @@ def test_an_unset_variable_fails_its_own_source(project: Project) -> None:
     more = (
         '\n[sources.museum]\nurl = "http://127.0.0.1:9/mcp"\nheaders = { Authorization = "Bearer ${MUSEUM_TOKEN}" }\n'
     )
-    text = (project.folder / "operations.toml").read_text()
+    text = (project.directory / "operations.toml").read_text()
     path = project.write("operations.toml", text + more)
     line = path.read_text().split("\n").index('headers = { Authorization = "Bearer ${MUSEUM_TOKEN}" }') + 1
-    problem = f"{path}:{line}: sources.museum.headers.Authorization: the variable MUSEUM_TOKEN is not set"
+    problem = f"{path}:{line}: sources.museum.headers.Authorization: variable MUSEUM_TOKEN is not set"
     done = project.run("ls", "--refresh")
     assert done.code == 0
     assert "shop.quote\t" in done.out
@@ -394,15 +394,15 @@ def test_an_unset_variable_fails_its_own_source(project: Project) -> None:
 
 def test_an_unset_variable_fails_its_own_transport(project: Project) -> None:
     more = '\n[transports.bus]\nurl = "redis://:${BUS_PASSWORD}@127.0.0.1:1"\n[hub]\nhost = "${HUB_HOST}"\n'
-    text = (project.folder / "operations.toml").read_text()
+    text = (project.directory / "operations.toml").read_text()
     project.write("operations.toml", text + more)
     assert project.run("ls").code == 0
     for words in (["worker"], ["call", "shop.quote", "--url", "bus"]):
         done = project.run(*words)
         assert done.code == 2
-        assert "transports.bus.url: the variable BUS_PASSWORD is not set, and has no default" in done.err
+        assert "transports.bus.url: variable BUS_PASSWORD is not set and has no default" in done.err
     done = project.run("hub")
-    assert (done.code, "hub.host: the variable HUB_HOST is not set" in done.err) == (2, True)
+    assert (done.code, "hub.host: variable HUB_HOST is not set" in done.err) == (2, True)
     doctor = project.run("doctor")
     assert doctor.code == 2
     assert "✗ transport bus" in doctor.out
@@ -411,16 +411,16 @@ def test_an_unset_variable_fails_its_own_transport(project: Project) -> None:
 
 def test_of_two_transports_none_is_chosen_because_the_other_lacks_a_variable(project: Project) -> None:
     more = '\n[transports.one]\nurl = "redis://${HOST}"\n[transports.two]\nurl = "redis://127.0.0.1:1"\n'
-    text = (project.folder / "operations.toml").read_text()
+    text = (project.directory / "operations.toml").read_text()
     project.write("operations.toml", text + more)
     done = project.run("worker")
     assert done.code == 2
-    assert "name one of two, one" in done.err
+    assert "choose one with --url: two, one" in done.err
 
 
 def test_a_missing_extra_is_tried_again_once_it_is_installed(project: Project, blocked: list[str]) -> None:
     project.write("text_server.py", MCP_SERVER)
-    text = (project.folder / "operations.toml").read_text()
+    text = (project.directory / "operations.toml").read_text()
     server = f'\n[sources.text]\ncommand = "{sys.executable}"\nargs = ["text_server.py"]\n'
     project.write("operations.toml", text + server)
     for _ in range(2):

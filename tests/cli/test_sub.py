@@ -1,4 +1,4 @@
-"""`ops sub`: lines in a pipe, a live view on a terminal, ends that are told."""
+"""`ops sub`: lines in a pipe, a live view on a terminal, and how streams end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_event_is_written_when_it_comes(project: Project) -> None:
 
 
 def test_a_signal_closes_the_handlers_generator(project: Project) -> None:
-    mark = project.folder / "closed"
+    mark = project.directory / "closed"
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
         mark.unlink(missing_ok=True)
         process = project.start("sub", "shop.ticks", f"closed={mark}")
@@ -47,7 +47,7 @@ def test_a_signal_closes_the_handlers_generator(project: Project) -> None:
 
 
 def test_a_terminal_that_is_closed_closes_the_stream(project: Project) -> None:
-    mark = project.folder / "closed"
+    mark = project.directory / "closed"
     with project.terminal("sub", "shop.ticks", "interval=0.05", f"closed={mark}") as terminal:
         terminal.until('{"n":2}')
         terminal.hang_up()
@@ -66,7 +66,7 @@ def test_what_was_started_to_outlive_its_terminal_does(project: Project) -> None
 
 
 def test_a_limit_closes_the_generator_too(project: Project) -> None:
-    mark = project.folder / "closed"
+    mark = project.directory / "closed"
     assert project.run("sub", "shop.ticks", f"closed={mark}", "--limit", "1").code == 0
     assert mark.read_text() == "closed"
 
@@ -77,16 +77,16 @@ def test_a_deadline_of_a_stream_is_exit_code_7(project: Project) -> None:
     assert done.lines[0] == {"n": 0}
 
 
-def test_what_is_no_stream_is_told(project: Project) -> None:
+def test_sub_rejects_an_operation_without_a_stream(project: Project) -> None:
     done = project.run("sub", "shop.quote")
     assert done.code == 2
-    assert "ops call shop.quote calls it" in done.err
+    assert "use 'ops call shop.quote'" in done.err
 
 
 def test_a_terminal_shows_a_live_view(project: Project) -> None:
     with project.terminal("sub", "shop.ticks", "interval=0.2") as terminal:
         terminal.until('#3 {"n":2}')
-        terminal.until("events · Ctrl-C ends")
+        terminal.until("events · Ctrl-C to stop")
         terminal.press("\x03")
         assert terminal.end() == 130
         assert "Traceback" not in terminal.shown

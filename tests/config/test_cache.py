@@ -1,4 +1,4 @@
-"""The catalogue cache: what it holds, when it is believed, and what it never holds."""
+"""The catalogue cache: its contents, when it is used, and what it never contains."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TEXT = """
 
 @pytest.fixture
 def place(tmp_path: Path) -> tuple[Path, dict[str, str]]:
-    """A project, and an environment whose cache is in a folder of its own."""
+    """A project, and an environment with a separate cache directory."""
     write(tmp_path / "project", greeting(), "ops/hello.py")
     write(tmp_path / "project", json.dumps(DOCUMENT), "api.json")
     path = write(tmp_path / "project", TEXT)
@@ -104,7 +104,7 @@ async def test_it_is_private_and_holds_no_secret(place: tuple[Path, dict[str, st
     assert [name.name for name in stored.parent.iterdir()] == [stored.name]
 
 
-async def test_a_changed_configuration_is_not_believed(place: tuple[Path, dict[str, str]]) -> None:
+async def test_the_cache_of_a_changed_configuration_is_not_used(place: tuple[Path, dict[str, str]]) -> None:
     path, environ = place
     await fill(path, environ)
     text = path.read_text()
@@ -172,7 +172,7 @@ async def test_sources_that_are_not_open_keep_what_was_known(place: tuple[Path, 
     catalogue = read(path, environ)
     assert [entry.id for entry in catalogue.entries] == ["hello.greet", "shop.left"]
     assert (catalogue.sources["shop"].state, catalogue.sources["shop"].operations) == ("failed", 1)
-    assert "api.json cannot be read" in str(catalogue.sources["shop"].problem)
+    assert "api.json: No such file" in str(catalogue.sources["shop"].problem)
 
 
 async def test_a_damaged_file_is_as_none(place: tuple[Path, dict[str, str]]) -> None:
@@ -198,7 +198,7 @@ async def test_a_damaged_file_is_as_none(place: tuple[Path, dict[str, str]]) -> 
     assert load_catalogue(path, environ=environ) is not None
 
 
-async def test_a_folder_that_cannot_be_written_fails_nothing(
+async def test_a_directory_that_cannot_be_written_fails_nothing(
     place: tuple[Path, dict[str, str]], tmp_path: Path
 ) -> None:
     path, environ = place

@@ -1,4 +1,4 @@
-"""Settings as the settings of clients, and the same on the wire."""
+"""Settings converted to client settings, and their effect on requests."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.asgi_server import serving
 from tests.config.files import load, problems, write
 
 
-def mcp(folder: Path, text: str) -> MCPClientConfig:
-    settings = load(folder, f"[sources.a]\n{text}").sources["a"].settings
+def mcp(directory: Path, text: str) -> MCPClientConfig:
+    settings = load(directory, f"[sources.a]\n{text}").sources["a"].settings
     assert isinstance(settings, MCPSettings)
-    return mcp_config(settings, folder)
+    return mcp_config(settings, directory)
 
 
-def service(folder: Path, text: str) -> HTTPServiceConfig:
-    settings = load(folder, f"[sources.a]\nopenapi = 'x'\n{text}").sources["a"].settings
+def service(directory: Path, text: str) -> HTTPServiceConfig:
+    settings = load(directory, f"[sources.a]\nopenapi = 'x'\n{text}").sources["a"].settings
     assert isinstance(settings, OpenAPISettings)
     return service_config(settings, "a")
 
@@ -76,7 +76,7 @@ def test_a_command_and_where_it_runs(tmp_path: Path) -> None:
     assert mcp(tmp_path, "command='npx'").cwd == tmp_path
     path = write(tmp_path, "[sources.a]\ncommand = 'x'\nenv_file = 'nothere.env'")
     assert problems(path) == [
-        "operations.toml:1: sources.a: env_file: nothere.env cannot be read: No such file or directory"
+        "operations.toml:1: sources.a: env_file: cannot read nothere.env: No such file or directory"
     ]
 
 
@@ -107,7 +107,7 @@ def test_how_an_api_is_called(tmp_path: Path) -> None:
         tmp_path,
         "[sources.a]\nopenapi='x'\nauth={type='bearer',token='t'}\nsecurity={a={type='bearer',token='t'}}",
     )
-    assert "give one of the two" in problems(path)[0]
+    assert "auth and security are both set" in problems(path)[0]
 
 
 async def echo(request: Request) -> Response:
@@ -150,7 +150,7 @@ async def test_credentials_arrive_at_an_api(tmp_path: Path, auth: str, place: st
             assert data[place][name] == value
 
 
-def test_a_missing_extra_says_what_to_install(tmp_path: Path) -> None:
+def test_a_missing_extra_is_reported_with_the_install_command(tmp_path: Path) -> None:
     write(tmp_path, json.dumps(DOCUMENT), "api.json")
     write(
         tmp_path,

@@ -1,4 +1,4 @@
-"""What opening a configuration imports, and what it changes in `sys.path`."""
+"""Imports and changes of `sys.path` when a configuration is opened."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_pythonpath_is_where_the_user_asks_for_it(tmp_path: Path, import_p
     text = "[sources.a]\npython = './ops'\n"
     async with open_workspace(load_config(write(tmp_path, text))) as workspace:
         (skipped,) = workspace.reports[0].skipped
-        assert f'pythonpath = ["."] in its source imports from {tmp_path}' in skipped.reason
+        assert f'set pythonpath = ["."] in its source to import from {tmp_path}' in skipped.reason
     assert sys.path == import_path
     async with open_workspace(load_config(write(tmp_path, f"{text}pythonpath = ['.']"))) as workspace:
         assert [spec.id for spec in workspace.registry.list()] == ["hello.greet"]

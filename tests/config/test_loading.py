@@ -1,4 +1,4 @@
-"""load_config: what a file may say, and what is said of one that says something else."""
+"""load_config: valid files, and the problems of invalid ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from operations import CallError, ErrorCode, from_schema
 from operations.config import Config, config_schema, describe_config, load_config, settings
-from operations.config.editing import _write_value
+from operations.config.file_writer import _write_value
 from operations.config.settings import EntryPointSettings, FileSettings, MCPSettings, OpenAPISettings, PythonSettings
 from tests.config.files import load, problems, write
 
@@ -121,29 +121,28 @@ def test_the_table_of_a_project_file(tmp_path: Path) -> None:
         """,
         "pyproject.toml",
     )
-    assert problems(path) == [
-        "pyproject.toml:4: tool.operations.sources.a.pyhton: the key is not known; did you mean python?"
-    ]
+    assert problems(path) == ["pyproject.toml:4: tool.operations.sources.a.pyhton: unknown key; did you mean python?"]
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("x = ", "1: not TOML: Invalid value"),
-        ("[a]\nb = 'x", '2: not TOML: Expected "\'"'),
-        ("sorces = {}", "1: sorces: the key is not known; did you mean sources?"),
+        ("x = ", "1: invalid TOML: Invalid value"),
+        ("[a]\nb = 'x", '2: invalid TOML: Expected "\'"'),
+        ("sorces = {}", "1: sorces: unknown key; did you mean sources?"),
         (
             "zzz = 1",
-            "1: zzz: the key is not known; there are access, env_file, hub, include, policy, sources, transports",
+            "1: zzz: unknown key; expected one of access, env_file, hub, include, interceptors, policy, serve, "
+            "sources, transports",
         ),
-        ("[sources]\na = 3", "2: sources.a: a source is a table"),
-        ("sources = 1", "1: sources: a table of sources by name is wanted"),
+        ("[sources]\na = 3", "2: sources.a: expected a table"),
+        ("sources = 1", "1: sources: expected a table of sources by name"),
         (
             "# a\n[sources.a]\nallow = ['x']",
-            "2: sources.a: no key says what kind of source it is: one of python, command, url, openapi",
+            "2: sources.a: unknown kind of source: expected one of the keys python, command, url, openapi",
         ),
-        ("[sources.a]\npython = 'x'\nopenapi = 'y'", "1: sources.a: python and openapi are of different kinds"),
-        ("[sources.a]\npython = 'x'\n\ntimeot = 3", "4: sources.a.timeot: the key is not known; did you mean"),
+        ("[sources.a]\npython = 'x'\nopenapi = 'y'", "1: sources.a: python and openapi belong to different kinds"),
+        ("[sources.a]\npython = 'x'\n\ntimeot = 3", "4: sources.a.timeot: unknown key; did you mean"),
         ("[sources.a]\npython = 3", "2: sources.a.python: expected str, got int"),
         ("[sources.a]\ncommand = 'x'\ntimeout = 'soon'", "3: sources.a.timeout: expected float, got str"),
         ("[sources.a]\ncommand = 'x'\ntimeout = -1", "3: sources.a.timeout: expected float > 0.0"),
@@ -151,25 +150,28 @@ def test_the_table_of_a_project_file(tmp_path: Path) -> None:
         ("[sources.a]\ncommand = 'x'\nargs = 'a b'", "3: sources.a.args: expected array, got str"),
         (
             "[sources.a]\npython = 'x'\npolicy = 'stict'",
-            "3: sources.a.policy: 'stict' is not known; did you mean strict?",
+            "3: sources.a.policy: unknown value 'stict'; did you mean strict?",
         ),
         ("[sources.a]\npython = ''", "2: sources.a.python: expected str of length >= 1"),
-        ("[sources.a]\npython = 'x'\nnamespace = 'a b'", "1: sources.a: namespace is segments of letters"),
-        ("[sources.a]\npython = 'x'\nrename = { a = 'b c' }", "1: sources.a: rename: 'b c' cannot be a name"),
-        ("[sources.a]\ncommand = 'x'\nurl = 'y'", "1: sources.a: an MCP server has either a command (stdio) or a url"),
-        ("[sources.a]\ncommand = 'x'\nheaders = { a = 'b' }", "1: sources.a: headers cannot be given for an MCP"),
-        ("[sources.a]\ncommand = 'x'\ntype = 'http'", "1: sources.a: type http does not go with a command"),
-        ("[sources.a]\nurl = 'x'\nauth = { type = 'bearer' }", "1: sources.a: bearer needs token"),
-        ("[sources.a]\nurl = 'x'\nauth = { type = 'basic' }", "1: sources.a: basic needs username and password"),
-        ("[sources.a]\nurl = 'x'\nauth = { token = 'x' }", "3: sources.a.auth: type is missing"),
-        ("[sources.a]\nurl = 'x'\nauth = 'token'", "3: sources.a.auth: a table is wanted, not text"),
+        (
+            "[sources.a]\npython = 'x'\nnamespace = 'a b'",
+            "1: sources.a: invalid namespace: expected segments of letters",
+        ),
+        ("[sources.a]\npython = 'x'\nrename = { a = 'b c' }", "1: sources.a: rename: invalid name 'b c'"),
+        ("[sources.a]\ncommand = 'x'\nurl = 'y'", "1: sources.a: command and url are both set"),
+        ("[sources.a]\ncommand = 'x'\nheaders = { a = 'b' }", "1: sources.a: headers cannot be used by an MCP"),
+        ("[sources.a]\ncommand = 'x'\ntype = 'http'", "1: sources.a: type http conflicts with a command"),
+        ("[sources.a]\nurl = 'x'\nauth = { type = 'bearer' }", "1: sources.a: bearer requires token"),
+        ("[sources.a]\nurl = 'x'\nauth = { type = 'basic' }", "1: sources.a: basic requires username and password"),
+        ("[sources.a]\nurl = 'x'\nauth = { token = 'x' }", "3: sources.a.auth: missing required key type"),
+        ("[sources.a]\nurl = 'x'\nauth = 'token'", "3: sources.a.auth: expected a table, not a string"),
         (
             "[sources.a]\nurl = 'x'\noauth = { client = 'x' }",
-            "3: sources.a.oauth.client: the key is not known; did you mean",
+            "3: sources.a.oauth.client: unknown key; did you mean",
         ),
-        ("[sources.a]\nopenapi='x'\n[sources.a.retry]\ntries = 3", "4: sources.a.retry.tries: the key is not known"),
+        ("[sources.a]\nopenapi='x'\n[sources.a.retry]\ntries = 3", "4: sources.a.retry.tries: unknown key"),
         ("[access]\n'a.*' = 'x'", "2: access.a.*: expected array, got str"),
-        ("[access]\n'a.*' = { scope = [] }", "2: access.a.*.scope: the key is not known; did you mean scopes?"),
+        ("[access]\n'a.*' = { scope = [] }", "2: access.a.*.scope: unknown key; did you mean scopes?"),
         ("[transports.a]\nurl = 'http://x'", "2: transports.a.url: 'http://x' is no address: 'http' is not"),
         ("[transports.a]\nurl = 'ws://x:99999'", "2: transports.a.url: 'ws://x:99999' is no address: the port 99999"),
         ("[hub]\nport = 70000", "2: hub.port: expected int <= 65535"),
@@ -177,24 +179,27 @@ def test_the_table_of_a_project_file(tmp_path: Path) -> None:
         ("[hub]\nheartbeat = nan", "2: hub.heartbeat: expected float"),
         ("[hub]\nheartbeat = inf", "2: hub.heartbeat: expected float <= 1000000000"),
         ("[hub]\nmax_payload = 0", "2: hub.max_payload: expected int >= 1"),
-        ("[[hub.tokens]]\ntoken='a'\nidentity='a'\n[[hub.tokens]]\nidentity='b'", "4: hub.tokens[1]: token is missing"),
+        (
+            "[[hub.tokens]]\ntoken='a'\nidentity='a'\n[[hub.tokens]]\nidentity='b'",
+            "4: hub.tokens[1]: missing required key token",
+        ),
         (
             "[[hub.tokens]]\ntoken='a'\nidentity='a'\n[[hub.tokens]]\ntoken='a'\nidentity='b'",
-            "4: hub.tokens[1]: the token",
+            "4: hub.tokens[1]: duplicate token",
         ),
-        ("[hub.jwt]\nalgorithms = ['ES256']", "1: hub.jwt: one of key and key_file is wanted"),
-        ("include = ['nothere.toml']", "1: include[0]: there is no file"),
+        ("[hub.jwt]\nalgorithms = ['ES256']", "1: hub.jwt: expected one of key and key_file"),
+        ("include = ['nothere.toml']", "1: include[0]: file not found"),
         ("include = ['operations.toml']", "1: include[0]: "),
         ("env_file = 'nothere.env'", "1: env_file: "),
-        ("policy = '${NO}'", "1: policy: the variable NO is not set, and has no default"),
-        ("include = [\n'${NO}']", "2: include[0]: the variable NO is not set, and has no default"),
-        ("env_file = '${NO}'", "1: env_file: the variable NO is not set, and has no default"),
-        ("[access]\n'*' = ['${NO}']", "2: access.*[0]: the variable NO is not set, and has no default"),
-        ("[sources.a]\npython = '${a b}'", "2: sources.a.python: a ${…} that is not a variable: write ${NAME}"),
-        ("[sources.a]\npython = '${A'", "2: sources.a.python: a ${ has no closing brace"),
+        ("policy = '${NO}'", "1: policy: variable NO is not set and has no default"),
+        ("include = [\n'${NO}']", "2: include[0]: variable NO is not set and has no default"),
+        ("env_file = '${NO}'", "1: env_file: variable NO is not set and has no default"),
+        ("[access]\n'*' = ['${NO}']", "2: access.*[0]: variable NO is not set and has no default"),
+        ("[sources.a]\npython = '${a b}'", "2: sources.a.python: invalid ${…}: expected ${NAME}"),
+        ("[sources.a]\npython = '${A'", "2: sources.a.python: unclosed ${"),
     ],
 )
-def test_what_is_wrong_is_said_with_file_and_line(tmp_path: Path, text: str, expected: str) -> None:
+def test_problems_are_reported_with_file_and_line(tmp_path: Path, text: str, expected: str) -> None:
     found = problems(write(tmp_path, text))
     assert len(found) == 1, found
     assert found[0].startswith(f"operations.toml:{expected}")
@@ -203,11 +208,11 @@ def test_what_is_wrong_is_said_with_file_and_line(tmp_path: Path, text: str, exp
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        ("python = '${NO}'", "2: sources.a.python: the variable NO is not set, and has no default"),
-        ("command='x'\nargs=[\n'a',\n'${NO}',\n]", "5: sources.a.args[1]: the variable NO is not set"),
-        ("openapi = 'x.json'\ntimeout = '${NO}'", "3: sources.a.timeout: the variable NO is not set"),
-        ("url = 'http://x'\nauth = { type = 'bearer', token = '${NO}' }", "3: sources.a.auth.token: the variable NO"),
-        ("entry_point = 'x'\ndisabled = '${NO}'", "3: sources.a.disabled: the variable NO is not set"),
+        ("python = '${NO}'", "2: sources.a.python: variable NO is not set and has no default"),
+        ("command='x'\nargs=[\n'a',\n'${NO}',\n]", "5: sources.a.args[1]: variable NO is not set"),
+        ("openapi = 'x.json'\ntimeout = '${NO}'", "3: sources.a.timeout: variable NO is not set"),
+        ("url = 'http://x'\nauth = { type = 'bearer', token = '${NO}' }", "3: sources.a.auth.token: variable NO"),
+        ("entry_point = 'x'\ndisabled = '${NO}'", "3: sources.a.disabled: variable NO is not set"),
     ],
 )
 def test_an_unset_variable_disables_its_source_alone(tmp_path: Path, table: str, problem: str) -> None:
@@ -225,8 +230,8 @@ def test_an_unset_variable_disables_its_source_alone(tmp_path: Path, table: str,
 def test_other_problems_of_a_source_without_its_variable_are_found(tmp_path: Path) -> None:
     assert problems(write(tmp_path, "[sources.a]\nopenapi = '${NO}'\ntimeout = 'x'\nnonsense = 1")) == [
         "operations.toml:3: sources.a.timeout: expected float, got str",
-        "operations.toml:4: sources.a.nonsense: the key is not known; there are "
-        + problems(write(tmp_path, "[sources.a]\nopenapi = 'x'\nnonsense = 1"))[0].partition("there are ")[2],
+        "operations.toml:4: sources.a.nonsense: unknown key; expected one of "
+        + problems(write(tmp_path, "[sources.a]\nopenapi = 'x'\nnonsense = 1"))[0].partition("expected one of ")[2],
     ]
 
 
@@ -239,8 +244,8 @@ def test_an_unset_variable_disables_its_transport_or_the_hub_alone(tmp_path: Pat
     assert (list(config.transports), config.hub, list(config.sources)) == (["b"], None, ["s"])
     path = tmp_path / "operations.toml"
     assert config.unusable == {
-        "transports.a": f"{path}:3: transports.a.token: the variable NO is not set, and has no default",
-        "hub": f"{path}:9: hub.tokens[0].token: the variable NEITHER is not set, and has no default",
+        "transports.a": f"{path}:3: transports.a.token: variable NO is not set and has no default",
+        "hub": f"{path}:9: hub.tokens[0].token: variable NEITHER is not set and has no default",
     }
 
 
@@ -261,7 +266,7 @@ def test_values_are_not_in_messages(tmp_path: Path) -> None:
     assert (
         problems(path)
         == [
-            "operations.toml:3: sources.a.auth.type: one of bearer, api_key, basic, oauth2 is wanted",
+            "operations.toml:3: sources.a.auth.type: expected one of bearer, api_key, basic, oauth2",
             "operations.toml:3: sources.a.auth.token: expected str, got int",
             "operations.toml:4: sources.a.headers: expected object, got str",
         ]
@@ -275,14 +280,14 @@ def test_included_files_are_merged(tmp_path: Path) -> None:
     write(tmp_path, "[sources.b]\npython = 'b'\n[access]\n'b.*' = ['b']", "more/b.toml")
     config = load(tmp_path, "include = ['more/b.toml']\n[sources.a]\npython = 'a'\n[access]\n'a.*' = ['a']")
     assert list(config.sources) == ["a", "b"]
-    assert config.sources["b"].folder == tmp_path / "more"
+    assert config.sources["b"].directory == tmp_path / "more"
     assert list(config.access) == ["a.*", "b.*"]
 
 
 def test_a_name_in_two_files_is_an_error_that_names_both(tmp_path: Path) -> None:
     write(tmp_path, "\n[sources.a]\npython = 'b'", "b.toml")
     path = write(tmp_path, "include = ['b.toml']\n[sources.a]\npython = 'a'")
-    assert problems(path) == ["b.toml:1: sources.a: there is a source of this name in operations.toml:2 already"]
+    assert problems(path) == ["b.toml:1: sources.a: duplicate source name, first defined in operations.toml:2"]
 
 
 def test_a_source_that_is_disabled_is_not_looked_at(tmp_path: Path) -> None:
@@ -300,14 +305,14 @@ def test_a_variable_may_stand_for_a_number_or_a_truth_value(tmp_path: Path) -> N
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    assert problems(tmp_path / "nothere.toml") == ["nothere.toml:1: there is no such file"]
+    assert problems(tmp_path / "nothere.toml") == ["nothere.toml:1: file not found"]
     (tmp_path / "latin.toml").write_bytes(b"a = '\xe9'")
-    assert problems(tmp_path / "latin.toml")[0].startswith("latin.toml:1: it cannot be read: ")
-    assert problems(write(tmp_path, '{\n "a": 1 2\n}', "a.json"))[0].startswith("a.json:2: not JSON: ")
-    assert problems(write(tmp_path, "[]", "a.json")) == ["a.json:1: an object is wanted at the top of the file"]
+    assert problems(tmp_path / "latin.toml")[0].startswith("latin.toml:1: cannot be read: ")
+    assert problems(write(tmp_path, '{\n "a": 1 2\n}', "a.json"))[0].startswith("a.json:2: invalid JSON: ")
+    assert problems(write(tmp_path, "[]", "a.json")) == ["a.json:1: expected an object at the top level"]
     write(tmp_path, "A=1\nnonsense\n", ".env")
     path = write(tmp_path, "env_file = '.env'")
-    assert problems(path) == [".env:2: a line is NAME=value"]
+    assert problems(path) == [".env:2: expected NAME=value"]
 
 
 KEYS = sorted(
@@ -333,18 +338,18 @@ SOURCES = st.dictionaries(st.sampled_from(["a", "b"]), st.dictionaries(st.sample
 
 
 @given(st.dictionaries(st.sampled_from(FileSettings.__struct_fields__), TREES, max_size=4), SOURCES, st.booleans())
-def test_whatever_a_file_says_it_is_a_configuration_or_a_list_of_problems(
+def test_any_file_is_a_configuration_or_a_list_of_problems(
     tree: dict[str, Any], sources: dict[str, Any], has_sources: bool
 ) -> None:
     tree = {**tree, "sources": sources} if has_sources else tree
     text = "".join(f"{name} = {_write_value(value)}\n" for name, value in tree.items())
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "operations.toml"
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "operations.toml"
         path.write_text(text)
         config = _load_or_problem(path)
         if isinstance(config, CallError):
             assert config.code is ErrorCode.VALIDATION_ERROR
-            assert all(line.startswith(folder) for line in config.message.splitlines())
+            assert all(line.startswith(directory) for line in config.message.splitlines())
         else:
             describe_config(config)
             # What loads fits the published schema, but for variables, whose values it cannot know.

@@ -1,4 +1,4 @@
-"""Secrets stay out of everything that is shown."""
+"""Secrets are never shown."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def shown(path: Path, environ: dict[str, str]) -> str:
 @given(st.sampled_from(sorted(PLACES)), SECRETS, st.booleans())
 def test_a_secret_is_never_shown(place: str, secret: str, from_variable: bool) -> None:
     written = PLACES[place].format("${S_VALUE}" if from_variable else secret)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "operations.toml"
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "operations.toml"
         path.write_text(f"[sources.a]\n{written}\n")
         text = shown(path, {"S_VALUE": secret})
         config = load_config(path, environ={"S_VALUE": secret})
@@ -61,8 +61,8 @@ def test_a_secret_is_never_shown(place: str, secret: str, from_variable: bool) -
 
 @given(SECRETS)
 def test_nor_one_of_the_hub_or_a_transport(secret: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "operations.toml"
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "operations.toml"
         path.write_text(
             f"[[hub.tokens]]\ntoken='{secret}'\nidentity='ada'\n[hub.jwt]\nkey='{secret}x'\nalgorithms=['HS256']\n"
             f"[transports.a]\nurl='redis://:{secret}@host'\ntoken='{secret}'\noptions={{password='{secret}'}}\n"
@@ -71,7 +71,7 @@ def test_nor_one_of_the_hub_or_a_transport(secret: str) -> None:
         assert "ada" in shown(path, {})
 
 
-def test_what_is_no_secret_is_shown(tmp_path: Path) -> None:
+def test_values_that_are_not_secret_are_shown(tmp_path: Path) -> None:
     config = load(
         tmp_path,
         """

@@ -1,4 +1,4 @@
-"""What a configuration makes of operations: let in or not, renamed, with rules added."""
+"""Filters of a source: allow, deny, rename, access rules."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def shape(
     source = Source(
         name="s",
         settings=PythonSettings(python="x", **settings),
-        folder=Path("/"),
+        directory=Path("/"),
         file=Path("/x"),
         line=1,
         written={},
@@ -110,7 +110,7 @@ def test_access_rules_add_up_and_never_loosen() -> None:
     assert found.spec.access_control == AccessControl(("own", "x"), ("b",), "disk", "read")
 
 
-def test_rules_speak_of_the_new_names() -> None:
+def test_rules_apply_to_the_new_names() -> None:
     found = shape({"gh.repo": AccessRule(scopes=["s"])}, rename={"repo_get": "repo"}).apply(make("gh.repo_get"))
     assert found is not None
     assert found.spec.access_control.required_scopes == ("s",)
@@ -147,7 +147,7 @@ def test_a_view_follows_what_its_source_does() -> None:
     view.register_all([make("gh.old"), make("gh.secret"), make("gh.taken")])
     assert [spec.id for spec in registry.list()] == ["gh.new", "gh.taken"]
     assert registry.get_operation("gh.taken") is other
-    assert "the id gh.taken is taken by the source first" in view.skipped["gh.taken"].reason
+    assert "duplicate id gh.taken: already registered by source first" in view.skipped["gh.taken"].reason
     changed = make("gh.old", title="changed")
     view.register(changed, replace=True)
     spec = registry.get_spec("gh.new")

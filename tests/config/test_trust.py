@@ -31,13 +31,13 @@ def test_its_own_file_goes_before_the_project_file(tmp_path: Path) -> None:
     assert find_config(tmp_path) == own
 
 
-def test_none_is_an_error_that_says_how_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_configuration_is_reported_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert find_config() is None
-    with pytest.raises(CallError, match="`ops init` writes one"):
+    with pytest.raises(CallError, match="run `ops init` to create one"):
         load_config()
 
 
-def test_a_folder_means_the_file_in_it(tmp_path: Path) -> None:
+def test_a_directory_means_the_file_in_it(tmp_path: Path) -> None:
     path = write(tmp_path, "")
     assert load_config(tmp_path).path == path

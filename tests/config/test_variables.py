@@ -1,4 +1,4 @@
-"""Variables in texts and files."""
+"""Variables in strings and files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operations.config.variables import Filled, VariableProblem, Variables, read_variables
+from operations.config.variables import Substituted, VariableProblem, Variables, read_variables
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,6}", fullmatch=True)
 TEXTS = st.text(st.characters(blacklist_characters="${}", blacklist_categories=["Cs"]), max_size=12)
@@ -33,7 +33,7 @@ def test_a_text_is_its_parts_with_the_values_put_in(parts: list[tuple[str, str, 
     filled = variables.fill(written)
     assert filled == expected
     assert set(variables.used) <= set(values)
-    assert isinstance(filled, Filled) is any(kind != "escaped" for *_, kind in parts)
+    assert isinstance(filled, Substituted) is any(kind != "escaped" for *_, kind in parts)
 
 
 @given(TEXTS)
@@ -53,7 +53,7 @@ def test_defaults_may_hold_variables(outer: str, inner: str, default: str) -> No
 def test_an_unset_variable_is_named(name: str) -> None:
     with pytest.raises(VariableProblem) as caught:
         Variables({}).fill(f"a ${{{name}}} b")
-    assert f"the variable {name} is not set" in caught.value.message
+    assert f"variable {name} is not set" in caught.value.message
     assert caught.value.mention == f"${{{name}}}"
 
 
@@ -61,8 +61,8 @@ def test_an_empty_value_takes_the_default_and_is_a_value_without_one() -> None:
     assert Variables({"A": ""}).fill("[${A:-x}] [${A}]") == "[x] []"
 
 
-def test_what_only_an_editor_knows_is_said_to_be_so() -> None:
-    with pytest.raises(VariableProblem, match="is asked for by VS Code"):
+def test_editor_variables_are_reported_as_unsupported() -> None:
+    with pytest.raises(VariableProblem, match="unsupported variable"):
         Variables({}).fill("${input:key}")
     assert Variables({}, special={"workspaceFolder": "/w"}).fill("${workspaceFolder}/x") == "/w/x"
 

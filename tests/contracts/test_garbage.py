@@ -114,7 +114,7 @@ async def burst(pending: PendingRequestMap) -> None:
 
 async def cancelled(pending: PendingRequestMap) -> None:
     task = asyncio.create_task(pending.call("end.never"))
-    await asyncio.sleep(0.002)
+    await asyncio.sleep(0.002)  # while it is sent or runs: whenever it is cancelled, nothing may be left
     task.cancel()
     await asyncio.wait((task,))
 
@@ -183,7 +183,7 @@ async def found_after(kind: Kind, pending: Any, times: int) -> int:
     gc.collect()
     for _ in range(times):
         await kind(pending)
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # the loop ends what the last call left to it; what it has not ended yet is found below
     return gc.collect()
 
 

@@ -163,7 +163,7 @@ async def test_a_request_with_a_field_of_another_type_is_refused_at_once(
     for request_id in asked:
         (answer,) = hand.answers(request_id, "call.error")
         assert answer["payload"]["code"] == "VALIDATION_ERROR"
-        assert answer["payload"]["message"].startswith("the request could not be read: ")
+        assert answer["payload"]["message"].startswith("invalid request: ")
         assert answer["payload"]["details"] == {"reason": "UNREADABLE", "executed": "no"}
     assert "$.parent" in hand.answers(asked[len(inside)], "call.error")[0]["payload"]["message"]
     assert counted("malformed") == len(asked)

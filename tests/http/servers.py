@@ -109,9 +109,9 @@ class RawServer:
 async def raw_server(behaviour: Behaviour, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[RawServer]:
     """Serve on a free port of the loopback until the block ends."""
     server = RawServer(behaviour)
-    patience = None if tls is None else 1
+    abort_seconds = None if tls is None else 1
     listener = await asyncio.start_server(
-        server.serve, "127.0.0.1", 0, ssl=tls, ssl_shutdown_timeout=patience, backlog=2048, limit=1 << 20
+        server.serve, "127.0.0.1", 0, ssl=tls, ssl_shutdown_timeout=abort_seconds, backlog=2048, limit=1 << 20
     )
     server.port = listener.sockets[0].getsockname()[1]
     try:
@@ -123,7 +123,7 @@ async def raw_server(behaviour: Behaviour, *, tls: ssl.SSLContext | None = None)
 
 
 def answering(data: bytes, *, heads: list[bytes] | None = None, keep: bool = False) -> Behaviour:
-    """Answer each request's head with these bytes; then close, and say so, or with `keep` wait for the next."""
+    """Respond to each request with these bytes; then close and report it, or with `keep` wait for the next."""
     if not keep and data.startswith(b"HTTP/1.1 "):
         # A client that was not told may send its next request on a connection that is just being closed.
         data = data.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)

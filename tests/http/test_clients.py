@@ -1,4 +1,4 @@
-"""Which client one gets, what is loaded for it, and an httpx2 client of one's own."""
+"""Selection of the client, what it imports, and a custom httpx2 client."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_a_missing_client_names_what_to_install() -> None:
         "import operations.http\n"
         "try:\n    operations.http.default_client()\nexcept ImportError as error:\n    print(error)\n"
     )
-    assert _python(code) == 'HTTP needs pyreqwest: pip install "operations[openapi]"\n'
+    assert _python(code) == 'HTTP requires pyreqwest: pip install "operations[openapi]"\n'
     code = (
         "import sys; sys.modules['httpx2'] = None\n"
         "try:\n    import operations.http.httpx2_client\nexcept ImportError as error:\n    print(error)\n"
     )
-    assert _python(code) == 'Httpx2Client needs httpx2: pip install "operations[httpx2]"\n'
+    assert _python(code) == 'Httpx2Client requires httpx2: pip install "operations[httpx2]"\n'
 
 
 async def test_the_default_client_is_pyreqwest() -> None:

@@ -1,4 +1,4 @@
-"""Connections are reused, counted and let go, whatever happens to the task that uses them."""
+"""Connections are reused, counted and released, whatever happens to the task that uses them."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ async def test_a_connection_that_the_server_closed_meanwhile_is_not_used_again(c
 
 
 async def test_requests_beyond_the_limit_wait_their_turn(make_client: MakeClient) -> None:
-    most = 0
+    max_requests = 0
 
     async def behaviour(exchange: Exchange) -> None:
-        nonlocal most
+        nonlocal max_requests
         while True:
             await exchange.head()
-            most = max(most, server.open)
+            max_requests = max(max_requests, server.open)
             await exchange.write(response(b"ok"))
 
     client = make_client(ClientOptions(max_connections=5))
     async with raw_server(behaviour) as server:
         assert await asyncio.gather(*(_get(client, server.url) for _ in range(100))) == [b"ok"] * 100
-    assert 0 < most <= 5
+    assert 0 < max_requests <= 5
 
 
 @pytest.mark.slow
@@ -111,11 +111,11 @@ async def test_half_of_a_thousand_cancelled(make_client: MakeClient) -> None:
     client = make_client(ClientOptions(max_connections=None))
     async with raw_server(behaviour) as server:
         kept = [asyncio.create_task(_get(client, f"{server.url}/kept", timeout=300)) for _ in range(500)]
-        held = [asyncio.create_task(_get(client, f"{server.url}/held", timeout=300)) for _ in range(500)]
+        blocked = [asyncio.create_task(_get(client, f"{server.url}/held", timeout=300)) for _ in range(500)]
         await server.until_open(1000)
-        for task in held:
+        for task in blocked:
             task.cancel()
-        assert {type(end) for end in await asyncio.gather(*held, return_exceptions=True)} == {asyncio.CancelledError}
+        assert {type(end) for end in await asyncio.gather(*blocked, return_exceptions=True)} == {asyncio.CancelledError}
         await server.until_open(500)
         release.set()
         assert await asyncio.gather(*kept) == [b"ok"] * 500
@@ -129,7 +129,7 @@ async def test_half_of_a_thousand_cancelled(make_client: MakeClient) -> None:
 async def test_cancelling_lets_the_connection_go(
     make_client: MakeClient, backend: str, phase: str, stream: bool
 ) -> None:
-    """At once, long before the request's time is up."""
+    """Immediately, long before the request's timeout."""
     if backend == "httpx2" and phase == "handshake":
         pytest.skip("httpx2 leaves a connection behind whose handshake is cancelled, until the server closes it")
     reached = asyncio.Event()
@@ -175,7 +175,7 @@ async def test_a_stream_whose_head_does_not_come_in_time_lets_its_connection_go(
 
 @pytest.mark.usefixtures("aborted")
 @both
-async def test_closing_the_client_closes_what_is_under_way(client: HTTPClient, backend: str, stream: bool) -> None:
+async def test_closing_the_client_closes_pending_requests(client: HTTPClient, backend: str, stream: bool) -> None:
     if backend == "httpx2":
         pytest.skip("httpx2 closes idle connections only; what is under way ends by itself")
     reached = asyncio.Event()
@@ -194,7 +194,7 @@ async def test_closing_the_client_closes_what_is_under_way(client: HTTPClient, b
         await server.until_open(0)
 
 
-async def test_a_waiting_request_that_is_cancelled_takes_nobodys_turn(make_client: MakeClient) -> None:
+async def test_a_cancelled_queued_request_does_not_take_a_slot(make_client: MakeClient) -> None:
     release = asyncio.Event()
     reached = asyncio.Event()
 
@@ -246,7 +246,7 @@ def test_each_event_loop_can_have_its_client(backend: str, api: str) -> None:
     assert len(ends) == 4
 
 
-def test_a_client_in_another_event_loop_works_or_says_why_not(backend: str, api: str) -> None:
+def test_a_client_in_another_event_loop_works_or_explains_the_failure(backend: str, api: str) -> None:
     client = BACKENDS[backend](ClientOptions(max_idle=0))
     assert b'"path":"/echo"' in asyncio.run(_get(client, f"{api}/echo"))
 

@@ -1,4 +1,4 @@
-"""How failures are told: a code, whether the server may have acted, and nothing that is secret."""
+"""Failures: their code, whether the server may have acted, and no secrets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_refused_connection(client: HTTPClient, stream: bool) -> None:
     error = await _failure(client, f"http://127.0.0.1:{port}", stream=stream)
     assert error.code is ErrorCode.UNAVAILABLE
     assert error.details == {"executed": "no"}
-    assert "could not connect" in error.message
+    assert "cannot connect" in error.message
 
 
 async def test_a_host_without_an_address(client: HTTPClient) -> None:
@@ -183,7 +183,7 @@ async def test_an_upload_to_a_server_that_hangs_up(client: HTTPClient) -> None:
     assert caught.value.details == {"executed": "unknown"}
 
 
-async def test_a_closed_client_says_so(client: HTTPClient) -> None:
+async def test_a_closed_client_reports_that_it_is_closed(client: HTTPClient) -> None:
     await client.close()
     await client.close()
     error = await _failure(client, "http://127.0.0.1:9")
@@ -191,7 +191,7 @@ async def test_a_closed_client_says_so(client: HTTPClient) -> None:
     assert error.details == {"executed": "no"}
 
 
-async def test_closing_fails_what_is_under_way(client: HTTPClient) -> None:
+async def test_closing_fails_pending_requests(client: HTTPClient) -> None:
     async with raw_server(_silent_after(b"")) as server:
         task = asyncio.create_task(_failure(client, server.url, timeout=1))
         await server.until_open(1)

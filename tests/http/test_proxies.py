@@ -1,4 +1,4 @@
-"""Proxies are used when they are named, and the environment's only when it is trusted."""
+"""Proxies are used if configured; those of the environment only if it is trusted."""
 
 from __future__ import annotations
 

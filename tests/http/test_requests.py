@@ -1,4 +1,4 @@
-"""What goes on the wire is what was given: target, method, headers, body."""
+"""Requests are sent unchanged: target, method, headers, body."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ async def test_the_client_names_itself_unless_the_request_does(client: HTTPClien
     assert head.count(b"user-agent: me\r\n") == head.count(b"user-agent:") == 1
 
 
-async def test_a_body_of_bytes_has_its_length_whatever_the_headers_say(client: HTTPClient) -> None:
+async def test_a_body_of_bytes_has_its_length_despite_the_headers(client: HTTPClient) -> None:
     bodies: list[bytes] = []
 
     async def behaviour(exchange: Exchange) -> None:

@@ -1,4 +1,4 @@
-"""What a response shows: status, every header, the decoded body, and no more of it than was asked for."""
+"""Responses: status, every header, and the decoded body up to its limit."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ async def test_a_body_up_to_the_limit_is_read_and_one_byte_more_is_not(client: H
 
 
 def _bomb(megabytes: int) -> bytes:
-    """A gzip file that opens as that many megabytes of zeros; its last block is not there, for nobody gets that far."""
+    """A gzip file that expands to that many megabytes of zeros; its last block is missing, because no test reads it."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     first = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
     again = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
@@ -228,7 +228,7 @@ async def test_pieces_come_as_they_are_sent(client: HTTPClient) -> None:
 @both
 async def test_a_reader_that_stops_holds_the_server_back(client: HTTPClient, stream: bool) -> None:
     sent = 0
-    held = asyncio.Event()
+    blocked = asyncio.Event()
 
     async def behaviour(exchange: Exchange) -> None:
         nonlocal sent
@@ -240,7 +240,7 @@ async def test_a_reader_that_stops_holds_the_server_back(client: HTTPClient, str
             draining = asyncio.ensure_future(exchange.writer.drain())
             done, _ = await asyncio.wait([draining], timeout=0.5)
             if not done:  # nobody has read for a while: this is what is waited for, not a pause
-                held.set()
+                blocked.set()
             await draining
 
     async with (
@@ -250,7 +250,7 @@ async def test_a_reader_that_stops_holds_the_server_back(client: HTTPClient, str
         chunks = answer.chunks()
         size = len(await anext(chunks))
         async with asyncio.timeout(20):
-            await held.wait()
+            await blocked.wait()
         assert sent < 1 << 26
         async for chunk in chunks:
             size += len(chunk)

@@ -1,4 +1,4 @@
-"""Whom a client trusts, and how it shows who it is."""
+"""Server certificates that a client trusts, and its own certificate."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_a_certificate_of_a_stranger_is_refused(client: HTTPClient, contex
             await _get(client, server.port)
     assert caught.value.code is ErrorCode.UNAVAILABLE
     assert caught.value.details == {"executed": "no"}
-    assert caught.value.message.startswith(f"GET https://127.0.0.1:{server.port}/a: could not connect: ")
+    assert caught.value.message.startswith(f"GET https://127.0.0.1:{server.port}/a: cannot connect: ")
     assert "certificate" in caught.value.message
 
 

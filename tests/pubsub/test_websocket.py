@@ -35,10 +35,10 @@ class Recorder:
         assert isinstance(link, WebSocketLink)
         self.connection = link
 
-    def received(self, connection: Link, message: bytes) -> None:
+    def received(self, message: bytes, connection: Link) -> None:
         self.messages.append(message)
 
-    def backlogged(self, link: Link) -> None:
+    def backlogged(self, link: Link, size: int) -> None:
         self.backlogs += 1
 
     def closed(self, connection: Link, reason: str) -> None:
@@ -140,7 +140,7 @@ class Numbered(Recorder):
         self.connection.send(b"%d:" % self.sent + b"x" * size)
         self.sent += 1
 
-    def received(self, connection: Link, message: bytes) -> None:
+    def received(self, message: bytes, connection: Link) -> None:
         self.messages.append(message.partition(b":")[0])
         if self._answers:
             self.send()
@@ -279,8 +279,8 @@ CONTINUED, TEXT, BINARY, PING = 0, 1, 2, 9
 class Overtaking(Recorder):
     """Answers from within the reading of a message, and once more from a callback that was waiting before."""
 
-    def received(self, connection: Link, message: bytes) -> None:
-        super().received(connection, message)
+    def received(self, message: bytes, connection: Link) -> None:
+        super().received(message, connection)
         asyncio.get_running_loop().call_soon(connection.send, b"second")
         connection.send(b"first")
 
@@ -335,8 +335,8 @@ async def test_a_message_in_fragments_is_put_together_and_has_the_same_limit() -
 class Generous(Recorder):
     """Answers each message with a megabyte."""
 
-    def received(self, connection: Link, message: bytes) -> None:
-        super().received(connection, message)
+    def received(self, message: bytes, connection: Link) -> None:
+        super().received(message, connection)
         connection.send(bytes(1 << 20))
 
 
@@ -400,8 +400,8 @@ class Blocking(Recorder):
         self._other = other
         self.answers: list[int] = []
 
-    def received(self, connection: Link, message: bytes) -> None:
-        super().received(connection, message)
+    def received(self, message: bytes, connection: Link) -> None:
+        super().received(message, connection)
         self.answers.append(asyncio.run_coroutine_threadsafe(send_and_be_answered(), self._other).result(3))
 
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: schemas of every kind that casting knows, and values that nearly fit them."""
+"""Hypothesis strategies: schemas of every kind that casting supports, and nearly valid values."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _arrays(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 def _variants(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Unions of objects told apart by a literal, as APIs have them."""
+    """Unions of objects with a discriminating literal, as in APIs."""
     return st.dictionaries(st.sampled_from(["a", "b", "abc"]), inner, min_size=2, max_size=3).map(
         lambda members: {
             "oneOf": [

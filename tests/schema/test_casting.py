@@ -235,7 +235,7 @@ def test_the_variant_with_the_matching_literal_is_the_best_fit() -> None:
         ),
     ],
 )
-def test_total_builds_a_small_value_that_fits(document: Any, result: Any) -> None:
+def test_total_builds_a_small_valid_value(document: Any, result: Any) -> None:
     schema = from_schema(document)
     got, problems = schema.normalise(None, "total")
     assert schema.check(got)

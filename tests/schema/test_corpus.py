@@ -18,7 +18,7 @@ UNSATISFIABLE = {"enum/empty", "intersect/aP-false-both", "intersect/contradict"
 
 
 def promised(case: dict[str, Any]) -> Any:
-    """What the corpus promises, or None in a box when it promises nothing."""
+    """The promise of the corpus, or None in a box if it has none."""
     return case["promise"].get("ok")
 
 
@@ -33,7 +33,7 @@ def test_total_keeps_the_promise() -> None:
     assert differing <= DEVIATIONS["cases"].keys()
 
 
-def test_cast_keeps_the_promise_where_the_value_fits() -> None:
+def test_cast_agrees_with_the_reference_on_valid_values() -> None:
     differing = {
         case["id"]
         for case in CASES

@@ -110,7 +110,7 @@ def test_a_resource_may_have_a_draft_of_its_own() -> None:
     assert not schema.check(["a", "b"])
 
 
-def test_unknown_dialects_are_said_and_read_as_the_latest(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_dialects_are_reported_and_read_as_the_latest(caplog: pytest.LogCaptureFixture) -> None:
     assert not from_schema({"type": "string"}, dialect="draft99").check(1)
     assert "draft99" in caplog.text
 

@@ -1,4 +1,4 @@
-"""The evaluator that takes the native engine's place: the same verdicts, and explanations that agree with them."""
+"""The evaluator that replaces the native engine: the same verdicts, and consistent explanations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stepwise(document: Any) -> Evaluator:
 
 
 def _rarer(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Schemas with the keywords that casting has little to say about."""
+    """Schemas with keywords that casting hardly uses."""
     branches = st.lists(inner, min_size=1, max_size=2)
     return st.fixed_dictionaries(
         {},
@@ -76,7 +76,7 @@ def test_verdicts_are_the_native_ones(source: Any, value: Any) -> None:
 
 @given(DOCUMENTS, VALUES)
 def test_places_with_problems_are_the_native_ones(source: Any, value: Any) -> None:
-    """Unions apart: there the native errors of the closest branch are told, and here only that none fits."""
+    """Except for unions: the native engine reports errors of the closest branch, the evaluator that none matches."""
     document = convert(source).document
     native = compiled(document)
     assert native is not None
@@ -110,11 +110,11 @@ def test_cheap_parts_are_left_to_the_native_engine() -> None:
     document = convert({"properties": {"a": {"type": "array", "items": {"type": "integer"}}}}).document
     budget = Budget()
     before = budget.left
-    assert Evaluator(document, Costs(document)).evaluation(budget).fits(document, {"a": list(range(1000))})
+    assert Evaluator(document, Costs(document)).evaluation(budget).is_valid(document, {"a": list(range(1000))})
     assert before - budget.left == 1
 
 
-def test_work_that_is_too_much_is_said() -> None:
+def test_exceeded_budgets_are_reported() -> None:
     names = [f"d{index}" for index in range(60)]
     below = {name: {"type": "array", "items": {"$ref": f"#/$defs/{name}"}} for name in names}
     definitions = {name: {"anyOf": [below[other] for other in names if other != name]} for name in names}
@@ -123,7 +123,7 @@ def test_work_that_is_too_much_is_said() -> None:
     for _ in range(200):
         value = [value]
     assert not schema.check(value)
-    assert [problem.message for problem in schema.errors(value)] == ["too much work to be checked"]
+    assert [problem.message for problem in schema.errors(value)] == ["too much work to check"]
     result, problems = schema.normalise(value)
     assert result is value
-    assert problems[-1].message == "too much work to be cast, and left as it is"
+    assert problems[-1].message == "too much work to cast; unchanged"

@@ -1,4 +1,4 @@
-"""The small parts of the engine on their own: literals, values, patterns, samples, unrolling, closing."""
+"""Unit tests of the engine's parts: literals, values, patterns, samples, unrolling, closed form."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from operations.schema import from_schema
-from operations.schema.casting.closing import Closer
+from operations.schema.casting.closed_form import Closer
 from operations.schema.casting.nodes import Nodes
 from operations.schema.checking.compiling import compiled
 from operations.schema.checking.unrolling import unrolled
 from operations.schema.checking.values import as_json, pointer, text, too_deep
 from operations.schema.dialects.conversion import convert
-from operations.schema.dialects.literals import NotPlainError, Room, copied, plain, same
+from operations.schema.dialects.literals import LiteralBudget, NotPlainError, copied, plain, same
 from operations.schema.dialects.patterns import engine_of, matcher, sample_strings, weakest_engine
 
 
@@ -28,14 +28,14 @@ def test_json_equality() -> None:
 
 
 @pytest.mark.parametrize("value", [{1: 2}, {1, 2}, float("nan"), "\ud800", {"\ud800": 1}, object()])
-def test_what_is_not_plain(value: Any) -> None:
+def test_values_that_are_not_plain_json(value: Any) -> None:
     with pytest.raises(NotPlainError):
-        plain(value, Room())
+        plain(value, LiteralBudget())
 
 
 def test_plain_copies() -> None:
     value = {"a": (1, [None, True, 1.5, "x"])}
-    assert plain(value, Room()) == {"a": [1, [None, True, 1.5, "x"]]}
+    assert plain(value, LiteralBudget()) == {"a": [1, [None, True, 1.5, "x"]]}
     assert copied([{"a": 1}]) == [{"a": 1}]
 
 

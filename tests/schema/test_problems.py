@@ -24,7 +24,7 @@ def messages(document: Any, value: Any) -> list[str]:
         ({"exclusiveMinimum": 3}, 3, "(value): 3 is not greater than 3"),
         ({"exclusiveMaximum": 3}, 3, "(value): 3 is not less than 3"),
         ({"multipleOf": 5}, 3, "(value): 3 is not a multiple of 5"),
-        ({"required": ["a"]}, {}, '(value): the property "a" is missing'),
+        ({"required": ["a"]}, {}, '(value): missing required property "a"'),
         ({"enum": ["a", "b", "c"]}, "d", '(value): "d" is not one of "a", "b" or "c"'),
         ({"const": {"a": 1}}, 1, '(value): 1 is not {"a": 1}'),
         ({"pattern": "^a"}, "b", '(value): "b" does not match the pattern "^a"'),
@@ -33,8 +33,8 @@ def messages(document: Any, value: Any) -> list[str]:
         ({"items": {"type": "null"}}, [None, True], "/1: true is not null"),
         ({"minItems": 2}, [1], "(value): has fewer than 2 items"),
         ({"maxItems": 0}, [1], "(value): has more than 0 items"),
-        ({"uniqueItems": True}, [1, 1], "(value): has the same item more than once"),
-        ({"contains": {"const": 1}}, [], "(value): has too few or too many of the items it must contain"),
+        ({"uniqueItems": True}, [1, 1], "(value): has duplicate items"),
+        ({"contains": {"const": 1}}, [], "(value): has too few or too many items that match `contains`"),
         ({"minProperties": 1}, {}, "(value): has fewer than 1 properties"),
         ({"maxProperties": 0}, {"a": 1}, "(value): has more than 0 properties"),
         (
@@ -44,12 +44,12 @@ def messages(document: Any, value: Any) -> list[str]:
         ),
         ({"unevaluatedProperties": False}, {"a": 1}, '(value): has properties that are not allowed: "a"'),
         ({"propertyNames": {"maxLength": 1}}, {"ab": 1}, '(value): has a property whose name is not allowed: "ab"'),
-        ({"not": {"type": "null"}}, None, "(value): null has a form that is ruled out"),
+        ({"not": {"type": "null"}}, None, "(value): null matches a form that is not allowed"),
         (False, 1, "(value): 1 is not allowed here"),
         (
             {"oneOf": [{"type": "integer"}, {"minimum": 1}]},
             2,
-            "(value): 2 fits more than one form, where exactly one is allowed",
+            "(value): 2 matches more than one form: exactly one is allowed",
         ),
         ({"type": "string"}, float("nan"), "(value): NaN is not a JSON number"),
         ({"type": "string"}, 10**100, "(value): a very large integer is not a string"),
@@ -85,12 +85,12 @@ def test_the_closest_form_of_a_union_is_explained() -> None:
         ]
     }
     assert messages(shapes, {"kind": "box", "w": "wide"}) == ['/w: "wide" is not a number (in the closest of 2 forms)']
-    assert messages(shapes, {"kind": "box"}) == ['(value): the property "w" is missing (in the closest of 2 forms)']
+    assert messages(shapes, {"kind": "box"}) == ['(value): missing required property "w" (in the closest of 2 forms)']
 
 
 def test_a_union_of_types_names_them() -> None:
     document = {"anyOf": [{"type": "string"}, {"type": "null"}]}
-    assert messages(document, 5) == ["(value): 5 fits none of the 2 allowed forms: a string or null"]
+    assert messages(document, 5) == ["(value): 5 matches none of the 2 allowed forms: a string or null"]
 
 
 def test_long_values_are_cut_in_messages_and_whole_in_the_problem() -> None:

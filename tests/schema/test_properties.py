@@ -1,4 +1,4 @@
-"""What casting promises for every schema and value: the properties of the policies, on generated ones."""
+"""Properties of the policies, on generated schemas and values."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ def test_the_fast_stages_agree_with_the_slow_one(document: Any, value: Any) -> N
     caster = schema._caster
     if caster._is_normal(value):
         assert schema.check(value)
-        repaired = Repair(caster._nodes, total=False).fit(caster._nodes.root, value)
+        repaired = Repair(caster._nodes, total=False).cast_to(caster._nodes.root, value)
         assert repaired is value
-    fast = caster._tidied(value)
+    fast = caster._normalised_fast(value)
     if fast is not None:
         assert same(fast[0], caster._repaired(value, Budget(), total=False))
 

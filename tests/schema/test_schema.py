@@ -122,7 +122,7 @@ BROKEN: list[Any] = [
 
 
 @pytest.mark.parametrize("document", BROKEN)
-def test_what_is_not_understood_is_unknown_with_one_warning(document: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_schemas_are_unknown_with_one_warning(document: Any, caplog: pytest.LogCaptureFixture) -> None:
     schema = from_schema(document)
     with caplog.at_level(logging.WARNING, "operations.schema"):
         assert schema.check({"any": "thing"})
@@ -166,7 +166,7 @@ def test_importing_the_engine_loads_only_what_building_needs() -> None:
         "pydantic",
         "operations.schema.casting.policies",
         "operations.schema.casting.repair",
-        "operations.schema.casting.tidying",
+        "operations.schema.casting.generated",
     ):
         assert heavy not in loaded
 

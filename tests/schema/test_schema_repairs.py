@@ -1,4 +1,4 @@
-"""Contradictions of published descriptions: what nobody could satisfy is read as it was meant, and nothing else is."""
+"""Contradictions in published descriptions: unsatisfiable parts are repaired, and nothing else."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_what_can_be_satisfied_is_left_alone(schema: dict[str, Any]) -> None:
         ([CLOSED, CLOSED], {"a": "x"}),
     ],
 )
-def test_branches_that_cannot_be_told_apart(branches: list[Any], value: Any) -> None:
+def test_ambiguous_branches(branches: list[Any], value: Any) -> None:
     made = repaired({"oneOf": branches}, Base={"type": "object", "required": ["e"]})
     assert made.check(value)
     beside = repaired({"anyOf": [{}], "oneOf": branches}, Base={"type": "object", "required": ["e"]})

@@ -1,4 +1,4 @@
-"""Secrets are never printed, whatever is wrong with a value and wherever; and messages cannot forge lines of a log."""
+"""Secrets are never printed, whatever is wrong with a value; messages cannot forge log lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def account(members: Any, **rules: Any) -> Any:
 
 
 def printed(document: Any, value: Any) -> str:
-    """Everything that a schema says about a value."""
+    """Every message of a schema about a value."""
     schema = from_schema(document)
     said = [repr(schema.errors(value)), format_value_errors(schema.errors(value))]
     for policy in POLICIES:
@@ -65,12 +65,12 @@ def test_secrets_stay_hidden(document: Any, value: Any) -> None:
     assert SECRET not in printed(document, value)
 
 
-def test_what_is_no_secret_is_still_shown() -> None:
+def test_values_that_are_not_secret_are_still_shown() -> None:
     document = account({"p": PASSWORD, "c": account({"n": {"type": "integer"}})}, required=["q"])
     problems = from_schema(document).errors({"p": "long enough to pass", "c": {"n": "many"}})
     assert [str(problem) for problem in problems] == [
         '/c/n: "many" is not an integer',
-        '(value): the property "q" is missing',
+        '(value): missing required property "q"',
     ]
     assert problems[1].value == {"p": "[redacted]", "c": {"n": "many"}}
     assert str(from_schema(account({"p": PASSWORD})).errors(None)[0]) == "(value): null is not an object"

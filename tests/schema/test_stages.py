@@ -1,4 +1,4 @@
-"""The stages of casting agree: what a value becomes depends on schema, value and policy, never on what came before."""
+"""The stages of casting agree: the result depends on schema, value and policy, never on earlier values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from operations.errors import CallError, ErrorCode
 from operations.schema import deferred_schema, from_schema
-from operations.schema.casting.tidying import generate
+from operations.schema.casting.generated import generate
 
 INTEGER = {"type": "integer"}
 NUMBER = {"type": "number"}
@@ -24,7 +24,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("rows", ["abc", True, 5, None, {"k": 1}, b"ab"])
-def test_only_lists_are_tidied_as_lists(rows: Any) -> None:
+def test_only_lists_are_cast_as_lists(rows: Any) -> None:
     schema = from_schema(ROWS)
     for _ in range(2):
         value, problems = schema.normalise({"rows": rows, "x": 1})
@@ -170,7 +170,7 @@ def test_an_only_object_variant_is_entered_even_when_nothing_matches() -> None:
     assert schema.cast({"d": {"b": False}, "n": "2"}) == {"d": {}, "n": "2"}
 
 
-def test_a_schema_of_thousands_of_objects_is_tidied_without_code_of_its_own() -> None:
+def test_a_schema_of_thousands_of_objects_is_cast_without_generated_code() -> None:
     inner = {"type": "object", "properties": {"a": {"type": "integer"}}}
     schema = from_schema({"type": "object", "properties": {f"m{n}": inner | {"title": str(n)} for n in range(2000)}})
     assert generate(schema._nodes) is None

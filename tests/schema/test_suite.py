@@ -24,7 +24,7 @@ _REMOTES = "http://localhost:1234/"
 
 
 def archive() -> Path | None:
-    """The suite's archive: the variable names it, or the folder that holds it."""
+    """The suite's archive, from the variable or its directory."""
     place = os.environ.get("OPERATIONS_TEST_SUITES")
     if not place:
         return None

@@ -22,7 +22,7 @@ TOKENS = StaticTokens(
 
 async def main() -> None:
     """Run the hub until the input ends."""
-    logging.getLogger("picows").setLevel(logging.CRITICAL)  # it writes a line for each invalid frame
+    logging.getLogger("operations.websocket").setLevel(logging.CRITICAL)  # a line for each invalid frame, to its limit
     async with Hub(TOKENS) as hub:
         print(hub.port, flush=True)  # noqa: T201
         await asyncio.to_thread(sys.stdin.read)

@@ -81,9 +81,9 @@ def start(project: Project, shell: str) -> Terminal:
 
 
 def complete(terminal: Terminal, project: Project, typed: str, name: str) -> object:
-    """Type the beginning of an argument, press TAB and ENTER; what the operation got."""
-    out = project.folder / f"{name}.out"
-    done = project.folder / f"{name}.done"
+    """Type the start of an argument, press TAB and ENTER; return what the operation received."""
+    out = project.directory / f"{name}.out"
+    done = project.directory / f"{name}.done"
     terminal.press(f"ops call -q evil.echo {typed}\t")
     terminal.press(f" > {out.name}; touch {done.name}; echo {name}''-end\n")
     terminal.until(f"{name}-end")
@@ -102,8 +102,8 @@ def test_values_fields_and_files_are_inserted_and_not_run(shell: str, project: P
         terminal.press("ops call -q evil.echo z\t")
         terminal.press(f"1 > {shell}-field.out; echo field''-end\n")
         terminal.until("field-end")
-        assert json.loads((project.folder / f"{shell}-field.out").read_text()) == {FIELD: "1"}, terminal.shown
-    assert not (project.folder / "pwned").exists()
+        assert json.loads((project.directory / f"{shell}-field.out").read_text()) == {FIELD: "1"}, terminal.shown
+    assert not (project.directory / "pwned").exists()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -125,4 +125,4 @@ def test_bash_gets_every_special_character_quoted(project: Project) -> None:
     script = "".join(f"printf '%s\\0' {line}\n" for line in lines)
     done = project.run("--norc", "-c", script, program=["bash"])
     assert done.out.split("\0")[:-1] == list(VALUES.values())
-    assert not Path(project.folder, "pwned").exists()
+    assert not Path(project.directory, "pwned").exists()

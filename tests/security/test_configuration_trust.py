@@ -46,17 +46,24 @@ USES: dict[str, Sequence[str]] = {
     "spoke": ["spoke", "--url", "ws://127.0.0.1:9/"],
     "worker": ["worker", "--url", "ws://127.0.0.1:9/"],
     "doctor": ["doctor"],
+    "serve": ["serve", "--http", "127.0.0.1:0"],
+    "stubs": ["stubs"],
     "add mcp": ["add", "mcp", "more", "--", "true"],
     "add openapi": ["add", "openapi", "more", "./api.json"],
     "add py": ["add", "py", "more", "./more"],
 }
 """The commands that open what a configuration has."""
-OPENS_NOTHING = {"init", "trust", "scan", "config show", "config schema", "config path", "completion"}
+OPENS_NOTHING = {"init", "trust", "scan", "config show", "config schema", "config path", "completion"} | {
+    "keys new",
+    "keys ls",
+    "keys revoke",
+    "install",
+}
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """A directory whose configuration nobody has trusted yet."""
+    """A directory with an untrusted configuration."""
     made = Project(tmp_path / "project")
     del made.environment["OPERATIONS_TRUST"]
     made.environment["XDG_STATE_HOME"] = str(tmp_path / "state")
@@ -68,21 +75,21 @@ def project(tmp_path: Path) -> Project:
 
 def ran(project: Project) -> list[str]:
     """What was run in a project."""
-    return [name for name in ("code/imported", "started") if (project.folder / name).exists()]
+    return [name for name in ("code/imported", "started") if (project.directory / name).exists()]
 
 
 def refused(done: Done, *texts: str) -> None:
-    """Check that a command ended because of trust, with one line that says what would be run."""
+    """Check that a command failed for lack of trust, with one line that lists the actions."""
     assert done.code == 4, done
     assert done.out == ""
     error, hint = done.err.splitlines()
     assert error.startswith("error: ")
     assert all(text in error for text in texts), error
-    assert hint == "hint: `ops trust` trusts it, --trust or OPERATIONS_TRUST=1 for one command"
+    assert hint == "hint: run `ops trust` to trust it, or pass --trust or OPERATIONS_TRUST=1 for one command"
 
 
 def as_another_user(project: Project, *words: str, **env: str) -> Done:
-    """Run a command as a user to whom none of the files belongs, by what it asks the system for its user."""
+    """Run a command as a user who owns none of the files."""
     code = (
         "import os, sys\nos.geteuid = lambda: 54321\nfrom operations.cli.main import main\nsys.exit(main(sys.argv[1:]))"
     )
@@ -90,7 +97,7 @@ def as_another_user(project: Project, *words: str, **env: str) -> Done:
 
 
 def give_away(path: Path) -> None:
-    """Give a file to another user than the one who runs the tests, where root does; else the test cannot be run."""
+    """Give a file to another user, if root runs the tests; else skip the test."""
     if os.geteuid() != 0:
         pytest.skip("only root can give files away: the same is tested with another user's id")
     os.chown(path, 54321, -1, follow_symlinks=False)
@@ -108,14 +115,14 @@ def test_nothing_is_run_that_is_not_trusted(name: str, text: str, project: Proje
     done = project.run(*USES[name])
     assert ran(project) == []
     assert path.read_text() == text
-    assert not (project.folder / ".cache").exists()
+    assert not (project.directory / ".cache").exists()
     would = "import ./code" if text == PYTHON else "start touch ./started"
     if name == "doctor":
         assert done.code == 4
-        assert f"it is not trusted; it would {would} (a)" in " ".join(done.out.split())
-        assert "fix: ops trust" in done.out
+        assert f"not trusted; actions: {would} (a)" in " ".join(done.out.split())
+        assert "fix: run 'ops trust'" in done.out
     else:
-        refused(done, f"{path} is not trusted: it would {would}")
+        refused(done, f"{path} is not trusted; it would {would}")
 
 
 def test_what_opens_nothing_needs_no_trust(project: Project) -> None:
@@ -182,7 +189,7 @@ def test_a_transport_is_not_connected_to(project: Project, listener: tuple[str, 
     assert seen == []
 
 
-def test_completion_offers_nothing_and_says_nothing(project: Project) -> None:
+def test_completion_without_a_cache_prints_nothing(project: Project) -> None:
     def offered(env: dict[str, str]) -> list[str]:
         done = project.run("__complete", "bash", "ops call a.", env=env)
         assert (done.code, done.err) == (0, "")
@@ -202,7 +209,7 @@ def test_completion_offers_nothing_and_says_nothing(project: Project) -> None:
 def test_a_command_trusts_it_from_then_on(project: Project) -> None:
     done = project.run("trust", "--json")
     assert done.data == {
-        "config": str(project.folder / "operations.toml"),
+        "config": str(project.directory / "operations.toml"),
         "trusted": True,
         "actions": [{"name": "a", "action": "import ./code"}],
     }
@@ -218,8 +225,8 @@ def test_one_command_is_trusted(words: list[str], env: dict[str, str], project: 
     assert project.run(*words, "call", "a.greet", env=env).data == "hello you"
     assert project.run("call", "a.greet").code == 4
     way = "--trust" if words else "OPERATIONS_TRUST=1"
-    assert f"by {way}, for this command; it may\n" in project.run("doctor", *words, env=env).out
-    assert not (project.folder.parent / "state").exists()
+    assert f"by {way}, for this command; allowed actions:\n" in project.run("doctor", *words, env=env).out
+    assert not (project.directory.parent / "state").exists()
 
 
 @pytest.mark.parametrize("value", ["0", "", "true", "no"])
@@ -230,7 +237,7 @@ def test_another_value_of_the_variable_trusts_nothing(value: str, project: Proje
 def test_a_terminal_is_asked_once(project: Project) -> None:
     with project.terminal("call", "a.greet") as terminal:
         shown = terminal.until("Trust it? [y/N] ")
-        assert f"{project.folder}/operations.toml is not trusted. It would\n  import ./code  (a)" in shown
+        assert f"{project.directory}/operations.toml is not trusted. Its actions:\n  import ./code  (a)" in shown
         assert ran(project) == []
         terminal.press("y\n")
         assert terminal.end() == 0
@@ -252,7 +259,7 @@ def test_only_yes_is_yes(keys: str, project: Project) -> None:
 
 
 def test_what_init_and_add_write_is_trusted(project: Project) -> None:
-    (project.folder / "operations.toml").unlink()
+    (project.directory / "operations.toml").unlink()
     assert project.run("init", "-q").code == 0
     assert project.run("call", "hello.greet", "name=Ada").data == {"greeting": "Hello, Ada!"}
     assert "by ops init, since" in project.run("doctor").out
@@ -264,12 +271,12 @@ def test_what_init_and_add_write_is_trusted(project: Project) -> None:
 def test_adding_to_a_file_trusts_nothing_else_of_it(project: Project) -> None:
     project.write("more/other.py", MODULE.replace("a.greet", "b.greet"))
     project.write("operations.toml", COMMAND)
-    before = (project.folder / "operations.toml").read_text()
+    before = (project.directory / "operations.toml").read_text()
     refused(project.run("add", "py", "more", "./more", "--no-check"), "start touch ./started")
-    assert (project.folder / "operations.toml").read_text() == before
+    assert (project.directory / "operations.toml").read_text() == before
     project.write("operations.toml", COMMAND + "nonsense = 1\n")
     assert project.run("add", "py", "more", "./more", "--no-check").code == 0
-    text = (project.folder / "operations.toml").read_text().replace("nonsense = 1\n", "")
+    text = (project.directory / "operations.toml").read_text().replace("nonsense = 1\n", "")
     project.write("operations.toml", text)
     refused(project.run("ls"), "start touch ./started; import ./more")
     assert ran(project) == []
@@ -310,14 +317,14 @@ def test_a_change_of_what_it_would_run_is_asked_again(what: str, project: Projec
     project.write("operations.toml", ROOTS.get(name, ""))
     project.write(name, before)
     assert project.run("trust").code == 0
-    assert "has changed since" not in project.run("doctor").out
+    assert "changed since" not in project.run("doctor").out
     for each in ran(project):
-        (project.folder / each).unlink()
+        (project.directory / each).unlink()
     project.write(name, after)
     done = project.run("ls")
     assert done.code == 4, done
-    assert "operations.toml has changed since it was trusted: it would " in done.err
-    assert "it has changed since it was trusted" in project.run("doctor").out
+    assert "operations.toml changed since it was trusted; it would " in done.err
+    assert "changed since it was trusted" in project.run("doctor").out
     assert ran(project) == []
 
 
@@ -341,22 +348,22 @@ def test_any_other_change_is_not_asked(what: str, project: Project) -> None:
 
 def test_trust_is_for_one_place(project: Project) -> None:
     project.run("trust")
-    copied = project.folder / "copied"
+    copied = project.directory / "copied"
     copied.mkdir()
     (copied / "operations.toml").write_text(PYTHON)
     assert project.run("ls", "-c", str(copied)).code == 4
     # A link to a trusted file would run what is beside the link.
     (copied / "operations.toml").unlink()
-    (copied / "operations.toml").symlink_to(project.folder / "operations.toml")
+    (copied / "operations.toml").symlink_to(project.directory / "operations.toml")
     assert project.run("ls", "-c", str(copied / "operations.toml")).code == 4
-    linked = project.folder.parent / "linked"
-    linked.symlink_to(project.folder)
+    linked = project.directory.parent / "linked"
+    linked.symlink_to(project.directory)
     assert project.run("ls", "-c", str(linked)).code == 0
 
 
 def test_what_is_stored_is_private_and_its_owner_is_checked(project: Project) -> None:
     project.run("trust")
-    (record,) = (project.folder.parent / "state" / "operations" / "trust").iterdir()
+    (record,) = (project.directory.parent / "state" / "operations" / "trust").iterdir()
     assert stat.S_IMODE(record.stat().st_mode) == 0o600
     assert stat.S_IMODE(record.parent.stat().st_mode) == 0o700
     assert project.run("ls").code == 0
@@ -369,7 +376,7 @@ def test_what_is_stored_is_private_and_its_owner_is_checked(project: Project) ->
 
 def test_a_file_of_another_user_is_never_used(project: Project) -> None:
     # Root's files may be used by everybody, so the tests give them away where root runs them.
-    path = project.folder / "operations.toml"
+    path = project.directory / "operations.toml"
     if os.geteuid() == 0:
         os.chown(path, 1, -1)
     for words in (
@@ -401,7 +408,7 @@ def test_an_included_file_of_another_user_is_never_used(project: Project) -> Non
 
 def test_a_link_of_another_user_is_never_used(project: Project) -> None:
     own = project.write("mine.toml", PYTHON)
-    path = project.folder / "operations.toml"
+    path = project.directory / "operations.toml"
     path.unlink()
     path.symlink_to(own)
     assert project.run("ls", "--trust").code == 0
@@ -411,19 +418,19 @@ def test_a_link_of_another_user_is_never_used(project: Project) -> None:
 
 @pytest.mark.parametrize("shared", ["everybody can write to it", "it belongs to another user"])
 def test_a_shared_directory_above_is_not_searched(shared: str, project: Project, tmp_path: Path) -> None:
-    below = project.folder / "below"
+    below = project.directory / "below"
     below.mkdir()
-    assert find_config(below) == project.folder / "operations.toml"
+    assert find_config(below) == project.directory / "operations.toml"
     if shared == "everybody can write to it":
-        project.folder.chmod(0o1777)
+        project.directory.chmod(0o1777)
     else:
-        give_away(project.folder)
+        give_away(project.directory)
     assert find_config(below) is None
-    assert find_config(project.folder) == project.folder / "operations.toml"
+    assert find_config(project.directory) == project.directory / "operations.toml"
 
 
 def test_a_file_of_another_user_above_ends_the_search(project: Project) -> None:
-    below = project.folder / "a" / "b"
+    below = project.directory / "a" / "b"
     below.mkdir(parents=True)
     middle = project.write("a/operations.toml", COMMAND)
     give_away(middle)
@@ -435,11 +442,11 @@ def test_a_file_of_another_user_above_ends_the_search(project: Project) -> None:
 
 
 def test_a_program_trusts_the_file_that_it_names(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project.folder)
+    monkeypatch.chdir(project.directory)
     environ = {"XDG_STATE_HOME": project.environment["XDG_STATE_HOME"]}
-    path = project.folder / "operations.toml"
+    path = project.directory / "operations.toml"
     assert load_config(path, environ=environ).path == path
-    with pytest.raises(CallError, match=r"is not trusted: it would import \./code") as caught:
+    with pytest.raises(CallError, match=r"is not trusted; it would import \./code") as caught:
         load_config(environ=environ)
     assert caught.value.code is ErrorCode.ACCESS_DENIED
     assert load_config(environ={**environ, "OPERATIONS_TRUST": "1"}).path == path

@@ -37,9 +37,9 @@ async def over_http(server: HostileServer, **options: Any) -> AsyncIterator[Oper
 
 @contextlib.asynccontextmanager
 async def over_stdio(
-    mode: str = "tools", folder: Path | None = None, **options: Any
+    mode: str = "tools", directory: Path | None = None, **options: Any
 ) -> AsyncIterator[OperationRegistry]:
-    async with await create_mcp_client("s", hostile(mode, folder, **{"timeout": 5.0, **options})) as client:
+    async with await create_mcp_client("s", hostile(mode, directory, **{"timeout": 5.0, **options})) as client:
         registry = OperationRegistry()
         client.register_all(registry)
         yield registry
@@ -135,7 +135,7 @@ async def test_a_deep_schema_costs_only_its_tool_over_stdio(caplog: pytest.LogCa
     async with over_stdio("deep") as registry:
         assert [spec.id for spec in registry.list()] == ["s.echo", "s.first"]
         assert (await registry.execute("s.echo", {"a": 1})).data[0]["text"] == '{"a": 1}'
-    assert "tool 'deep' is left out: it is nested deeper than 200 levels" in caplog.text
+    assert "skipped tool 'deep': nested deeper than 200 levels" in caplog.text
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -150,7 +150,7 @@ async def test_a_deep_schema_costs_only_its_tool_over_http(
         async with over_http(server) as registry:
             assert "s.echo" in registry
             assert "s.deep" not in registry
-    assert "tool 'deep' is left out: it is nested deeper than 200 levels" in caplog.text
+    assert "skipped tool 'deep': nested deeper than 200 levels" in caplog.text
 
 
 @pytest.mark.parametrize("mode", ["heavy", "cursors"])
@@ -249,7 +249,7 @@ async def test_the_requests_of_a_server_are_bounded(monkeypatch: pytest.MonkeyPa
         calls = [asyncio.create_task(registry.execute("s.ask")) for _ in range(2)]
         await asked.acquire()
         await asked.acquire()
-        assert "more than 2 requests at a time" in (await registry.execute("s.ask")).data[0]["text"]
+        assert "more than 2 concurrent requests" in (await registry.execute("s.ask")).data[0]["text"]
         release.set()
         for call in calls:
             assert "accept" in (await call).data[0]["text"]

@@ -152,6 +152,7 @@ async def test_operations_that_are_refused_are_not_kept(hub: Hub) -> None:
 
 async def test_calls_in_flight_are_bounded(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router, "_MOST_CALLS", 3)
+    monkeypatch.setattr(hub.router, "_calls_per_session", 3)
     sleeper = Sleeper("shop.sleep")
     async with Spoke(hub.url, token="shop") as spoke, Spoke(hub.url, token="mallory") as caller:
         worker = CallHandler(OperationRegistry([sleeper.operation]), spoke)

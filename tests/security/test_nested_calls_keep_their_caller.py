@@ -178,7 +178,7 @@ async def test_clean_up_is_refused_where_the_hub_allows_no_time_for_it() -> None
         assert [error.details["reason"] for error in scene.desk.errors] == ["GRANT_ENDED"]
 
 
-async def test_a_worker_calls_with_its_own_rights_only_where_it_says_so(scene: Scene) -> None:
+async def test_a_worker_calls_with_its_own_rights_only_on_request(scene: Scene) -> None:
     error = await error_of(scene.worker.pending.call("vault.read"))
     assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "GRANT_REQUIRED")
     assert error.details["executed"] == "no"

@@ -1,10 +1,18 @@
-"""Only the type checker reads this file: what `execute` and `subscribe` are typed as."""
+"""Types of `execute` and `subscribe`, for the type checker only."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, assert_type
 
-from operations import Operation, OperationRegistry, ResponseEnvelope, http_envelope, operation, unwrap
+from operations import (
+    Operation,
+    OperationContext,
+    OperationRegistry,
+    ResponseEnvelope,
+    http_envelope,
+    operation,
+    unwrap,
+)
 from operations.blocking import BlockingRegistry
 
 
@@ -52,6 +60,12 @@ async def follow(sku: str) -> AsyncIterator[Item]:
 
 
 @operation
+async def greet(context: OperationContext, name: str) -> str:
+    """Greet somebody."""
+    return name
+
+
+@operation
 async def fetch() -> ResponseEnvelope[Item]:
     """Fetch one, meta included."""
     return http_envelope(Item("a"), status_code=200)
@@ -76,6 +90,16 @@ async def check(registry: OperationRegistry, blocking: BlockingRegistry, importe
         assert_type(event.data, Item)
 
 
+async def check_calls_by_arguments(registry: OperationRegistry) -> None:
+    """`call` takes the parameters of the function, without its context."""
+    assert_type(await registry.call(get, sku="a"), ResponseEnvelope[Item])
+    assert_type(await registry.call(find, "a", limit=3), ResponseEnvelope[list[Item]])
+    assert_type(await registry.call(greet, name="Ada"), ResponseEnvelope[str])
+    await registry.call(get, skq="a")  # type: ignore[call-overload]
+    await registry.call(get)  # type: ignore[call-overload]
+    await registry.call(find, text=1)  # type: ignore[call-overload]
+
+
 async def check_direct_calls() -> None:
     """The function itself keeps its parameters and its return type."""
     started: Coroutine[Any, Any, Item] = get("a")
@@ -88,7 +112,7 @@ async def check_direct_calls() -> None:
 
 
 async def check_meta(registry: OperationRegistry) -> None:
-    """The source tells the metas apart."""
+    """The source discriminates the metas."""
     meta = (await registry.execute("shop.find")).meta
     if meta.source == "http":
         assert_type(meta.status_code, int)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 
 from operations.calls.addresses import control_address, direct_address, queue_address, work_address, worker_address
-from operations.calls.codec import CODECS, JSON, Codec, CodecName, transcode
+from operations.calls.codec import CODECS, JSON, Codec, CodecName, LocalOutput, transcode
 from operations.calls.endpoint import Endpoint, SignsNestedCalls, endpoint_of, inbox_of
 from operations.calls.events import (
     NULL,
@@ -159,9 +160,10 @@ class PendingRequestMap:
             self._use_grant(request, grant, as_worker)
         if tracing.SDK in sys.modules and tracing.is_active():
             return self._call_traced(request, grant, retry, wait, durable, as_worker)
-        target = None if durable else self._target(request.operation_id)
-        if target is not None:
-            return self._call_local(target, request)
+        if self._in_process is not None and not durable:
+            target = self._in_process.reach(work_address(request.operation_id))
+            if isinstance(target, Dispatcher):
+                return self._call_local(target, request)
         return self._call(request, grant, retry, wait, durable, as_worker)
 
     async def _call_traced(
@@ -225,11 +227,9 @@ class PendingRequestMap:
         else:
             seconds = remaining_seconds(request.deadline)
         if durable:
-            self._require_store(request.operation_id)
-            request.deadline = None  # it bounds how long the caller waits; what was stored is run anyway
-            request.not_after = int((now + STORED_SECONDS) * 1000)
+            self._prepare_stored(request, now)
         codec = self._codec
-        transport = self._sender(grant, as_worker)
+        transport = self._transport if self._signs is None else self._signs.for_grant(grant, as_worker=as_worker)
         message = self._encode(request, now, codec, grant=grant, as_worker=as_worker)
         if seconds <= 0:
             raise timed_out(request.operation_id, "no", "before the call began")
@@ -241,13 +241,15 @@ class PendingRequestMap:
         begun = loop.time()
         if self._lifeline is not None and not durable:
             waiting.since = begun
-            if self._lifeline.timer is None:
-                self._lifeline.watch()
+            self._lifeline.watch()
         endpoint.waiting[request_id] = waiting
         bucket = endpoint.wheel.add_at(begun + seconds, waiting, loop)
         answered = True
         try:
-            waiting.send()
+            if durable:
+                waiting.send()
+            else:
+                transport.send(endpoint.request_address(request.operation_id), message, waiting)
             event, codec = await future  # a worker answers in the request's format, a hub may use another
         except BaseException as error:
             answered = waiting.note_end(error)
@@ -255,22 +257,23 @@ class PendingRequestMap:
         finally:
             del endpoint.waiting[request_id]
             endpoint.ended.newer[request_id] = answered
-            if len(endpoint.ended.newer) >= endpoint.ended.least:
-                endpoint.ended.turn()
+            if len(endpoint.ended.newer) >= endpoint.ended.minimum:
+                endpoint.ended.rotate()
             bucket.discard(waiting)
             if waiting.timer is not None:
                 waiting.timer.cancel()
             del future, waiting  # they hold the error whose traceback holds this frame
-        return codec.read_envelope(event.payload.output)  # type: ignore[no-any-return]
+        output: Any = event.payload.output
+        if type(output) is LocalOutput:
+            return ResponseEnvelope(output.data, output.meta)
+        return codec.read_envelope(output)  # type: ignore[no-any-return]
 
-    def _sender(self, grant: Grant | None, as_worker: bool) -> Transport:
-        """Return what sends a request: on a bus with signatures, signed for whom it is made."""
-        return self._transport if self._signs is None else self._signs.for_grant(grant, as_worker=as_worker)
-
-    def _require_store(self, operation_id: str) -> None:
+    def _prepare_stored(self, request: Requested, now: float) -> None:
         if not self._transport.capabilities.durable:
-            message = f"{operation_id}: this transport stores nothing; durable calls need NATS with JetStream, or Redis"
-            raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
+            missing = "this transport stores nothing; durable calls need NATS with JetStream, or Redis"
+            raise CallError(ErrorCode.VALIDATION_ERROR, f"{request.operation_id}: {missing}", {"executed": "no"})
+        request.deadline = None  # it bounds how long the caller waits; what was stored is run anyway
+        request.not_after = int((now + STORED_SECONDS) * 1000)
 
     def _send_subscribe(
         self, request: Requested, grant: Grant | None, as_worker: bool
@@ -288,7 +291,7 @@ class PendingRequestMap:
         if self._signs is not None and request.deadline is None and grant is not None:
             request.deadline = grant.deadline
         codec = self._codec
-        transport = self._sender(grant, as_worker)
+        transport = self._transport if self._signs is None else self._signs.for_grant(grant, as_worker=as_worker)
         message = self._encode(request, time.time(), codec, stream=True, grant=grant, as_worker=as_worker)
         reader = StreamReader(self._endpoint, request.request_id, operation_id, codec)
         reader.start(idle_timeout=idle_timeout, deadline=request.deadline)
@@ -352,7 +355,7 @@ class PendingRequestMap:
                 raise CallError(ErrorCode.VALIDATION_ERROR, _UNCLAIMABLE, {"executed": "no"})
             if capabilities.identity == "hub":
                 claimed, request.identity = codec.write_identity(request.identity), None
-        request.request_id = request_id = self._endpoint.new_id()
+        request.request_id = request_id = random_id(self._endpoint.peer)
         request.sent_at = int(now * 1000)
         event = CallRequested(VERSION, request_id, operation_id, request, claimed, stream, request.parent_request_id)
         if capabilities.identity == "hub":
@@ -370,6 +373,11 @@ class PendingRequestMap:
         if limit is not None and len(message) > limit:
             raise too_large(operation_id, "request", len(message), limit, "no")
         return message
+
+
+def random_id(peer: str) -> str:
+    """Return a request id that nobody can guess; its first part is the peer that the answer goes to."""
+    return f"{peer}-{os.urandom(16).hex()}"
 
 
 def _refused(operation_id: str, reason: str, text: str) -> CallError:
@@ -533,8 +541,7 @@ class PendingCall(msgspec.Struct, eq=False):
         """Tell the worker that nothing waits for it, unless the call has ended."""
         if not self._future.done() or self._future.cancelled():
             address = worker_address(self.worker) if self.worker is not None else control_address(self.operation_id)
-            endpoint = self._endpoint
-            endpoint.send_abort(endpoint.control_id(self.request_id), address, self._codec, reason)
+            self._endpoint.abort_worker(self.request_id, address, self._codec, reason)
 
     def _note_second(self) -> None:
         if self._future.cancelled() or self._future.exception() is not None:

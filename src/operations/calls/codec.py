@@ -30,18 +30,18 @@ from operations.wire import (
     decode_json,
     decode_msgpack,
     encode_json,
-    encode_tidy,
+    encode_portable,
     extend,
     has_json_marks,
     mark_json,
+    portable,
     read_extension,
-    tidy,
 )
 
 CodecName = Literal["json", "msgpack"]
 
 
-class _LocalOutput(msgspec.Struct, gc=False):
+class LocalOutput(msgspec.Struct, gc=False):
     """The commonest envelope, written and read in one step with the event around it."""
 
     data: Any
@@ -53,7 +53,7 @@ class _PlainRequested(Requested):
 
 
 class _PlainResponded(Responded, kw_only=True):
-    output: _LocalOutput  # type: ignore[assignment]
+    output: LocalOutput  # type: ignore[assignment]
 
 
 class _PlainCallRequested(CallRequested, tag="call.requested"):
@@ -95,22 +95,28 @@ class Codec:
         self.decode_header: Callable[[bytes], Header] = codec.Decoder(Header, **options).decode
         self.decode_outline: Callable[[bytes], Outline] = codec.Decoder(Outline, **options).decode
         self._decode_identity: Callable[[bytes], Identity | None] = codec.Decoder(Identity | None, **options).decode
-        self._decode: Callable[[bytes], Event] = codec.Decoder(Event, **options).decode
+        self.decode_any: Callable[[bytes], Event] = codec.Decoder(Event, **options).decode
         self._decode_plain: Callable[[bytes], Event] = codec.Decoder(_PlainEvent, **options).decode
+        self.decode_plain: Callable[[bytes], Event] = self._decode_plain if has_marks is None else self._decode_unmarked
         self._encode_value = encode_value
         self._decode_value = decode_value
         self._mark = mark
         self._has_marks = has_marks
 
     def decode(self, message: bytes) -> Event:
-        """The event that a message holds; its input or output may have been read already."""
-        if self._has_marks is not None and (_MARKER in message or _ESCAPE in message) and self._has_marks(message):
-            return self._decode(message)
+        """Return the event that a message holds; its input or output may have been read already."""
         try:
-            return self._decode_plain(message)
+            return self.decode_plain(message)
         except UNREADABLE:
             # Of another type, with an envelope of another source, or no event at all.
-            return self._decode(message)
+            return self.decode_any(message)
+
+    def _decode_unmarked(self, message: bytes) -> Event:
+        """Return the request or answer that a message holds, if nothing in it may be marked."""
+        assert self._has_marks is not None
+        if (_MARKER in message or _ESCAPE in message) and self._has_marks(message):
+            raise ValueError("marked")
+        return self._decode_plain(message)
 
     def raw(self, value: Any) -> msgspec.Raw:
         """A value as the bytes it has inside an event."""
@@ -161,7 +167,7 @@ class Codec:
 
     def renumber(self, message: bytes, attempt: int) -> bytes:
         """A request as it is sent the next time."""
-        event = self._decode(message)
+        event = self.decode_any(message)
         assert isinstance(event, CallRequested)
         event.payload.attempt = attempt
         return self.encode_wide(event)
@@ -176,15 +182,15 @@ class Codec:
         try:
             marked = data if type(data) in PLAIN else self._mark(data)
             # What needs no marks is written as it is.
-            payload.output = envelope if marked is data else _LocalOutput(marked, meta)  # type: ignore[assignment]
+            payload.output = envelope if marked is data else LocalOutput(marked, meta)  # type: ignore[assignment]
             return self.encode(event)
         except _UNWRITABLE:
-            payload.output = _LocalOutput(self.raw(data), meta)  # type: ignore[assignment]
+            payload.output = LocalOutput(self.raw(data), meta)  # type: ignore[assignment]
             return self.encode(event)
 
     def read_envelope(self, output: Any) -> ResponseEnvelope[Any]:
         """The envelope that travelled; raises `VALIDATION_ERROR` where it is none."""
-        if type(output) is _LocalOutput:
+        if type(output) is LocalOutput:
             return ResponseEnvelope(output.data, output.meta)
         value = self.read(output)
         if not isinstance(value, dict):
@@ -196,24 +202,21 @@ JSON = Codec("json", msgspec.json, encode_json, decode_json, mark_json, has_json
 MSGPACK = Codec(
     "msgpack",
     msgspec.msgpack,
-    encode_tidy,
+    encode_portable,
     decode_msgpack,
-    tidy,
+    portable,
     None,
     ext_hook=read_extension,
 )
 CODECS: dict[str, Codec] = {"json": JSON, "msgpack": MSGPACK}
 
 _JSON_STARTS = frozenset(b"{ \t\r\n")
-PACKED = b"\x80"
-"""What begins with this byte or a higher one is MessagePack: its maps do, and no text."""
+CODEC_OF = {b"{": JSON, **{bytes((first,)): MSGPACK for first in range(0x80, 0x100)}}
+"""The codec by the first byte of a message, for the usual ones: an event is a map, whose first byte is no text."""
 
 
 def codec_of(message: bytes) -> Codec:
-    """The codec that wrote a message: an event is a map, and JSON's begin with a brace.
-
-    Those who read many messages look at the first byte of the usual ones themselves, which spares this call.
-    """
+    """Return the codec that wrote a message; `CODEC_OF` has the usual ones."""
     return JSON if message and message[0] in _JSON_STARTS else MSGPACK
 
 

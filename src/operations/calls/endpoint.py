@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import logging
-import os
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, runtime_checkable
 
 from operations.calls.addresses import ASKS, WORKERS, namespace_of, operation_address, work_address
 from operations.calls.codec import (
+    CODEC_OF,
     JSON,
-    MSGPACK,
-    PACKED,
     PLAIN_ANSWER,
     PLAIN_REQUEST,
     UNREADABLE,
@@ -22,11 +19,9 @@ from operations.calls.codec import (
     codec_of,
     error_event,
     read_error,
-    writable,
 )
+from operations.calls.control import is_proven, write_abort
 from operations.calls.events import (
-    VERSION,
-    Aborted,
     CallAborted,
     CallAccepted,
     CallCompleted,
@@ -100,6 +95,10 @@ class Waiting(Protocol):
 class Controlled(Protocol):
     """A call or stream that this end runs, as its caller controls it."""
 
+    event: CallRequested
+    credits: int
+    """The number of the last credit that was accepted, where others hear it."""
+
     def abort(self, reason: str) -> None:
         """Cancel it."""
 
@@ -149,23 +148,10 @@ class Endpoint:
         self._late_aborts: list[tuple[str, bytes]] = []
         self._repeat: asyncio.TimerHandle | None = None
         self._stops: dict[str, tuple[Stop, int]] = {}
-        self._is_pipe = transport.capabilities.identity == "hub"
-        self._is_overheard = transport.capabilities.overheard
+        self.is_pipe = transport.capabilities.identity == "hub"
+        self.is_overheard = transport.capabilities.overheard
         self.listen(f"inbox.{self.peer}")
         transport.watch(self._up, self._down)
-
-    def new_id(self) -> str:
-        """Return a request id that nobody can guess; its first part is the peer that the answer goes to."""
-        return f"{self.peer}-{os.urandom(16).hex()}"
-
-    def control_id(self, request_id: str) -> str:
-        """Return the id in messages that control a call: where others receive them too, a hash of the request's id.
-
-        Whoever knows the id of another's request could have a worker send answers to it.
-        """
-        if not self._is_overheard:
-            return request_id
-        return hashlib.blake2b(request_id.encode(errors="replace"), digest_size=16).hexdigest()
 
     def listen(self, address: str, group: str | None = None) -> Stop:
         """Receive what is sent to an address; several listeners of one address get each message once."""
@@ -187,25 +173,28 @@ class Endpoint:
 
     def _receiver(self, address: str) -> Receive:
         # A hub sends everything through one pipe, and lets nobody send what it may not.
-        if self._is_pipe:
+        if self.is_pipe:
             return self.receive
         return functools.partial(self.receive, expected=_EXPECTED[address.partition(".")[0]])
 
     def receive(self, message: bytes, arrival: Arrival, expected: frozenset[type[Event]] | None = None) -> None:
         """Hand a message over; whatever it contains, this never raises."""
         try:
-            first = message[:1]
-            codec = MSGPACK if first >= PACKED else JSON if first == b"{" else codec_of(message)
+            codec = CODEC_OF.get(message[:1]) or codec_of(message)
             try:
-                event = codec.decode(message)
-            except UNREADABLE as error:
-                self.note_unreadable(codec, message, error, arrival)
-                return
+                event = codec.decode_plain(message)
+            except UNREADABLE:  # most are of another type, and some no events at all
+                other = self._decode_other(codec, message, arrival)
+                if other is None:
+                    return
+                event = other
             kind = type(event)
             if expected is not None and kind not in expected:
                 self.counters.foreign += 1
             elif kind in _REQUESTS:
-                self._request(event, codec, arrival)  # type: ignore[arg-type]
+                if self.is_pipe or self._is_acceptable(event, codec, arrival):  # type: ignore[arg-type]
+                    handlers = self.namespaces.get(event.to.rpartition(".")[0]) or (self._refuse_unoffered,)
+                    handlers[0](event, codec, arrival)  # type: ignore[arg-type]
             elif kind in _ANSWERS and (waiting := self.waiting.get(event.id)) is not None:
                 waiting.responded(event, codec, len(message))  # type: ignore[arg-type]
             else:
@@ -213,6 +202,13 @@ class Endpoint:
         except Exception:  # noqa: BLE001  # one message must not stop the reader
             self.counters.malformed += 1
             _log.exception("a message could not be handled")
+
+    def _decode_other(self, codec: Codec, message: bytes, arrival: Arrival) -> Event | None:
+        try:
+            return codec.decode_any(message)
+        except UNREADABLE as error:
+            self.note_unreadable(codec, message, error, arrival)
+            return None
 
     def is_answerable(self, request_id: str, arrival: Arrival) -> bool:
         """Return whether the answer to a request goes to its sender, where the transport knows the sender.
@@ -266,11 +262,7 @@ class Endpoint:
         if isinstance(event, CallResponded):
             self._note_unexpected(event.id)
         elif isinstance(event, CallCredit):
-            running = self.running.get(event.id)
-            if running is not None:
-                running.credit(event.payload.items, event.payload.bytes)
-            else:
-                self._note_uncontrolled(event.id)
+            self._credit(event)
         elif isinstance(event, CallAborted):
             self._abort(event)
         elif isinstance(event, (CallCompleted, CallFailed, CallAccepted)):
@@ -290,21 +282,19 @@ class Endpoint:
         else:
             waiting.failed(read_error(event, codec))
 
-    def _request(self, event: CallRequested, codec: Codec, arrival: Arrival) -> None:
-        # A hub gives each request an id of its own; the payload keeps the caller's.
-        if not self._is_pipe:
-            if event.payload.request_id != event.id:
-                self._refuse_unreadable(event.id, "the id in its payload differs from the event's id", arrival)
-                return
-            if not self.is_answerable(event.id, arrival):
-                return
-            if arrival.address != self.request_address(event.to):
-                self.refuse_address(event, codec)
-                return
-        handlers = self.namespaces.get(namespace_of(event.to))
-        if handlers:
-            handlers[0](event, codec, arrival)
-            return
+    def _is_acceptable(self, event: CallRequested, codec: Codec, arrival: Arrival) -> bool:
+        """Return whether a request is what it says, on a transport without a hub that checks that."""
+        if event.payload.request_id != event.id:
+            # A hub gives each request an id of its own, and the payload keeps the caller's; here both are one.
+            self._refuse_unreadable(event.id, "the id in its payload differs from the event's id", arrival)
+        elif self.is_answerable(event.id, arrival):
+            if arrival.address == self.request_address(event.to):
+                return True
+            self.refuse_address(event, codec)
+        return False
+
+    def _refuse_unoffered(self, event: CallRequested, codec: Codec, arrival: Arrival) -> None:
+        """Refuse a request for a namespace that this end does not serve."""
         if any(end.namespaces.get(namespace_of(event.to)) for end in self._ends if end is not self):
             return  # another end of the same peer, which shares this pipe, handles it
         self.counters.dropped += 1
@@ -318,10 +308,23 @@ class Endpoint:
         details = {"operationId": event.to, "reason": "WRONG_ADDRESS", "executed": "no"}
         self.send_error(event.id, CallError("ACCESS_DENIED", text, details), codec)
 
+    def _credit(self, event: CallCredit) -> None:
+        running, payload = self.running.get(event.id), event.payload
+        if running is None:
+            self._note_uncontrolled(event.id)
+        elif self.is_overheard and (payload.number <= running.credits or not is_proven(running.event.id, payload)):
+            self.counters.foreign += 1
+        else:
+            running.credits = payload.number
+            running.credit(payload.items, payload.bytes)
+
     def _abort(self, event: CallAborted) -> None:
         running = self.running.get(event.id)
         if running is not None:
-            running.abort(event.payload.reason)
+            if self.is_overheard and not is_proven(running.event.id, event.payload):
+                self.counters.foreign += 1
+            else:
+                running.abort(event.payload.reason)
             return
         waiting = self.waiting.get(event.id)
         if waiting is not None:
@@ -372,17 +375,21 @@ class Endpoint:
         return codec.encode(error_event(request_id, short, codec, caller_id))
 
     def send_abort(self, request_id: str, address: str, codec: Codec, reason: str = "") -> None:
-        """Tell the other side that this one cancelled the call."""
-        self.transport.send(address, _write_abort(request_id, codec, reason))
+        """Tell the caller of a request, or a hub, that this end cancelled it."""
+        self.transport.send(address, write_abort(request_id, codec, reason, overheard=False))
+
+    def abort_worker(self, request_id: str, address: str, codec: Codec, reason: str) -> None:
+        """Tell the worker of a request that its caller cancelled it."""
+        self.transport.send(address, write_abort(request_id, codec, reason, overheard=self.is_overheard))
 
     def confirm_abort(self, request_id: str, codec: Codec) -> None:
         """Tell a hub that the handler of an aborted request has ended, and its grant with it."""
-        if self._is_pipe:
+        if self.is_pipe:
             self.send_abort(request_id, "", codec)
 
     def abort_when_up(self, request_id: str, address: str, codec: Codec, reason: str) -> None:
         """Send an abort when the connection is back."""
-        self._late_aborts.append((address, _write_abort(request_id, codec, reason)))
+        self._late_aborts.append((address, write_abort(request_id, codec, reason, overheard=self.is_overheard)))
 
     def _send_late_aborts(self) -> None:
         for address, message in self._late_aborts:
@@ -433,7 +440,3 @@ def endpoint_of(transport: Transport) -> Endpoint:
     endpoint = Endpoint(transport, ends)
     ends.append(endpoint)
     return endpoint
-
-
-def _write_abort(request_id: str, codec: Codec, reason: str) -> bytes:
-    return codec.encode(CallAborted(VERSION, request_id, "", Aborted(request_id, writable(reason))))

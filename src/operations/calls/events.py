@@ -79,6 +79,8 @@ class Aborted(_Payload):
     """One side gave up."""
 
     reason: str = ""
+    proof: str = ""
+    """Where others hear it, what only the caller and the worker of the call can make: see `calls.control`."""
 
 
 class Accepted(_Payload):
@@ -92,6 +94,10 @@ class Credit(_Payload):
 
     items: int = 0
     bytes: int = 0
+    number: int = 0
+    """Where others hear it: higher than that of the credit before."""
+    proof: str = ""
+    """As in `Aborted`."""
 
 
 class Announced(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -354,8 +360,12 @@ CALL_EVENT_SCHEMAS: Mapping[str, Schema] = {
     ),
     "call.completed": _event_schema("call.completed", [], {"sequence": _SEQUENCE}),
     "call.error": _event_schema("call.error", ["code"], {"code": _TEXT, "message": _TEXT, "details": {}}),
-    "call.aborted": _event_schema("call.aborted", [], {"reason": _TEXT}),
+    "call.aborted": _event_schema("call.aborted", [], {"reason": _TEXT, "proof": _TEXT}),
     "call.accepted": _event_schema("call.accepted", ["workerId"], {"workerId": _TEXT}),
-    "call.credit": _event_schema("call.credit", [], {"items": _SEQUENCE, "bytes": _SEQUENCE}),
+    "call.credit": _event_schema(
+        "call.credit", [], {"items": _SEQUENCE, "bytes": _SEQUENCE, "number": _SEQUENCE, "proof": _TEXT}
+    ),
 }
+"""Schema of each event of the call protocol, by its type."""
 CallEventSchema: Schema = from_schema({"anyOf": [schema.document for schema in CALL_EVENT_SCHEMAS.values()]})
+"""Schema of every event of the call protocol."""

@@ -11,8 +11,9 @@ from typing import Any
 
 from operations.calls.addresses import control_address, worker_address
 from operations.calls.codec import Codec
+from operations.calls.control import write_credit
 from operations.calls.endpoint import Endpoint
-from operations.calls.events import VERSION, CallCompleted, CallCredit, CallResponded, Credit
+from operations.calls.events import CallCompleted, CallResponded
 from operations.deadlines import Bucket, remaining_seconds
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
@@ -66,7 +67,8 @@ class StreamReader:
 
     def __init__(self, endpoint: Endpoint, request_id: str, operation_id: str, codec: Codec) -> None:
         self.request_id = request_id
-        self._control_id = endpoint.control_id(request_id)
+        self._credits = 0
+        """Number of messages that granted credit."""
         self.since = 0.0
         self._time = asyncio.get_running_loop().time
         self._endpoint = endpoint
@@ -159,7 +161,7 @@ class StreamReader:
         """Fail: items in flight are lost. The worker gets an abort when the connection is back."""
         if not self._over:
             if not self._endpoint.transport.capabilities.tracks_peers:
-                self._endpoint.abort_when_up(self._control_id, self._control(), self._codec, "the connection was lost")
+                self._endpoint.abort_when_up(self.request_id, self._control(), self._codec, "the connection was lost")
             self._finish(unavailable(self.operation_id, f"the stream was lost: {reason}", "unknown"))
 
     def regained(self) -> None:
@@ -192,15 +194,16 @@ class StreamReader:
         self._read_items = self._read_bytes = 0
 
     def _send_credit(self, items: int, size: int) -> None:
-        payload = Credit(self._control_id, items, size)
-        event = CallCredit(VERSION, self._control_id, "", payload)
-        self._endpoint.transport.send(self._control(), self._codec.encode(event))
+        self._credits += 1
+        number = self._credits if self._endpoint.is_overheard else None
+        message = write_credit(self.request_id, self._codec, items, size, number=number)
+        self._endpoint.transport.send(self._control(), message)
 
     def _control(self) -> str:
         return worker_address(self.worker) if self.worker is not None else control_address(self.operation_id)
 
     def _abort_worker(self, reason: str) -> None:
-        self._endpoint.send_abort(self._control_id, self._control(), self._codec, reason)
+        self._endpoint.abort_worker(self.request_id, self._control(), self._codec, reason)
 
     def _finish(self, error: CallError | None) -> None:
         if not self._over:

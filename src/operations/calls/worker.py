@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -12,7 +12,8 @@ import msgspec
 from operations.calls.addresses import namespaces_of
 from operations.calls.caller import PendingRequestMap
 from operations.calls.codec import UNREADABLE, Codec
-from operations.calls.endpoint import Endpoint, SignsNestedCalls, endpoint_of, inbox_of
+from operations.calls.control import control_id
+from operations.calls.endpoint import Endpoint, SignsNestedCalls, endpoint_of
 from operations.calls.events import (
     NULL,
     VERSION,
@@ -28,8 +29,9 @@ from operations.calls.intake import StoredIntake, StoredRequest
 from operations.calls.presence import Announcer
 from operations.calls.replays import ReplayError
 from operations.calls.streams import LEASE_SECONDS, CreditGate
+from operations.catalogue import unknown_operation
 from operations.context import Grant, Identity
-from operations.dispatch import CONCURRENCY, QUEUE, Dispatcher, Outcome, Request, Running
+from operations.dispatch import CONCURRENCY, QUEUE, Dispatcher, Request
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError
 from operations.failures import aborted, too_large, translate, unavailable, unreadable
@@ -39,10 +41,13 @@ from operations.recent import Recent
 from operations.registry import OperationRegistry
 from operations.spec import Operation, OperationType
 from operations.telemetry.counters import Counters
+from operations.telemetry.metrics import Measure, measures_of
 
 Identify = Callable[[CallRequested], Identity | None]
 """Authenticator for requests that the transport does not authenticate, such as signed ones."""
 
+Serves = Callable[[Operation[Any]], bool]
+"""Whether an operation of the registry is served."""
 _ACCEPT_SECONDS = 0.1
 _REMEMBERED = 8_192
 _MOST_IDENTITIES = 1_024
@@ -66,6 +71,7 @@ class CallHandler:
         queue: int = QUEUE,
         pool: bool = False,
         identify: Identify | None = None,
+        serves: Serves | None = None,
     ) -> None:
         check_counts(concurrency=concurrency)
         check_counts(queue=queue, least=0)
@@ -77,6 +83,7 @@ class CallHandler:
             registry, concurrency=concurrency, queue=queue, counters=self.endpoint.counters, remote=self.pending
         )
         self._identify = identify
+        self._serves = serves
         self._signs = pubsub.optional(SignsNestedCalls) if identify is not None else None
         self._recording: set[asyncio.Task[None]] = set()
         """Requests that wait for the record of signed requests."""
@@ -113,6 +120,13 @@ class CallHandler:
         """The operations that the hub rejected, each with the reason."""
         return self._announcer.rejected
 
+    def measures(self) -> Iterator[Measure]:
+        """Return the metrics of this worker: its registry, its dispatcher, its end of the transport."""
+        yield from measures_of([self.registry, self.dispatcher, self.counters])
+        reconnects = getattr(self.transport, "reconnects", None)
+        if reconnects is not None:
+            yield Measure("operations_transport_reconnects_total", max(0, reconnects))
+
     async def registered(self, timeout: float | None = 30.0) -> None:
         """Wait until the hub has accepted the operations; raise `ACCESS_DENIED` where it rejected one.
 
@@ -136,7 +150,8 @@ class CallHandler:
 
     def _served(self) -> list[Operation[Any]]:
         """Return the operations to serve: all but those that were imported from this end of the transport."""
-        return [operation for operation in self.registry.operations.values() if operation.origin is not self.endpoint]
+        served = [operation for operation in self.registry.operations.values() if operation.origin is not self.endpoint]
+        return served if self._serves is None else [operation for operation in served if self._serves(operation)]
 
     def _registry_changed(self) -> None:
         """Announce a change, once for all that are made in one iteration of the loop."""
@@ -214,72 +229,81 @@ class CallHandler:
     def _count(self) -> int:
         return self.dispatcher.in_flight
 
+    def forget(self, reply: Reply) -> None:
+        """Tell the caller of a call that ended nothing more."""
+        self._acceptor.waiting.pop(reply, None)
+
     def _requested(self, event: CallRequested, codec: Codec, arrival: Arrival) -> None:
         """Run a request and answer it, unless it came before."""
         attempts, request_id = self._attempts, event.id
         if (request_id in attempts.newer or request_id in attempts.older) and self._is_duplicate(event):
             self.counters.duplicate += 1
             return
-        make = StreamReply if event.stream else Reply
-        reply = make(self.endpoint, self.worker_id, event, codec)
-        if self._start(reply, codec):
+        reply = StreamReply(self, event, codec) if event.stream else Reply(self, event, codec)
+        if self._start(reply):
             attempts.newer[request_id] = event.payload.attempt
-            if len(attempts.newer) >= attempts.least:
-                attempts.turn()
+            if len(attempts.newer) >= attempts.minimum:
+                attempts.rotate()
 
     def _is_duplicate(self, event: CallRequested) -> bool:
         """Return whether a request that came before must not run: only a later attempt of a query may."""
         if (
-            self.endpoint.control_id(event.id) in self.endpoint.running
-            or event.payload.attempt <= self._attempts[event.id]
-        ):
+            control_id(event.id) if self.endpoint.is_overheard else event.id
+        ) in self.endpoint.running or event.payload.attempt <= self._attempts[event.id]:
             return True
         spec = self.registry.get_spec(event.to)
         return spec is None or spec.type is not OperationType.QUERY
 
     def _take_stored(self, event: CallRequested, codec: Codec, arrival: Arrival, stored: StoredRequest) -> None:
         """Run a stored request; one that is refused is answered and settled like any other."""
-        reply = StoredReply(self.endpoint, self.worker_id, event, codec, stored)
+        reply = StoredReply(self, event, codec, stored=stored)
         spec = self.registry.get_spec(event.to)
         if spec is not None and not spec.durable:
             details = {"operationId": event.to, "reason": "NOT_DURABLE", "executed": "no"}
             reply.refuse(CallError("ACCESS_DENIED", f"{event.to}: its requests are not stored", details))
         else:
-            self._start(reply, codec)
+            self._start(reply)
 
-    def _start(self, reply: Reply, codec: Codec) -> bool:
+    def _start(self, reply: Reply) -> bool:
         """Hand a request to the dispatcher; False where it is refused, which its caller is told."""
         try:
-            request = self._read(reply.event, codec)
-            record = self._record(reply, request)
+            request = self._read(reply.event, reply.codec)
+            record = None if self._signs is None else self._record(self._signs, reply, request)
             if record is None:
                 self._dispatch(reply, request)
             else:
-                self.endpoint.running[self.endpoint.control_id(reply.event.id)] = reply
-                task = asyncio.get_running_loop().create_task(self._dispatch_new(record, reply, request))
-                self._recording.add(task)
-                task.add_done_callback(self._recording.discard)
-                # A task that is cancelled before its first step has not awaited it.
-                task.add_done_callback(lambda task: record.close())
+                self._dispatch_recorded(record, reply, request)
         except CallError as error:
             reply.refuse(error)
             return False
         return True
 
     def _dispatch(self, reply: Reply, request: Request) -> None:
-        emit = reply.emit if isinstance(reply, StreamReply) else None
-        running = self.dispatcher.start(request, reply.ended, emit)
-        if not running.is_over:
-            reply.track(running)
-            self._acceptor.add(reply)
+        self.dispatcher.start(request, reply.ended, reply.emit if isinstance(reply, StreamReply) else None)
+        if not request.is_over:
+            # It did not end immediately: its caller can reach it, and is told which worker has it.
+            reply.request, reply.since = request, asyncio.get_running_loop().time()
+            reply.track()
+            self._acceptor.waiting[reply] = None
+            if self._acceptor.timer is None:
+                self._acceptor.start()
 
-    def _record(self, reply: Reply, request: Request) -> Coroutine[Any, Any, bool] | None:
+    def _dispatch_recorded(self, record: Coroutine[Any, Any, bool], reply: Reply, request: Request) -> None:
+        """Hand over a request once it is in the record of signed requests."""
+        reply.track()
+        task = asyncio.get_running_loop().create_task(self._dispatch_new(record, reply, request))
+        self._recording.add(task)
+        task.add_done_callback(self._recording.discard)
+        # A task that is cancelled before its first step has not awaited it.
+        task.add_done_callback(lambda task: record.close())
+
+    def _record(self, signs: SignsNestedCalls, reply: Reply, request: Request) -> Coroutine[Any, Any, bool] | None:
         """Return what notes a signed request that must not run twice, in the record that all workers share."""
-        if self._signs is None or request.grant.signature is None:
+        if request.grant.signature is None:
             return None
         spec = self.registry.get_spec(request.operation_id)
         if isinstance(reply, StoredReply) or (spec is not None and spec.type is OperationType.MUTATION):
-            return self._signs.record(reply.event)
+            return signs.record(reply.event)
         return None
 
     async def _dispatch_new(self, record: Coroutine[Any, Any, bool], reply: Reply, request: Request) -> None:
@@ -288,7 +312,7 @@ class CallHandler:
             try:
                 is_new = await record
             finally:
-                self.endpoint.running.pop(self.endpoint.control_id(reply.event.id), None)
+                self.endpoint.running.pop(reply.control_id, None)
             if not is_new:
                 raise ReplayError("ACCESS_DENIED", "refused: the request was here already")
             if not reply.is_aborted:
@@ -302,24 +326,26 @@ class CallHandler:
     def _read(self, event: CallRequested, codec: Codec) -> Request:
         """Return the decoded request of an authenticated caller."""
         payload = event.payload
+        if self._serves is not None:
+            operation = self.registry.get_operation(event.to)
+            if operation is None or not self._serves(operation):
+                raise unknown_operation(event.to, ())
         if event.deadline is not None:  # the hub may have set an earlier one
             payload.deadline = min(event.deadline, event.deadline if payload.deadline is None else payload.deadline)
-        identity = self._authenticate(event, codec)
         input: Any = payload.input
-        if type(input) is msgspec.Raw:
-            input = codec.read(input)
         return Request(
             operation_id=event.to,
-            input=input,
+            input=codec.read(input) if type(input) is msgspec.Raw else input,
             id=payload.request_id,
             parent_id=payload.parent_request_id,
             grant=Grant(
-                identity=identity,
+                identity=self._authenticate(event, codec),
                 token=event.grant or "",
                 signature=None if self._signs is None else self._signs.root_of(event),
                 origin=self.endpoint,
                 deadline=payload.deadline,
             ),
+            caller=event.id.partition("-")[0] if self.endpoint.is_pipe else event.id.rpartition("-")[0],
             deadline=payload.deadline,
             sent_at=payload.sent_at,
             metadata=payload.metadata,
@@ -328,8 +354,11 @@ class CallHandler:
     def _authenticate(self, event: CallRequested, codec: Codec) -> Identity | None:
         """Return the caller: as the transport authenticates it, else as `identify` does, else anonymous."""
         claimed = event.payload.identity
+        given = None
+        if event.identity is not NULL:
+            raw = bytes(event.identity)
+            given = self._identities.get(raw) or self._read_identity(raw, event, codec)
         trust = self.transport.capabilities.identity
-        given = None if event.identity is NULL else self._read_identity(event, codec)
         if trust == "caller":
             return claimed
         identity = given if trust == "hub" else None
@@ -339,67 +368,62 @@ class CallHandler:
             self.counters.forged += 1
         return identity
 
-    def _read_identity(self, event: CallRequested, codec: Codec) -> Identity | None:
+    def _read_identity(self, raw: bytes, event: CallRequested, codec: Codec) -> Identity | None:
         """Return the identity outside of the payload, which a hub sets; the same bytes are decoded once."""
-        raw = bytes(event.identity)
-        known = self._identities.get(raw)
-        if known is None:
-            try:
-                known = codec.read_identity(event.identity)
-            except UNREADABLE as error:
-                self.counters.malformed += 1
-                raise unreadable(error) from error
-            if len(self._identities) >= _MOST_IDENTITIES:
-                self._identities.clear()
-            if known is not None:
-                self._identities[raw] = known
+        try:
+            known = codec.read_identity(event.identity)
+        except UNREADABLE as error:
+            self.counters.malformed += 1
+            raise unreadable(error) from error
+        if len(self._identities) >= _MOST_IDENTITIES:
+            self._identities.clear()
+        if known is not None:
+            self._identities[raw] = known
         return known
 
 
-class Reply:
+class Reply(msgspec.Struct, eq=False):
     """The way back of one call: one answer."""
 
-    __slots__ = ("_codec", "_endpoint", "_worker_id", "event", "is_aborted", "running", "since")
+    handler: CallHandler
+    event: CallRequested
+    codec: Codec
+    request: Request | None = None
+    """The call, where it did not end immediately and while it runs."""
+    since: float = 0.0
+    """When its caller could first control it, by the loop's clock; 0 while it cannot."""
+    control_id: str = ""
+    credits: int = 0
+    is_aborted: bool = False
 
-    def __init__(self, endpoint: Endpoint, worker_id: str, event: CallRequested, codec: Codec) -> None:
-        self.event = event
-        self.running: Running | None = None
-        self.since = 0.0
-        """When it was put in the endpoint's table of running calls, by the loop's clock; 0 while it is not there."""
-        self._endpoint = endpoint
-        self._worker_id = worker_id
-        self._codec = codec
-        self.is_aborted = False
-
-    def track(self, running: Running) -> None:
-        """Make a call that did not end immediately reachable for its caller."""
-        self.running = running
-        self.since = asyncio.get_running_loop().time()
-        self._endpoint.running[self._endpoint.control_id(self.event.id)] = self
+    def track(self) -> None:
+        """Let the caller control the call."""
+        endpoint = self.handler.endpoint
+        self.control_id = control_id(self.event.id) if endpoint.is_overheard else self.event.id
+        endpoint.running[self.control_id] = self
 
     def accept(self) -> None:
         """Tell the caller which worker has its call."""
-        event = CallAccepted(VERSION, self.event.id, "", Accepted(self.event.payload.request_id, self._worker_id))
-        self._send(self._codec.encode(event))
+        accepted = Accepted(self.event.payload.request_id, self.handler.worker_id)
+        self._send(self.codec.encode(CallAccepted(VERSION, self.event.id, "", accepted)))
 
-    def ended(self, outcome: Outcome) -> None:
+    def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
         """Send what became of the request."""
-        self.running = None
         if self.since:
-            self._endpoint.running.pop(self._endpoint.control_id(self.event.id), None)
+            self.request = None
+            self.handler.endpoint.running.pop(self.control_id, None)
+            self.handler.forget(self)
         if self.is_aborted:
-            self._endpoint.confirm_abort(self.event.id, self._codec)
-            return
-        if outcome.error is not None:
-            self._send_error(outcome.error)
-            return
-        try:
-            message = self._write_end(outcome)
-        except BaseException as error:  # noqa: BLE001  # a result that cannot be encoded is the caller's error
-            told = translate(error, self.event.to)
-            self._send_error(told if isinstance(told, CallError) else aborted(self.event.to, "cancelled"))
-            return
-        self._send(message)
+            self.handler.endpoint.confirm_abort(self.event.id, self.codec)
+        elif error is not None:
+            self._send_error(error)
+        else:
+            try:
+                message = self._write_end() if envelope is None else self._write(envelope)
+            except BaseException as problem:  # noqa: BLE001  # a result that cannot be encoded is the caller's error
+                self._send_error(_unsendable(problem, self.event.to))
+                return
+            self._send(message)
 
     def refuse(self, error: CallError) -> None:
         """Tell the caller why its request does not run; a copy of another request gets no answer."""
@@ -409,83 +433,77 @@ class Reply:
     def abort(self, reason: str) -> None:
         """Cancel the call: nobody waits for an answer."""
         self.is_aborted = True
-        if self.running is not None:
-            self.running.stop(aborted(self.event.to, reason))
+        if self.request is not None:
+            self.request.stop(aborted(self.event.to, reason))
 
     def credit(self, items: int, size: int) -> None:
         """Do nothing: a call has one answer and needs no credit."""
 
-    def _write_end(self, outcome: Outcome) -> bytes:
-        assert outcome.envelope is not None
-        return self._write(outcome.envelope, None)
+    def _write_end(self) -> bytes:
+        raise CallError("EXECUTION_ERROR", f"{self.event.to}: the call ended without an answer")
 
-    def _write(self, envelope: ResponseEnvelope[object], sequence: int | None) -> bytes:
-        event = self.event
-        worker = self._worker_id if sequence == 0 else None
+    def _write(self, envelope: ResponseEnvelope[Any], sequence: int | None = None) -> bytes:
+        event, handler = self.event, self.handler
+        worker = handler.worker_id if sequence == 0 else None
         payload = Responded(event.payload.request_id, NULL, sequence, worker)
-        answer = CallResponded(VERSION, event.id, "", payload)
-        message = self._codec.write_response(answer, envelope)
-        limit = self._endpoint.transport.capabilities.max_payload
+        message = self.codec.write_response(CallResponded(VERSION, event.id, "", payload), envelope)
+        limit = handler.transport.capabilities.max_payload
         if limit is not None and len(message) > limit:
             raise too_large(event.to, "answer", len(message), limit, "yes")
         return message
 
     def _send_error(self, error: CallError) -> None:
-        self._send(self._endpoint.write_error(self.event.id, error, self._codec, self.event.payload.request_id))
+        event = self.event
+        self._send(self.handler.endpoint.write_error(event.id, error, self.codec, event.payload.request_id))
 
     def _send(self, message: bytes) -> None:
-        self._endpoint.transport.send(inbox_of(self.event.id), message)
+        self.handler.transport.send(f"inbox.{self.event.id.rpartition('-')[0]}", message)
 
 
-class StoredReply(Reply):
+def _unsendable(problem: BaseException, operation_id: str) -> CallError:
+    told = translate(problem, operation_id)
+    return told if isinstance(told, CallError) else aborted(operation_id, "cancelled")
+
+
+class StoredReply(Reply, kw_only=True):
     """The way back of a stored call: its request is settled after its answer was sent."""
 
-    __slots__ = ("_stored",)
-
-    def __init__(
-        self, endpoint: Endpoint, worker_id: str, event: CallRequested, codec: Codec, stored: StoredRequest
-    ) -> None:
-        super().__init__(endpoint, worker_id, event, codec)
-        self._stored = stored
+    stored: StoredRequest
 
     def abort(self, reason: str) -> None:
         """Do nothing: a caller that leaves does not undo what was stored."""
 
     def refuse(self, error: CallError) -> None:
         """Answer and settle a request that does not run."""
-        if self._stored.is_held:
+        if self.stored.is_held:
             super().refuse(error)
-            self._stored.done()
+            self.stored.done()
 
-    def ended(self, outcome: Outcome) -> None:
+    def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
         """Send the answer, then settle the request; one that was given to another worker is answered by that one."""
-        self.is_aborted = not self._stored.is_held
-        super().ended(outcome)
-        self._stored.done()
+        self.is_aborted = not self.stored.is_held
+        super().ended(envelope, error)
+        self.stored.done()
 
     def _send(self, message: bytes) -> None:
-        self._stored.sent(message)
+        self.stored.sent(message)
         super()._send(message)
 
 
 class StreamReply(Reply):
     """The way back of a stream: numbered items as far as the caller's credit goes, then an end."""
 
-    __slots__ = ("_gate", "_heard", "_sequence")
+    _gate: CreditGate = msgspec.field(default_factory=CreditGate)
+    _heard: bool = True
+    _sequence: int = 0
 
-    def __init__(self, endpoint: Endpoint, worker_id: str, event: CallRequested, codec: Codec) -> None:
-        super().__init__(endpoint, worker_id, event, codec)
-        self._gate = CreditGate()
-        self._heard = True
-        self._sequence = 0
-
-    def track(self, running: Running) -> None:
+    def track(self) -> None:
         """Also expect signs of life from the caller, where the transport does not report its loss."""
-        super().track(running)
-        if not self._endpoint.transport.capabilities.tracks_peers:
-            self._endpoint.wheel.add(self, LEASE_SECONDS)
+        super().track()
+        if not self.handler.transport.capabilities.tracks_peers:
+            self.handler.endpoint.wheel.add(self, LEASE_SECONDS)
 
-    def emit(self, envelope: ResponseEnvelope[object]) -> Awaitable[None] | None:
+    def emit(self, envelope: ResponseEnvelope[Any]) -> Awaitable[None] | None:
         """Send an item; returns what to await where there is no credit for it yet."""
         message = self._write(envelope, self._sequence)
         self._sequence += 1
@@ -501,13 +519,13 @@ class StreamReply(Reply):
 
     def expire(self) -> None:
         """End the stream where the caller sent nothing during its lease."""
-        if self.running is None:
+        if self.request is None:
             return
         if self._heard:
             self._heard = False
-            self._endpoint.wheel.add(self, LEASE_SECONDS)
+            self.handler.endpoint.wheel.add(self, LEASE_SECONDS)
         else:
-            self.running.stop(unavailable(self.event.to, "the caller sent the worker no sign of life", "unknown"))
+            self.request.stop(unavailable(self.event.to, "the caller sent the worker no sign of life", "unknown"))
 
     async def _send_later(self, message: bytes) -> None:
         await self._gate.wait()
@@ -518,36 +536,35 @@ class StreamReply(Reply):
             self._send(message)
             self._gate.spend(len(message))
 
-    def _write_end(self, outcome: Outcome) -> bytes:
+    def _write_end(self) -> bytes:
         completed = Completed(self.event.payload.request_id, self._sequence)
-        return self._codec.encode(CallCompleted(VERSION, self.event.id, "", completed))
+        return self.codec.encode(CallCompleted(VERSION, self.event.id, "", completed))
 
 
 class Acceptor:
     """Tells the callers of calls that run for a while which worker has them."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Reply, None] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self.waiting: dict[Reply, None] = {}
+        """The calls whose callers are not told yet, the oldest first."""
+        self.timer: asyncio.TimerHandle | None = None
 
-    def add(self, reply: Reply) -> None:
-        """Tell this reply's caller, unless the call ends soon."""
-        self._waiting[reply] = None
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_ACCEPT_SECONDS, self._sweep)
+    def start(self) -> None:
+        """Tell callers in a moment, unless their calls end soon."""
+        self.timer = asyncio.get_running_loop().call_later(_ACCEPT_SECONDS, self._sweep)
 
     def close(self) -> None:
         """Tell nobody any more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
 
     def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        oldest = loop.time() - _ACCEPT_SECONDS * 0.9
-        for reply in list(self._waiting):
+        oldest = asyncio.get_running_loop().time() - _ACCEPT_SECONDS * 0.9
+        for reply in list(self.waiting):
             if reply.since > oldest:
                 break
-            del self._waiting[reply]
-            if reply.running is not None:
-                reply.accept()
-        self._timer = loop.call_later(_ACCEPT_SECONDS, self._sweep) if self._waiting else None
+            del self.waiting[reply]
+            reply.accept()
+        self.timer = None
+        if self.waiting:
+            self.start()

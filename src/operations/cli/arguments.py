@@ -1,7 +1,7 @@
-"""What a command takes, declared once for parsing, help and completion; knows nothing of what commands do.
+"""Declarations of commands, options and arguments, and the parser that parsing, help and completion share.
 
-An own small parser: the standard one costs a tenth of the start of the program, and neither suggests the nearest option
-nor lets help and completion share its declarations.
+argparse is not used: importing it takes a tenth of the program's start time, and it neither suggests the nearest
+option nor shares its declarations with help and completion.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class UsageError(Exception):
-    """A command line that cannot be understood: what is wrong with it, and what to type instead."""
+    """A command line that cannot be parsed: what is wrong, and what to type instead."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -20,13 +20,13 @@ class UsageError(Exception):
 
 
 class Option(NamedTuple):
-    """`--name VALUE`, or a flag where it has no `value`."""
+    """An option `--name VALUE`, or a flag if `value` is empty."""
 
     name: str
     help: str
     short: str = ""
     value: str = ""
-    """What stands for the value in the help; empty for a flag."""
+    """Placeholder for the value in the help; empty for a flag."""
     convert: Callable[[str], Any] = str
     default: Any = None
     many: bool = False
@@ -35,12 +35,12 @@ class Option(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The name under which its value is found."""
+        """The option's name in the parsed arguments."""
         return self.name.lstrip("-").replace("-", "_")
 
 
 class Argument(NamedTuple):
-    """A value told by its place."""
+    """A positional argument."""
 
     name: str
     help: str
@@ -48,17 +48,17 @@ class Argument(NamedTuple):
     many: bool = False
     choices: Sequence[str] = ()
     completes: str = ""
-    """What completion offers for it: `operation`, `stream`, `namespace`, `field`, `file`."""
+    """What completion offers: `operation`, `stream`, `namespace`, `field`, `file`."""
 
     @property
     def shown(self) -> str:
-        """The argument as a usage line writes it."""
+        """The argument as the usage line shows it."""
         text = f"{self.name}..." if self.many else self.name
         return text if self.required else f"[{text}]"
 
 
-class Given:
-    """The values that a command line gave, by name."""
+class ParsedArguments:
+    """The parsed values of a command line, as attributes."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = dict(values)
@@ -70,11 +70,11 @@ class Given:
             raise AttributeError(name) from None
 
 
-Run = Callable[[Given], "int | Awaitable[int]"]
+Run = Callable[[ParsedArguments], "int | Awaitable[int]"]
 
 
 class Command(NamedTuple):
-    """A command: what it takes, and what runs it; or, with `parts`, a word that opens further commands."""
+    """A command with its arguments and function, or with `parts`, a group of subcommands."""
 
     name: str
     summary: str
@@ -82,45 +82,61 @@ class Command(NamedTuple):
     arguments: Sequence[Argument] = ()
     options: Sequence[Option] = ()
     examples: Sequence[tuple[str, str]] = ()
-    """What to type, and what it does."""
+    """Command lines, each with what it does."""
     notes: str = ""
     forms: Sequence[tuple[str, str]] = ()
-    """What its arguments may look like."""
+    """Accepted forms of the arguments, each with its meaning."""
     parts: Sequence[Command] = ()
+    fast_loop: bool = False
+    """Whether it runs on uvloop where that is installed."""
 
     def all_options(self) -> Iterator[Option]:
-        """Its own options, then those that every command has."""
+        """Yield the command's own options, then the common ones."""
         yield from self.options
         yield from COMMON
 
 
 COMMON = (
     Option(
-        "--config", "the configuration file; else the nearest operations.toml", "-c", value="FILE", completes="file"
+        "--config", "configuration file (default: the nearest operations.toml)", "-c", value="FILE", completes="file"
     ),
-    Option("--trust", "use the configuration for this command although it is not trusted"),
-    Option("--json", "JSON on stdout, on a terminal too"),
-    Option("--quiet", "only results and errors", "-q"),
-    Option("--no-color", "no colours; NO_COLOR in the environment does the same"),
-    Option("--debug", "the traceback of an error"),
-    Option("--help", "this text", "-h"),
+    Option("--trust", "use an untrusted configuration for this command"),
+    Option("--json", "print JSON"),
+    Option("--quiet", "print only results and errors", "-q"),
+    Option("--no-color", "print no colours (or set NO_COLOR)"),
+    Option("--debug", "print tracebacks"),
+    Option("--help", "print this help", "-h"),
 )
 
 
-_WANTED = {"NUMBER": "a whole number of at least 1", "SECONDS": "a time: 5, 0.5s, 200ms, 2m", "PORT": "a port"}
-"""What a value should have been, by what stands for it in the help."""
+_EXPECTED = {
+    "NUMBER": "a whole number, 1 or more",
+    "SECONDS": "a duration such as 5, 0.5s, 200ms or 2m",
+    "PORT": "a port number",
+    "[HOST:]PORT": "a port number, or HOST:PORT",
+}
+"""Expected values by their placeholder in the help."""
 
 
 def whole_number(text: str) -> int:
-    """A positive whole number."""
+    """Parse a positive whole number."""
     number = int(text)
     if number < 1:
-        raise ValueError("a whole number of at least 1 is wanted")
+        raise ValueError("expected a whole number, 1 or more")
     return number
 
 
+def host_and_port(text: str) -> tuple[str, int]:
+    """A port of this machine, or an address and a port."""
+    host, _, port = text.rpartition(":")
+    number = int(port)
+    if not 0 <= number <= 65535:
+        raise ValueError("the port is not between 0 and 65535")
+    return host.strip("[]") or "127.0.0.1", number
+
+
 def seconds(text: str) -> float:
-    """A positive number of seconds, with or without its unit: `5`, `0.5s`, `200ms`, `2m`."""
+    """Parse a positive duration in seconds, with an optional unit: `5`, `0.5s`, `200ms`, `2m`."""
     for unit, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)):
         if text.endswith(unit):
             text, scale = text.removesuffix(unit), factor
@@ -129,43 +145,43 @@ def seconds(text: str) -> float:
         scale = 1.0
     duration = float(text) * scale
     if not 0 < duration < 10**9:
-        raise ValueError("a positive number of seconds is wanted")
+        raise ValueError("expected a positive duration")
     return duration
 
 
-def parse(command: Command, words: Sequence[str], *, before: Mapping[str, Any] | None = None) -> Given:
-    """The values in `words`; raises a UsageError for what the command does not take.
+def parse(command: Command, words: Sequence[str], *, before: Mapping[str, Any] | None = None) -> ParsedArguments:
+    """Parse `words`; raise `UsageError` for anything the command does not accept.
 
-    `before` holds the common options that stood before the command's name.
+    `before` has the common options that precede the command's name.
     """
-    reader = _Reader(command, words)
+    reader = _OptionParser(command, words)
     values = reader.read()
     for name, value in (before or {}).items():
         values[name] = values[name] or value
     if values["help"]:
-        return Given(values)
-    values.update(_place(command, reader.placed))
-    return Given(values)
+        return ParsedArguments(values)
+    values.update(_assign(command, reader.positional))
+    return ParsedArguments(values)
 
 
 def nearest(word: str, known: Sequence[str], *, count: int = 1) -> list[str]:
-    """The known words most like a mistyped one."""
-    from difflib import get_close_matches  # only worth its import when something went wrong
+    """Return the known words closest to a mistyped one."""
+    from difflib import get_close_matches  # imported only after an error: it is slow to import
 
     return get_close_matches(word, known, n=count, cutoff=0.6)
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:
-    """`; did you mean …?`, or nothing where nothing is like it."""
+    """Return `; did you mean …?`, or an empty string if no known word is similar."""
     found = nearest(word, known)
     return f"; did you mean {found[0]}?" if found else ""
 
 
-class _Reader:
-    """Reads options out of words, wherever they stand, and keeps the rest in order."""
+class _OptionParser:
+    """Separates options, at any position, from positional arguments."""
 
     def __init__(self, command: Command, words: Sequence[str]) -> None:
-        self.placed: list[str] = []
+        self.positional: list[str] = []
         self._command = command
         self._words = list(words)
         self._options: dict[str, Option] = {}
@@ -177,16 +193,16 @@ class _Reader:
             self._values[option.key] = [] if option.many else option.default if option.value else False
 
     def read(self) -> dict[str, Any]:
-        """The options' values; what is none is in `placed`."""
+        """Return the values of the options; other words are in `positional`."""
         while self._words:
             word = self._words.pop(0)
             if word == "--":
-                self.placed += self._words
+                self.positional += self._words
                 break
             if word.startswith("-") and len(word) > 1:
                 self._read_option(word)
             else:
-                self.placed.append(word)
+                self.positional.append(word)
         return self._values
 
     def _read_option(self, word: str) -> None:
@@ -197,33 +213,37 @@ class _Reader:
         option = self._options.get(name)
         if option is None:
             known = [known for known in self._options if known.startswith("--")]
-            hint = f"ops {self._command.name} --help lists the options"
-            raise UsageError(f"there is no option {name}{suggestion(name, known)}", hint)
+            hint = f"ops {self._command.name} --help lists its options"
+            raise UsageError(f"unknown option {name}{suggestion(name, known)}", hint)
         if not option.value:
             if equals:
-                raise UsageError(f"{name} takes no value")
+                raise UsageError(f"{name} does not take a value")
             self._values[option.key] = True
             return
         if not equals and not self._words:
-            raise UsageError(f"{name} wants a value: {name} {option.value}")
-        self._keep(option, attached if equals else self._words.pop(0))
+            raise UsageError(f"missing value: {name} {option.value}")
+        self._store(option, attached if equals else self._words.pop(0))
 
-    def _keep(self, option: Option, text: str) -> None:
+    def _store(self, option: Option, text: str) -> None:
         if option.choices and text not in option.choices:
-            wanted = ", ".join(option.choices)
-            raise UsageError(f"{option.name} is one of {wanted}, not {text!r}{suggestion(text, option.choices)}")
+            expected = ", ".join(option.choices)
+            raise UsageError(
+                f"invalid {option.name} {text!r}: expected one of {expected}{suggestion(text, option.choices)}"
+            )
         try:
             value = option.convert(text)
         except ValueError:
-            raise UsageError(f"{option.name}: {text!r} is not {_WANTED.get(option.value, option.value)}") from None
+            raise UsageError(
+                f"invalid {option.name} {text!r}: expected {_EXPECTED.get(option.value, option.value)}"
+            ) from None
         if option.many:
             self._values[option.key].append(value)
         else:
             self._values[option.key] = value
 
 
-def _place(command: Command, words: list[str]) -> dict[str, Any]:
-    """The words that are no options, by the arguments they are the values of."""
+def _assign(command: Command, words: list[str]) -> dict[str, Any]:
+    """Assign positional words to the command's arguments."""
     values: dict[str, Any] = {}
     rest = list(words)
     for argument in command.arguments:
@@ -235,8 +255,10 @@ def _place(command: Command, words: list[str]) -> dict[str, Any]:
         elif rest:
             word = rest.pop(0)
             if argument.choices and word not in argument.choices:
-                wanted = ", ".join(argument.choices)
-                message = f"{argument.name} is one of {wanted}, not {word!r}{suggestion(word, argument.choices)}"
+                expected = ", ".join(argument.choices)
+                message = (
+                    f"invalid {argument.name} {word!r}: expected one of {expected}{suggestion(word, argument.choices)}"
+                )
                 raise UsageError(message)
             values[argument.name.lower()] = word
         elif argument.required:
@@ -245,17 +267,17 @@ def _place(command: Command, words: list[str]) -> dict[str, Any]:
             values[argument.name.lower()] = None
     if rest:
         hint = f"usage: {usage(command)}"
-        raise UsageError(f"ops {command.name} takes no further argument: {rest[0]!r}", hint)
+        raise UsageError(f"unexpected argument {rest[0]!r}", hint)
     return values
 
 
 def _missing(command: Command, argument: Argument) -> UsageError:
     example = f"; for example: {command.examples[0][0]}" if command.examples else ""
-    return UsageError(f"{argument.name} is missing ({argument.help})", f"usage: {usage(command)}{example}")
+    return UsageError(f"missing {argument.name}: {argument.help}", f"usage: {usage(command)}{example}")
 
 
 def usage(command: Command) -> str:
-    """The usage line of a command."""
+    """Return the usage line of a command."""
     if command.parts:
         return f"ops {command.name} {'|'.join(part.name.rpartition(' ')[2] for part in command.parts)} ..."
     options = " [options]" if command.options else ""
@@ -266,22 +288,32 @@ TOKEN_VARIABLE = "OPERATIONS_TOKEN"
 TRANSPORT_URLS = "ws://host:port/, redis://host:port or nats://host:port"
 
 RESULT_OPTIONS = (
-    Option("--envelope", "the whole envelope: data and meta", "-e"),
-    Option("--meta", "the meta alone"),
-    Option("--jq", "run the result through a jq program", value="PROGRAM"),
-    Option("--raw", "texts without quotes; --json keeps them", "-r"),
+    Option("--envelope", "print the whole envelope: data and meta", "-e"),
+    Option("--meta", "print only meta"),
+    Option("--jq", "filter the result with a jq program", value="PROGRAM"),
+    Option("--raw", "print strings without quotes (ignored with --json)", "-r"),
 )
 TRANSPORT_OPTIONS = (
-    Option("--url", f"over a bus: a transport of the configuration, or {TRANSPORT_URLS}", "-u", value="URL"),
-    Option("--token-file", f"the file that holds the token; else {TOKEN_VARIABLE}", value="FILE", completes="file"),
+    Option("--url", f"use a transport: its name in the configuration, or {TRANSPORT_URLS}", "-u", value="URL"),
+    Option("--token-file", f"file with the token (default: {TOKEN_VARIABLE})", value="FILE", completes="file"),
 )
 LISTING_OPTIONS = (
-    Option("--refresh", "open every source again; else only those whose files changed", "-R"),
-    Option("--cached", "never open a source, even where the cache may be old"),
+    Option("--refresh", "open every source again, not only those whose files changed", "-R"),
+    Option("--cached", "use the cache only, even if it is out of date"),
     *TRANSPORT_OPTIONS,
 )
 LOAD_OPTIONS = (
-    Option("--concurrency", "how many calls at a time", value="NUMBER", convert=whole_number, default=64),
-    Option("--grace", "how long running calls may take at the end", value="SECONDS", convert=seconds, default=30.0),
+    Option("--concurrency", "maximum number of concurrent calls", value="NUMBER", convert=whole_number, default=64),
+    Option("--grace", "time for running calls to finish on shutdown", value="SECONDS", convert=seconds, default=30.0),
 )
-SERVING_OPTIONS = (*TRANSPORT_OPTIONS, *LOAD_OPTIONS)
+LOG_OPTIONS = (
+    Option("--log-format", "how log records are written", value="FORMAT", choices=("text", "json"), default="text"),
+    Option(
+        "--log-level", "the least level that is logged", value="LEVEL", choices=("debug", "info", "warning", "error")
+    ),
+)
+HEALTH_OPTION = Option(
+    "--health", "serve /healthz, /readyz and /metrics there", value="[HOST:]PORT", convert=host_and_port
+)
+AUDIT_OPTION = Option("--audit-log", "append a line of JSON for each call", value="FILE", completes="file")
+SERVING_OPTIONS = (*TRANSPORT_OPTIONS, *LOAD_OPTIONS, *LOG_OPTIONS, AUDIT_OPTION, HEALTH_OPTION)

@@ -1,4 +1,4 @@
-"""The configuration that a command uses: the file that `--config` names or the nearest one, if its user trusts it."""
+"""The configuration of a command: the file that `--config` names or the nearest one, if the user trusts it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from operations.cli import stderr
-from operations.cli.arguments import Given
+from operations.cli.arguments import ParsedArguments
 from operations.cli.failures import DENIED, CommandError
 from operations.cli.terminal import is_terminal, printable
 from operations.config import Config, load_config
@@ -19,68 +19,68 @@ from operations.config.trust import HINT, FoundConfig, is_trusted, read_trust, r
 from operations.errors import CallError
 
 
-def require_configuration(given: Given) -> Config:
-    """Return the configuration; raise where there is none, or it is not trusted."""
-    config = read_configuration(require_config_path(given))
-    ensure_trust(given, config)
+def require_configuration(args: ParsedArguments) -> Config:
+    """Return the configuration; raise if there is none or it is not trusted."""
+    config = read_configuration(require_config_path(args))
+    ensure_trust(args, config)
     return config
 
 
-def find_configuration(given: Given) -> Config | None:
-    """Return the configuration; None where there is none; raise where it is not trusted."""
-    return None if search(given).path is None else require_configuration(given)
+def find_configuration(args: ParsedArguments) -> Config | None:
+    """Return the configuration, or None if there is none; raise if it is not trusted."""
+    return None if search(args).path is None else require_configuration(args)
 
 
-def optional_configuration(given: Given) -> Config | None:
-    """Return the configuration where it is trusted; for commands that can do without it."""
-    path = search(given).path
+def optional_configuration(args: ParsedArguments) -> Config | None:
+    """Return the configuration if there is one and it is trusted, for commands that work without it."""
+    path = search(args).path
     config = None if path is None else read_configuration(path)
-    return config if config is not None and (given.trust or has_trust(config)) else None
+    return config if config is not None and (args.trust or has_trust(config)) else None
 
 
 def read_configuration(path: Path) -> Config:
-    """Return the configuration in a file, trusted or not; from here on its secrets are removed from every message.
+    """Return the configuration in a file, trusted or not, and redact its secrets in all later messages.
 
-    Reading starts nothing: who opens its sources calls `ensure_trust` first.
+    Reading runs nothing. Call `ensure_trust` before opening sources.
     """
     try:
         config = load_config(path)
     except CallError as error:
-        hint = "fix the file; ops config schema > operations.schema.json is for an editor"
+        hint = "fix the file; 'ops config schema' prints its JSON Schema for editors"
         raise CallError(error.code, error.message, {**(error.details or {}), "hint": hint}) from None
     stderr.redact_with(lambda text: redact(text, config))
     require_own_files(config)
     return config
 
 
-def require_config_path(given: Given) -> Path:
-    """Return the configuration file; raise where there is none."""
-    found = search(given)
+def require_config_path(args: ParsedArguments) -> Path:
+    """Return the path of the configuration; raise if there is none."""
+    found = search(args)
     if found.refused:
-        raise CommandError(found.refused, "copy it, to have one of your own", exit_code=DENIED)
+        raise CommandError(found.refused, "copy the file to own it", exit_code=DENIED)
     if found.path is None:
-        raise CommandError(no_config(given), "ops init makes one; --config names another")
+        raise CommandError(no_config(args), "run 'ops init' to create one, or name one with --config")
     return found.path
 
 
-def search(given: Given) -> FoundConfig:
-    """Search the configuration file that is named, or the nearest one."""
-    if given.config is None:
+def search(args: ParsedArguments) -> FoundConfig:
+    """Return the named configuration file, or the nearest one."""
+    if args.config is None:
         return search_config()
-    path = Path(given.config).expanduser()
+    path = Path(args.config).expanduser()
     if path.is_dir():
         return search_config(path)
     if not path.is_file():
-        raise CommandError(f"{path} is not there", "ops init makes an operations.toml")
+        raise CommandError(f"{path} does not exist", "run 'ops init' to create an operations.toml")
     path = path.absolute()
     refused = refusal(path)
     return FoundConfig(None, f"{path} {refused}") if refused else FoundConfig(path)
 
 
-def no_config(given: Given) -> str:
+def no_config(args: ParsedArguments) -> str:
     """Return the message for a missing configuration."""
-    where = "here" if given.config is None else f"in {given.config}"
-    return f"there is no operations.toml {where} or in a folder above"
+    where = "here" if args.config is None else f"in {args.config}"
+    return f"no operations.toml {where} or in a parent directory"
 
 
 def has_trust(config: Config) -> bool:
@@ -88,31 +88,31 @@ def has_trust(config: Config) -> bool:
     return is_trusted(config.path, digest_actions(config))
 
 
-def ensure_trust(given: Given, config: Config) -> None:
-    """Ask the user to trust a configuration where that is needed and there is a terminal; raise where it is not."""
-    if given.trust or has_trust(config):
+def ensure_trust(args: ParsedArguments, config: Config) -> None:
+    """Ask the user to trust a configuration, if required; raise if the user refuses or there is no terminal."""
+    if args.trust or has_trust(config):
         return
-    has_user = is_terminal(sys.stdin) and is_terminal(sys.stderr) and not (given.json or given.quiet)
+    has_user = is_terminal(sys.stdin) and is_terminal(sys.stderr) and not (args.json or args.quiet)
     if has_user and _ask(config):
-        keep_trust(config, by="a terminal")
+        save_trust(config, by="a terminal")
         return
-    message = f"{config.path} {_state(config)}: it would {describe_actions(config)}"
+    message = f"{config.path} {_state(config)}; it would {describe_actions(config)}"
     raise CommandError(message, HINT, exit_code=DENIED)
 
 
-def keep_trust(config: Config, *, by: str) -> None:
-    """Store that the user trusts a configuration; a state directory that cannot be written is only warned of."""
+def save_trust(config: Config, *, by: str) -> None:
+    """Store the user's trust in a configuration; warn if that fails."""
     digest = digest_actions(config)
     try:
         if digest:
             store_trust(config.path, digest, by=by)
     except OSError as error:
-        stderr.warn(f"the trust in {config.path} cannot be stored: {error.strerror or error}")
+        stderr.warn(f"cannot store trust in {config.path}: {error.strerror or error}")
 
 
 def _ask(config: Config) -> bool:
     with _interruptible():  # before the question: Ctrl-C may follow it immediately
-        stderr.write_line(f"{printable(str(config.path))} {_state(config)}. It would")
+        stderr.write_line(f"{printable(str(config.path))} {_state(config)}. Its actions:")
         for action in actions_of(config):
             stderr.write_line(printable(f"  {stderr.redacted(action.text)}  ({action.name})"))
         sys.stderr.write("Trust it? [y/N] ")
@@ -121,12 +121,12 @@ def _ask(config: Config) -> bool:
 
 
 def _state(config: Config) -> str:
-    return "is not trusted" if read_trust(config.path) is None else "has changed since it was trusted"
+    return "is not trusted" if read_trust(config.path) is None else "changed since it was trusted"
 
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C raise while stdin is read: an event loop's own handler would wait for the line."""
+    """Let Ctrl-C raise while stdin is read: the event loop's handler would wait for the line."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

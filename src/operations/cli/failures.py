@@ -1,4 +1,4 @@
-"""How a failure ends the program: its exit code, one clear line, a hint. The one place that knows exit codes."""
+"""Exit codes and error reports: one line, its hint, and the exit code of a failure."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _NAMES = {
     TRANSPORT: str(ErrorCode.UNAVAILABLE),
     DEADLINE: str(ErrorCode.TIMEOUT),
 }
-"""The code of a failure that is a command's own."""
+"""Error codes of failures outside a call."""
 _HINTS: dict[str, str] = {
-    ErrorCode.OPERATION_NOT_FOUND: "ops ls lists what there is, ops search finds by words",
-    ErrorCode.ACCESS_DENIED: "the token or the access rules do not allow it",
-    ErrorCode.UNAVAILABLE: "ops doctor checks every source",
-    ErrorCode.TIMEOUT: "give it longer with --timeout 60",
+    ErrorCode.OPERATION_NOT_FOUND: "list operations with 'ops ls', or search with 'ops search WORDS'",
+    ErrorCode.ACCESS_DENIED: "check the token's scopes and the access rules",
+    ErrorCode.UNAVAILABLE: "run 'ops doctor' to check every source",
+    ErrorCode.TIMEOUT: "set a longer limit with --timeout 60",
 }
 
-_HUB_HINT = "OPERATIONS_TOKEN or --token-file holds the token; the hub knows those under [hub] of its configuration"
+_HUB_HINT = "set OPERATIONS_TOKEN or --token-file to a token that [hub] of the hub's configuration lists"
 
 
-class Terminated(Exception):  # noqa: N818  # not an error: somebody asked for it
-    """A signal ended the command, once what it had open was closed; the exit code is the shell's for it."""
+class Terminated(Exception):  # noqa: N818  # not an error: requested by a signal
+    """Raised when a signal ended the command and its resources are closed; has the shell's exit code for the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -49,7 +49,7 @@ class Terminated(Exception):  # noqa: N818  # not an error: somebody asked for i
 
 
 class CommandError(Exception):
-    """A failure of a command itself, with the exit code it ends the program with."""
+    """A failure of a command, with its hint and exit code."""
 
     def __init__(self, message: str, hint: str = "", *, exit_code: int = USAGE) -> None:
         super().__init__(message)
@@ -59,12 +59,12 @@ class CommandError(Exception):
 
 
 def exit_code_of(error: CallError) -> int:
-    """The exit code for the error of a call; a domain's own codes are operation errors."""
+    """Return the exit code of a call's error; custom codes count as operation errors."""
     return _CODES.get(error.code, OPERATION)
 
 
-class Failure(NamedTuple):
-    """Why a command ended as it did: for programs a code and details, for people what is shown."""
+class FailureReport(NamedTuple):
+    """A failure: code and details for programs, message and hint for people."""
 
     code: str
     message: str
@@ -72,81 +72,83 @@ class Failure(NamedTuple):
     hint: str = ""
     details: Any = None
     shown: str = ""
-    """The message where people are told more than programs, who have the details."""
+    """Longer message for people, if any; programs get the details instead."""
 
 
 def report(error: BaseException, *, traceback: str = "") -> int:
-    """Say on stderr what went wrong and what to do; the exit code for it."""
+    """Print an error and its hint on stderr; return the exit code."""
     failure = explain(error)
     if stderr.is_json():
-        _tell_json(failure, traceback)
+        _print_json(failure, traceback)
         return failure.exit_code
     if traceback:
         stderr.write_line(printable(stderr.redacted(traceback)))
-    _complain(failure)
+    _print_text(failure)
     return failure.exit_code
 
 
-def conclude(exit_code: int, message: str, hint: str = "") -> int:
-    """Tell programs why a command that gave its result still failed, people having read it there; the exit code."""
+def report_exit(exit_code: int, message: str, hint: str = "") -> int:
+    """With `--json`, print why a command failed that has already printed its result; return the exit code."""
     if exit_code != OK and stderr.is_json():
-        _tell_json(Failure(_NAMES[exit_code], message, exit_code, hint))
+        _print_json(FailureReport(_NAMES[exit_code], message, exit_code, hint))
     return exit_code
 
 
-def explain(error: BaseException) -> Failure:
-    """What an exception means to whoever typed the command."""
+def explain(error: BaseException) -> FailureReport:
+    """Return the failure that an exception means for the user."""
     if isinstance(error, UsageError):
-        return Failure(_NAMES[USAGE], error.message, USAGE, error.hint)
+        return FailureReport(_NAMES[USAGE], error.message, USAGE, error.hint)
     if isinstance(error, CommandError):
-        return Failure(_NAMES[error.exit_code], error.message, error.exit_code, error.hint)
+        return FailureReport(_NAMES[error.exit_code], error.message, error.exit_code, error.hint)
     if isinstance(error, CallError) and isinstance(error.__cause__, ImportError):
-        return explain(error.__cause__)  # an extra that a source needs only when it is called
+        return explain(error.__cause__)  # a source imports some extras only when called
     if isinstance(error, CallError):
         message = error.message or str(error.code)
-        return Failure(str(error.code), message, exit_code_of(error), hint_for(error), error.details, describe(error))
+        return FailureReport(
+            str(error.code), message, exit_code_of(error), hint_for(error), error.details, describe(error)
+        )
     if isinstance(error, ImportError):
-        hint = "" if "pip install" in str(error) else "is everything installed? see ops doctor"
-        return Failure("NOT_INSTALLED", str(error), USAGE, hint)
+        hint = "" if "pip install" in str(error) else "run 'ops doctor' to check the installation"
+        return FailureReport("NOT_INSTALLED", str(error), USAGE, hint)
     if isinstance(error, OSError):
-        place = f"{error.filename}: " if error.filename else ""
-        hint = f"relative paths begin at {os.getcwd()}" if isinstance(error, FileNotFoundError) and place else ""
-        return Failure("SYSTEM_ERROR", f"{place}{error.strerror or error}", USAGE, hint)
+        file = f"{error.filename}: " if error.filename else ""
+        hint = f"relative paths start at {os.getcwd()}" if isinstance(error, FileNotFoundError) and file else ""
+        return FailureReport("SYSTEM_ERROR", f"{file}{error.strerror or error}", USAGE, hint)
     message = f"unexpected {type(error).__name__}: {error}"
-    return Failure("UNEXPECTED_ERROR", message, OPERATION, "run it again with --debug and report what it prints")
+    return FailureReport("UNEXPECTED_ERROR", message, OPERATION, "run it again with --debug and report the output")
 
 
 def describe(error: CallError) -> str:
-    """The error as one line, and one more for each problem that it lists; what a server answered with it."""
+    """Return the error as text: one line, one more for each problem, and the server's response body."""
     message = error.message or str(error.code)
     if error.code not in _CODES and error.code != ErrorCode.EXECUTION_ERROR:
         message = f"{error.code}: {message}"
     head, *listed = message.split("\n")
-    body = _answer(error.details, head)
+    body = _response_body(error.details, head)
     return "\n".join([head, *(f"  {line.strip()}" for line in listed), *([f"  {body}"] if body else [])])
 
 
 def hint_for(error: CallError) -> str:
-    """What to do about an error."""
+    """Return what to do about an error."""
     details = error.details
     if isinstance(details, dict):
         if isinstance(details.get("hint"), str):
             return str(details["hint"])
         if "hub" in details:
-            return _HUB_HINT if error.code == ErrorCode.ACCESS_DENIED else "is it a hub that listens there?"
+            return _HUB_HINT if error.code == ErrorCode.ACCESS_DENIED else "check that the URL is a hub's"
         if details.get("statusCode", details.get("status")) in (401, 403):
-            return "the API refused the credentials: see the auth of its source in operations.toml"
+            return "the API rejected the credentials: check the source's auth in operations.toml"
     if error.code == ErrorCode.VALIDATION_ERROR and error.message.startswith("invalid input for "):
         operation_id = error.message.partition("\n")[0].removeprefix("invalid input for ")
-        return f"ops show {operation_id} tells what it takes"
+        return f"run 'ops show {operation_id}' to see its input"
     if error.code == ErrorCode.EXECUTION_ERROR and error.__cause__ is not None:
-        return "--debug shows where it was raised"
+        return "run it again with --debug to see the traceback"
     if error.code == ErrorCode.OPERATION_NOT_FOUND and "did you mean" in error.message:
         return ""
     return _HINTS.get(error.code, "")
 
 
-def _complain(failure: Failure) -> None:
+def _print_text(failure: FailureReport) -> None:
     """Print an error and its hint for people."""
     head, *rest = stderr.redacted(failure.shown or failure.message).split("\n")
     stderr.write_line(f"{paint('red', 'error:', sys.stderr)} {printable(head)}")
@@ -156,23 +158,27 @@ def _complain(failure: Failure) -> None:
         stderr.write_line(f"{paint('dim', 'hint:', sys.stderr)} {printable(stderr.redacted(failure.hint))}")
 
 
-def _tell_json(failure: Failure, traceback: str = "") -> None:
-    """Print an error for programs; the same keys each time, but for the traceback."""
-    told = {
+def _print_json(failure: FailureReport, traceback: str = "") -> None:
+    """Print an error as JSON; the keys are always the same, except for the traceback."""
+    message_text = {
         "code": failure.code,
         "details": failure.details,
         "hint": failure.hint or None,
         "exitCode": failure.exit_code,
     }
-    stderr.write_record("error", failure.message, {**told, "traceback": traceback} if traceback else told)
+    stderr.write_record(
+        "error", failure.message, {**message_text, "traceback": traceback} if traceback else message_text
+    )
 
 
-def _answer(details: Any, told: str) -> str:
-    """What a server said in the body of an error, short; nothing where the message tells it already."""
+def _response_body(details: Any, message_text: str) -> str:
+    """Return the start of an error's response body; empty if the message already contains it."""
     body = details.get("body") if isinstance(details, dict) else None
     if body in (None, "", b"") or isinstance(body, bytes):
         return ""
-    if isinstance(body, dict) and any(isinstance(text, str) and text and text in told for text in body.values()):
+    if isinstance(body, dict) and any(
+        isinstance(text, str) and text and text in message_text for text in body.values()
+    ):
         return ""
     if isinstance(body, str):
         text = " ".join(body.split())

@@ -1,4 +1,4 @@
-"""The fields of an input schema: what may be typed at a place, for reading words, for completion and for examples."""
+"""Fields of an input schema by path, for parsing input, completion and examples."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Path = Sequence[str | int]
-_MOST_STEPS = 200
-"""How many sub-schemas of one place are looked at: a schema may refer to itself."""
+_MAX_STEPS = 200
+"""Maximum number of sub-schemas inspected at one path: a schema may refer to itself."""
 
 
 class Fields:
-    """An input schema's document, asked by path; a document that is no mapping describes nothing."""
+    """The fields of a schema document; a document that is not a mapping has none."""
 
     def __init__(self, document: object) -> None:
         self._root: Mapping[str, Any] = document if isinstance(document, Mapping) else {}
 
     def at(self, path: Path = ()) -> list[Mapping[str, Any]]:
-        """Every schema that speaks of the value at a path: references followed, branches of unions apart."""
+        """Return every schema that applies at a path: references resolved, each branch of a union separate."""
         nodes = list(self._spread(self._root))
         for step in path:
             nodes = [found for node in nodes for child in _children(node, step) for found in self._spread(child)]
-            nodes = nodes[:_MOST_STEPS]
+            nodes = nodes[:_MAX_STEPS]
         return nodes
 
     def names(self, path: Path = ()) -> list[str]:
-        """The declared members of the object at a path, those that must be there first."""
+        """Return the declared fields of the object at a path, required ones first."""
         nodes = self.at(path)
         declared = dict.fromkeys(name for node in nodes for name in _mapping(node.get("properties")))
         required = {name for node in nodes for name in _sequence(node.get("required"))}
         return sorted(declared, key=lambda name: name not in required)
 
     def required(self, path: Path = ()) -> set[str]:
-        """The members that must be there, whichever branch of a union is taken."""
+        """Return the fields that are required in every branch of a union."""
         return {
             name for name in _sequence(_mapping(self._resolve(self._root)).get("required")) if isinstance(name, str)
         }
 
     def is_open(self, path: Path = ()) -> bool:
-        """Whether members that are not declared are let through."""
+        """Whether undeclared fields are allowed."""
         return not any(
             node.get("additionalProperties") is False or node.get("unevaluatedProperties") is False
             for node in self.at(path)
         )
 
     def types(self, path: Path) -> set[str]:
-        """The JSON types that a value at a path may have; empty where the schema does not say."""
+        """Return the JSON types allowed at a path; empty if the schema does not specify any."""
         found: set[str] = set()
         for node in self.at(path):
             kind = node.get("type")
@@ -58,7 +58,7 @@ class Fields:
         return found
 
     def choices(self, path: Path) -> list[Any]:
-        """The values that an enumeration at a path allows."""
+        """Return the values of an enumeration at a path."""
         listed: list[Any] = []
         for node in self.at(path):
             listed += _sequence(node.get("enum"))
@@ -74,9 +74,9 @@ class Fields:
         )
 
     def _spread(self, schema: object) -> Iterator[Mapping[str, Any]]:
-        """A schema and all that are combined in it."""
+        """Yield a schema and its sub-schemas for the same value."""
         waiting, seen = [schema], 0
-        while waiting and seen < _MOST_STEPS:
+        while waiting and seen < _MAX_STEPS:
             node = self._resolve(waiting.pop(0))
             seen += 1
             if not isinstance(node, Mapping):
@@ -86,7 +86,7 @@ class Fields:
                 waiting += _sequence(node.get(keyword))
 
     def _resolve(self, node: object) -> object:
-        """A schema, or what it refers to within the document; its other keywords beside."""
+        """Return a schema with its reference resolved and merged with the keywords beside it."""
         for _ in range(20):
             reference = node.get("$ref") if isinstance(node, Mapping) else None
             if not isinstance(reference, str) or not isinstance(node, Mapping):

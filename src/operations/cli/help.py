@@ -1,4 +1,4 @@
-"""The texts of `--help`: all commands in groups, or one command with its examples."""
+"""The output of `--help`: all commands in groups, or one command with its examples."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from operations.cli.commands import GROUPS
 from operations.cli.terminal import columns, paint
 
 _EXAMPLES = (
-    ("ops init", "a first operation of your own"),
-    ("ops add openapi pets https://example.com/openapi.json", "every endpoint of an API"),
-    ("ops ls", "what there is"),
-    ("ops call shop.quote item=tea count=4", "call one"),
-    ("ops call shop.quote item=tea --envelope | jq .meta", "with all that its source said"),
+    ("ops init", "create a first operation"),
+    ("ops add openapi pets https://example.com/openapi.json", "add an API"),
+    ("ops ls", "list operations"),
+    ("ops call shop.quote item=tea count=4", "call an operation"),
+    ("ops call shop.quote item=tea --envelope | jq .meta", "print meta"),
 )
-VERSION = Option("--version", "the version, in place of a command", "-V")
+VERSION = Option("--version", "print the version", "-V")
 EXIT_CODES = {
     "0": "ok",
     "2": "usage or validation",
@@ -30,23 +30,23 @@ EXIT_CODES = {
 
 
 def overview() -> str:
-    """The help of the program."""
+    """Return the help of the program."""
     lines = [
-        "One registry of operations: Python functions, MCP tools and HTTP APIs, called the same way.",
+        "Call Python functions, MCP tools and HTTP APIs through one registry.",
         "",
         f"{paint('bold', 'usage')}  ops COMMAND [options] ...",
     ]
     for group, commands in GROUPS.items():
         lines += ["", paint("bold", group), *_rows([(name, text) for name, text in commands.items()])]
-    lines += ["", paint("bold", "For example"), *_rows(_EXAMPLES)]
-    lines += ["", paint("bold", "Options of every command"), *_options((*COMMON, VERSION))]
+    lines += ["", paint("bold", "Examples"), *_rows(_EXAMPLES)]
+    lines += ["", paint("bold", "Common options"), *_options((*COMMON, VERSION))]
     codes = " · ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
-    lines += ["", *_wrap(f"Exit codes: {codes}"), "", "ops COMMAND --help tells more, with examples."]
+    lines += ["", *_wrap(f"Exit codes: {codes}"), "", "Run 'ops COMMAND --help' for details."]
     return "\n".join(lines)
 
 
 def describe(command: Command) -> str:
-    """The help of one command."""
+    """Return the help of one command."""
     summary = f"{command.summary[:1].upper()}{command.summary[1:]}."
     lines = [*_wrap(summary), "", f"{paint('bold', 'usage')}  {usage(command)}"]
     if command.parts:
@@ -59,16 +59,16 @@ def describe(command: Command) -> str:
     if command.forms:
         lines += ["", *_rows(command.forms)]
     if command.examples:
-        lines += ["", paint("bold", "For example"), *_rows(command.examples)]
+        lines += ["", paint("bold", "Examples"), *_rows(command.examples)]
     if command.options:
         lines += ["", paint("bold", "Options"), *_options(command.options)]
     if not command.parts:
-        lines += ["", paint("bold", "Options of every command"), *_options(COMMON)]
+        lines += ["", paint("bold", "Common options"), *_options(COMMON)]
     return "\n".join(lines)
 
 
 def as_data(command: Command | None) -> dict[str, Any]:
-    """The same for programs: of one command, or of all of them in short."""
+    """Return the help of one command, or of all commands in short, as JSON."""
     if command is None:
         return {
             "usage": "ops COMMAND [options] ...",
@@ -128,7 +128,7 @@ def _options(options: Sequence[Option]) -> list[str]:
 
 
 def _rows(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Two columns, the second wrapped in its own; below each other where the terminal is too narrow for both."""
+    """Format two columns; print them below each other if the terminal is too narrow."""
     width = columns()
     first = max((len(left) for left, _ in rows), default=0)
     lines = []
@@ -144,10 +144,10 @@ def _rows(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _wrap(text: str, width: int | None = None) -> list[str]:
-    return list(_broken(text.split(), max(20, (width or min(columns(), 100)))))
+    return list(_break_lines(text.split(), max(20, (width or min(columns(), 100)))))
 
 
-def _broken(words: list[str], width: int) -> Iterator[str]:
+def _break_lines(words: list[str], width: int) -> Iterator[str]:
     line = ""
     for word in words:
         if line and len(line) + 1 + len(word) > width:

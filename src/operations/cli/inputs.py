@@ -1,4 +1,4 @@
-"""An operation's input from words: `key=value` typed by the schema, `key:=json`, `key@file`, `@input.json`, `-`."""
+"""Parse an operation's input: `key=value` typed by the schema, `key:=json`, `key@file`, `@input.json`, `-`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from operations.cli.arguments import UsageError, suggestion
 from operations.cli.fields import Fields
-from operations.cli.fields import Path as Place
+from operations.cli.fields import Path as InputPath
 from operations.cli.stderr import warn
 
 _WORD = re.compile(r"^(?P<key>[^=@:]+(?::(?!=)[^=@:]*)*?)(?P<sign>:=@|=@|:=|=|@)(?P<value>.*)$", re.S)
@@ -22,42 +22,44 @@ _STDIN = ("-", "@-")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 INPUT_FORMS = (
-    ("item=tea", "a value, read as the type that the schema gives the field"),
-    ("count:=4", "JSON: a number, true, null, a list, an object"),
-    ("photo@cat.png", "the content of a file; bytes where the schema wants bytes"),
+    ("item=tea", "a value, converted to the field's type"),
+    ("count:=4", "JSON: a number, true, null, a list or an object"),
+    ("photo@cat.png", "content of a file, as text or bytes by the schema"),
     ("filter:=@f.json", "JSON from a file"),
-    ("address.city=Rome", "a field of a field"),
-    ("tags=a tags=b", "a list; tags[]=a and tags[0]=a say so where the schema does not"),
-    ("@input.json", "the whole input from a file; - or @- reads it from stdin"),
+    ("address.city=Rome", "a nested field"),
+    ("tags=a tags=b", "a list; write tags[]=a if the schema does not declare a list"),
+    ("@input.json", "the whole input from a file; - or @- reads stdin"),
 )
 
 
 def read_stdin(words: Sequence[str]) -> bytes:
-    """What stdin holds, where the words ask for it: to be read before anything is under way that would wait."""
+    """Read stdin if the words refer to it; called before the event loop starts, because it blocks."""
     return sys.stdin.buffer.read() if sys.stdin is not None and any(word in _STDIN for word in words) else b""
 
 
 def read_input(words: Sequence[str], document: object, stdin: bytes = b"") -> Any:
-    """The input that words describe, for an operation with this input schema; None where there are no words."""
+    """Return the input that the words specify, for a schema; None if there are no words."""
     fields = Fields(document)
     whole: Any = None
-    said: set[tuple[str | int, ...]] = set()
+    assigned: set[tuple[str | int, ...]] = set()
     for word in words:
         if word == "-" or word.startswith(("@", "{", "[")):
             if whole is not None:
-                raise UsageError(f"the whole input is given twice: {word!r}")
+                raise UsageError(f"more than one whole input: {word!r}")
             whole = _read_whole(word, stdin)
             continue
         match = _WORD.match(word)
         if match is None:
-            raise UsageError(f"{word!r} is no input: key=value, key:=json, key@file or @input.json", _example(fields))
+            raise UsageError(
+                f"invalid input {word!r}: expected key=value, key:=json, key@file or @input.json", _example(fields)
+            )
         if whole is None:
             whole = {}
         if not isinstance(whole, dict):
-            raise UsageError(f"{word!r} cannot be put into an input that is no object")
-        place = _place(match["key"], fields)
-        _check_name(place, fields)
-        _put(whole, place, _value(match["sign"], match["value"], place, fields), match["key"], said)
+            raise UsageError(f"cannot set {word!r}: the whole input is not an object")
+        path = _parse_key(match["key"], fields)
+        _check_name(path, fields)
+        _put(whole, path, _value(match["sign"], match["value"], path, fields), match["key"], assigned)
     return whole
 
 
@@ -69,31 +71,31 @@ def _read_whole(word: str, stdin: bytes) -> Any:
     return _json(word.encode(errors="surrogateescape"), "the input")
 
 
-def _value(sign: str, text: str, place: Place, fields: Fields) -> Any:
-    name = _shown(place)
+def _value(sign: str, text: str, path: InputPath, fields: Fields) -> Any:
+    name = _shown(path)
     if sign == ":=":
         return _json(text.encode(errors="surrogateescape"), name)
     if sign == ":=@":
         return _json(_read_file(text), text)
     if sign in ("@", "=@"):
         content = _read_file(text, _text_hint(name, text) if sign == "=@" else "")
-        if fields.is_binary(_known(place)):
+        if fields.is_binary(_known(path)):
             return content
         try:
             return content.decode()
         except UnicodeDecodeError:
             return content
     if not text.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise UsageError(f"{name}: the value is not Unicode text", f"{name}@file reads bytes from a file")
-    return typed(text, _known(place), fields)
+        raise UsageError(f"{name}: the value is not valid Unicode", f"pass bytes with {name}@file")
+    return typed(text, _known(path), fields)
 
 
-def typed(text: str, place: Place, fields: Fields) -> Any:
-    """A text as the type that the schema gives its place; where a text is allowed, it stays one."""
-    for choice in fields.choices(place):
+def typed(text: str, path: InputPath, fields: Fields) -> Any:
+    """Convert text to the field's type; keep it as text if the schema allows strings."""
+    for choice in fields.choices(path):
         if (choice if isinstance(choice, str) else _dumped(choice)) == text:
             return choice
-    types = fields.types(place)
+    types = fields.types(path)
     if not types or "string" in types:
         return text
     for kind, read in _READERS:
@@ -103,10 +105,10 @@ def typed(text: str, place: Place, fields: Fields) -> Any:
             except ValueError:
                 continue
     if "array" in types and text[:1] != "[":
-        return [typed(text, [*place, 0], fields)]
+        return [typed(text, [*path, 0], fields)]
     if types & {"array", "object"}:
-        return _json(text.encode(errors="surrogateescape"), _shown(place))
-    return text  # the schema's own message says what is wrong with it
+        return _json(text.encode(errors="surrogateescape"), _shown(path))
+    return text  # validation reports the mismatch
 
 
 def _read_boolean(text: str) -> bool:
@@ -136,8 +138,8 @@ _READERS: tuple[tuple[str, Callable[[str], Any]], ...] = (
 _BOOLEANS = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
 
 
-def _place(key: str, fields: Fields) -> list[str | int]:
-    """The steps of a key: `a.b[0]`; one that is declared as it stands is one step, dots included."""
+def _parse_key(key: str, fields: Fields) -> list[str | int]:
+    """Split a key such as `a.b[0]` into steps; a declared name that contains dots is one step."""
     if key in fields.names():
         return [key]
     steps: list[str | int] = []
@@ -151,49 +153,49 @@ def _place(key: str, fields: Fields) -> list[str | int]:
         else:
             steps.append(int(match[1]) if match[1] else _APPEND)
     if end != len(key) or not steps or isinstance(steps[0], int):
-        raise UsageError(f"{key!r} is no key: write name, name.part, name[0] or name[]")
+        raise UsageError(f"invalid key {key!r}: expected name, name.part, name[0] or name[]")
     return steps
 
 
-def _check_name(place: Place, fields: Fields) -> None:
-    """A name that the schema does not declare is told while it can be mended; a closed schema refuses it."""
-    for depth, step in enumerate(place):
-        before = _known(place[:depth])
+def _check_name(path: InputPath, fields: Fields) -> None:
+    """Raise for an undeclared name of a closed schema; warn if an open schema has a similar name."""
+    for depth, step in enumerate(path):
+        before = _known(path[:depth])
         names = fields.names(before)
         if isinstance(step, int) or not names or step in names:
             continue
-        message = f"{_shown(place[: depth + 1])} is no field of this operation{suggestion(step, names)}"
+        message = f"unknown field {_shown(path[: depth + 1])}{suggestion(step, names)}"
         if not fields.is_open(before):
-            raise UsageError(message, f"its fields are {', '.join(names[:12])}{', …' if len(names) > 12 else ''}")
+            raise UsageError(message, f"expected one of {', '.join(names[:12])}{', …' if len(names) > 12 else ''}")
         if "did you mean" in message:
             warn(message)
         return
 
 
-def _put(target: dict[str, Any], place: Place, value: Any, key: str, said: set[tuple[str | int, ...]]) -> None:
-    """Set the value at a place; a list is made where a step is a number, and a key given again adds to a list.
+def _put(target: dict[str, Any], path: InputPath, value: Any, key: str, assigned: set[tuple[str | int, ...]]) -> None:
+    """Set the value at a path; a numeric step creates a list, and a repeated key appends to a list.
 
-    What a whole input has at the place is replaced; `said` holds the places that words have set before.
+    It may replace a value of the whole input. `assigned` has the paths that earlier words set.
     """
-    steps = tuple(place)
-    parted = _APPEND not in place and any(len(other) > len(steps) and other[: len(steps)] == steps for other in said)
+    steps = tuple(path)
+    parted = _APPEND not in path and any(len(other) > len(steps) and other[: len(steps)] == steps for other in assigned)
     holder: Any = target
-    for step, following in pairwise(place):
+    for step, following in pairwise(path):
         made: Any = [] if isinstance(following, int) else {}
         holder = _enter(holder, step, made, key)
-    last = place[-1]
+    last = path[-1]
     before = None if isinstance(holder, list) else holder.get(last)
     if isinstance(before, list) and isinstance(value, list):
         before.extend(value)
     elif parted:
-        raise UsageError(f"{key} is given as a whole and in parts")
+        raise UsageError(f"conflicting values for {key}: given as a whole and in parts")
     elif isinstance(holder, list):
         _set_item(holder, last, value, key)
-    elif steps in said and _APPEND not in place:
-        raise UsageError(f"{key} is given twice, and is no list")
+    elif steps in assigned and _APPEND not in path:
+        raise UsageError(f"duplicate value for {key}: it is not a list")
     else:
         holder[last] = value
-    said.add(steps)
+    assigned.add(steps)
 
 
 def _enter(holder: Any, step: str | int, made: Any, key: str) -> Any:
@@ -208,10 +210,12 @@ def _enter(holder: Any, step: str | int, made: Any, key: str) -> Any:
     return _same_kind(holder.setdefault(step, made), made, key)
 
 
-def _same_kind(there: Any, wanted: Any, key: str) -> Any:
-    if type(there) is not type(wanted):
-        raise UsageError(f"{key}: a part of it has a value already that is no {'list' if wanted == [] else 'object'}")
-    return there
+def _same_kind(existing: Any, expected: Any, key: str) -> Any:
+    if type(existing) is not type(expected):
+        raise UsageError(
+            f"{key}: part of the path already has a value that is not {'a list' if expected == [] else 'an object'}"
+        )
+    return existing
 
 
 def _set_item(holder: list[Any], step: str | int, value: Any, key: str) -> None:
@@ -222,16 +226,16 @@ def _set_item(holder: list[Any], step: str | int, value: Any, key: str) -> None:
     elif step < len(holder):
         holder[step] = value
     else:
-        raise UsageError(f"{key}: item {step} of a list that has {len(holder)} so far; give them in order, or use []")
+        raise UsageError(f"{key}: index {step} is beyond the list of {len(holder)}; give items in order, or use []")
 
 
-def _known(place: Place) -> list[str | int]:
-    return [0 if step == _APPEND else step for step in place]
+def _known(path: InputPath) -> list[str | int]:
+    return [0 if step == _APPEND else step for step in path]
 
 
-def _shown(place: Place) -> str:
+def _shown(path: InputPath) -> str:
     text = ""
-    for step in place:
+    for step in path:
         if isinstance(step, int):
             text += "[]" if step == _APPEND else f"[{step}]"
         else:
@@ -244,11 +248,13 @@ def _json(content: bytes, name: str) -> Any:
     from operations.wire import decode_json
 
     if not content.strip():
-        raise UsageError(f"{name} is empty: JSON is wanted")
+        raise UsageError(f"{name} is empty: expected JSON")
     try:
         return decode_json(content.removeprefix(_BYTE_ORDER_MARK))
     except CallError as error:
-        raise UsageError(f"{name}: {error.message}", "text is quoted in JSON; name=text needs no quotes") from None
+        raise UsageError(
+            f"{name}: {error.message}", "quote strings in JSON, or pass name=text without quotes"
+        ) from None
 
 
 def _dumped(value: Any) -> str:
@@ -260,12 +266,12 @@ def _dumped(value: Any) -> str:
 def _text_hint(name: str, text: str) -> str:
     from shlex import quote
 
-    return f"{name}=@… reads a file; the text itself is {name}:={quote(_dumped(f'@{text}'))}"
+    return f"{name}=@… reads a file; to pass the text itself, write {name}:={quote(_dumped(f'@{text}'))}"
 
 
 def _read_file(name: str, hint: str = "") -> bytes:
     if not name:
-        raise UsageError("the name of a file is missing after @", "key@file and @input.json read one, @- reads stdin")
+        raise UsageError("missing file name after @", "write key@file, @input.json, or @- for stdin")
     try:
         return Path(name).expanduser().read_bytes()
     except (OSError, ValueError, RuntimeError) as error:
@@ -275,4 +281,4 @@ def _read_file(name: str, hint: str = "") -> bytes:
 
 def _example(fields: Fields) -> str:
     names = fields.names()
-    return f"for example: {names[0]}=…" if names else ""
+    return f"example: {names[0]}=…" if names else ""

@@ -1,4 +1,4 @@
-"""The program: finds the command, runs it, and translates whatever it raises to an exit code."""
+"""The program: find the command, run it, and translate exceptions to exit codes."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ import sys
 from collections.abc import Sequence
 
 from operations.cli import terminal
-from operations.cli.arguments import COMMON, Command, Given, UsageError, parse, suggestion
+from operations.cli.arguments import COMMON, Command, ParsedArguments, UsageError, parse, suggestion
 from operations.cli.commands import SUMMARIES, find_command
 from operations.cli.failures import INTERRUPTED, OK, Terminated, report
 from operations.cli.stderr import json_on_stderr
 from operations.wire import encode_json
 
-_THREADS_WITHIN = 0.2
+_THREADS_TIMEOUT = 0.2
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code."""
+    """Run a command line and return its exit code."""
     words = sys.argv[1:] if words is None else list(words)
-    # So that a configuration can start Python programs that need what is installed beside this one.
+    # Lets a configuration start Python programs with the interpreter that has operations installed.
     os.environ.setdefault("OPERATIONS_PYTHON", sys.executable)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal of another encoding gets question marks, not an error
-    with json_on_stderr(_says(words, "--json")), terminal.results_apart():
-        return _run_to_its_end(words)
+        sys.stdout.reconfigure(errors="replace")  # print unencodable characters as question marks
+    with json_on_stderr(_has_option(words, "--json")), terminal.reserve_stdout():
+        return _run_to_exit_code(words)
 
 
-def _says(words: Sequence[str], option: str) -> bool:
-    """Whether an option stands among words that may yet turn out to be no command line at all."""
+def _has_option(words: Sequence[str], option: str) -> bool:
+    """Whether an option is among the words, before they are parsed."""
     before = words[: words.index("--")] if "--" in words else words
     return any(word.partition("=")[0] == option for word in before)
 
 
-def _run_to_its_end(words: Sequence[str]) -> int:
-    """Run what was typed; whatever it raises becomes its exit code."""
+def _run_to_exit_code(words: Sequence[str]) -> int:
+    """Run a command line; translate any exception to its exit code."""
     try:
         code = _run(words)
         if terminal.results() is not None:
@@ -46,10 +46,10 @@ def _run_to_its_end(words: Sequence[str]) -> int:
     except Terminated as ended:
         return ended.exit_code
     except BrokenPipeError:
-        terminal.abandon_results()  # the reader has what it wanted
+        terminal.discard_results()  # the reader closed the pipe
         return OK
-    except Exception as error:  # noqa: BLE001  # whatever it is, it ends as one clear line
-        return report(error, traceback=_traceback() if _says(words, "--debug") else "")
+    except Exception as error:  # noqa: BLE001  # every exception is reported as one line
+        return report(error, traceback=_traceback() if _has_option(words, "--debug") else "")
 
 
 def _traceback() -> str:
@@ -59,20 +59,20 @@ def _traceback() -> str:
 
 
 def program() -> None:
-    """The installed command: ends with its exit code, whatever threads still run.
+    """Entry point of the installed command: exit even if threads are still running.
 
-    A plain function that an operation left in a thread cannot be stopped, and the interpreter would wait for it: a
-    deadline or Ctrl-C would end nothing.
+    A function that an operation runs in a thread cannot be stopped. The interpreter would wait for it, so neither a
+    deadline nor Ctrl-C could end the program.
     """
     terminal.claim_stdout()
     code = main()
-    threading = sys.modules.get("threading")  # what nobody has imported has started nothing
+    threading = sys.modules.get("threading")  # not imported: no threads
     started = [] if threading is None else [each for each in threading.enumerate() if each.name != "MainThread"]
     for thread in started:
         if not thread.daemon:
-            thread.join(_THREADS_WITHIN)
+            thread.join(_THREADS_TIMEOUT)
             if thread.is_alive():
-                os._exit(code)  # all is flushed: stdout by main, stderr with each line
+                os._exit(code)  # stdout and stderr are already flushed
     sys.exit(code)
 
 
@@ -81,32 +81,35 @@ def _run(words: Sequence[str]) -> int:
     if before.get("no_color"):
         terminal.forbid_colours()
     if before.get("version"):
-        return _show_version(as_json=_says(words, "--json"))
+        return _show_version(as_json=_has_option(words, "--json"))
     if not rest or rest[0] == "help" or before.get("help"):
-        _, wanted = _common_options([word for word in rest if word != "help"])
-        return _show_help(_resolve(wanted, before)[0] if wanted else None, as_json=_says(words, "--json"))
+        _, command_words = _common_options([word for word in rest if word != "help"])
+        return _show_help(
+            _resolve(command_words, before)[0] if command_words else None, as_json=_has_option(words, "--json")
+        )
     command, rest = _resolve(rest, before)
-    given = parse(command, rest, before=before)
-    if given.no_color:
+    args = parse(command, rest, before=before)
+    if args.no_color:
         terminal.forbid_colours()
-    if given.help or command.run is None:
-        if not given.help:
-            raise UsageError(f"ops {command.name} needs to know what", f"ops {command.name} --help")
-        return _show_help(command, as_json=_says(words, "--json"))
-    return _finish(command, given)
+    if args.help or command.run is None:
+        if not args.help:
+            raise UsageError(f"missing subcommand of ops {command.name}", f"run 'ops {command.name} --help'")
+        return _show_help(command, as_json=_has_option(words, "--json"))
+    return _finish(command, args)
 
 
-def _finish(command: Command, given: Given) -> int:
-    from operations.cli.running import run, show_log
+def _finish(command: Command, args: ParsedArguments) -> int:
+    from operations.cli.runner import run, show_log
 
     assert command.run is not None
-    show_log(quiet=given.quiet, debug=given.debug)
-    outcome = command.run(given)
-    return outcome if isinstance(outcome, int) else run(outcome)
+    as_json, level = getattr(args, "log_format", "text") == "json", getattr(args, "log_level", None)
+    show_log(quiet=args.quiet, debug=args.debug, as_json=as_json, level=level)
+    outcome = command.run(args)
+    return outcome if isinstance(outcome, int) else run(outcome, fast_loop=command.fast_loop)
 
 
 def _common_options(words: Sequence[str], within: str = "") -> tuple[dict[str, object], list[str]]:
-    """The common options that stand before a command, or within its name, and the words from there on."""
+    """Return the common options before a command or within its name, and the remaining words."""
     names = {name: option for option in COMMON for name in (option.name, option.short) if name}
     values: dict[str, object] = {}
     rest = list(words)
@@ -117,33 +120,33 @@ def _common_options(words: Sequence[str], within: str = "") -> tuple[dict[str, o
         option = names.get(word)
         if option is None:
             listed = f"ops {within} --help" if within else "ops --help"
-            hint = f"{listed} lists the commands; options of a command come after its name"
-            raise UsageError(f"there is no option {word}{suggestion(word, list(names))}", hint)
+            hint = f"{listed} lists the commands; put a command's options after its name"
+            raise UsageError(f"unknown option {word}{suggestion(word, list(names))}", hint)
         if option.value and not equals and not rest:
-            raise UsageError(f"{word} wants a value: {word} {option.value}")
+            raise UsageError(f"missing value: {word} {option.value}")
         values[option.key] = (attached if equals else rest.pop(0)) if option.value else True
     return values, rest
 
 
 def _resolve(words: list[str], before: dict[str, object]) -> tuple[Command, list[str]]:
-    """The command that words open with, and the words after it; adds common options within its name to `before`."""
+    """Return the command and the words after it; add common options within its name to `before`."""
     name, rest = words[0], words[1:]
     if name == "__complete":
-        from operations.cli.completing import COMMAND
+        from operations.cli.completer import COMMAND
 
         return COMMAND, rest
     if name not in SUMMARIES:
         hint = "ops --help lists the commands"
-        raise UsageError(f"there is no command {name!r}{suggestion(name, list(SUMMARIES))}", hint)
+        raise UsageError(f"unknown command {name!r}{suggestion(name, list(SUMMARIES))}", hint)
     command = find_command(name)
     if command.parts:
-        given, rest = _common_options(rest, within=name)
-        before.update(given)
+        args, rest = _common_options(rest, within=name)
+        before.update(args)
     if command.parts and rest:
         parts = {part.name.rpartition(" ")[2]: part for part in command.parts}
         if rest[0] not in parts:
-            message = f"ops {name} has no {rest[0]!r}{suggestion(rest[0], list(parts))}"
-            raise UsageError(message, f"there are {', '.join(parts)}")
+            message = f"unknown command 'ops {name} {rest[0]}'{suggestion(rest[0], list(parts))}"
+            raise UsageError(message, f"expected one of {', '.join(parts)}")
         return parts[rest[0]], rest[1:]
     return command, rest
 
@@ -162,6 +165,6 @@ def _show_help(command: Command | None, *, as_json: bool) -> int:
 def _show_version(*, as_json: bool) -> int:
     from importlib.metadata import version
 
-    told = {"name": "operations", "version": version("operations")}
-    terminal.write_text(encode_json(told).decode() + "\n" if as_json else "{name} {version}\n".format(**told))
+    data = {"name": "operations", "version": version("operations")}
+    terminal.write_text(encode_json(data).decode() + "\n" if as_json else "{name} {version}\n".format(**data))
     return OK

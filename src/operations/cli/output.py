@@ -1,4 +1,4 @@
-"""What commands print: data on stdout, as JSON in a pipe and for people on a terminal; one line of meta on stderr."""
+"""Output of commands: results on stdout, JSON in a pipe and formatted on a terminal; one line of meta on stderr."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from operations.cli import stderr
-from operations.cli.arguments import Given
+from operations.cli.arguments import ParsedArguments
 from operations.cli.failures import OPERATION, CommandError
 from operations.cli.terminal import (
     is_terminal,
@@ -27,24 +27,24 @@ from operations.wire import encode_json
 
 
 class Output:
-    """Writes results as the options of a command want them, to the stdout there is when it is made."""
+    """Writes results to stdout in the form that a command's options select."""
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, args: ParsedArguments) -> None:
         self._stdout = results()
-        self._json = bool(given.json)
-        self._quiet = bool(given.quiet)
-        self._raw = bool(given.raw) and not self._json  # which promises that all of stdout is JSON
-        self._part = "envelope" if given.envelope else "meta" if given.meta else "data"
-        self._jq: Any = None if given.jq is None else _compile(given.jq)
+        self._json = bool(args.json)
+        self._quiet = bool(args.quiet)
+        self._raw = bool(args.raw) and not self._json  # with --json, all of stdout is JSON
+        self._part = "envelope" if args.envelope else "meta" if args.meta else "data"
+        self._jq: Any = None if args.jq is None else _compile(args.jq)
         self._on_terminal = is_terminal(self._stdout)
         self.pretty = self._on_terminal and not self._json
 
     def text_of(self, envelope: ResponseEnvelope[Any], *, compact: bool = False, to_file: bool = False) -> bytes:
-        """The result as it is written, its line end included; a file gets bytes as they are, with `--json` too.
+        """Return a result as it is written, with its line end; a file gets bytes unchanged, even with `--json`.
 
-        `compact` is for one of many, each on a line of its own: bytes are JSON there.
+        With `compact`, the result is one line: bytes become JSON.
         """
-        value = self._wanted(envelope)
+        value = self._selected(envelope)
         if self._jq is not None:
             return b"".join(self.rendered(each, compact=compact) for each in self._run_jq(value))
         if isinstance(value, bytes) and (to_file or not (self._json or compact)):
@@ -52,29 +52,29 @@ class Output:
         return self.rendered(value, compact=compact)
 
     def numbered(self, envelope: ResponseEnvelope[Any], number: int) -> bytes:
-        """The result on one line, with the number of the line of input that it answers."""
+        """Return a result on one line, with the number of its input line."""
         if self._jq is not None:
             return self.text_of(envelope, compact=True)
-        value = self._wanted(envelope)
+        value = self._selected(envelope)
         return self.rendered(
             {"line": number, **(value if self._part == "envelope" else {self._part: value})}, compact=True
         )
 
     async def result(self, envelope: ResponseEnvelope[Any], started: float, *, to: str | None = None) -> None:
-        """Write one result, and the line of meta."""
+        """Write one result and its line of meta."""
         text = self.text_of(envelope, to_file=to is not None)
         if to is not None:
             with open(to, "wb") as file:  # noqa: ASYNC230  # one small local file, and nothing else runs
                 file.write(text)
         elif isinstance(envelope.data, bytes) and self.pretty and self._part == "data" and self._jq is None:
-            self.note(f"{len(envelope.data):,} bytes: write them to a file with -o FILE, or to a pipe")
+            self.note(f"{len(envelope.data):,} bytes: write them to a file with -o FILE or to a pipe")
         else:
             await self.write(text)
         seconds = time.perf_counter() - started
         self.note(meta_line(envelope, seconds), source=envelope.meta.source, seconds=round(seconds, 6))
 
     async def write(self, content: bytes) -> None:
-        """Write to stdout. In a pipe off the loop: a reader that is slow must not hold up the connections."""
+        """Write to stdout; to a pipe in a thread, because a slow reader must not block the event loop."""
         if self._stdout is None or not content:
             return
         self._stdout.flush()
@@ -86,15 +86,15 @@ class Output:
             await in_background(_write_all, self._stdout.fileno(), content)
 
     def dim(self, text: str) -> bytes:
-        """A text that stands back, to be written beside a result."""
+        """Return dimmed text, to be written beside a result."""
         return paint("dim", text, self._stdout).encode()
 
     def note(self, line: str, **more: Any) -> None:
-        """Say something on stderr that is no result; `more` is for programs."""
+        """Print a note on stderr; `more` has fields for programs."""
         if not self._quiet:
             stderr.note(line, **more)
 
-    def _wanted(self, envelope: ResponseEnvelope[Any]) -> Any:
+    def _selected(self, envelope: ResponseEnvelope[Any]) -> Any:
         if self._part == "envelope":
             return envelope.to_dict()
         return envelope.meta.to_dict() if self._part == "meta" else envelope.data
@@ -124,7 +124,7 @@ class Output:
 
 
 def write_json(value: Any, *, compact: bool = False) -> None:
-    """Write a value as JSON: indented and coloured on a terminal, one line in a pipe and for one of many."""
+    """Write a value as JSON: indented and coloured on a terminal, else on one line."""
     text = encode_json(value)
     if not is_terminal(results()):
         write_text(text.decode() + "\n")
@@ -134,16 +134,16 @@ def write_json(value: Any, *, compact: bool = False) -> None:
         write_text(paint_json(printable_json(msgspec.json.format(text, indent=2).decode())) + "\n")
 
 
-def write_either(given: Given, data: Any, text: str) -> None:
-    """Write what `--json` wants, or the text."""
-    if given.json:
+def write_either(args: ParsedArguments, data: Any, text: str) -> None:
+    """Write `data` with `--json`, else `text`."""
+    if args.json:
         write_json(data)
     else:
         write_text(text)
 
 
 def meta_line(envelope: ResponseEnvelope[Any], seconds: float) -> str:
-    """What the source said beside the data, on one line."""
+    """Summarise an envelope's meta in one line."""
     meta = envelope.meta
     if isinstance(meta, HTTPResponseMeta):
         parts = ["http", str(meta.status_code), meta.content_type.partition(";")[0]]
@@ -158,25 +158,25 @@ def meta_line(envelope: ResponseEnvelope[Any], seconds: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things."""
+    """Return a count with its noun."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """A time as people read it."""
+    """Format a duration."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 90 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
 
 
-def require_place(path: str) -> None:
-    """Raise where a result could not be written: before the call, which may be one that cannot be made twice."""
-    folder = os.path.dirname(path) or "."
-    if os.path.isdir(path) or not os.path.isdir(folder):
-        reason = f"{path} is a folder" if os.path.isdir(path) else f"there is no folder {folder}"
-        raise CommandError(f"--output: {reason}", "nothing was called")
-    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        raise CommandError(f"--output: {path} cannot be written", "nothing was called")
+def require_writable(path: str) -> None:
+    """Raise if a result could not be written to a path; checked before the call, which may not be repeatable."""
+    directory = os.path.dirname(path) or "."
+    if os.path.isdir(path) or not os.path.isdir(directory):
+        reason = f"{path} is a directory" if os.path.isdir(path) else f"directory {directory} does not exist"
+        raise CommandError(f"--output: {reason}", "the operation was not called")
+    if not os.access(path if os.path.exists(path) else directory, os.W_OK):
+        raise CommandError(f"--output: {path} cannot be written", "the operation was not called")
 
 
 def _write_all(descriptor: int, content: bytes) -> None:
@@ -186,25 +186,25 @@ def _write_all(descriptor: int, content: bytes) -> None:
 
 
 def _encoded(value: Any) -> bytes:
-    """The JSON of a result; one that JSON cannot carry is the operation's failure, not the caller's."""
+    """Encode a result as JSON; a result that JSON cannot represent is an error of the operation."""
     try:
         return encode_json(value)
     except CallError as error:
-        message = f"the result cannot be written as JSON: {error.message.removeprefix('(value): ')}"
-        raise CommandError(message, "the call itself was made", exit_code=OPERATION) from None
+        message = f"the result cannot be encoded as JSON: {error.message.removeprefix('(value): ')}"
+        raise CommandError(message, "the operation was called", exit_code=OPERATION) from None
 
 
 def _as_text(text: str) -> bytes:
-    """A text as a line of its own."""
+    """Encode text as one line."""
     try:
         return text.encode() + b"\n"
     except UnicodeEncodeError:
-        message = "the result cannot be written as text: it holds a lone surrogate, which is not Unicode text"
-        raise CommandError(message, "the call itself was made", exit_code=OPERATION) from None
+        message = "the result cannot be encoded as UTF-8: it has a lone surrogate"
+        raise CommandError(message, "the operation was called", exit_code=OPERATION) from None
 
 
 def _content_texts(value: Any) -> str | None:
-    """The texts of content blocks that stand in for data; None for anything else."""
+    """Return the text of text content blocks; None for any other value."""
     if not isinstance(value, list) or not value:
         return None
     texts = []

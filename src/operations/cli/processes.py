@@ -1,4 +1,4 @@
-"""What the long-running commands share: serving until told to stop, and saying what comes and goes."""
+"""Shared parts of long-running commands: serve until a stop signal, and report events."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from operations.calls import from_call, serve_registry
 from operations.calls.signed_transport import SignedTransport
-from operations.cli.arguments import Given
+from operations.cli.arguments import ParsedArguments
 from operations.cli.configuration import require_configuration
 from operations.cli.failures import OK, CommandError
 from operations.cli.output import counted, write_json
-from operations.cli.remote import until_refused
-from operations.cli.running import stopping
+from operations.cli.remote import wait_until_refused
+from operations.cli.runner import is_orphaned, notify_ready, stopping
 from operations.cli.session import open_sources, report_failures
 from operations.cli.stderr import warn, write_line
 from operations.cli.terminal import printable
@@ -24,105 +24,162 @@ from operations.config import store_catalogue
 from operations.config.settings import TransportSettings
 from operations.pubsub import Transport
 from operations.registry import OperationRegistry
+from operations.telemetry import AuditLog, CallMetrics, HealthServer, LogContext, Readiness
 
-_LOOK_EVERY = 1.0
+_POLL_SECONDS = 1.0
 
 
-async def offer(given: Given, *, pool: bool) -> int:
-    """Offer the configuration's operations on a transport until SIGTERM or Ctrl-C, then finish what runs."""
-    config = require_configuration(given)
-    settings = transport_at(given.url, config)
-    async with open_sources(config) as workspace, stopping() as told:
+async def offer(args: ParsedArguments, *, pool: bool) -> int:
+    """Serve the configuration's operations on a transport until SIGTERM or Ctrl-C; then finish running calls."""
+    config = require_configuration(args)
+    settings = transport_at(args.url, config)
+    readiness, sources = Readiness(), list[object]()
+    async with (
+        serving_health(args, readiness, sources),
+        open_sources(config) as workspace,
+        stopping() as stop,
+    ):
         store_catalogue(workspace)
-        report_failures(given, workspace.reports)
+        observe(args, workspace.registry)
+        report_failures(args, workspace.reports)
         if not len(workspace.registry):
-            raise CommandError("there is nothing to offer", "ops ls lists what the configuration has")
+            raise CommandError("no operations to serve", "list the configuration's operations with 'ops ls'")
         url = shown_url(settings)
-        say(given, "connecting", f"connecting to {url}", url=url)
-        trying = asyncio.create_task(_tell_refusal(given, settings))
-        async with _connected(open_bus(settings, given, config, serves=True), told) as transport:
-            trying.cancel()
+        print_event(args, "connecting", f"connecting to {url}", url=url)
+        probe = asyncio.create_task(_report_refusal(args, settings))
+        async with _connected(open_bus(settings, args, config, serves=True), stop) as transport:
+            probe.cancel()
             if transport is not None:
-                await serve_until(told, given, workspace.registry, transport, pool=pool)
+                await serve_until(
+                    stop, args, workspace.registry, transport, pool=pool, readiness=readiness, sources=sources
+                )
     return OK
 
 
+def observe(args: ParsedArguments, registry: OperationRegistry) -> None:
+    """Add the observers that the options ask for."""
+    if args.log_format == "json":
+        registry.observers += (LogContext(),)
+    if args.health is not None:
+        registry.observers += (CallMetrics(),)
+    if args.audit_log is not None:
+        try:
+            registry.observers += (AuditLog(args.audit_log),)
+        except OSError as error:
+            raise CommandError(f"the audit log cannot be opened: {error}") from error
+
+
+@asynccontextmanager
+async def serving_health(args: ParsedArguments, readiness: Readiness, sources: list[object]) -> AsyncIterator[None]:
+    """Answer health requests while the block lasts, where the options ask for it."""
+    if args.health is None:
+        yield
+        return
+    host, port = args.health
+    server = HealthServer(readiness, lambda: sources, host=host, port=port)
+    try:
+        await server.__aenter__()
+    except OSError as error:
+        raise CommandError(f"--health cannot listen at {host}:{port}: {error.strerror or error}") from error
+    print_event(args, "health", f"health is at {server.url}", url=server.url)
+    try:
+        yield
+    finally:
+        await server.close()
+
+
 async def serve_until(
-    told: asyncio.Event, given: Given, registry: OperationRegistry, transport: Transport, *, pool: bool
+    stop: asyncio.Event,
+    args: ParsedArguments,
+    registry: OperationRegistry,
+    transport: Transport,
+    *,
+    pool: bool,
+    readiness: Readiness,
+    sources: list[object],
 ) -> None:
-    """Serve a registry until told to stop; says what the other side refused."""
-    # A transport that checks signatures says who calls; of any other it is known already, or is nobody.
+    """Serve a registry until a stop signal; report operations that the hub rejects."""
+    # A signed transport identifies callers itself; a hub does so for others.
     options = {"identify": transport.identify} if isinstance(transport, SignedTransport) else {}
-    serving = serve_registry(
-        registry, transport, concurrency=given.concurrency, grace=given.grace, pool=pool, **options
-    )
+    serving = serve_registry(registry, transport, concurrency=args.concurrency, grace=args.grace, pool=pool, **options)
     refused: Mapping[str, str] = {}
 
+    def back() -> None:
+        print_event(args, "back", "reconnected")
+        readiness.ready()
+
     def lost(reason: str) -> None:
-        say(given, "lost", f"cut off: {reason}; trying to come back", reason=reason)
+        readiness.not_ready("not connected")
+        print_event(args, "lost", f"disconnected: {reason}; reconnecting", reason=reason)
 
     async with serving as handler, AsyncExitStack() as stack:
-        stack.callback(transport.watch(lambda: say(given, "back", "connected again"), lost))
+        stack.callback(transport.watch(back, lost))
+        sources.append(handler)
+        readiness.ready()
+        notify_ready()
         count = len(registry)
-        say(given, "offering", f"offering {counted(count, 'operation')}; Ctrl-C ends", operations=count)
-        while not told.is_set():
-            await _wait(told, _LOOK_EVERY)
+        print_event(args, "offering", f"serving {counted(count, 'operation')}; press Ctrl-C to stop", operations=count)
+        while not stop.is_set():
+            await _wait_for(stop, _POLL_SECONDS)
+            if is_orphaned():
+                stop.set()
             for operation_id in handler.rejected.keys() - refused.keys():
                 reason = handler.rejected[operation_id]
-                warn(f"{operation_id} was refused: {reason}", operation=operation_id, reason=reason)
+                warn(f"{operation_id} was rejected: {reason}", operation=operation_id, reason=reason)
             refused = dict(handler.rejected)
-        say(given, "stopping", "stopping; calls that run may finish")
+        readiness.not_ready("stopping")
+        print_event(args, "stopping", "stopping; waiting for running calls")
 
 
-async def follow_offers(given: Given, transport: Transport, told: asyncio.Event) -> None:
-    """Say which operations come and go on a transport, until told to stop."""
+async def follow_offers(args: ParsedArguments, transport: Transport, stop: asyncio.Event) -> None:
+    """Report operations that appear and disappear on a transport, until a stop signal."""
     async with from_call(transport) as remote:
         known: set[str] = set()
 
         def is_different() -> bool:
             return set(remote.ids) != known
 
-        while not told.is_set():
+        while not stop.is_set():
             changed = asyncio.ensure_future(remote.until(is_different))
-            stopped = asyncio.ensure_future(told.wait())
+            stopped = asyncio.ensure_future(stop.wait())
             await asyncio.wait([changed, stopped], return_when=asyncio.FIRST_COMPLETED)
             changed.cancel()
             stopped.cancel()
             now = set(remote.ids)
             for event, sign, ids in (("added", "+", now - known), ("removed", "-", known - now)):
                 for operation_id in sorted(ids):
-                    say(given, event, f"{sign} {operation_id}", operation=operation_id)
+                    print_event(args, event, f"{sign} {operation_id}", operation=operation_id)
             known = now
 
 
-def say(given: Given, event: str, text: str, **more: Any) -> None:
-    """Tell what happened: a line with the time on stderr, or with `--json` an object on stdout, as the result it is."""
-    if not given.json:
-        if not given.quiet:
+def print_event(args: ParsedArguments, event: str, text: str, **more: Any) -> None:
+    """Print an event: a line with the time on stderr, or with `--json` an object on stdout."""
+    if not args.json:
+        if not args.quiet:
             write_line(f"{time.strftime('%H:%M:%S')} {printable(text)}")
         return
-    with suppress(OSError):  # whoever looked has gone; the work goes on
+    with suppress(OSError):  # the reader is gone; keep running
         write_json({"event": event, "time": round(time.time(), 3), **more}, compact=True)
 
 
-async def _wait(told: asyncio.Event, longest: float) -> None:
+async def _wait_for(stop: asyncio.Event, seconds: float) -> None:
     try:
-        async with asyncio.timeout(longest):
-            await told.wait()
+        async with asyncio.timeout(seconds):
+            await stop.wait()
     except TimeoutError:
         pass
 
 
-async def _tell_refusal(given: Given, settings: TransportSettings) -> None:
-    url, reason = shown_url(settings), await until_refused(settings)
-    say(given, "refused", f"{url} cannot be reached: {reason}; trying again until it can", url=url, reason=reason)
+async def _report_refusal(args: ParsedArguments, settings: TransportSettings) -> None:
+    url, reason = shown_url(settings), await wait_until_refused(settings)
+    print_event(args, "refused", f"{url} cannot be reached: {reason}; retrying", url=url, reason=reason)
 
 
 @asynccontextmanager
-async def _connected(opening: AbstractAsyncContextManager[Any], told: asyncio.Event) -> AsyncIterator[Any]:
-    """The transport once it stands, however long that takes; None where the program is told to stop before."""
-    entering = asyncio.ensure_future(opening.__aenter__())
-    stopped = asyncio.ensure_future(told.wait())
+async def _connected(connecting: AbstractAsyncContextManager[Any], stop: asyncio.Event) -> AsyncIterator[Any]:
+    """Yield the connected transport; None if a stop signal comes first."""
+    entering = asyncio.ensure_future(connecting.__aenter__())
+    stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait([entering, stopped], return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
     if not entering.done():
@@ -134,4 +191,4 @@ async def _connected(opening: AbstractAsyncContextManager[Any], told: asyncio.Ev
     try:
         yield transport
     finally:
-        await opening.__aexit__(None, None, None)
+        await connecting.__aexit__(None, None, None)

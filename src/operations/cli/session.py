@@ -1,4 +1,4 @@
-"""Session: the registry that a command works with; only the sources that it needs are open."""
+"""Session of a command: the registry and the sources that the command needs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any
 
 from operations.catalogue import unknown_operation
-from operations.cli.arguments import Given
+from operations.cli.arguments import ParsedArguments
 from operations.cli.configuration import optional_configuration, require_configuration
 from operations.cli.failures import TRANSPORT, USAGE, CommandError
-from operations.cli.stderr import StatusLine, is_json, spinning, warn, warn_skipped, write_line, write_record
+from operations.cli.stderr import StatusLine, is_json, spinner, warn, warn_skipped, write_line, write_record
 from operations.cli.terminal import is_terminal, printable
 from operations.config import (
     Catalogue,
@@ -33,8 +33,8 @@ from operations.registry import OperationRegistry
 from operations.spec import Operation, OperationSpec, OperationType
 
 
-class Session:
-    """A registry, its configuration and the reports on its sources."""
+class CommandSession:
+    """A registry, its configuration and the reports of its sources."""
 
     def __init__(
         self, registry: OperationRegistry, config: Config | None, reports: list[SourceReport], *, is_remote: bool
@@ -45,24 +45,24 @@ class Session:
         self._is_remote = is_remote
 
     def find(self, operation_id: str) -> Operation[Any]:
-        """Return an operation; for an unknown one raise an error with the nearest id or the failed source."""
+        """Return an operation; raise an error that names the nearest id or the failed source if it is unknown."""
         operation = self.registry.get_operation(operation_id)
         if operation is not None:
             return operation
         report = self.failed_source_of(operation_id)
         if report is not None:
-            raise source_failure(report, f"the source {report.name} could not be opened")
+            raise source_failure(report, f"cannot open source {report.name}")
         for each in self.reports:
             warn_skipped([(skip.path, skip.reason) for skip in each.skipped])
         raise self._not_found(operation_id)
 
-    def report_failures(self, given: Given, wanted: str | None) -> None:
-        """Warn of sources that did not open, except that of the wanted operation, for which `find` raises."""
-        needed = None if wanted is None else self.failed_source_of(wanted)
-        report_failures(given, [report for report in self.reports if report is not needed])
+    def report_failures(self, args: ParsedArguments, requested: str | None) -> None:
+        """Warn of failed sources, except that of the requested operation, for which `find` raises."""
+        needed = None if requested is None else self.failed_source_of(requested)
+        report_failures(args, [report for report in self.reports if report is not needed])
 
     def failed_source_of(self, operation_id: str) -> SourceReport | None:
-        """Return the failed source whose namespace an operation is in."""
+        """Return the failed source whose namespace contains an operation."""
         if self.config is None:
             return None
         failed = (report for report in self.reports if report.state == "failed")
@@ -70,8 +70,8 @@ class Session:
         return next((each for each in failed if operation_id.startswith(f"{sources[each.name].namespace}.")), None)
 
     def require_dry_run(self, operation: Operation[Any]) -> None:
-        """Raise for an operation that is not of an OpenAPI source."""
-        from operations.sources.openapi import HTTPCallOptions  # noqa: F401  # raises where the extra is missing
+        """Raise if an operation is not from an OpenAPI source."""
+        from operations.sources.openapi import HTTPCallOptions  # noqa: F401  # raises if the extra is missing
 
         namespaces = [
             source.namespace
@@ -79,17 +79,15 @@ class Session:
             if source.kind == "openapi"
         ]
         if not any(operation.id.startswith(f"{namespace}.") for namespace in namespaces):
-            raise CommandError(
-                f"{operation.id} has no dry run", "only operations of an API document say what they would send"
-            )
+            raise CommandError(f"{operation.id} has no dry run", "--dry-run requires an operation of an OpenAPI source")
 
     def redact(self, text: str) -> str:
-        """Return a text without the configuration's secrets."""
+        """Return text without the configuration's secrets."""
         return text if self.config is None else redact(text, self.config)
 
     def _not_found(self, operation_id: str) -> CallError:
         error = self.registry.not_found(operation_id)
-        # The catalogue of the configuration says nothing about a bus.
+        # The configuration's catalogue does not apply to a transport.
         catalogue = None if self.config is None or self._is_remote else load_catalogue(self.config.path)
         if catalogue is None or error.details["nearest"]:
             return error
@@ -97,56 +95,56 @@ class Session:
 
 
 @asynccontextmanager
-async def open_session(given: Given, wanted: str | None = None) -> AsyncIterator[Session]:
-    """Open what a command needs: the source of the wanted operation where that is known, else all sources."""
-    is_remote = given.url is not None
-    is_address = is_remote and ":" in given.url
-    config = optional_configuration(given) if is_address else require_configuration(given)
+async def open_session(args: ParsedArguments, requested: str | None = None) -> AsyncIterator[CommandSession]:
+    """Open what a command needs: the source of the requested operation if known, else all sources."""
+    is_remote = args.url is not None
+    is_address = is_remote and ":" in args.url
+    config = optional_configuration(args) if is_address else require_configuration(args)
     async with AsyncExitStack() as stack:
-        line = await stack.enter_async_context(spinning("opening", quiet=given.quiet))
+        line = await stack.enter_async_context(spinner("opening", quiet=args.quiet))
         if is_remote or config is None:
             from operations.cli.remote import import_remote
 
             registry, reports = OperationRegistry(), list[SourceReport]()
-            await import_remote(stack, given, config, registry, wanted, line)
+            await import_remote(stack, args, config, registry, requested, line)
         else:
-            workspace = await _open(stack, config, wanted, line)
+            workspace = await _open(stack, config, requested, line)
             registry, reports = workspace.registry, workspace.reports
         line.clear()
         line.is_on = False
-        session = Session(registry, config, reports, is_remote=is_remote)
-        session.report_failures(given, wanted)
+        session = CommandSession(registry, config, reports, is_remote=is_remote)
+        session.report_failures(args, requested)
         yield session
 
 
 async def refresh_catalogue(config: Config, only: Collection[str] | None, line: StatusLine) -> Workspace:
-    """Open sources once, write the cache and close them."""
+    """Open sources, write the cache, and close them."""
     async with open_sources(config, only, line) as workspace:
         store_catalogue(workspace)
         return workspace
 
 
-def source_failure(report: SourceReport, said: str) -> Exception:
-    """Return the error for a required source that did not open; its exit code depends on the fault."""
-    message = f"{said}: {report.problem}"
+def source_failure(report: SourceReport, prefix: str) -> Exception:
+    """Return the error for a required source that failed; its exit code depends on the fault."""
+    message = f"{prefix}: {report.problem}"
     if report.fault == "installation":
         return ImportError(message)
     hint = report.hint or "ops doctor checks every source"
     return CommandError(message, hint, exit_code=USAGE if report.fault == "configuration" else TRANSPORT)
 
 
-def report_failures(given: Given, reports: Collection[SourceReport]) -> None:
-    """Warn of sources that did not open."""
+def report_failures(args: ParsedArguments, reports: Collection[SourceReport]) -> None:
+    """Warn of sources that failed to open."""
     for report in reports:
-        if report.state == "failed" and not given.quiet:
+        if report.state == "failed" and not args.quiet:
             hint = f" ({report.hint})" if report.hint else ""
-            warn(f"the source {report.name} could not be opened: {report.problem}{hint}", source=report.name)
+            warn(f"cannot open source {report.name}: {report.problem}{hint}", source=report.name)
 
 
 def open_sources(
     config: Config, only: Collection[str] | None = None, line: StatusLine | None = None
 ) -> AbstractAsyncContextManager[Workspace]:
-    """Return the workspace of a configuration, to be entered; `line` shows which sources are still opening."""
+    """Return the workspace of a configuration, to be entered; `line` shows which sources are being opened."""
     waiting = [name for name in config.sources if only is None or name in only]
 
     def show_waiting() -> None:
@@ -161,34 +159,34 @@ def open_sources(
     def show_consent(source: str, url: str) -> None:
         if line is not None:
             line.clear()
-        asked = f"the source {source} asks for your consent; open this address in a browser:"
+        prompt = f"source {source} requires your consent; open this URL in a browser:"
         if is_json():
-            write_record("info", asked, {"source": source, "url": url})
+            write_record("info", prompt, {"source": source, "url": url})
         else:
-            write_line(f"{printable(asked)}\n  {printable(url)}")
+            write_line(f"{printable(prompt)}\n  {printable(url)}")
 
     show_waiting()
     has_user = is_terminal(sys.stdin) and is_terminal(sys.stderr)
     return open_workspace(config, only=only, on_progress=progress, show_consent=show_consent if has_user else None)
 
 
-async def _open(stack: AsyncExitStack, config: Config, wanted: str | None, line: StatusLine) -> Workspace:
-    catalogue = load_catalogue(config.path) if wanted is not None else None
-    only = None if wanted is None else _sources_of(wanted, catalogue, config)
+async def _open(stack: AsyncExitStack, config: Config, requested: str | None, line: StatusLine) -> Workspace:
+    catalogue = load_catalogue(config.path) if requested is not None else None
+    only = None if requested is None else _sources_of(requested, catalogue, config)
     inner = await stack.enter_async_context(AsyncExitStack())
     workspace = await inner.enter_async_context(open_sources(config, only, line))
-    if only is not None and wanted not in workspace.registry and not _failed(workspace, only):
-        # The source no longer has it: open all of them.
+    if only is not None and requested not in workspace.registry and not _failed(workspace, only):
+        # The source no longer has the operation: open all sources.
         await inner.aclose()
         only = None
         workspace = await inner.enter_async_context(open_sources(config, None, line))
     if only is None or (catalogue is not None and not set(only).isdisjoint(catalogue.stale)):
-        # Not for a source that did not change: writing the cache reads every spec.
+        # Skipped for an unchanged source: writing the cache reads every spec.
         store_catalogue(workspace)
     if only is not None and catalogue is not None:
-        # A function may call operations of other sources, which are opened then.
+        # A function may call operations of other sources, which are opened on demand.
         lazy = await inner.enter_async_context(LazySources(config, workspace.registry))
-        lazy.register(catalogue, besides=only)
+        lazy.register(catalogue, except_sources=only)
     return workspace
 
 
@@ -196,19 +194,19 @@ def _failed(workspace: Workspace, only: Collection[str]) -> bool:
     return any(report.state == "failed" and report.name in only for report in workspace.reports)
 
 
-def _sources_of(wanted: str, catalogue: Catalogue | None, config: Config) -> list[str] | None:
-    """Return the source of an operation, by the cache or by its namespace; None where it may be any."""
-    known = None if catalogue is None else catalogue.source_of(wanted)
+def _sources_of(requested: str, catalogue: Catalogue | None, config: Config) -> list[str] | None:
+    """Return the source of an operation, by the cache or its namespace; None if it may be any source."""
+    known = None if catalogue is None else catalogue.source_of(requested)
     if known is not None:
         return [known]
-    # Functions have namespaces of their own; those of servers and APIs are the source's.
+    # Python functions choose their namespaces; operations of servers and APIs have the source's.
     found = [name for name, source in config.sources.items() if source.kind in ("mcp", "openapi")]
-    found = [name for name in found if wanted.startswith(f"{config.sources[name].namespace}.")]
+    found = [name for name in found if requested.startswith(f"{config.sources[name].namespace}.")]
     return found if len(found) == 1 else None
 
 
 class LazySources:
-    """Placeholders for the cached operations of sources that are not open; the first call opens the source."""
+    """Placeholders for cached operations of closed sources; the first call opens the source."""
 
     def __init__(self, config: Config, registry: OperationRegistry) -> None:
         self._config = config
@@ -218,10 +216,10 @@ class LazySources:
         self._ready: dict[str, asyncio.Future[None]] = {}
         self._closing = asyncio.Event()
 
-    def register(self, catalogue: Catalogue, *, besides: Collection[str] = ()) -> None:
-        """Register a placeholder for every operation that is not registered, except those of the sources `besides`."""
+    def register(self, catalogue: Catalogue, *, except_sources: Collection[str] = ()) -> None:
+        """Register a placeholder for every unregistered operation, except those of the sources `except_sources`."""
         for entry in catalogue.entries:
-            if entry.id not in self._registry and entry.source not in besides:
+            if entry.id not in self._registry and entry.source not in except_sources:
                 namespace, _, name = entry.id.rpartition(".")
                 spec = OperationSpec(name=name, namespace=namespace, type=OperationType(entry.type))
                 self._registry.register(self._placeholder(spec, entry.source))
@@ -251,7 +249,7 @@ class LazySources:
         return operation
 
     async def _open(self, source: str, operation_id: str) -> None:
-        """Open a source once; raise where it no longer has the operation."""
+        """Open a source once; raise if it no longer has the operation."""
         if source not in self._tasks:
             self._ready[source] = asyncio.get_running_loop().create_future()
             self._tasks[source] = asyncio.create_task(self._keep_open(source))
@@ -261,13 +259,13 @@ class LazySources:
             raise self._registry.not_found(operation_id)
 
     async def _keep_open(self, source: str) -> None:
-        """Keep a source open until the session ends; the task that opened it must close it."""
+        """Keep a source open until the session ends; it must be closed in the task that opened it."""
         ready = self._ready[source]
         try:
             async with open_sources(self._config, [source]) as workspace:
                 failed = next((report for report in workspace.reports if report.state == "failed"), None)
                 if failed is not None:
-                    message = f"the source {source} could not be opened: {failed.problem}"
+                    message = f"cannot open source {source}: {failed.problem}"
                     ready.set_exception(CallError(ErrorCode.UNAVAILABLE, message, {"hint": failed.hint}))
                     return
                 found = (workspace.registry.get_operation(spec.id) for spec in workspace.registry.list())

@@ -1,4 +1,4 @@
-"""Examples for an operation: an input for its schema, and the call as shell, Python and curl; nothing is called."""
+"""Examples for an operation: an input, and the call as shell, Python and curl; nothing is called."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _FORMATS = {
 
 
 def example_input(schema: Schema, *, optional: bool = False) -> Any:
-    """Return an input that the schema accepts: its required fields, and with `optional` some more.
+    """Return an input that the schema accepts: its required fields, and with `optional` some others.
 
-    Values come from the schema's examples and types; where those are invalid, from the engine's smallest value.
+    Values come from the schema's examples and types; if those are invalid, from the smallest valid value.
     """
     if schema.is_unknown:
         return {}
@@ -58,17 +58,17 @@ def _guess_object(
 ) -> dict[str, Any]:
     required = [name for node in nodes[:1] for name in node.get("required", [])]
     names = fields.names(path)
-    wanted = [name for name in names if name in required or (optional and not path)]
-    if not wanted and not path:
-        wanted = names[:1]
+    included = [name for name in names if name in required or (optional and not path)]
+    if not included and not path:
+        included = names[:1]
     if depth > 4:
         return {}
-    most = max(_MAX_FIELDS, len(required))
-    return {name: _guess(fields, [*path, name], optional=False, depth=depth + 1) for name in wanted[:most]}
+    maximum = max(_MAX_FIELDS, len(required))
+    return {name: _guess(fields, [*path, name], optional=False, depth=depth + 1) for name in included[:maximum]}
 
 
 def _offered(nodes: list[Mapping[str, Any]]) -> list[Any]:
-    """Return the values that a schema names, examples first; a default of null is left out."""
+    """Return the values that a schema gives, examples first; a default of null is skipped."""
     listed: list[Any] = []
     for node in nodes:
         examples = node.get("examples")
@@ -94,7 +94,7 @@ def _guess_scalar(types: set[str], nodes: list[Mapping[str, Any]]) -> Any:
 
 
 def shell_command(operation_id: str, example: Any, *, streams: bool) -> str:
-    """What to type to call an operation with an example input."""
+    """Return the shell command that calls an operation with an example input."""
     words = ["ops", "sub" if streams else "call", operation_id]
     if isinstance(example, Mapping):
         words += [_word(name, value) for name, value in example.items()]
@@ -102,12 +102,12 @@ def shell_command(operation_id: str, example: Any, *, streams: bool) -> str:
 
 
 def python_code(operation_id: str, example: Any, *, streams: bool) -> str:
-    """A program that opens the configuration and calls an operation."""
-    given = f"{operation_id!r}, {_python(example)}"
+    """Return a Python program that opens the configuration and calls an operation."""
+    args = f"{operation_id!r}, {_python(example)}"
     if streams:
-        use = f"        async for event in workspace.registry.subscribe({given}):\n            print(event.data)"
+        use = f"        async for event in workspace.registry.subscribe({args}):\n            print(event.data)"
     else:
-        use = f"        envelope = await workspace.registry.execute({given})\n        print(envelope.data)"
+        use = f"        envelope = await workspace.registry.execute({args})\n        print(envelope.data)"
     return (
         "import asyncio\n\n"
         "from operations.config import load_config, open_workspace\n\n\n"
@@ -119,7 +119,7 @@ def python_code(operation_id: str, example: Any, *, streams: bool) -> str:
 
 
 def without_secrets(request: Mapping[str, Any], redact: Callable[[str], str]) -> dict[str, Any]:
-    """The request that a dry run gave, with its credentials left out: by the names of headers, and by `redact`."""
+    """Return a dry run's request without credentials, by header names and by `redact`."""
     headers = [[name, _shown(name, redact(value))] for name, value in request["headers"]]
     body = request.get("body")
     if isinstance(body, bytes):
@@ -128,7 +128,7 @@ def without_secrets(request: Mapping[str, Any], redact: Callable[[str], str]) ->
 
 
 def curl_command(request: Mapping[str, Any]) -> str:
-    """The request that a dry run gave, as curl sends it."""
+    """Return a dry run's request as a curl command."""
     lines = [f"curl -X {request['method']} {_quoted(request['url'])}"]
     lines += [f"  -H {_quoted(f'{name}: {value}')}" for name, value in request["headers"]]
     body = request.get("body")
@@ -152,7 +152,7 @@ def _word(name: str, value: Any) -> str:
 
 
 def _plain(value: Any) -> str | None:
-    """A value that the schema can read from its text alone, as a shell wants it; None for any other."""
+    """Return a value as shell text that the schema converts back; None if `:=` is required."""
     if isinstance(value, str):
         return _quoted(value) if value else None
     return encode_json(value).decode() if isinstance(value, (bool, int, float)) else None

@@ -1,7 +1,7 @@
-"""Standard error: notes and warnings, as lines or with `--json` as one JSON object a line, and the status line.
+"""Standard error: notes, warnings and the status line; with `--json`, one JSON object per line.
 
-Every object has a `level` (`error`, `warning`, `info`, `debug`, `output`) and a `message`; further fields depend on the
-event. `output` is what other code printed: an operation's function, a library.
+Every object has a `level` (`error`, `warning`, `info`, `debug`, `output`) and a `message`; other fields depend on the
+event. `output` is text that other code printed: an operation's function or a library.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from operations.wire import encode_json
 _MAX_SKIPPED = 3
 _MAX_DEPTH = 50
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_PATIENCE = 0.3
+_DELAY = 0.3
 _INTERVAL = 0.1
 _redactors: list[Callable[[str], str]] = []
 _json: list[_JSONLines] = []
 _drawn: list[StatusLine] = []
-"""The status line that is on the terminal, which any other line must replace."""
+"""The status line on the terminal, if any; other lines replace it."""
 
 
 def redact_with(redact: Callable[[str], str]) -> None:
-    """Pass every further message through `redact`."""
+    """Apply `redact` to every later message."""
     _redactors[:] = [redact]
 
 
 def redacted(text: str) -> str:
-    """Return a text without secrets."""
+    """Return text without secrets."""
     for redact in _redactors:
         text = redact(text)
     return text
@@ -44,7 +44,7 @@ def redacted(text: str) -> str:
 
 @contextlib.contextmanager
 def json_on_stderr(is_wanted: bool) -> Iterator[None]:
-    """Write JSON lines while the block lasts, where wanted; what other code writes to stderr included."""
+    """With `is_wanted`, write JSON lines in the block, including what other code writes to stderr."""
     before = sys.stderr
     if is_wanted and before is not None:
         lines = _JSONLines(before)
@@ -60,12 +60,12 @@ def json_on_stderr(is_wanted: bool) -> Iterator[None]:
 
 
 def is_json() -> bool:
-    """Whether stderr is JSON lines."""
+    """Whether stderr has JSON lines."""
     return bool(_json)
 
 
 def write_line(line: str) -> None:
-    """Print a line for people, where there is a stderr; of control characters only the styles of `paint` stay."""
+    """Print a line for people; control characters are escaped, except the styles of `paint`."""
     if sys.stderr is not None:
         for status in list(_drawn):
             status.clear()
@@ -75,14 +75,14 @@ def write_line(line: str) -> None:
 
 
 def write_record(level: str, message: str, more: Mapping[str, Any]) -> None:
-    """Print a JSON object, without secrets."""
+    """Print a JSON object without secrets."""
     record = {"level": level, "message": message, **more}
     for lines in _json:
         lines.print(_plain(record))
 
 
 def note(message: str, **more: Any) -> None:
-    """Print a dimmed line about what was done; `more` has fields for programs."""
+    """Print a dimmed note; `more` has fields for programs."""
     if is_json():
         write_record("info", message, more)
     else:
@@ -98,26 +98,26 @@ def warn(message: str, **more: Any) -> None:
 
 
 def warn_skipped(skipped: Sequence[tuple[str, str]]) -> None:
-    """Warn of the files or operations of a source that were skipped; for people only of the first few."""
+    """Warn of skipped files or operations; for people, only of the first few."""
     shown = skipped if is_json() else skipped[:_MAX_SKIPPED]
     for path, reason in shown:
         warn(f"{path} was skipped: {reason}", skipped=path, reason=reason)
     if len(skipped) > len(shown):
-        warn(f"{len(skipped) - _MAX_SKIPPED} more were skipped: ops doctor lists them")
+        warn(f"{len(skipped) - _MAX_SKIPPED} more were skipped: run 'ops doctor' to list them")
 
 
 class StatusLine:
-    """A line at the foot of a terminal that is redrawn in place; nothing where stderr is not a terminal."""
+    """A line at the bottom of a terminal, redrawn in place; disabled if stderr is not a terminal."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.is_on = is_terminal(sys.stderr) and not quiet
         self.text = ""
         self._is_drawn = False
-        self._next = time.monotonic() + _PATIENCE
+        self._next = time.monotonic() + _DELAY
         self._frame = 0
 
     def update(self, text: str) -> None:
-        """Show a text, at most ten times a second."""
+        """Show text, at most ten times a second."""
         self.text = text
         if self.is_on and time.monotonic() >= self._next:
             self.draw()
@@ -143,11 +143,11 @@ class StatusLine:
 
 
 @contextlib.asynccontextmanager
-async def spinning(text: str, *, quiet: bool, patience: float = _PATIENCE) -> AsyncIterator[StatusLine]:
-    """Show a status line while the block lasts, once that takes longer than `patience`."""
+async def spinner(text: str, *, quiet: bool, delay: float = _DELAY) -> AsyncIterator[StatusLine]:
+    """Show a status line while the block runs, after `delay` seconds."""
     line = StatusLine(quiet=quiet)
     line.text = text
-    turning = asyncio.create_task(_turn(line, patience)) if line.is_on else None
+    turning = asyncio.create_task(_animate(line, delay)) if line.is_on else None
     try:
         yield line
     finally:
@@ -157,8 +157,8 @@ async def spinning(text: str, *, quiet: bool, patience: float = _PATIENCE) -> As
         line.clear()
 
 
-async def _turn(line: StatusLine, patience: float) -> None:
-    await asyncio.sleep(patience)
+async def _animate(line: StatusLine, delay: float) -> None:
+    await asyncio.sleep(delay)
     while True:
         line.draw()
         await asyncio.sleep(_INTERVAL)
@@ -177,11 +177,11 @@ def _write(text: str) -> None:
 
 
 class _JSONLines(io.TextIOBase):
-    """A replacement for stderr that turns written text into JSON objects, one a line."""
+    """Replacement for stderr that writes each line as a JSON object."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self._begun = ""
+        self._partial = ""
         self._lock = threading.RLock()
 
     @property
@@ -190,7 +190,7 @@ class _JSONLines(io.TextIOBase):
 
     @property
     def buffer(self) -> Any:
-        """The binary stream, which is written to unchanged."""
+        """The underlying binary stream."""
         return self._stream.buffer
 
     def writable(self) -> bool:
@@ -201,14 +201,14 @@ class _JSONLines(io.TextIOBase):
 
     def write(self, text: str) -> int:
         with self._lock:
-            *lines, self._begun = (self._begun + text).split("\n")
+            *lines, self._partial = (self._partial + text).split("\n")
             for line in lines:
                 self.print(_plain({"level": "output", "message": line}))
         return len(text)
 
     def end(self) -> None:
-        """Print the last line where it has no line end."""
-        if self._begun:
+        """Print the last line if it has no line end."""
+        if self._partial:
             self.write("\n")
 
     def print(self, record: Mapping[str, Any]) -> None:
@@ -222,9 +222,9 @@ class _JSONLines(io.TextIOBase):
 def _encoded(record: Mapping[str, Any]) -> str:
     try:
         return encode_json(record).decode()
-    except CallError:  # details that JSON cannot carry
-        kept = {name: value if isinstance(value, (str, int)) else _text(value) for name, value in record.items()}
-        return encode_json(kept).decode()
+    except CallError:  # details that JSON cannot represent
+        safe = {name: value if isinstance(value, (str, int)) else _text(value) for name, value in record.items()}
+        return encode_json(safe).decode()
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

@@ -1,4 +1,4 @@
-"""The terminal: colours, width, and text from elsewhere without control characters."""
+"""The terminal: colours, width, and escaping of control characters in external text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _UNSAFE = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-"""Control characters (C0 but tab and line end, DEL, C1), bidirectional controls, line separators, surrogates."""
+"""Control characters (C0 except tab and line feed, DEL, C1), bidirectional controls, line separators, surrogates."""
 _CONTROLS = re.compile(_UNSAFE)
 _CONTROLS_BUT_STYLES = re.compile(rf"(\x1b\[[0-9;]*m)|{_UNSAFE}")
 _JSON_PART = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)')
@@ -29,18 +29,18 @@ _results: list[Any] = []
 
 
 def forbid_colours() -> None:
-    """Print no colours."""
+    """Disable colours."""
     _settings["colours"] = False
 
 
 def results() -> Any:
-    """Return the stream for results: the original stdout; None where it was closed."""
+    """Return the stream for results: the original stdout, or None if it is closed."""
     return _results[0] if _results else sys.stdout
 
 
 @contextlib.contextmanager
-def results_apart() -> Iterator[None]:
-    """Keep stdout for results while the block lasts: what functions and modules print goes to stderr."""
+def reserve_stdout() -> Iterator[None]:
+    """Reserve stdout for results in the block: print() writes to stderr."""
     _results[:] = [sys.stdout]
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -50,7 +50,7 @@ def results_apart() -> Iterator[None]:
 
 
 def claim_stdout() -> None:
-    """Redirect descriptor 1 to stderr, for native code and child processes; results keep a copy of it."""
+    """Redirect descriptor 1 to stderr, for native code and child processes; results use a copy of it."""
     if sys.stdout is None:
         return
     try:
@@ -59,10 +59,10 @@ def claim_stdout() -> None:
         return
     try:
         os.dup2(2, 1)
-    except OSError:  # there is no stderr
+    except OSError:  # no stderr
         os.close(own)
         return
-    sys.stdout = open(own, "w", encoding=sys.stdout.encoding, errors="replace")  # noqa: SIM115  # closed by the end
+    sys.stdout = open(own, "w", encoding=sys.stdout.encoding, errors="replace")  # noqa: SIM115  # closed at exit
 
 
 def is_terminal(stream: Any) -> bool:
@@ -75,19 +75,19 @@ def is_terminal(stream: Any) -> bool:
 
 def is_coloured(stream: Any) -> bool:
     """Whether a stream shows colours."""
-    wanted = _settings["colours"] and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return wanted and is_terminal(stream)
+    enabled = _settings["colours"] and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return enabled and is_terminal(stream)
 
 
 def paint(style: str, text: str, stream: Any = None) -> str:
-    """Return a text in a style, where the stream (by default stdout) shows colours."""
+    """Return styled text if the stream (by default stdout) shows colours."""
     if not text or not is_coloured(results() if stream is None else stream):
         return text
     return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
 
 
 def columns(stream: Any = None) -> int:
-    """Return the width of the terminal; 100 where there is none."""
+    """Return the width of the terminal; 100 if there is none."""
     stream = results() if stream is None else stream
     try:
         return (
@@ -98,7 +98,7 @@ def columns(stream: Any = None) -> int:
 
 
 def write_text(text: str) -> None:
-    """Write a text to stdout, where there is one; on a terminal without control characters."""
+    """Write text to stdout, if open; on a terminal without control characters."""
     stream = results()
     if stream is not None:
         if is_terminal(stream):
@@ -107,28 +107,28 @@ def write_text(text: str) -> None:
             stream.write(text)
             stream.flush()
         except OSError:
-            abandon_results()
+            discard_results()
             raise
 
 
-def abandon_results() -> None:
-    """Discard all further output, buffered output and the flush at exit included."""
+def discard_results() -> None:
+    """Discard all further output, including buffered output."""
     if results() is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), results().fileno())
 
 
 def printable(text: str) -> str:
-    """Return a text from elsewhere with its control characters as visible escapes."""
+    """Escape control characters in external text."""
     return _CONTROLS.sub(_escaped, text)
 
 
 def printable_json(text: str) -> str:
-    """Return JSON text with control characters as JSON escapes, which is the same JSON."""
+    """Escape control characters in JSON text as JSON escapes; its meaning is unchanged."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def styled_only(text: str) -> str:
-    """Return a text for a terminal: the styles of `paint` stay, other control characters become visible escapes."""
+    """Escape control characters for a terminal, except the styles of `paint`."""
     return _CONTROLS_BUT_STYLES.sub(lambda found: found[1] or _escaped(found), text)
 
 
@@ -138,7 +138,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def one_line(text: str, width: int | None = None) -> str:
-    """Return the first line of a text from elsewhere, truncated to a width."""
+    """Return the first line of external text, truncated to a width."""
     line = printable(text.strip().partition("\n")[0].rstrip())
     if width is not None and len(line) > width:
         return line[: max(0, width - 1)].rstrip() + "…" if width > 0 else ""
@@ -146,7 +146,7 @@ def one_line(text: str, width: int | None = None) -> str:
 
 
 def paint_json(text: str, stream: Any = None) -> str:
-    """Return JSON text with colours, where the stream shows them."""
+    """Colour JSON text if the stream shows colours."""
     if not is_coloured(results() if stream is None else stream):
         return text
 

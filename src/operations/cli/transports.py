@@ -1,4 +1,4 @@
-"""Transports of the command line: by URL or by name in the configuration, signed where configured."""
+"""Transports for the command line, by URL or by name in the configuration; signed if configured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from operations.calls.signed_transport import SignedTransport
 from operations.calls.signing_secrets import Session, SigningSecret
-from operations.cli.arguments import TOKEN_VARIABLE, TRANSPORT_URLS, Given, suggestion
+from operations.cli.arguments import TOKEN_VARIABLE, TRANSPORT_URLS, ParsedArguments, suggestion
 from operations.cli.failures import CommandError
 from operations.config.settings import Config, JWTSettings, SigningSettings, TransportSettings
 from operations.identity import JWTTokens
@@ -23,11 +23,11 @@ _EXTRAS = {
     **dict.fromkeys(("nats", "tls"), "nats"),
     **dict.fromkeys(("ws", "wss"), "ws"),
 }
-"""The extra that each kind of URL needs."""
+"""Extra that each URL scheme requires."""
 
 
 def transport_at(url: str | None, config: Config | None) -> TransportSettings:
-    """Return the transport of a URL or a name; without one, the only transport of the configuration."""
+    """Return the transport for a URL or name; without one, the configuration's only transport."""
     named = dict(config.transports) if config is not None else {}
     unusable = _unusable(config)
     known = [*named, *unusable]
@@ -35,46 +35,46 @@ def transport_at(url: str | None, config: Config | None) -> TransportSettings:
         url = known[0]
     if url is None:
         hint = (
-            f"name one of {', '.join(known)}"
+            f"choose one with --url: {', '.join(known)}"
             if known
-            else f"--url takes {TRANSPORT_URLS}, or add [transports.…] to the configuration"
+            else f"pass --url {TRANSPORT_URLS}, or add [transports.…] to the configuration"
         )
-        raise CommandError("where to? no transport is named", hint)
+        raise CommandError("no transport selected", hint)
     if url in unusable:
         raise CommandError(unusable[url], "set the variable, or write ${NAME:-default}")
     if url in named:
         return named[url]
     if ":" not in url:
-        message = f"{url!r} is no transport of the configuration{suggestion(url, list(named))}"
-        raise CommandError(message, f"--url takes {TRANSPORT_URLS}")
+        message = f"unknown transport {url!r}{suggestion(url, list(named))}"
+        raise CommandError(message, f"expected a name in [transports], or {TRANSPORT_URLS}")
     check_address(url)
     return TransportSettings(url=url)
 
 
 def _unusable(config: Config | None) -> dict[str, str]:
-    """Return the transports that lack a variable, and why."""
+    """Return the transports with an unset variable, and why."""
     found = {} if config is None else config.unusable
     return {name.removeprefix("transports."): why for name, why in found.items() if name.startswith("transports.")}
 
 
 def shown_url(settings: TransportSettings) -> str:
-    """Return the address without credentials."""
+    """Return the URL without credentials."""
     before, sign, after = settings.url.partition("://")
-    place = after.rpartition("@")[2].partition("?")[0] if sign else ""
-    return f"{before}://{place}" if sign else settings.url
+    location = after.rpartition("@")[2].partition("?")[0] if sign else ""
+    return f"{before}://{location}" if sign else settings.url
 
 
-def open_transport(settings: TransportSettings, given: Given) -> AbstractAsyncContextManager[Any]:
-    """Return the transport, to be entered; raise a CommandError for an unknown scheme.
+def open_transport(settings: TransportSettings, args: ParsedArguments) -> AbstractAsyncContextManager[Any]:
+    """Return the transport, to be entered; raise `CommandError` for an unknown scheme.
 
-    Hubs and NATS take the token. Redis takes it as the password where its URL has none, but not the token of the
-    environment, which is a hub's: a Redis without a password rejects any.
+    Hubs and NATS receive the token. Redis receives it as the password if its URL has none, but never the environment's
+    token, which is a hub's: Redis without a password rejects any password.
     """
     url = settings.url
     kind = url.partition(":")[0].lower()
-    token = _token_from(given, settings)
+    token = _token_from(args, settings)
     if kind not in _EXTRAS:
-        raise CommandError(f"{shown_url(settings)!r} is no address of a transport", f"there are {TRANSPORT_URLS}")
+        raise CommandError(f"{shown_url(settings)!r} is not a transport URL", f"expected {TRANSPORT_URLS}")
     try:
         connect = _opener(_EXTRAS[kind])
     except ImportError as error:
@@ -84,7 +84,7 @@ def open_transport(settings: TransportSettings, given: Given) -> AbstractAsyncCo
         options = {"token": token, **options}
     elif token is not None and _EXTRAS[kind] == "nats":
         options = {"token": token(), **options}
-    elif token is not None and (given.token_file or settings.token):
+    elif token is not None and (args.token_file or settings.token):
         url = _with_password(url, token())
     try:
         opened: AbstractAsyncContextManager[Any] = connect(url, **options)
@@ -94,7 +94,7 @@ def open_transport(settings: TransportSettings, given: Given) -> AbstractAsyncCo
 
 
 def _opener(extra: str) -> Callable[..., AbstractAsyncContextManager[Any]]:
-    """What opens a transport. `operations.pubsub.connect` would search all installed packages for that of a hub."""
+    """Return the connect function; `operations.pubsub.connect` would search the installed packages for a hub's."""
     if extra == "ws":
         from operations.calls.hub.spoke import Spoke
 
@@ -109,24 +109,24 @@ def _opener(extra: str) -> Callable[..., AbstractAsyncContextManager[Any]]:
 
 
 def jwt_tokens(settings: JWTSettings, config: Config | None) -> JWTTokens:
-    """Return the accepted signed tokens; a relative `key_file` starts from the configuration's directory."""
+    """Return the verifier of signed tokens; a relative `key_file` starts at the configuration's directory."""
     key = settings.key
     if key is None and settings.key_file is not None:
-        folder = config.path.parent if config is not None else Path()
-        key = (folder / settings.key_file).read_text()
+        directory = config.path.parent if config is not None else Path()
+        key = (directory / settings.key_file).read_text()
     return JWTTokens(key, algorithms=settings.algorithms, issuer=settings.issuer, audience=settings.audience)
 
 
 @asynccontextmanager
 async def open_bus(
-    settings: TransportSettings, given: Given, config: Config | None, *, serves: bool = False
+    settings: TransportSettings, args: ParsedArguments, config: Config | None, *, serves: bool = False
 ) -> AsyncIterator[Any]:
-    """Connect a transport; where configured, requests are signed and signatures checked."""
+    """Connect a transport; if configured, sign requests and check signatures."""
     signing = settings.signing
     if signing is not None and serves and signing.secret is None:
-        hint = "`secret` in its signing table is what workers and the issuer of tokens have"
-        raise CommandError("a worker cannot check signatures without the secret", hint)
-    async with open_transport(settings, given) as transport:
+        hint = "set `secret` in its signing table to the secret that the token issuer uses"
+        raise CommandError("a worker needs the secret to check signatures", hint)
+    async with open_transport(settings, args) as transport:
         yield transport if signing is None else _signed(transport, signing, config, serves=serves)
 
 
@@ -149,11 +149,11 @@ def _with_password(url: str, password: str) -> str:
     return url if "@" in rest.partition("/")[0] else f"{scheme}://:{quote(password, safe='')}@{rest}"
 
 
-def _token_from(given: Given, settings: TransportSettings) -> Callable[[], str] | None:
-    """Return a function that reads the token at each connection; never the command line, which other users can see."""
-    if given.token_file is not None:
-        path = Path(given.token_file).expanduser()
-        path.stat()  # report a wrong name now, not at the first connection
+def _token_from(args: ParsedArguments, settings: TransportSettings) -> Callable[[], str] | None:
+    """Return a function that reads the token at each connection; never from arguments, which other users can see."""
+    if args.token_file is not None:
+        path = Path(args.token_file).expanduser()
+        path.stat()  # fail now, not at the first connection
         return lambda: path.read_text().strip()
     if settings.token is not None:
         return lambda: settings.token or ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from operations.config.cache import Catalogue, CatalogueEntry, load_catalogue
     from operations.config.cache_writer import store_catalogue
-    from operations.config.editing import add_source, initialise
+    from operations.config.file_writer import add_source, initialise
     from operations.config.loading import load_config
     from operations.config.redaction import describe_config
     from operations.config.schema import config_schema
@@ -40,7 +40,7 @@ __all__ = [
 _HOMES = {
     "cache": ("Catalogue", "CatalogueEntry", "load_catalogue"),
     "cache_writer": ("store_catalogue",),
-    "editing": ("add_source", "initialise"),
+    "file_writer": ("add_source", "initialise"),
     "loading": ("load_config",),
     "redaction": ("describe_config",),
     "schema": ("config_schema",),

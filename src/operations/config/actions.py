@@ -1,4 +1,4 @@
-"""What a configuration would run: commands it starts, modules it imports, variables it sends, buses it connects to."""
+"""The actions of a configuration that need trust: commands, imports, sent variables and connections."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _HARMLESS = frozenset(
         *("max_message_bytes", "retry", "limits", "reconnect"),
     }
 )
-"""Settings of a source that change nothing of what is run or sent, and where to."""
+"""Source settings that affect neither what runs nor what is sent where."""
 _PLAIN = re.compile(r"[^\s'\"\\]+")
 _MAX_SHOWN = 4
 _MAX_LENGTH = 200
 
 
 class Action(msgspec.Struct, frozen=True):
-    """One thing that a configuration would do."""
+    """An action of a configuration."""
 
     name: str
     """The source or transport."""
     text: str
-    """What it would do, without secrets: `start npx …`, `import ./shop`, `send ${TOKEN} to https://…`."""
+    """The action, without secrets: `start npx …`, `import ./shop`, `send ${TOKEN} to https://…`."""
 
 
 def actions_of(config: Config) -> list[Action]:
-    """Return what a configuration would do that its user must agree to; empty for one that needs no trust."""
+    """Return the actions that require trust; empty if the configuration needs none."""
     found = [Action(name, text) for name, source in config.sources.items() for text in _source_actions(source)]
     for name, transport in config.transports.items():
         if not transport.url.startswith("memory:"):
@@ -49,10 +49,10 @@ def actions_of(config: Config) -> list[Action]:
 
 
 def digest_actions(config: Config) -> str:
-    """Return a digest that changes with what a configuration would do; empty where that is nothing.
+    """Return a digest of the actions of a configuration; empty if there are none.
 
-    It covers the tables of sources and transports as written, without `_HARMLESS` settings, and what files of variables
-    add to them. Variables of the environment are the user's own.
+    It covers the tables of sources and transports as written, without `_HARMLESS` settings, and the values that
+    variable files add to them. Environment variables belong to the user and are not covered.
     """
     if not actions_of(config):
         return ""
@@ -66,7 +66,7 @@ def digest_actions(config: Config) -> str:
 
 
 def describe_actions(config: Config, *, limit: int = _MAX_SHOWN) -> str:
-    """Return what a configuration would do, in one line."""
+    """Return the actions of a configuration in one line."""
     texts = list(dict.fromkeys(action.text for action in actions_of(config)))
     more = f"; and {len(texts) - limit} more" if len(texts) > limit else ""
     shown = (" ".join(text.split()) for text in texts[:limit])
@@ -74,18 +74,18 @@ def describe_actions(config: Config, *, limit: int = _MAX_SHOWN) -> str:
 
 
 def require_own_files(config: Config) -> None:
-    """Raise where a file of the configuration, an included one too, belongs to another user."""
+    """Raise if a file of the configuration, or one that it includes, belongs to another user."""
     for path in config.files:
         reason = refusal(path)
         if reason is not None:
-            raise CallError(ErrorCode.ACCESS_DENIED, f"{path} {reason}", {"hint": "copy it, to have one of your own"})
+            raise CallError(ErrorCode.ACCESS_DENIED, f"{path} {reason}", {"hint": "copy the file to own it"})
 
 
 def require_trust(config: Config, environ: Mapping[str, str] | None = None) -> None:
-    """Raise where the user has not agreed to what a configuration would do."""
+    """Raise if the user does not trust the actions of a configuration."""
     require_own_files(config)
     if not is_trusted(config.path, digest_actions(config), environ):
-        message = f"{config.path} is not trusted: it would {describe_actions(config)}"
+        message = f"{config.path} is not trusted; it would {describe_actions(config)}"
         raise CallError(ErrorCode.ACCESS_DENIED, message, {"hint": HINT})
 
 
@@ -109,10 +109,10 @@ def _source_actions(source: Source) -> Iterator[str]:
 def _covered(source: Source) -> dict[str, Any]:
     covered: dict[str, Any] = {
         "name": source.name,
-        "folder": os.path.realpath(source.folder),
+        "folder": os.path.realpath(source.directory),
         "table": {key: value for key, value in source.written.items() if key not in _HARMLESS},
     }
     if isinstance(source.settings, MCPSettings):
-        path = source.settings.env_file_path(source.folder)
+        path = source.settings.env_file_path(source.directory)
         covered["env_file"] = path.read_bytes() if path is not None and path.is_file() else b""
     return covered

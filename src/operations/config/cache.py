@@ -1,6 +1,6 @@
-"""The catalogue cache: the operations of a configuration as last opened, read without opening a source.
+"""The catalogue cache: a configuration's operations as of the last opening, read without opening a source.
 
-Each configuration has a file of three parts: a head with what it depends on, the rows of a listing, and the specs, of
+Each configuration has a file of three parts: a header with its dependencies, the rows of a listing, and the specs, of
 which only the requested ones are read. `cache_writer` writes it.
 """
 
@@ -15,14 +15,14 @@ from typing import Any
 
 import msgspec
 
-MAGIC = b"operations catalogue 3\n"
+MAGIC = b"operations catalogue 4\n"
 _LENGTH = 8
 Stamp = tuple[str, int, int]
-"""A path, when it was changed, and its size; for a folder, a number for its names; -1 for one that is not there."""
+"""A path, its modification time and its size; for a directory, a hash of its names; -1 if it does not exist."""
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True):
-    """What a listing shows of one operation; the rest of it is in `Catalogue.spec`."""
+    """The fields of an operation that a listing shows; `Catalogue.spec` returns the whole spec."""
 
     id: str
     type: str
@@ -31,13 +31,16 @@ class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True):
     source: str
     tags: Sequence[str]
     fields: Sequence[str]
-    """The names of its input's properties, the required ones first."""
+    """Names of its input fields, required ones first."""
     position: tuple[int, int] = (0, 0)
     """Where its spec is among the specs, and how long; (0, 0) where it is too large to be kept."""
+    method: str = ""
+    """The HTTP method and path of an operation of an API."""
+    path: str = ""
 
 
 class CachedSource(msgspec.Struct, frozen=True, array_like=True):
-    """One source as it was when it was last opened."""
+    """A source as of its last opening."""
 
     name: str
     kind: str
@@ -45,46 +48,46 @@ class CachedSource(msgspec.Struct, frozen=True, array_like=True):
     operations: int
     problem: str | None
     opened_at: float
-    """Epoch seconds."""
+    """Time of opening, in epoch seconds."""
     files: Sequence[Stamp] = ()
-    """What its operations were read from."""
+    """Files that its operations were read from."""
     skipped: Sequence[tuple[str, str]] = ()
-    """What of it could not be taken, a file or an operation, and why."""
+    """Skipped files and operations, with the reasons."""
     is_uninstalled: bool = False
-    """Whether it failed for lack of an extra, which may be installed at any time."""
+    """Whether it failed because an extra is missing, which may be installed at any time."""
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True):
-    """What the rest of a cache file depends on."""
+class CacheHeader(msgspec.Struct, frozen=True, array_like=True):
+    """Header of a cache file: everything that the rest depends on."""
 
     configuration: Mapping[str, str]
-    """A digest of each file of the configuration."""
+    """Digest of each configuration file."""
     files: Sequence[Stamp]
-    """Files of variables."""
+    """Variable files."""
     salt: bytes
     variables: Mapping[str, str]
-    """A digest of each variable of the environment that is no secret; empty for one that was not set."""
+    """Digest of each non-secret environment variable; empty if it was not set."""
     sources: Sequence[CachedSource]
     rows: int
-    """The length of the rows in bytes."""
+    """Length of the rows in bytes."""
     trust: str = ""
-    """The digest of what the configuration would run (`actions.digest_actions`)."""
+    """Digest of the configuration's actions (`actions.digest_actions`)."""
 
 
 class Catalogue:
-    """The operations of a configuration, in order of id, as they were when their sources were last opened."""
+    """A configuration's operations, sorted by id, as of the last opening of their sources."""
 
-    def __init__(self, path: Path, head: Head, entries: Sequence[CatalogueEntry], specs_at: int) -> None:
+    def __init__(self, path: Path, header: CacheHeader, entries: Sequence[CatalogueEntry], specs_at: int) -> None:
         self.path = path
         self.entries = entries
-        self.trust = head.trust
-        """The digest of what the configuration would run, for `trust.is_trusted`."""
-        self.sources: Mapping[str, CachedSource] = {source.name: source for source in head.sources}
+        self.trust = header.trust
+        """Digest of the configuration's actions, for `trust.is_trusted`."""
+        self.sources: Mapping[str, CachedSource] = {source.name: source for source in header.sources}
         self._specs_at = specs_at
 
     @cached_property
     def stale(self) -> list[str]:
-        """The sources to open again: their files changed, or they failed for lack of an extra."""
+        """The sources to open again: their files changed, or an extra was missing."""
         return [
             name
             for name, source in self.sources.items()
@@ -96,16 +99,16 @@ class Catalogue:
         return {entry.id: entry for entry in self.entries}
 
     def get(self, operation_id: str) -> CatalogueEntry | None:
-        """The entry of an operation, or None."""
+        """Return the entry of an operation, or None."""
         return self._by_id.get(operation_id)
 
     def source_of(self, operation_id: str) -> str | None:
-        """The name of the source that an operation comes from, for `open_workspace(only=[…])`."""
+        """Return the name of an operation's source, for `open_workspace(only=[…])`."""
         entry = self.get(operation_id)
         return None if entry is None else entry.source
 
     def spec(self, operation_id: str) -> dict[str, Any] | None:
-        """The whole spec as plain data with its JSON names; None where it is not kept."""
+        """Return the whole spec with its JSON names; None if it is not stored."""
         entry = self.get(operation_id)
         if entry is None or entry.position == (0, 0):
             return None
@@ -116,33 +119,33 @@ class Catalogue:
                 spec = msgspec.json.decode(file.read(length), type=dict[str, Any])
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
-        # Another process may have written the file anew since its rows were read.
+        # Another process may have rewritten the file since its rows were read.
         return spec if f"{spec.get('namespace')}.{spec.get('name')}" == operation_id else None
 
     def schemas(self, operation_id: str) -> tuple[Any, Any] | None:
-        """The input and the output schema of an operation; None where they are not kept."""
+        """Return the input and output schemas of an operation; None if they are not stored."""
         spec = self.spec(operation_id)
         return None if spec is None else (spec["inputSchema"], spec["outputSchema"])
 
 
 def load_catalogue(config_path: Path, *, environ: Mapping[str, str] | None = None) -> Catalogue | None:
-    """What is cached for a configuration file; None where nothing is, or the configuration has changed since."""
+    """Return the cache of a configuration; None if there is none or the configuration has changed."""
     path = cache_path(Path(config_path), environ)
     try:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 return None
-            head = msgspec.msgpack.decode(file.read(int.from_bytes(file.read(_LENGTH), "big")), type=Head)
-            if not _is_current(head, os.environ if environ is None else environ):
+            header = msgspec.msgpack.decode(file.read(int.from_bytes(file.read(_LENGTH), "big")), type=CacheHeader)
+            if not _is_current(header, os.environ if environ is None else environ):
                 return None
-            rows = msgspec.msgpack.decode(file.read(head.rows), type=list[CatalogueEntry])
-            return Catalogue(path, head, rows, file.tell())
+            rows = msgspec.msgpack.decode(file.read(header.rows), type=list[CatalogueEntry])
+            return Catalogue(path, header, rows, file.tell())
     except (OSError, OverflowError, MemoryError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
 def cache_path(config_path: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """The cache file of a configuration: in `$XDG_CACHE_HOME/operations`, or `~/.cache/operations`."""
+    """Return the cache file of a configuration, in `$XDG_CACHE_HOME/operations` or `~/.cache/operations`."""
     given = (os.environ if environ is None else environ).get("XDG_CACHE_HOME", "")
     base = Path(given) if given.startswith("/") else Path("~/.cache").expanduser()
     name = blake2b(os.path.abspath(config_path).encode(errors="surrogateescape"), digest_size=12).hexdigest()
@@ -150,7 +153,7 @@ def cache_path(config_path: Path, environ: Mapping[str, str] | None = None) -> P
 
 
 def stamp(path: str) -> Stamp:
-    """What tells a file from itself after a change."""
+    """Return the stamp of a file, which changes when the file does."""
     try:
         state = os.stat(path)
         if (state.st_mode & 0o170000) == 0o040000:
@@ -160,9 +163,9 @@ def stamp(path: str) -> Stamp:
     return path, state.st_mtime_ns, state.st_size
 
 
-def _names_in(folder: str) -> int:
-    """A number that changes when a module or a folder comes or goes, and not for other files, such as this cache."""
-    with os.scandir(folder) as found:
+def _names_in(directory: str) -> int:
+    """Return a hash of the modules and subdirectories of a directory; other files, such as this cache, are ignored."""
+    with os.scandir(directory) as found:
         names = sorted(
             entry.name
             for entry in found
@@ -173,12 +176,12 @@ def _names_in(folder: str) -> int:
 
 
 def has_changed(known: Stamp) -> bool:
-    """Whether a file is not what it was."""
+    """Whether a file has changed."""
     return stamp(known[0]) != tuple(known)
 
 
 def digest_file(path: str) -> str:
-    """A digest of a file's content; empty for one that cannot be read."""
+    """Return a digest of a file's content; empty if it cannot be read."""
     try:
         return blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
     except OSError:
@@ -186,15 +189,15 @@ def digest_file(path: str) -> str:
 
 
 def digest_variable(value: str | None, salt: bytes) -> str:
-    """A digest of a variable's value; empty for one that is not set."""
+    """Return a digest of a variable's value; empty if it is not set."""
     if value is None:
         return ""
     return blake2b(value.encode(errors="surrogateescape"), digest_size=16, key=salt).hexdigest()
 
 
-def _is_current(head: Head, environ: Mapping[str, str]) -> bool:
+def _is_current(header: CacheHeader, environ: Mapping[str, str]) -> bool:
     return (
-        all(digest_file(path) == digest for path, digest in head.configuration.items())
-        and not any(map(has_changed, head.files))
-        and all(digest_variable(environ.get(name), head.salt) == digest for name, digest in head.variables.items())
+        all(digest_file(path) == digest for path, digest in header.configuration.items())
+        and not any(map(has_changed, header.files))
+        and all(digest_variable(environ.get(name), header.salt) == digest for name, digest in header.variables.items())
     )

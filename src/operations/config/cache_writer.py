@@ -16,9 +16,9 @@ from operations.config.actions import digest_actions
 from operations.config.cache import (
     MAGIC,
     CachedSource,
+    CacheHeader,
     Catalogue,
     CatalogueEntry,
-    Head,
     Stamp,
     cache_path,
     digest_file,
@@ -34,9 +34,9 @@ from operations.spec import OperationSpec
 
 _log = logging.getLogger("operations.config")
 
-_LARGEST_SPEC = 256 * 1024
-_MOST_BYTES = 64 * 1024 * 1024
-_MOST_SKIPPED = 100
+_MAX_SPEC_BYTES = 256 * 1024
+_MAX_BYTES = 64 * 1024 * 1024
+_MAX_SKIPPED = 100
 _CONFIG_SUFFIXES = (".toml", ".json")
 
 
@@ -48,19 +48,19 @@ class _Row(msgspec.Struct):
 
 
 def store_catalogue(workspace: Workspace, *, environ: Mapping[str, str] | None = None) -> Path | None:
-    """Write the cache of a workspace's configuration; sources that are not open in it keep their entries.
+    """Write the cache of a workspace's configuration; sources that are not open keep their entries.
 
-    Return the file, or None where it cannot be written, which is not an error.
+    Return the file, or None if it cannot be written, which is not an error.
     """
     config = workspace.config
     values = os.environ if environ is None else environ
     before = load_catalogue(config.path, environ=environ)
-    rows = sorted([*_opened(workspace), *_kept(workspace, before)], key=lambda row: row.entry.id)
+    rows = sorted([*_opened(workspace), *_earlier_rows(workspace, before)], key=lambda row: row.entry.id)
     entries, specs = _lay_out(rows)
     encoded = msgspec.msgpack.encode(entries)
     salt = secrets.token_bytes(16)
     hidden = secret_variables(config)
-    head = Head(
+    header = CacheHeader(
         configuration={str(path): digest_file(str(path)) for path in config.files if path.suffix in _CONFIG_SUFFIXES},
         files=[stamp(str(path)) for path in config.files if path.suffix not in _CONFIG_SUFFIXES],
         salt=salt,
@@ -72,7 +72,7 @@ def store_catalogue(workspace: Workspace, *, environ: Mapping[str, str] | None =
         rows=len(encoded),
         trust=digest_actions(config),
     )
-    first = msgspec.msgpack.encode(head)
+    first = msgspec.msgpack.encode(header)
     content = b"".join((MAGIC, len(first).to_bytes(8, "big"), first, encoded, *specs))
     return _write(cache_path(config.path, environ), content)
 
@@ -94,6 +94,8 @@ def _row(spec: OperationSpec, source: str) -> _Row:
         source=source,
         tags=list(spec.tags),
         fields=_fields(spec),
+        method=str(spec.annotations.get("method", "")),
+        path=str(spec.annotations.get("path", "")),
     )
     try:
         text = msgspec.json.encode(spec.to_dict(), enc_hook=str)
@@ -111,8 +113,8 @@ def _fields(spec: OperationSpec) -> list[str]:
     return [*required, *(name for name in properties if name not in required)]
 
 
-def _kept(workspace: Workspace, before: Catalogue | None) -> Iterator[_Row]:
-    """Yield the earlier rows of sources that are not open now."""
+def _earlier_rows(workspace: Workspace, before: Catalogue | None) -> Iterator[_Row]:
+    """Yield the earlier rows of sources that are not open."""
     taken = set(workspace.opened)
     for entry in before.entries if before is not None else ():
         if (
@@ -125,24 +127,24 @@ def _kept(workspace: Workspace, before: Catalogue | None) -> Iterator[_Row]:
 
 
 def _lay_out(rows: Sequence[_Row]) -> tuple[list[CatalogueEntry], list[bytes]]:
-    """Return the entries with the positions of their specs, and the specs; specs that are too large are left out."""
+    """Return the entries with the positions of their specs, and the specs; oversized specs are omitted."""
     entries: list[CatalogueEntry] = []
     specs: list[bytes] = []
     # Position (0, 0) marks a spec that is not stored.
     at = 1
     specs.append(b"\n")
     for row in rows:
-        kept = 0 < len(row.spec) <= _LARGEST_SPEC and at + len(row.spec) <= _MOST_BYTES
-        position = (at, len(row.spec)) if kept else (0, 0)
+        stored = 0 < len(row.spec) <= _MAX_SPEC_BYTES and at + len(row.spec) <= _MAX_BYTES
+        position = (at, len(row.spec)) if stored else (0, 0)
         entries.append(msgspec.structs.replace(row.entry, position=position))
-        if kept:
+        if stored:
             specs.append(row.spec)
             at += len(row.spec)
     return entries, specs
 
 
 def _sources(workspace: Workspace, before: Catalogue | None) -> list[CachedSource]:
-    """Return every source as last opened; one that failed keeps the time of its last success."""
+    """Return every source as last opened; a failed one keeps the time of its last success."""
     now = time.time()
     known = dict(before.sources) if before is not None else {}
     for report in workspace.reports:
@@ -157,14 +159,14 @@ def _sources(workspace: Workspace, before: Catalogue | None) -> list[CachedSourc
             problem=report.problem,
             opened_at=now if opened is not None else earlier.opened_at if earlier is not None else 0.0,
             files=[stamp(path) for path in opened.files] if opened is not None else _files_of_failed(source, earlier),
-            skipped=[(skip.path, skip.reason) for skip in report.skipped][:_MOST_SKIPPED],
+            skipped=[(skip.path, skip.reason) for skip in report.skipped][:_MAX_SKIPPED],
             is_uninstalled=report.fault == "installation",
         )
     return [source for name, source in known.items() if name in workspace.config.sources]
 
 
 def _files_of_failed(source: Source, earlier: CachedSource | None) -> Sequence[Stamp]:
-    """Return what a failed source depends on: its own file, and the files it was read from before."""
+    """Return the dependencies of a failed source: its expected file, and the files it was read from before."""
     expected = expected_file(source)
     known = [] if earlier is None else [each for each in earlier.files if each[0] != expected]
     return known if expected is None else [*known, stamp(expected)]

@@ -24,7 +24,7 @@ _TOML_TOKEN = re.compile(
     r'''"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|\#[^\n]*|[\[{]|[\]}]|\n|[^"'\#\[\]{}\n]+''',
     re.S,
 )
-_TOML_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_TOML_LOCATION = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -48,22 +48,22 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def read_document(path: Path) -> Document:
-    """Parse a TOML or JSON file; raise an error with the file and the line where it is not well-formed."""
+    """Parse a TOML or JSON file; raise an error with file and line if it is malformed."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise problems_error([ConfigProblem(path, 1, "", "there is no such file")]) from None
+        raise problems_error([ConfigProblem(path, 1, "", "file not found")]) from None
     except (OSError, UnicodeDecodeError) as error:
-        reason = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
+        reason = f"cannot be read: {getattr(error, 'strerror', None) or error}"
         raise problems_error([ConfigProblem(path, 1, "", reason)]) from None
     if path.suffix == ".json":
         return _read_json(path, text)
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        place = _TOML_PLACE.search(str(error))
+        place = _TOML_LOCATION.search(str(error))
         line = int(place[1]) if place and place[1] else max(len(text.splitlines()), 1)
-        message = f"not TOML: {_TOML_PLACE.sub('', str(error))}"
+        message = f"invalid TOML: {_TOML_LOCATION.sub('', str(error))}"
         raise problems_error([ConfigProblem(path, line, "", message)]) from None
     return Document(path, tree, toml_lines(text), text)
 
@@ -74,15 +74,15 @@ def _read_json(path: Path, text: str) -> Document:
         tree = json.loads(plain)
     except (json.JSONDecodeError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
-        message = f"not JSON: {getattr(error, 'msg', 'it is nested too deeply')}"
+        message = f"invalid JSON: {getattr(error, 'msg', 'nested too deeply')}"
         raise problems_error([ConfigProblem(path, line, "", message)]) from None
     if not isinstance(tree, dict):
-        raise problems_error([ConfigProblem(path, 1, "", "an object is wanted at the top of the file")])
+        raise problems_error([ConfigProblem(path, 1, "", "expected an object at the top level")])
     return Document(path, tree, json_lines(plain), text)
 
 
 def without_comments(text: str) -> str:
-    """Replace comments and trailing commas with blanks, so that everything else keeps its position."""
+    """Replace comments and trailing commas with spaces, so that positions stay the same."""
 
     def blank(match: re.Match[str]) -> str:
         found = match[0]
@@ -92,7 +92,7 @@ def without_comments(text: str) -> str:
 
 
 def json_lines(text: str) -> dict[Key, int]:
-    """Return the line of every property and item of a JSON text."""
+    """Return the line of every property and item in JSON text."""
     lines: dict[Key, int] = {}
     stack: list[str | int] = []
     line = 1
@@ -117,7 +117,7 @@ def json_lines(text: str) -> dict[Key, int]:
 
 
 def toml_lines(text: str) -> dict[Key, int]:
-    """Return the line of every table and key of a TOML text, but those of inline tables (`tomllib` has no lines)."""
+    """Return the line of every table and key in TOML text, except in inline tables (`tomllib` has no lines)."""
     lines: dict[Key, int] = {}
     counts: dict[Key, int] = {}
     prefix: Key = ()
@@ -143,13 +143,13 @@ def toml_lines(text: str) -> dict[Key, int]:
 
 
 def _note(lines: dict[Key, int], key: Key, line: int) -> None:
-    """Store the line of a key, and of its parent tables that have none yet."""
+    """Store the line of a key and of its parent tables, unless they have one."""
     for length in range(1, len(key) + 1):
         lines.setdefault(key[:length], line)
 
 
 def _enter(parts: list[str], counts: dict[Key, int], *, is_item: bool) -> Key:
-    """Return the key of a table from its header; in an array of tables, that of its last item."""
+    """Return the key of a table header; in an array of tables, that of the last item."""
     key: Key = ()
     for number, part in enumerate(parts):
         key = (*key, part)
@@ -177,7 +177,7 @@ def _unquote(part: str) -> str:
 
 
 def _skip_value(text: str, position: int) -> int:
-    """Return the end of a value, which may span lines in brackets or in a multi-line string."""
+    """Return the end of a value, which may span lines in brackets or a multi-line string."""
     depth = 0
     while position < len(text):
         token = _TOML_TOKEN.match(text, position)

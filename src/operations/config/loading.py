@@ -8,27 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from operations.config.actions import require_trust
-from operations.config.checking import (
+from operations.config.documents import Document, read_document
+from operations.config.editor_files import editor_servers, editor_variables
+from operations.config.problems import ConfigProblem, Key, problems_error
+from operations.config.settings import AccessRule, Config, FileSettings, HubSettings, MCPSettings, ServeSettings, Source
+from operations.config.trust import FILE_NAME, PROJECT_FILE, search_config
+from operations.config.validation import (
     KINDS,
     Checker,
     SourceTable,
     check_hub,
+    check_serve,
     check_transport,
     choose_kind,
-    explain_misfit,
+    source_problem,
 )
-from operations.config.documents import Document, read_document
-from operations.config.editors import editor_servers, editor_variables
-from operations.config.problems import ConfigProblem, Key, problems_error
-from operations.config.settings import AccessRule, Config, FileSettings, HubSettings, MCPSettings, Source
-from operations.config.trust import FILE_NAME, PROJECT_FILE, search_config
 from operations.config.variables import (
     UnsetVariable,
     UnsupportedVariable,
     VariableProblem,
     Variables,
-    fill_tree,
     read_variable_file,
+    substitute_tree,
 )
 from operations.errors import CallError, ErrorCode
 
@@ -39,9 +40,9 @@ def load_config(path: Path | str | None = None, *, environ: Mapping[str, str] | 
     """Read a configuration file; `environ` replaces the process environment.
 
     The file is `operations.toml`, a `pyproject.toml` with `[tool.operations]`, or editors' JSON with `mcpServers` or
-    `servers`. A program that names a path trusts it. Without one, the nearest file is used where its user trusts it;
-    otherwise this raises `ACCESS_DENIED`. An invalid file raises `VALIDATION_ERROR`; its message has one line for each
-    problem, `file:line: what is wrong`, and its `details["errors"]` the same as data.
+    `servers`. A program that passes a path trusts the file. Without a path, the nearest file is used if the user trusts
+    it; otherwise this raises `ACCESS_DENIED`. An invalid file raises `VALIDATION_ERROR`; its message has one line per
+    problem, `file:line: message`, and its `details["errors"]` has the same as data.
     """
     if path is not None:
         return _read(Path(path), environ)
@@ -49,7 +50,7 @@ def load_config(path: Path | str | None = None, *, environ: Mapping[str, str] | 
     if found.refused:
         raise CallError(ErrorCode.ACCESS_DENIED, found.refused)
     if found.path is None:
-        message = f"there is no {FILE_NAME} here or in a folder above; `ops init` writes one"
+        message = f"no {FILE_NAME} here or in a parent directory: run `ops init` to create one"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     config = _read(found.path, environ)
     require_trust(config, environ)
@@ -59,15 +60,15 @@ def load_config(path: Path | str | None = None, *, environ: Mapping[str, str] | 
 def _read(path: Path, environ: Mapping[str, str] | None) -> Config:
     if path.is_dir():
         path = path / FILE_NAME
-    reading = _Reading(os.environ if environ is None else environ)
+    reading = _ConfigReader(os.environ if environ is None else environ)
     reading.read(path.absolute(), None)
     if reading.problems:
         raise problems_error(reading.problems)
     return reading.config(path.absolute())
 
 
-class _Reading:
-    """What has been read so far, of one file and those it includes."""
+class _ConfigReader:
+    """The state of reading one file and its includes."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.problems: list[ConfigProblem] = []
@@ -75,7 +76,9 @@ class _Reading:
         self._file_variables: dict[str, str] = {}
         self._sources: dict[str, Source] = {}
         self._tables: dict[str, dict[str, Any]] = {"access": {}, "transports": {}}
+        self._interceptors: list[Any] = []
         self._hub: HubSettings | None = None
+        self._serve: ServeSettings | None = None
         self._policy: Any = None
         self._written: dict[str, Any] = {}
         self._files: dict[Path, None] = {}
@@ -84,13 +87,15 @@ class _Reading:
         self._unusable: dict[str, str] = {}
 
     def config(self, path: Path) -> Config:
-        """Everything as one configuration."""
+        """Return the whole configuration."""
         return Config(
             path=path,
             sources=self._sources,
             access=self._tables["access"],
             transports=self._tables["transports"],
+            interceptors=tuple(self._interceptors),
             hub=self._hub,
+            serve=self._serve,
             policy=self._policy,
             files=tuple(self._files),
             variables=self._used,
@@ -101,22 +106,22 @@ class _Reading:
         )
 
     def read(self, path: Path, includer: tuple[Checker, Key] | None) -> None:
-        """Read a file; a problem with reaching it belongs to the file that includes it."""
+        """Read a file; a problem with finding it belongs to the file that includes it."""
         if path in self._files:
             if includer is not None:
-                includer[0].report(includer[1], f"{path} is included already")
+                includer[0].report(includer[1], f"{path} is already included")
             return
         if includer is not None and not path.exists():
-            includer[0].report(includer[1], f"there is no file {path}")
+            includer[0].report(includer[1], f"file not found: {path}")
             return
         document = read_document(path)
         self._files[path] = None
         if path.suffix == ".json":
             self._read_editor(document)
         else:
-            self._read_own(document)
+            self._read_file(document)
 
-    def _read_own(self, document: Document) -> None:
+    def _read_file(self, document: Document) -> None:
         checker = Checker(document, self.problems)
         tree: Any = document.tree
         key: Key = ()
@@ -124,27 +129,28 @@ class _Reading:
             key = ("tool", "operations")
             tree = tree.get("tool", {}).get("operations")
             if not isinstance(tree, dict):
-                checker.report((), "there is no [tool.operations] in it")
+                checker.report((), "missing table [tool.operations]")
                 return
         self._read_env_files(checker, tree.get("env_file"), (*key, "env_file"))
         plain = {name: value for name, value in tree.items() if name not in (_SOURCES, "env_file")}
-        filled = self._fill_tables(checker, plain, key)
+        filled = self._substitute_tables(checker, plain, key)
         given = {"env_file": tree["env_file"]} if "env_file" in tree else {}
         settings = checker.read(FileSettings, {**filled, **given}, key)
         if settings is not None:
-            self._take(checker, settings, plain, key)
+            self._merge(checker, settings, plain, key)
+            self._take_interceptors(checker, filled, plain, key)
         sources = tree.get(_SOURCES, {})
         if not isinstance(sources, Mapping):
-            checker.report((*key, _SOURCES), "a table of sources by name is wanted")
+            checker.report((*key, _SOURCES), "expected a table of sources by name")
             return
         for name, table in sources.items():
             self._read_source(checker, SourceTable(name, (*key, _SOURCES, name), table, document.path.parent))
         for number, included in enumerate(settings.include if settings is not None else ()):
-            place = (*key, "include", number)
-            self.read(document.path.parent / Path(included).expanduser(), (checker, place))
+            location = (*key, "include", number)
+            self.read(document.path.parent / Path(included).expanduser(), (checker, location))
 
-    def _take(self, checker: Checker, settings: FileSettings, written: Mapping[str, Any], key: Key) -> None:
-        """Keep what a file says beside its sources; what two files say is a problem."""
+    def _merge(self, checker: Checker, settings: FileSettings, written: Mapping[str, Any], key: Key) -> None:
+        """Merge a file's tables other than sources; report what two files define."""
         access = {
             pattern: rule if isinstance(rule, AccessRule) else AccessRule(scopes=rule)
             for pattern, rule in settings.access.items()
@@ -152,18 +158,34 @@ class _Reading:
         for name, found in (("access", access), ("transports", settings.transports)):
             for entry, value in found.items():
                 if entry in self._tables[name]:
-                    checker.report((*key, name, entry), "another file has it already")
+                    checker.report((*key, name, entry), "already defined in another file")
                 self._tables[name][entry] = value
             self._written.setdefault(name, {}).update(written.get(name, {}))
         for entry, transport in settings.transports.items():
             check_transport(checker, transport, (*key, "transports", entry, "url"))
         if settings.hub is not None:
             if self._hub is not None:
-                checker.report((*key, "hub"), "another file has it already")
+                checker.report((*key, "hub"), "already defined in another file")
             self._hub = settings.hub
             self._written["hub"] = written["hub"]
             check_hub(checker, settings.hub, (*key, "hub"))
+        if settings.serve is not None:
+            if self._serve is not None:
+                checker.report((*key, "serve"), "another file has it already")
+            self._serve = settings.serve
+            self._written["serve"] = written["serve"]
+            check_serve(checker, settings.serve, (*key, "serve"))
         self._policy = self._policy or settings.policy
+
+    def _take_interceptors(
+        self, checker: Checker, filled: Mapping[str, Any], written: Mapping[str, Any], key: Key
+    ) -> None:
+        """Keep the interceptors of a file, after those of the files before it."""
+        if filled.get("interceptors"):
+            from operations.config.interceptors import read_interceptors  # most files have none
+
+            self._interceptors += read_interceptors(checker, filled["interceptors"], (*key, "interceptors"))
+            self._written.setdefault("interceptors", []).extend(written["interceptors"])
 
     def _read_editor(self, document: Document) -> None:
         checker = Checker(document, self.problems)
@@ -176,59 +198,59 @@ class _Reading:
         kind = choose_kind(checker, given.table, key)
         if kind is None or given.table.get("disabled") is True:
             return
-        filled, missing = self._fill(checker, dict(given.table), self._variables(special), key)
-        # Whatever lacks a variable cannot be checked; the source is kept with its problem, and opens no more.
-        skipped = {place[len(key)] for place in missing} - KINDS.keys()
+        filled, missing = self._substitute(checker, dict(given.table), self._variables(special), key)
+        # A source with an unset variable cannot be validated: it is kept with its problem and is not opened.
+        skipped = {location[len(key)] for location in missing} - KINDS.keys()
         settings = checker.read(kind, {name: value for name, value in filled.items() if name not in skipped}, key)
         if settings is None or settings.disabled:
             return
         other = self._sources.get(given.name)
         if other is not None:
-            checker.report(key, f"there is a source of this name in {other.file}:{other.line} already")
+            checker.report(key, f"duplicate source name, first defined in {other.file}:{other.line}")
             return
         source = Source(
             name=given.name,
             settings=settings,
-            folder=given.folder,
+            directory=given.directory,
             file=checker.document.path,
             line=checker.document.line(key),
             written=given.table,
             problem=given.problem or "; ".join(map(str, missing.values())) or None,
         )
-        misfit = explain_misfit(source)
-        if misfit is not None:
-            checker.report(key, misfit)
-        if isinstance(settings, MCPSettings) and (path := settings.env_file_path(given.folder)) is not None:
+        inconsistency = source_problem(source)
+        if inconsistency is not None:
+            checker.report(key, inconsistency)
+        if isinstance(settings, MCPSettings) and (path := settings.env_file_path(given.directory)) is not None:
             self._files[path] = None
         self._sources[given.name] = source
 
-    def _fill(
+    def _substitute(
         self, checker: Checker, tree: Any, variables: Variables, key: Key
     ) -> tuple[Any, dict[Key, ConfigProblem]]:
-        """Return a tree with its variables replaced, and what lacks a variable, by key; anything else is reported."""
+        """Return a tree with its variables replaced, and the unset variables by key; report other problems."""
         missing: dict[Key, ConfigProblem] = {}
 
-        def report(place: Key, problem: VariableProblem) -> None:
-            found = checker.problem(place, problem.message, mention=problem.mention)
+        def report(location: Key, problem: VariableProblem) -> None:
+            found = checker.problem(location, problem.message, mention=problem.mention)
             if isinstance(problem, (UnsetVariable, UnsupportedVariable)):
-                missing[place] = found
+                missing[location] = found
             else:
                 self.problems.append(found)
 
-        filled = fill_tree(tree, variables, key, report)
+        filled = substitute_tree(tree, variables, key, report)
         self._used |= variables.used
         self._unset |= variables.missing
         return filled, missing
 
-    def _fill_tables(self, checker: Checker, tables: dict[str, Any], key: Key) -> dict[str, Any]:
-        """Replace variables beside sources; a transport or hub that lacks one is left out and is in `unusable`."""
+    def _substitute_tables(self, checker: Checker, tables: dict[str, Any], key: Key) -> dict[str, Any]:
+        """Replace variables outside sources; a table with an unset variable goes to `unusable`."""
         filled: dict[str, Any]
-        filled, missing = self._fill(checker, tables, self._variables(), key)
-        for place, problem in missing.items():
-            table, *entry = place[len(key) :]
-            if table == "hub":
-                filled.pop("hub", None)
-                self._unusable.setdefault("hub", str(problem))
+        filled, missing = self._substitute(checker, tables, self._variables(), key)
+        for location, problem in missing.items():
+            table, *entry = location[len(key) :]
+            if table in ("hub", "serve"):
+                filled.pop(table, None)
+                self._unusable.setdefault(table, str(problem))
             elif table == "transports" and entry and isinstance(filled.get("transports"), dict):
                 filled["transports"].pop(entry[0], None)
                 self._unusable.setdefault(f"transports.{entry[0]}", str(problem))
@@ -242,16 +264,16 @@ class _Reading:
 
     def _read_env_files(self, checker: Checker, given: Any, key: Key) -> None:
         for number, name in enumerate([given] if isinstance(given, str) else given if isinstance(given, list) else ()):
-            place = key if isinstance(given, str) else (*key, number)
-            filled, missing = self._fill(checker, name, self._variables(), place)
+            location = key if isinstance(given, str) else (*key, number)
+            filled, missing = self._substitute(checker, name, self._variables(), location)
             self.problems += missing.values()
             if missing or not isinstance(filled, str):
                 continue
             path = checker.document.path.parent / Path(filled).expanduser()
             file = read_variable_file(path)
             if file.unreadable is not None:
-                checker.report(place, file.unreadable)
+                checker.report(location, file.unreadable)
                 continue
             self._files[path] = None
-            self.problems += [ConfigProblem(path, line, "", "a line is NAME=value") for line in file.bad_lines]
+            self.problems += [ConfigProblem(path, line, "", "expected NAME=value") for line in file.bad_lines]
             self._file_variables |= file.values

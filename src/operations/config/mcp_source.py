@@ -1,4 +1,4 @@
-"""MCP sources: settings as a client configuration, the user's consent for OAuth, and opening a server."""
+"""MCP sources: client configuration from settings, user consent for OAuth, and opening a server."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from operations.config.checking import auth_headers, check_mcp
 from operations.config.settings import CONSENT_SECONDS, MCPSettings, ShowConsent, Source
+from operations.config.validation import auth_headers, check_mcp
 from operations.config.variables import variables_in
 from operations.errors import CallError, ErrorCode
 from operations.sources.mcp import MCPClient, MCPClientConfig, MCPOAuth
@@ -24,7 +24,7 @@ _PAGE = "<!doctype html><title>operations</title><p>Done. You may close this pag
 async def open_mcp(source: Source, stack: AsyncExitStack, show_consent: ShowConsent | None) -> MCPClient:
     """Connect to the server of a source; `stack` closes the connection."""
     assert isinstance(source.settings, MCPSettings)
-    config = mcp_config(source.settings, source.folder, name=source.name, show_consent=show_consent)
+    config = mcp_config(source.settings, source.directory, name=source.name, show_consent=show_consent)
     client = MCPClient(source.namespace, config)
     stack.push_async_callback(client.close)
     await client.open()
@@ -32,25 +32,25 @@ async def open_mcp(source: Source, stack: AsyncExitStack, show_consent: ShowCons
 
 
 def mcp_config(
-    settings: MCPSettings, folder: Path, *, name: str = "", show_consent: ShowConsent | None = None
+    settings: MCPSettings, directory: Path, *, name: str = "", show_consent: ShowConsent | None = None
 ) -> MCPClientConfig:
-    """Return the client configuration for a server; raise where settings contradict each other."""
-    check_mcp(settings, folder)
-    oauth = _mcp_oauth(settings, folder, name, show_consent)
-    patience = CONSENT_SECONDS if show_consent is not None and settings.asks_user else 0.0
+    """Return the client configuration for a server; raise if settings contradict each other."""
+    check_mcp(settings, directory)
+    oauth = _mcp_oauth(settings, directory, name, show_consent)
+    consent_seconds = CONSENT_SECONDS if show_consent is not None and settings.asks_user else 0.0
     headers = {**auth_headers(settings.auth), **settings.headers}
-    env = {**variables_in(settings.env_file_path(folder)), **settings.env}
+    env = {**variables_in(settings.env_file_path(directory)), **settings.env}
     is_command = settings.command is not None
     return MCPClientConfig(
-        command=_command(settings.command, folder),
+        command=_command(settings.command, directory),
         args=settings.args,
         env=env or None,
-        cwd=folder / Path(settings.cwd).expanduser() if settings.cwd else folder if is_command else None,
+        cwd=directory / Path(settings.cwd).expanduser() if settings.cwd else directory if is_command else None,
         url=settings.url,
         headers=headers,
         oauth=oauth,
         timeout=settings.timeout,
-        connect_timeout=max(settings.connect_timeout, patience),
+        connect_timeout=max(settings.connect_timeout, consent_seconds),
         max_message_bytes=settings.max_message_bytes,
         protocol=settings.protocol,
         trace=settings.trace,
@@ -59,7 +59,7 @@ def mcp_config(
 
 
 class Consent:
-    """A user's consent for one source: `open_url` shows the address, `wait` returns where the browser was sent back."""
+    """A user's consent for one source: `open_url` shows the URL, `wait` returns the redirect URL of the browser."""
 
     def __init__(self, source: str, redirect_uri: str, show: ShowConsent | None) -> None:
         self._source = source
@@ -69,17 +69,17 @@ class Consent:
         self._arrived: asyncio.Future[str] | None = None
 
     async def open_url(self, url: str) -> None:
-        """Listen for the redirect, then show the address."""
+        """Listen for the redirect, then show the URL."""
         if self._show is None:
-            message = "it asks for a user's consent, and there is no user to ask: give it once at a terminal"
+            message = "user consent required: run 'ops ls --refresh' once in a terminal to give it"
             raise CallError(ErrorCode.ACCESS_DENIED, message)
         self._arrived = asyncio.get_running_loop().create_future()
         host, port = self._redirect.hostname or "localhost", self._redirect.port or 80
         try:
-            self._server = await asyncio.start_server(self._answer, host, port, limit=_MAX_HEAD_BYTES)
+            self._server = await asyncio.start_server(self._handle_redirect, host, port, limit=_MAX_HEAD_BYTES)
         except OSError as error:
             message = (
-                f"cannot listen at {host}:{port} for the answer: {error.strerror or error}; set oauth.redirect_uri"
+                f"cannot listen on {host}:{port} for the redirect: {error.strerror or error}; set oauth.redirect_uri"
             )
             raise CallError(ErrorCode.UNAVAILABLE, message) from error
         answer = self._show(self._source, url)
@@ -87,16 +87,16 @@ class Consent:
             await answer
 
     async def wait(self) -> str:
-        """Return the whole address that the browser was sent back to."""
+        """Return the URL that the browser was redirected to."""
         if self._arrived is None or self._server is None:
-            raise CallError(ErrorCode.UNAVAILABLE, "consent was not asked for")
+            raise CallError(ErrorCode.UNAVAILABLE, "consent was not requested: call open_url() first")
         try:
             return await self._arrived
         finally:
             self._server.close()
             self._server = None
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle_redirect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             target = head.split(b" ", 2)[1].decode("ascii", "replace")
@@ -117,14 +117,14 @@ class Consent:
             writer.close()
 
 
-def _command(command: str | None, folder: Path) -> str | None:
-    """Return a program's path, relative to the file; a name without a slash is looked up in PATH."""
+def _command(command: str | None, directory: Path) -> str | None:
+    """Return a program's path, relative to the file; a name without a slash is searched in PATH."""
     if command is None or "/" not in command:
         return command
-    return str(folder / Path(command).expanduser())
+    return str(directory / Path(command).expanduser())
 
 
-def _mcp_oauth(settings: MCPSettings, folder: Path, name: str, show_consent: ShowConsent | None) -> MCPOAuth | None:
+def _mcp_oauth(settings: MCPSettings, directory: Path, name: str, show_consent: ShowConsent | None) -> MCPOAuth | None:
     auth, oauth = settings.auth, settings.oauth
     if oauth is None:
         if auth is None or auth.type != "oauth2":
@@ -134,7 +134,7 @@ def _mcp_oauth(settings: MCPSettings, folder: Path, name: str, show_consent: Sho
     del given["grant"]
     storage = given.pop("storage")
     if storage is not None:
-        given["storage"] = folder / Path(storage).expanduser()
+        given["storage"] = directory / Path(storage).expanduser()
     if oauth.asks_user:
         consent = Consent(name, oauth.redirect_uri, show_consent)
         given |= {"open_url": consent.open_url, "wait_for_redirect": consent.wait}

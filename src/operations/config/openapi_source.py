@@ -1,4 +1,4 @@
-"""OpenAPI sources: settings as a service configuration, and loading a document."""
+"""OpenAPI sources: service configuration from settings, and loading a document."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from operations.config.checking import check_openapi
 from operations.config.settings import AuthSettings, OpenAPISettings, Source
+from operations.config.validation import check_openapi
 from operations.sources.openapi import (
     APIOperations,
     HTTPAuth,
@@ -22,21 +22,21 @@ from operations.sources.scanner.isolation import in_background
 
 
 async def open_openapi(source: Source, stack: AsyncExitStack) -> tuple[APIOperations, tuple[str, ...]]:
-    """Load the document of a source and return its operations and the files read; `stack` closes connections."""
+    """Load the document of a source; return its operations and the files read; `stack` closes connections."""
     settings = source.settings
     assert isinstance(settings, OpenAPISettings)
     config = service_config(settings, source.namespace)
-    files = _FilesRead()
+    files = _RecordingFS()
     if settings.is_remote:
         loaded = await from_openapi_url(settings.openapi, config)
     else:
-        loaded = await from_openapi_file(settings.document_path(source.folder), config, files)
+        loaded = await from_openapi_file(settings.document_path(source.directory), config, files)
     stack.push_async_callback(loaded.close)
     return loaded, tuple(files.names)
 
 
 def service_config(settings: OpenAPISettings, namespace: str) -> HTTPServiceConfig:
-    """Return the service configuration for an API; raise where settings contradict each other."""
+    """Return the service configuration for an API; raise if settings contradict each other."""
     check_openapi(settings)
     security = {name: _http_auth(auth) for name, auth in settings.security.items()}
     return HTTPServiceConfig(
@@ -60,8 +60,8 @@ def _http_auth(auth: AuthSettings) -> HTTPAuth:
     return HTTPAuth(**msgspec.structs.asdict(auth))
 
 
-class _FilesRead:
-    """The local file system; `names` has every file that a document refers to, missing ones included."""
+class _RecordingFS:
+    """Local file system that records in `names` every file that a document refers to, including missing ones."""
 
     def __init__(self) -> None:
         self.names: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: each problem with the file and the line it is in."""
+"""Problems of a configuration, each with its file and line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Key = tuple[str | int, ...]
 
 
 class ConfigProblem(msgspec.Struct, frozen=True):
-    """One thing that is wrong, and where."""
+    """A problem and its location."""
 
     file: Path
     line: int
@@ -28,7 +28,7 @@ class ConfigProblem(msgspec.Struct, frozen=True):
 
 
 def problems_error(problems: Sequence[ConfigProblem]) -> CallError:
-    """The error for a configuration that cannot be used: a line for each problem, and the same as data."""
+    """Return the error for an invalid configuration: one line per problem, and the same as data."""
     files = list(dict.fromkeys(problem.file for problem in problems))
     problems = sorted(problems, key=lambda problem: (files.index(problem.file), problem.line))
     details: list[dict[str, Any]] = [
@@ -39,7 +39,7 @@ def problems_error(problems: Sequence[ConfigProblem]) -> CallError:
 
 
 def write_key(key: Iterable[str | int]) -> str:
-    """A key as people write it: `sources.github.args[0]`."""
+    """Format a key: `sources.github.args[0]`."""
     text = ""
     for part in key:
         if isinstance(part, int):
@@ -50,7 +50,7 @@ def write_key(key: Iterable[str | int]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean x?` where something known is near enough, else all that is known."""
+    """Return `; did you mean x?` if a known name is similar, else `; expected one of …`."""
     names = sorted(known)
     found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"; did you mean {found[0]}?" if found else f"; there are {', '.join(names)}"
+    return f"; did you mean {found[0]}?" if found else f"; expected one of {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Configurations and messages without their secrets."""
+"""Removal of secrets from configurations and messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SECRET_NAME = re.compile(
     r"token|secret|passw|pwd|api[-_]?key|apikey|credential|auth|cookie|bearer|private|session", re.I
 )
 _SECRET_PARAMETER = re.compile(r"(.*[-_.])?(key|sig|signature|code)", re.I)
-"""Names that are secret in the query of an address, beside those that are everywhere."""
+"""Names of query parameters that are secret, in addition to the general ones."""
 _SECRET_TABLES = frozenset({"headers", "env", "security"})
 _PUBLIC = frozenset(
     {"type", "location", "header_name", "prefix", "token_url", "scopes", "client_id", "issuer", "scope"}
@@ -33,7 +33,7 @@ Hide = Callable[[str], str]
 
 
 def describe_config(config: Config) -> dict[str, Any]:
-    """The configuration as plain data to print: variables as `${NAME}`, other secrets as `[redacted]`."""
+    """Return the configuration for display: variables as `${NAME}`, other secrets as `[redacted]`."""
     described: dict[str, Any] = {"path": str(config.path)}
     if config.policy is not None:
         described["policy"] = config.policy
@@ -46,12 +46,12 @@ def describe_config(config: Config) -> dict[str, Any]:
 
 
 def written_without_secrets(table: Mapping[str, Any], key: tuple[str, ...]) -> dict[str, Any]:
-    """Return a table of the file to print: variables as `${NAME}`, other secrets as `[redacted]`."""
+    """Return a table for display: variables as `${NAME}`, other secrets as `[redacted]`."""
     return {name: _walk(value, (*key, name), _hide) for name, value in table.items()}
 
 
 def variables_of(value: Any) -> list[str]:
-    """Return the names of the variables in the strings of a table."""
+    """Return the names of the variables in a table's strings."""
     if isinstance(value, str):
         return [match[1] for match in _VARIABLE.finditer(value)]
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
@@ -59,14 +59,14 @@ def variables_of(value: Any) -> list[str]:
 
 
 def redact(text: str, config: Config) -> str:
-    """A text of somebody else's making (an error, a log line) without the configuration's secrets."""
+    """Remove the configuration's secrets from external text, such as an error or a log line."""
     for secret in secret_values(config):
         text = text.replace(secret, REDACTED)
     return text
 
 
 def secret_values(config: Config) -> list[str]:
-    """The secrets of a configuration, the longest first; what is plainly none is left out."""
+    """Return the secrets of a configuration, longest first, without values that cannot be secrets."""
     found: set[str] = set()
 
     def note(text: str) -> str:
@@ -79,19 +79,21 @@ def secret_values(config: Config) -> list[str]:
         _walk(msgspec.to_builtins(transport), (), note)
     if config.hub is not None:
         _walk(msgspec.to_builtins(config.hub), ("hub",), note)
+    if config.serve is not None:
+        _walk(msgspec.to_builtins(config.serve), ("serve",), note)
     found.update(value for name, value in config.variables.items() if _SECRET_NAME.search(name))
-    # The last word of `Bearer abc`, and what follows the colon in an address, is the secret itself.
+    # The secret is the last word of `Bearer abc`, and the part after the colon in a URL's user info.
     found.update(word for text in list(found) for word in re.split(r"[\s:]+", text))
     return sorted(filter(_may_be_secret, found), key=len, reverse=True)
 
 
 def _may_be_secret(text: str) -> bool:
-    """Whether a text is worth hiding in texts of others: `error` or `true` in a variable is only a word."""
+    """Whether text is worth redacting in messages: `error` or `true` in a variable is an ordinary word."""
     return len(text) >= 8 or (len(text) >= 4 and any(map(str.isdigit, text)))
 
 
 def secret_variables(config: Config) -> set[str]:
-    """The names of the variables that are secret: by where they stand, or by what they are called."""
+    """Return the names of secret variables, by where they are used or by their names."""
     found = {name for name in config.variables if _SECRET_NAME.search(name)}
 
     def note(text: str) -> str:
@@ -106,7 +108,7 @@ def secret_variables(config: Config) -> set[str]:
 
 
 def _walk(value: Any, key: tuple[str, ...], hide: Hide) -> Any:
-    """A tree with every secret text replaced by what `hide` makes of it."""
+    """Return a tree with every secret string replaced by `hide`."""
     if isinstance(value, Mapping):
         return {name: _walk(item, (*key, str(name)), hide) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -119,12 +121,12 @@ def _walk(value: Any, key: tuple[str, ...], hide: Hide) -> Any:
 
 
 def _is_secret(key: tuple[str, ...]) -> bool:
-    """Whether what is at a key is secret whatever it is."""
+    """Whether every value at a key is secret."""
     if not key or key[0] in _NAMES_ONLY:
         return False
     if key[-2:] in _SECRET_KEYS:
         return True
-    in_auth = any(part in ("auth", "oauth", "security", "hub") for part in key[:-1])
+    in_auth = any(part in ("auth", "oauth", "security", "hub", "serve") for part in key[:-1])
     if key[-1] in _PUBLIC and (in_auth or len(key) == 1):
         return False
     if any(part in _SECRET_TABLES for part in key[:-1]):
@@ -133,7 +135,7 @@ def _is_secret(key: tuple[str, ...]) -> bool:
 
 
 def _walk_text(text: str, hide: Hide) -> str:
-    """A text that is no secret itself but may hold one: an address."""
+    """Redact the secrets within a string that is not itself secret, such as a URL."""
     text = _USER_IN_URL.sub(lambda match: hide(match[0]), text)
 
     def parameter(match: re.Match[str]) -> str:
@@ -144,7 +146,7 @@ def _walk_text(text: str, hide: Hide) -> str:
 
 
 def _walk_arguments(arguments: Iterable[str], hide: Hide) -> list[str]:
-    """Arguments of a command: what follows or belongs to a flag that sounds secret, and headers written out."""
+    """Redact command arguments: values of flags with secret names, and headers."""
     walked: list[str] = []
     after_flag = False
     for argument in arguments:
@@ -162,11 +164,11 @@ def _walk_arguments(arguments: Iterable[str], hide: Hide) -> list[str]:
 
 
 def _hide(text: str) -> str:
-    """What is shown of a secret: the names of the variables it is made of, where it is."""
+    """Return what is shown of a secret: the names of its variables, or `[redacted]`."""
     names = [f"${{{match[1]}}}" for match in _VARIABLE.finditer(text)]
     if not names:
         return REDACTED
     rest = _VARIABLE.sub("", text)
-    if rest == ":":  # a name and a password, or a password alone, in an address
+    if rest == ":":  # user name and password in a URL
         return _VARIABLE.sub(lambda match: f"${{{match[1]}}}", text)
     return f"{REDACTED} {' '.join(names)}" if rest.strip() not in ("", "Bearer", "Basic", "Token") else " ".join(names)

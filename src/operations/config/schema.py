@@ -6,20 +6,24 @@ from typing import Any, get_args
 
 import msgspec
 
+from operations.config.interceptor_settings import AnyInterceptor
 from operations.config.settings import AnySource, FileSettings, MCPSettings
 
 _PLACEHOLDER = {"type": "string", "pattern": r"\$\{"}
 
 
 def config_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of `operations.toml`, for editors and for `ops config schema`."""
-    kinds = get_args(AnySource)
-    _, components = msgspec.json.schema_components([FileSettings, *kinds], ref_template="#/$defs/{name}")
-    definitions = {name: _tidy(component) for name, component in components.items()}
+    """Return the JSON Schema (2020-12) of `operations.toml`, for editors and `ops config schema`."""
+    kinds, interceptors = get_args(AnySource), get_args(AnyInterceptor)
+    _, components = msgspec.json.schema_components([FileSettings, *kinds, *interceptors], ref_template="#/$defs/{name}")
+    definitions = {name: _adapt(component) for name, component in components.items()}
     definitions[MCPSettings.__name__]["anyOf"] = [{"required": ["command"]}, {"required": ["url"]}]
     whole = definitions.pop(FileSettings.__name__)
     whole["properties"]["sources"]["additionalProperties"] = {
         "anyOf": [{"$ref": f"#/$defs/{kind.__name__}"} for kind in kinds]
+    }
+    whole["properties"]["interceptors"]["items"] = {
+        "anyOf": [{"$ref": f"#/$defs/{kind.__name__}"} for kind in interceptors]
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -29,22 +33,22 @@ def config_schema() -> dict[str, Any]:
     }
 
 
-def _tidy(schema: Any) -> Any:
-    """A schema without `null`, which TOML has not, and with `${…}` wherever a number or a truth value may stand."""
+def _adapt(schema: Any) -> Any:
+    """Remove `null`, which TOML lacks, and allow `${…}` instead of numbers and booleans."""
     if isinstance(schema, list):
-        return [_tidy(item) for item in schema]
+        return [_adapt(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    tidied = {name: _tidy(value) for name, value in schema.items() if not (name == "default" and value is None)}
-    variants = [variant for variant in tidied.get("anyOf", ()) if variant != {"type": "null"}]
+    adapted = {name: _adapt(value) for name, value in schema.items() if not (name == "default" and value is None)}
+    variants = [variant for variant in adapted.get("anyOf", ()) if variant != {"type": "null"}]
     if len(variants) == 1:
-        del tidied["anyOf"]
-        tidied = {**variants[0], **tidied}
+        del adapted["anyOf"]
+        adapted = {**variants[0], **adapted}
     elif variants:
-        tidied["anyOf"] = variants
-    if tidied.get("type") in ("number", "integer", "boolean"):
-        described = {name: tidied.pop(name) for name in ("title", "description", "default") if name in tidied}
-        return {**described, "anyOf": [tidied, dict(_PLACEHOLDER)]}
-    if tidied.get("required") == []:
-        del tidied["required"]
-    return tidied
+        adapted["anyOf"] = variants
+    if adapted.get("type") in ("number", "integer", "boolean"):
+        described = {name: adapted.pop(name) for name in ("title", "description", "default") if name in adapted}
+        return {**described, "anyOf": [adapted, dict(_PLACEHOLDER)]}
+    if adapted.get("required") == []:
+        del adapted["required"]
+    return adapted

@@ -1,4 +1,4 @@
-"""The tables of a configuration file as structs, from which its schema is made; Config: a file that was read."""
+"""Structs for the tables of a configuration file, from which its schema is generated, and `Config`, a loaded file."""
 
 from __future__ import annotations
 
@@ -25,99 +25,99 @@ Heartbeat = Annotated[float, Meta(ge=0.001, le=1e9)]
 
 SourceKind = Literal["python", "mcp", "openapi", "entry-point"]
 ShowConsent = Callable[[str, str], Awaitable[None] | None]
-"""Shows a user the address at which consent for a source (the first argument) is given: opens or prints it."""
+"""Function that shows or opens the consent URL (second argument) of a source (first argument)."""
 CONSENT_SECONDS = 300.0
 """Time limit for a user's consent."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A table of the file; what it holds may be secret, so its text names it and shows nothing."""
+    """A table of the file; its repr has no values, because they may be secret."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
 
 
 class AuthSettings(Settings, frozen=True, kw_only=True):
-    """Credentials of one kind."""
+    """Credentials of one type."""
 
-    type: Annotated[Literal["bearer", "api_key", "basic", "oauth2"], Meta(description="How the credentials are shown.")]
-    token: Annotated[str | None, Meta(description="The bearer token or the API key.")] = None
-    header_name: Annotated[
-        str | None, Meta(description="The header, query parameter or cookie that an API key goes in.")
-    ] = None
+    type: Annotated[Literal["bearer", "api_key", "basic", "oauth2"], Meta(description="Type of the credentials.")]
+    token: Annotated[str | None, Meta(description="Bearer token or API key.")] = None
+    header_name: Annotated[str | None, Meta(description="Header, query parameter or cookie with the API key.")] = None
     location: Annotated[
-        Literal["header", "query", "cookie"], Meta(description="Where an API key goes; for OpenAPI sources.")
+        Literal["header", "query", "cookie"], Meta(description="Location of the API key; for OpenAPI sources.")
     ] = "header"
-    prefix: Annotated[str | None, Meta(description="What stands before the token; `Bearer` for a bearer token.")] = None
-    username: Annotated[str | None, Meta(description="For basic.")] = None
-    password: Annotated[str | None, Meta(description="For basic.")] = None
-    token_url: Annotated[str | None, Meta(description="Where oauth2 fetches tokens; for OpenAPI sources.")] = None
-    client_id: Annotated[str | None, Meta(description="For oauth2, the client credentials grant.")] = None
-    client_secret: Annotated[str | None, Meta(description="For oauth2, the client credentials grant.")] = None
-    scopes: Annotated[list[str], Meta(description="The scopes that oauth2 asks for.")] = []
+    prefix: Annotated[str | None, Meta(description="Prefix of the token; `Bearer` for bearer tokens.")] = None
+    username: Annotated[str | None, Meta(description="User name, for basic.")] = None
+    password: Annotated[str | None, Meta(description="Password, for basic.")] = None
+    token_url: Annotated[str | None, Meta(description="URL where oauth2 fetches tokens; for OpenAPI sources.")] = None
+    client_id: Annotated[str | None, Meta(description="Client id, for oauth2 (client credentials grant).")] = None
+    client_secret: Annotated[str | None, Meta(description="Client secret, for oauth2 (client credentials grant).")] = (
+        None
+    )
+    scopes: Annotated[list[str], Meta(description="Scopes that oauth2 requests.")] = []
 
 
 class RetrySettings(Settings, frozen=True, kw_only=True):
-    """When an HTTP call is made again."""
+    """Retries of HTTP calls."""
 
-    attempts: Annotated[Count, Meta(description="How often a call is made at most.")] = 3
-    statuses: Annotated[tuple[int, ...], Meta(description="The answers that are worth another attempt.")] = (
+    attempts: Annotated[Count, Meta(description="Maximum number of attempts.")] = 3
+    statuses: Annotated[tuple[int, ...], Meta(description="Status codes that are retried.")] = (
         429,
         502,
         503,
         504,
     )
     first_delay: Annotated[float, Meta(ge=0, description="Seconds before the second attempt.")] = 0.25
-    longest_delay: Annotated[float, Meta(ge=0, description="The longest wait, a `Retry-After` included.")] = 20.0
-    mutations: Annotated[bool, Meta(description="Repeat calls that are not idempotent as well.")] = False
+    longest_delay: Annotated[float, Meta(ge=0, description="Maximum delay in seconds, also for `Retry-After`.")] = 20.0
+    mutations: Annotated[bool, Meta(description="Whether calls that are not idempotent are retried.")] = False
 
 
 class LimitSettings(Settings, frozen=True, kw_only=True):
-    """How much of an HTTP answer is too much."""
+    """Limits of HTTP responses."""
 
-    response_bytes: Annotated[Count, Meta(description="The largest body.")] = 64 * 1024 * 1024
-    event_bytes: Annotated[Count, Meta(description="The largest event of a stream.")] = 16 * 1024 * 1024
-    redirects: Annotated[Count, Meta(description="How many redirects are followed.")] = 5
-    connections: Annotated[Count, Meta(description="How many connections are kept.")] = 100
+    response_bytes: Annotated[Count, Meta(description="Maximum body size.")] = 64 * 1024 * 1024
+    event_bytes: Annotated[Count, Meta(description="Maximum size of a stream's event.")] = 16 * 1024 * 1024
+    redirects: Annotated[Count, Meta(description="Maximum number of redirects.")] = 5
+    connections: Annotated[Count, Meta(description="Maximum number of connections.")] = 100
 
 
 class OAuthSettings(Settings, frozen=True, kw_only=True):
-    """How an MCP server over HTTP authorises this client: by a user's consent, or by the client's own secret."""
+    """OAuth for an MCP server over HTTP: by a user's consent, or by client credentials."""
 
     grant: Annotated[
         Literal["authorization_code", "client_credentials"] | None,
-        Meta(description="A user's consent, or the client's secret; if not said, the latter where there is a secret."),
+        Meta(description="User consent or client credentials; by default client credentials if client_secret is set."),
     ] = None
-    client_id: Annotated[str | None, Meta(description="The client's id; without one it registers itself.")] = None
-    client_secret: Annotated[str | None, Meta(description="The client's secret.")] = None
-    scope: Annotated[str | None, Meta(description="The scope asked for.")] = None
-    issuer: Annotated[str | None, Meta(description="The authorisation server the credentials belong to.")] = None
-    storage: Annotated[str | None, Meta(description="The folder tokens are kept in.")] = None
-    redirect_uri: Annotated[
-        str, Meta(description="Where the user's browser is sent back to: an address of this machine.")
-    ] = "http://localhost:8765/callback"
+    client_id: Annotated[str | None, Meta(description="Client id; without one, the client registers itself.")] = None
+    client_secret: Annotated[str | None, Meta(description="Client secret.")] = None
+    scope: Annotated[str | None, Meta(description="Requested scope.")] = None
+    issuer: Annotated[str | None, Meta(description="Authorisation server of the credentials.")] = None
+    storage: Annotated[str | None, Meta(description="Directory where tokens are stored.")] = None
+    redirect_uri: Annotated[str, Meta(description="URL on this machine that the browser is redirected to.")] = (
+        "http://localhost:8765/callback"
+    )
 
     @property
     def asks_user(self) -> bool:
-        """Whether a user's consent is needed."""
+        """Whether a user's consent is required."""
         return (
             self.grant or ("client_credentials" if self.client_secret else "authorization_code")
         ) != "client_credentials"
 
 
 class SourceSettings(Settings, frozen=True, kw_only=True):
-    """What every source may say."""
+    """Settings of every source."""
 
     namespace: Annotated[
         str | None,
-        Meta(description="The namespace of an MCP server's or an API's operations; put before the ids of others."),
+        Meta(description="Namespace of an MCP server's or API's operations; prefix of the ids of other sources."),
     ] = None
-    allow: Annotated[Patterns, Meta(description="Only operations that one of these patterns matches.")] = []
-    deny: Annotated[Patterns, Meta(description="No operation that one of these patterns matches.")] = []
-    rename: Annotated[dict[str, str], Meta(description="New names by old ones; `*` stands for any text.")] = {}
-    policy: Annotated[Policy | None, Meta(description="How results are fitted to their output schema.")] = None
-    disabled: Annotated[bool, Meta(description="Leave the source out.")] = False
-    open_timeout: Annotated[Seconds, Meta(description="Seconds until a source that does not open is given up.")] = 60.0
+    allow: Annotated[Patterns, Meta(description="Patterns of the operations to register.")] = []
+    deny: Annotated[Patterns, Meta(description="Patterns of operations to leave out.")] = []
+    rename: Annotated[dict[str, str], Meta(description="New names by old ones; `*` matches any characters.")] = {}
+    policy: Annotated[Policy | None, Meta(description="Policy for normalising results to their output schema.")] = None
+    disabled: Annotated[bool, Meta(description="Whether the source is ignored.")] = False
+    open_timeout: Annotated[Seconds, Meta(description="Time limit in seconds for opening the source.")] = 60.0
 
 
 class PythonSettings(SourceSettings, frozen=True, kw_only=True):
@@ -125,9 +125,9 @@ class PythonSettings(SourceSettings, frozen=True, kw_only=True):
 
     kind: ClassVar[SourceKind] = "python"
 
-    python: Annotated[Text, Meta(description="A folder, a file or an importable package.")]
-    pythonpath: Annotated[tuple[str, ...], Meta(description="Directories put on `sys.path`.")] = ()
-    import_timeout: Annotated[Seconds, Meta(description="Seconds that one module may take to import.")] = 30.0
+    python: Annotated[Text, Meta(description="A directory, a file or an importable package.")]
+    pythonpath: Annotated[tuple[str, ...], Meta(description="Directories added to `sys.path`.")] = ()
+    import_timeout: Annotated[Seconds, Meta(description="Time limit in seconds for importing one module.")] = 30.0
 
 
 class MCPSettings(SourceSettings, frozen=True, kw_only=True):
@@ -137,188 +137,246 @@ class MCPSettings(SourceSettings, frozen=True, kw_only=True):
 
     type: Annotated[
         Literal["stdio", "http", "streamable-http"] | None,
-        Meta(description="As editors write it; it must fit the rest, which says as much."),
+        Meta(description="Type as in editors' files; must match `command` or `url`."),
     ] = None
-    command: Annotated[Text | None, Meta(description="The program to start.")] = None
-    args: Annotated[list[str], Meta(description="Its arguments.")] = []
-    env: Annotated[dict[str, str], Meta(description="Variables added to its environment.")] = {}
-    env_file: Annotated[str | None, Meta(description="A file with more of them.")] = None
-    cwd: Annotated[str | None, Meta(description="Where it runs; the file's own folder if not said.")] = None
-    url: Annotated[Text | None, Meta(description="The address of a server over HTTP.")] = None
+    command: Annotated[Text | None, Meta(description="Program to start.")] = None
+    args: Annotated[list[str], Meta(description="Arguments of the program.")] = []
+    env: Annotated[dict[str, str], Meta(description="Variables added to the program's environment.")] = {}
+    env_file: Annotated[str | None, Meta(description="File with further variables.")] = None
+    cwd: Annotated[str | None, Meta(description="Working directory; by default the directory of this file.")] = None
+    url: Annotated[Text | None, Meta(description="URL of a server over HTTP.")] = None
     headers: Annotated[dict[str, str], Meta(description="Headers of every request.")] = {}
     auth: Annotated[AuthSettings | None, Meta(description="Credentials of every request.")] = None
-    oauth: Annotated[OAuthSettings | None, Meta(description="Authorisation by client credentials.")] = None
-    timeout: Annotated[Seconds, Meta(description="Seconds for a call without a deadline.")] = 300.0
-    connect_timeout: Annotated[Seconds, Meta(description="Seconds for starting and greeting the server.")] = 30.0
-    max_message_bytes: Annotated[Count, Meta(description="The largest message.")] = 256 * 1024 * 1024
-    protocol: Annotated[str, Meta(description="`auto`, `legacy` or a version of the protocol.")] = "auto"
-    trace: Annotated[bool, Meta(description="Whether the trace context travels to the server.")] = True
-    identity_fields: Annotated[list[str], Meta(description="What of the caller's identity the server is told.")] = []
+    oauth: Annotated[OAuthSettings | None, Meta(description="OAuth authorisation.")] = None
+    timeout: Annotated[Seconds, Meta(description="Time limit in seconds for calls without a deadline.")] = 300.0
+    connect_timeout: Annotated[
+        Seconds, Meta(description="Time limit in seconds for starting and initialising the server.")
+    ] = 30.0
+    max_message_bytes: Annotated[Count, Meta(description="Maximum message size.")] = 256 * 1024 * 1024
+    protocol: Annotated[str, Meta(description="`auto`, `legacy` or a protocol version.")] = "auto"
+    trace: Annotated[bool, Meta(description="Whether the trace context is sent to the server.")] = True
+    identity_fields: Annotated[
+        list[str], Meta(description="Fields of the caller's identity that are sent to the server.")
+    ] = []
 
-    def env_file_path(self, folder: Path) -> Path | None:
-        """Return the file of `env_file`; a relative path starts from `folder`."""
-        return None if self.env_file is None else folder / Path(self.env_file).expanduser()
+    def env_file_path(self, directory: Path) -> Path | None:
+        """Return the path of `env_file`, relative to `directory`."""
+        return None if self.env_file is None else directory / Path(self.env_file).expanduser()
 
     @property
     def asks_user(self) -> bool:
-        """Whether opening the server may need a user's consent."""
+        """Whether opening the server may require a user's consent."""
         return self.oauth is not None and self.oauth.asks_user
 
 
 class OpenAPISettings(SourceSettings, frozen=True, kw_only=True):
-    """The endpoints of an API document."""
+    """The endpoints of an OpenAPI document."""
 
     kind: ClassVar[SourceKind] = "openapi"
 
-    openapi: Annotated[Text, Meta(description="The path or the url of the document.")]
-    base_url: Annotated[str | None, Meta(description="In place of the document's servers.")] = None
-    server_variables: Annotated[dict[str, str], Meta(description="Values of the variables of its servers.")] = {}
+    openapi: Annotated[Text, Meta(description="Path or URL of the document.")]
+    base_url: Annotated[str | None, Meta(description="Base URL, instead of the document's servers.")] = None
+    server_variables: Annotated[dict[str, str], Meta(description="Values of the servers' variables.")] = {}
     headers: Annotated[dict[str, str], Meta(description="Headers of every request.")] = {}
     auth: Annotated[AuthSettings | None, Meta(description="Credentials of every request.")] = None
     security: Annotated[
-        dict[str, AuthSettings], Meta(description="Credentials by the names of the document's security schemes.")
+        dict[str, AuthSettings], Meta(description="Credentials by the document's security scheme names.")
     ] = {}
     credential_origins: Annotated[
-        list[str], Meta(description="Origins that get the credentials too, such as that of a token endpoint.")
+        list[str], Meta(description="Further origins that receive the credentials, such as a token endpoint's.")
     ] = []
-    timeout: Annotated[Seconds, Meta(description="Seconds for a call.")] = 30.0
-    idle_timeout: Annotated[Seconds | None, Meta(description="Seconds that a stream may be silent.")] = None
-    retry: Annotated[RetrySettings, Meta(description="When a call is made again.")] = RetrySettings()
-    limits: Annotated[LimitSettings, Meta(description="How much of an answer is too much.")] = LimitSettings()
-    proxy: Annotated[str | None, Meta(description="The proxy's address.")] = None
-    reconnect: Annotated[Count, Meta(description="How often a broken stream of events is taken up again.")] = 0
-    cache: Annotated[bool, Meta(description="Ask conditionally for what was answered before.")] = False
+    timeout: Annotated[Seconds, Meta(description="Time limit in seconds for a call.")] = 30.0
+    idle_timeout: Annotated[Seconds | None, Meta(description="Time limit in seconds between events of a stream.")] = (
+        None
+    )
+    retry: Annotated[RetrySettings, Meta(description="Retries.")] = RetrySettings()
+    limits: Annotated[LimitSettings, Meta(description="Limits of responses.")] = LimitSettings()
+    proxy: Annotated[str | None, Meta(description="URL of the proxy.")] = None
+    reconnect: Annotated[Count, Meta(description="Maximum number of reconnections of an event stream.")] = 0
+    cache: Annotated[bool, Meta(description="Whether repeated GET requests are conditional.")] = False
 
     @property
     def is_remote(self) -> bool:
         """Whether the document is fetched over HTTP."""
         return self.openapi.startswith(("http://", "https://"))
 
-    def document_path(self, folder: Path) -> Path:
-        """Return the file of the document; a relative path starts from `folder`."""
-        return Path(os.path.abspath(folder / Path(self.openapi.removeprefix("file://")).expanduser()))
+    def document_path(self, directory: Path) -> Path:
+        """Return the path of the document, relative to `directory`."""
+        return Path(os.path.abspath(directory / Path(self.openapi.removeprefix("file://")).expanduser()))
 
 
 class EntryPointSettings(SourceSettings, frozen=True, kw_only=True):
-    """A source that another package brings."""
+    """A source from another package's entry point."""
 
     kind: ClassVar[SourceKind] = "entry-point"
 
-    entry_point: Annotated[Text, Meta(description="Its name in the entry-point group `operations.sources`.")]
-    options: Annotated[dict[str, Any], Meta(description="The keyword arguments of its function.")] = {}
+    entry_point: Annotated[Text, Meta(description="Name in the entry-point group `operations.sources`.")]
+    options: Annotated[dict[str, Any], Meta(description="Keyword arguments of the entry point's function.")] = {}
 
 
 AnySource = PythonSettings | MCPSettings | OpenAPISettings | EntryPointSettings
 
 
 class AccessRule(Settings, frozen=True, kw_only=True):
-    """What a caller must hold for the operations that a pattern matches."""
+    """Requirements for callers of the operations that match a pattern."""
 
-    scopes: Annotated[list[str], Meta(description="All of these scopes.")] = []
-    any: Annotated[list[str], Meta(description="At least one of these scopes.")] = []
-    resource_type: Annotated[str | None, Meta(description="A resource of this type…")] = None
-    resource_action: Annotated[str | None, Meta(description="…on which this action is allowed.")] = None
+    scopes: Annotated[list[str], Meta(description="Scopes that are all required.")] = []
+    any: Annotated[list[str], Meta(description="Scopes of which one is required.")] = []
+    resource_type: Annotated[str | None, Meta(description="Type of the required resource.")] = None
+    resource_action: Annotated[str | None, Meta(description="Action that must be allowed on the resource.")] = None
 
 
 class JWTSettings(Settings, frozen=True, kw_only=True):
-    """Signed tokens that a hub or a worker accepts."""
+    """Signed tokens that a hub or worker accepts."""
 
-    key: Annotated[str | None, Meta(description="The secret or the public key.")] = None
-    key_file: Annotated[str | None, Meta(description="The file it is in.")] = None
-    algorithms: Annotated[list[str], Meta(description="The signatures that are accepted.", min_length=1)]
-    issuer: Annotated[str | None, Meta(description="Who must have signed.")] = None
-    audience: Annotated[str | None, Meta(description="Who it must be for.")] = None
+    key: Annotated[str | None, Meta(description="Secret or public key.")] = None
+    key_file: Annotated[str | None, Meta(description="File with the key.")] = None
+    algorithms: Annotated[list[str], Meta(description="Accepted signature algorithms.", min_length=1)]
+    issuer: Annotated[str | None, Meta(description="Required issuer.")] = None
+    audience: Annotated[str | None, Meta(description="Required audience.")] = None
 
 
 class SigningSettings(Settings, frozen=True, kw_only=True):
-    """How requests on a bus that many can write to are signed: what workers check with, what a caller signs with."""
+    """Signing on a shared transport: the secret that workers verify with, or the token and key of a caller."""
 
     secret: Annotated[
-        str | None, Meta(description="Of workers and the issuer of tokens: at least 32 random bytes, hexadecimal.")
+        str | None,
+        Meta(description="Secret of workers and of the token issuer: at least 32 random bytes, hexadecimal."),
     ] = None
-    accepted_secrets: Annotated[
-        list[str], Meta(description="Secrets that are believed beside it, while one takes the place of another.")
-    ] = []
-    jwt: Annotated[JWTSettings | None, Meta(description="The tokens that a worker accepts.")] = None
-    required: Annotated[bool, Meta(description="Whether a worker refuses requests that nobody signed.")] = False
-    token: Annotated[str | None, Meta(description="The token of a caller.")] = None
+    accepted_secrets: Annotated[list[str], Meta(description="Further secrets that are accepted, for rotation.")] = []
+    jwt: Annotated[JWTSettings | None, Meta(description="Tokens that a worker accepts.")] = None
+    required: Annotated[bool, Meta(description="Whether a worker rejects unsigned requests.")] = False
+    token: Annotated[str | None, Meta(description="Token of a caller.")] = None
     key: Annotated[
-        str | None, Meta(description="The key that was issued with it, hexadecimal; not needed beside the secret.")
+        str | None, Meta(description="Key issued with the token, hexadecimal; not required if secret is set.")
     ] = None
 
 
 class TransportSettings(Settings, frozen=True, kw_only=True):
-    """A bus of the call protocol."""
+    """A transport of the call protocol."""
 
     url: Annotated[Text, Meta(description="`memory:`, `ws://…`, `wss://…`, `redis://…` or `nats://…`.")]
-    token: Annotated[
-        str | None, Meta(description="Shown to the hub or the broker; a Redis takes it as its password.")
-    ] = None
+    token: Annotated[str | None, Meta(description="Token for the hub or broker; the password for Redis.")] = None
     options: Annotated[dict[str, Any], Meta(description="Keyword arguments of the transport.")] = {}
     signing: Annotated[SigningSettings | None, Meta(description="Signed identities, on Redis and NATS.")] = None
 
 
 class TokenSettings(Settings, frozen=True, kw_only=True):
-    """One token that a hub knows, and whose it is."""
+    """A token that the hub accepts, and its identity."""
 
-    token: Annotated[Text, Meta(description="The token itself.")]
-    identity: Annotated[Text, Meta(description="Who shows it.")]
-    scopes: Annotated[list[str], Meta(description="What they may do.")] = []
-    namespaces: Annotated[list[str], Meta(description="Where they may register operations; `*` is everywhere.")] = []
+    token: Annotated[Text, Meta(description="The token.")]
+    identity: Annotated[Text, Meta(description="Id of its identity.")]
+    scopes: Annotated[list[str], Meta(description="Scopes of the identity.")] = []
+    namespaces: Annotated[list[str], Meta(description="Namespaces where it may register operations; `*` for all.")] = []
     resources: Annotated[dict[str, list[str]], Meta(description="Actions by `type:id`.")] = {}
 
 
 class TLSSettings(Settings, frozen=True, kw_only=True):
-    """The certificate that a hub shows."""
+    """The certificate of a hub."""
 
-    certificate: Annotated[Text, Meta(description="The file of the certificate and its chain.")]
-    key: Annotated[Text, Meta(description="The file of its private key.")]
+    certificate: Annotated[Text, Meta(description="File with the certificate chain.")]
+    key: Annotated[Text, Meta(description="File with the private key.")]
 
 
 class HubSettings(Settings, frozen=True, kw_only=True):
-    """The hub of the call protocol that `ops hub` runs."""
+    """The hub that `ops hub` runs."""
 
-    host: Annotated[str, Meta(description="The address it listens at.")] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535, description="The port; 0 is any free one.")] = 8700
-    heartbeat: Annotated[Heartbeat | None, Meta(description="Seconds between signs of life.")] = None
-    max_payload: Annotated[AtLeastOne | None, Meta(description="The largest message in bytes.")] = None
+    host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port; 0 for any free port.")] = 8700
+    heartbeat: Annotated[Heartbeat | None, Meta(description="Seconds between heartbeats.")] = None
+    max_payload: Annotated[AtLeastOne | None, Meta(description="Maximum message size in bytes.")] = None
+    tokens: Annotated[list[TokenSettings], Meta(description="Accepted tokens.")] = []
+    jwt: Annotated[JWTSettings | None, Meta(description="Accepted signed tokens.")] = None
+    tls: Annotated[TLSSettings | None, Meta(description="TLS certificate.")] = None
+
+
+class IssuerSettings(Settings, frozen=True, kw_only=True):
+    """An OAuth or OpenID issuer whose tokens are accepted."""
+
+    url: Annotated[Text, Meta(description="The issuer, as its tokens name it; https.")]
+    audience: Annotated[list[str], Meta(description="Whom its tokens must be for; the public address by default.")] = []
+    keys_url: Annotated[str | None, Meta(description="Where its keys are; else where its metadata says.")] = None
+
+
+class ServeLimitSettings(Settings, frozen=True, kw_only=True):
+    """How much callers get at most."""
+
+    body_bytes: Annotated[AtLeastOne, Meta(description="The largest request.")] = 4 * 1024 * 1024
+    body_seconds: Annotated[Seconds, Meta(description="How long it may take to arrive.")] = 30.0
+    response_bytes: Annotated[AtLeastOne, Meta(description="The largest result.")] = 64 * 1024 * 1024
+    deadline_seconds: Annotated[Seconds, Meta(description="How long a call may take.")] = 60.0
+    calls: Annotated[AtLeastOne, Meta(description="Calls of one identity at once.")] = 256
+    streams: Annotated[AtLeastOne, Meta(description="Open streams of one identity.")] = 64
+    rate: Annotated[Seconds | None, Meta(description="Requests of one identity per second.")] = None
+    burst: Annotated[AtLeastOne | None, Meta(description="Requests of one identity at once.")] = None
+    replay_seconds: Annotated[
+        float, Meta(ge=0, description="How long a stream that lost its client waits to be resumed.")
+    ] = 0.0
+
+
+class ServeSettings(Settings, frozen=True, kw_only=True):
+    """How `ops serve` serves the operations."""
+
+    http: Annotated[str | None, Meta(description="The address: `host:port`, `:port` or a port of loopback.")] = None
+    mcp: Annotated[bool, Meta(description="Whether MCP is served at `/mcp`.")] = True
+    websocket: Annotated[bool, Meta(description="Whether the call protocol is served at `/ws`.")] = True
+    allow: Annotated[Patterns, Meta(description="Only operations that one of these patterns matches.")] = []
+    deny: Annotated[Patterns, Meta(description="No operation that one of these patterns matches.")] = []
+    read_only: Annotated[bool, Meta(description="Serve no mutations.")] = False
+    title: Annotated[Text, Meta(description="The name in documents.")] = "operations"
+    version: Annotated[Text, Meta(description="The version in documents.")] = "1.0.0"
+    public_url: Annotated[str | None, Meta(description="The address that callers use.")] = None
+    hosts: Annotated[list[str], Meta(description="Further host names that callers use.")] = []
+    origins: Annotated[list[str], Meta(description="Web pages of other hosts that may call.")] = []
     tokens: Annotated[list[TokenSettings], Meta(description="The tokens it knows.")] = []
+    keys: Annotated[str | None, Meta(description="The file of API keys that `ops keys` writes.")] = None
     jwt: Annotated[JWTSettings | None, Meta(description="The signed tokens it accepts.")] = None
+    issuer: Annotated[IssuerSettings | None, Meta(description="The issuer whose tokens it accepts.")] = None
+    anonymous: Annotated[bool, Meta(description="Whether callers may come without credentials too.")] = False
+    insecure: Annotated[bool, Meta(description="Serve without credentials elsewhere than on loopback.")] = False
     tls: Annotated[TLSSettings | None, Meta(description="The certificate it shows.")] = None
+    limits: Annotated[ServeLimitSettings, Meta(description="How much callers get at most.")] = ServeLimitSettings()
 
 
 class FileSettings(Settings, frozen=True, kw_only=True):
     """The whole file."""
 
     env_file: Annotated[
-        str | list[str] | None, Meta(description="Files with variables for `${…}`; the environment goes first.")
+        str | list[str] | None, Meta(description="Files with variables for `${…}`; the environment takes precedence.")
     ] = None
     include: Annotated[
-        list[str], Meta(description="More files: TOML like this one, or editors' JSON with `mcpServers` or `servers`.")
+        list[str],
+        Meta(description="Further files: TOML like this one, or editors' JSON with `mcpServers` or `servers`."),
     ] = []
-    policy: Annotated[Policy | None, Meta(description="How results are fitted to their output schema.")] = None
-    sources: Annotated[dict[str, Any], Meta(description="Where operations come from, by name.")] = {}
+    policy: Annotated[Policy | None, Meta(description="Policy for normalising results to their output schema.")] = None
+    sources: Annotated[dict[str, Any], Meta(description="Sources of operations, by name.")] = {}
     access: Annotated[
         dict[str, list[str] | AccessRule],
-        Meta(description="By a pattern of ids: the scopes a caller must hold, all of them, or a table that says more."),
+        Meta(description="Access rules by pattern of ids: required scopes, or a table."),
     ] = {}
-    transports: Annotated[dict[str, TransportSettings], Meta(description="Buses of the call protocol, by name.")] = {}
+    transports: Annotated[
+        dict[str, TransportSettings], Meta(description="Transports of the call protocol, by name.")
+    ] = {}
+    interceptors: Annotated[
+        list[dict[str, Any]], Meta(description="Interceptors around every call, the first outermost.")
+    ] = []
     hub: Annotated[HubSettings | None, Meta(description="The hub that `ops hub` runs.")] = None
+    serve: Annotated[ServeSettings | None, Meta(description="How `ops serve` serves the operations.")] = None
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """One source: its name, its settings, and where the file defines it."""
+    """A source: name, settings, and its location in the file."""
 
     name: str
     settings: AnySource
-    folder: Path
-    """The directory that its relative paths start from."""
+    directory: Path
+    """Directory that its relative paths start from."""
     file: Path
     line: int
     written: Mapping[str, Any]
     """The table as written, with `${…}`."""
     problem: str | None = None
-    """Why it cannot be opened, where that is known from the file."""
+    """Why it cannot be opened, if known from the file."""
 
     @property
     def kind(self) -> SourceKind:
@@ -327,7 +385,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def namespace(self) -> str:
-        """The namespace of operations that do not have their own: the setting, or the source's name."""
+        """Namespace of operations without their own: the setting, or the source's name."""
         segments = (_NOT_IN_NAMES.sub("_", segment) or "_" for segment in self.name.split("."))
         return self.settings.namespace or ".".join(segments)
 
@@ -336,24 +394,27 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration that was read and checked: sources, access rules, transports, the hub. Its repr has no values."""
+    """A loaded, valid configuration: sources, access rules, transports, hub, serving. Its repr has no values."""
 
     path: Path
     sources: Mapping[str, Source] = {}
     access: Mapping[str, AccessRule] = {}
+    interceptors: tuple[Any, ...] = ()
+    """The settings of `[[interceptors]]`, in their order."""
     transports: Mapping[str, TransportSettings] = {}
     hub: HubSettings | None = None
+    serve: ServeSettings | None = None
     policy: Policy | None = None
     files: tuple[Path, ...] = ()
-    """Every file that was read: the configuration, included files, files of variables."""
+    """Every file that was read: the configuration, included files, variable files."""
     variables: Mapping[str, str] = {}
     """The variables that `${…}` used, from the environment or a file; they may be secret."""
     file_variables: Mapping[str, str] = {}
-    """Those of them that a file of variables set."""
+    """Those of `variables` that a variable file set."""
     unset_variables: frozenset[str] = frozenset()
-    """The variables that `${…}` needs and that are not set, with or without a default."""
+    """The variables in `${…}` that are not set, with or without a default."""
     unusable: Mapping[str, str] = {}
-    """What cannot be used for lack of a variable, `transports.<name>` or `hub`, and why."""
+    """Parts with an unset variable, `transports.<name>`, `hub` or `serve`, with the reason."""
     written: Mapping[str, Any] = {}
     """The file's other tables as written, with `${…}`."""
 

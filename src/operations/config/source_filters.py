@@ -16,7 +16,7 @@ from operations.spec import AccessControl, Operation, OperationSpec
 
 
 class SourceFilter:
-    """The `allow`, `deny`, `rename` and access rules of one source; `unused` has the patterns that matched nothing."""
+    """The `allow`, `deny`, `rename` and access rules of one source; `unused` has patterns that matched nothing."""
 
     def __init__(self, source: Source, access: Mapping[str, AccessRule], *, prefix: str | None, namespace: str | None):
         settings = source.settings
@@ -30,7 +30,7 @@ class SourceFilter:
         self.unused = {*settings.allow, *settings.deny, *settings.rename}
 
     def apply(self, operation: Operation[Any]) -> Operation[Any] | None:
-        """Return the operation to register; None for one that is filtered out. Raise where rules contradict."""
+        """Return the operation to register; None if it is filtered out. Raise if access rules contradict each other."""
         spec = operation.spec
         names = self._names(spec)
         denied = self._matches(self._deny, names)
@@ -47,7 +47,7 @@ class SourceFilter:
         return operation if spec is operation.spec else msgspec.structs.replace(operation, spec=spec)
 
     def _names(self, spec: OperationSpec) -> list[str]:
-        """Return what a pattern may match: name, id without the source's namespace, id, the source's own name."""
+        """Return the names that a pattern may match: name, id without the source's namespace, id, original name."""
         names = [spec.name]
         if self._namespace is not None:
             names.append(spec.id.removeprefix(f"{self._namespace}."))
@@ -83,9 +83,9 @@ class SourceFilter:
 
 
 class FilteredCatalogue(OperationCatalogue):
-    """A source's view of a registry: what the source registers here is registered there, filtered and renamed.
+    """A source's view of a registry: operations registered here are registered there, filtered and renamed.
 
-    An id that another source has is skipped and reported in `skipped`.
+    An id of another source is skipped and reported in `skipped`.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class FilteredCatalogue(OperationCatalogue):
         return operation_id in self._owned
 
     def register_all(self, operations: Iterable[Operation[Any]], *, replace: bool = False) -> None:
-        """Register in the source's view and, where allowed, in the registry."""
+        """Register in the source's view and, if the filter allows, in the registry."""
         given = list(operations)
         super().register_all(given, replace=replace)
         for operation in given:
@@ -133,15 +133,12 @@ class FilteredCatalogue(OperationCatalogue):
             return
         if changed.id in self._registry:
             owner = self._owner_of(changed.id)
-            taken = (
-                f"the id {changed.id} is taken by {f'the source {owner}' if owner else 'another operation of this one'}"
-            )
-            self.skipped[operation.id] = Skipped(
-                operation.id, f"{taken}; give it another name with rename or namespace"
-            )
+            holder = f"source {owner}" if owner else "another operation of this source"
+            taken = f"duplicate id {changed.id}: already registered by {holder}"
+            self.skipped[operation.id] = Skipped(operation.id, f"{taken}; set rename or namespace")
             return
         if before is not None and before.handler is not None and changed.handler is None and changed.stream is None:
-            # A spec was registered again: keep the handler that was registered for it.
+            # A spec is registered again: keep its handler.
             changed = msgspec.structs.replace(before, spec=changed.spec)
         self._registry.register(changed)
         self._registered[operation.id] = changed.id
@@ -156,7 +153,7 @@ class FilteredCatalogue(OperationCatalogue):
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern: `*` is any text, as a group; `?` is one character."""
+    """Compile a pattern: `*` matches any characters, as a group; `?` matches one."""
     parts = (re.escape(part).replace(r"\?", ".") for part in pattern.split("*"))
     return re.compile("(.*)".join(parts), re.S)
 
@@ -167,7 +164,7 @@ def _fill_stars(new: str, found: re.Match[str]) -> str:
 
 
 def _require(spec: OperationSpec, rules: Sequence[AccessRule]) -> AccessControl:
-    """Return what an operation requires with the rules added, which never widen access."""
+    """Return an operation's access control with the rules added, which never widen it."""
     required = spec.access_control
     scopes = list(required.required_scopes)
     any_of = list(required.required_scopes_any)
@@ -179,7 +176,7 @@ def _require(spec: OperationSpec, rules: Sequence[AccessRule]) -> AccessControl:
         own = rule.resource_type, rule.resource_action
         if own != (None, None):
             if resource not in ((None, None), own):
-                raise _contradiction(spec.id, "two rules name different resources")
+                raise _contradiction(spec.id, "two rules require different resources")
             resource = own
     if not rules:
         return required
@@ -189,7 +186,7 @@ def _require(spec: OperationSpec, rules: Sequence[AccessRule]) -> AccessControl:
 def _narrow(operation_id: str, one: list[str], other: Sequence[str]) -> list[str]:
     common = [scope for scope in one if scope in other] if one else list(other)
     if not common:
-        raise _contradiction(operation_id, "no scope is in all the choices (`any`) that are required of it")
+        raise _contradiction(operation_id, "no scope is in all of its `any` lists")
     return common
 
 

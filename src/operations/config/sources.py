@@ -1,4 +1,4 @@
-"""Opening one source: what it offers, or a report on why it does not open."""
+"""Opening a source: its operations, or a report of the failure."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from operations.sources.scanner.isolation import in_background
 from operations.spec import Operation
 
 
-class Opened(msgspec.Struct, frozen=True, kw_only=True):
+class OpenedSource(msgspec.Struct, frozen=True, kw_only=True):
     """An open source."""
 
     operations: Sequence[Operation[Any]]
     namespace: str | None = None
-    """The namespace of all its operations, where the source itself sets it."""
+    """Namespace of all its operations, if the source sets it."""
     prefix: str | None = None
-    """Put before the ids of operations that have their own namespace."""
+    """Prefix for the ids of operations that have their own namespace."""
     files: Sequence[str] = ()
-    """The files and directories that determine what it offers."""
+    """Files and directories that determine its operations."""
     address: str | None = None
-    """Where its calls go, for a source with one address."""
+    """Base URL of its calls, for a source with one."""
     skipped: Sequence[Skipped] = ()
     follow: Callable[[OperationCatalogue], None] | None = None
-    """Registers its operations and keeps them up to date, for a source whose operations change."""
+    """Function that registers its operations and keeps them up to date, for a source whose operations change."""
 
 
 class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,20 +54,20 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     kind: SourceKind
     state: Literal["ready", "failed"]
     operations: int = 0
-    """Number of its operations in the registry; while the sources open, the number it offers."""
+    """Number of its operations in the registry; while sources are opened, the number it provides."""
     seconds: float = 0.0
     problem: str | None = None
     hint: str | None = None
     fault: Literal["configuration", "installation", "source"] | None = None
-    """Where the problem is: in the file, in an extra that is not installed, or in the source itself."""
+    """Where the problem is: in the file, a missing extra, or the source itself."""
     skipped: Sequence[Skipped] = ()
-    """What is not in the registry, and why: files that do not import, ids that are taken."""
+    """Skipped files and ids, with reasons."""
     notes: Sequence[str] = ()
-    """Likely mistakes in the configuration: patterns that match nothing."""
+    """Likely mistakes in the configuration, such as patterns that match nothing."""
 
 
-async def open_source(source: Source, stack: AsyncExitStack, show_consent: ShowConsent | None = None) -> Opened:
-    """Open a source; `stack` closes it. Raise whatever went wrong."""
+async def open_source(source: Source, stack: AsyncExitStack, show_consent: ShowConsent | None = None) -> OpenedSource:
+    """Open a source; `stack` closes it. Raise on any failure."""
     if source.problem is not None:
         raise CallError(ErrorCode.VALIDATION_ERROR, source.problem)
     settings = source.settings
@@ -79,31 +79,31 @@ async def open_source(source: Source, stack: AsyncExitStack, show_consent: ShowC
         from operations.config.mcp_source import open_mcp
 
         client = await open_mcp(source, stack, show_consent)
-        return Opened(operations=client.operations, namespace=source.namespace, follow=client.register_all)
+        return OpenedSource(operations=client.operations, namespace=source.namespace, follow=client.register_all)
     from operations.config.openapi_source import open_openapi
 
     loaded, files = await open_openapi(source, stack)
-    return Opened(operations=loaded, namespace=source.namespace, files=files, address=loaded.service.base_url)
+    return OpenedSource(operations=loaded, namespace=source.namespace, files=files, address=loaded.service.base_url)
 
 
 def expected_file(source: Source) -> str | None:
-    """Return the file or directory that a source needs: where opening failed, a change to it may fix that."""
+    """Return the file or directory that a source requires; after a failure, a change to it may fix the source."""
     settings = source.settings
     if isinstance(settings, PythonSettings):
         return str(_python_path(source, settings))
     if isinstance(settings, OpenAPISettings) and not settings.is_remote:
-        return str(settings.document_path(source.folder))
+        return str(settings.document_path(source.directory))
     return None
 
 
-async def _open_python(source: Source, settings: PythonSettings) -> Opened:
+async def _open_python(source: Source, settings: PythonSettings) -> OpenedSource:
     found = await in_background(_scan, source, settings)
     without_handler: list[Operation[Any]] = [Operation(spec=spec) for spec in found.specs]
-    return Opened(
+    return OpenedSource(
         operations=[*found.operations, *without_handler],
         prefix=settings.namespace,
         files=found.files,
-        skipped=[_with_advice(skip, source.folder) for skip in found.skipped],
+        skipped=[_with_advice(skip, source.directory) for skip in found.skipped],
     )
 
 
@@ -115,38 +115,38 @@ def _scan(source: Source, settings: PythonSettings) -> OperationManifest:
 
 
 def _python_path(source: Source, settings: PythonSettings) -> Path:
-    return (source.folder / Path(settings.python).expanduser()).absolute()
+    return (source.directory / Path(settings.python).expanduser()).absolute()
 
 
 def _extend_import_path(source: Source, settings: PythonSettings, *, module: str | None) -> None:
-    """Put the directories of `pythonpath` on `sys.path`; for a module that is not installed, the file's own last."""
-    for folder in settings.pythonpath:
-        place = str((source.folder / Path(folder).expanduser()).resolve())
+    """Add `pythonpath` to `sys.path`; for a module that is not installed, also the file's directory, last."""
+    for directory in settings.pythonpath:
+        place = str((source.directory / Path(directory).expanduser()).resolve())
         if place not in sys.path:
             sys.path.insert(0, place)
-    own = str(source.folder.resolve())
+    own = str(source.directory.resolve())
     if module is not None and own not in sys.path and find_spec(module.partition(".")[0]) is None:
         sys.path.append(own)
 
 
-def _with_advice(skip: Skipped, folder: Path) -> Skipped:
-    """Name `pythonpath` where a module imports another one of the project."""
-    missing = skip.reason.partition("it imports '")[2].partition("'")[0].partition(".")[0]
-    if not missing or not ((folder / missing).is_dir() or (folder / f"{missing}.py").is_file()):
+def _with_advice(skip: Skipped, directory: Path) -> Skipped:
+    """Suggest `pythonpath` if a module imports another one of the project."""
+    missing = skip.reason.partition("cannot find module '")[2].partition("'")[0].partition(".")[0]
+    if not missing or not ((directory / missing).is_dir() or (directory / f"{missing}.py").is_file()):
         return skip
-    return Skipped(skip.path, f'{skip.reason}; pythonpath = ["."] in its source imports from {folder}')
+    return Skipped(skip.path, f'{skip.reason}; set pythonpath = ["."] in its source to import from {directory}')
 
 
-async def _open_entry_point(settings: EntryPointSettings, stack: AsyncExitStack) -> Opened:
+async def _open_entry_point(settings: EntryPointSettings, stack: AsyncExitStack) -> OpenedSource:
     from operations.sources import entry_points
 
     function = await in_background(entry_points.find_source, settings.entry_point)
     operations = await stack.enter_async_context(entry_points.open_source(function, settings.options))
-    return Opened(operations=operations, prefix=settings.namespace)
+    return OpenedSource(operations=operations, prefix=settings.namespace)
 
 
 def failure_report(config: Config, source: Source, failure: BaseException, seconds: float) -> SourceReport:
-    """Return the report on a source that did not open."""
+    """Return the report of a source that failed to open."""
     problem, hint = _explain(source, failure)
     return SourceReport(
         name=source.name,
@@ -167,11 +167,11 @@ def _fault(source: Source, failure: BaseException) -> Literal["configuration", "
 
 
 def _explain(source: Source, failure: BaseException) -> tuple[str, str | None]:
-    """Return the problem in one line and, where there is one, a hint."""
+    """Return the problem in one line, and a hint if there is one."""
     if isinstance(failure, CallError):
         return _line(failure.message or str(failure.code)), _hint(source, failure)
     if isinstance(failure, ImportError):
-        # The message of a missing extra names what to install.
+        # The message of a missing extra has the install command.
         return _line(str(failure)), None
     return f"{type(failure).__name__}: {_line(str(failure))}", None
 
@@ -183,23 +183,23 @@ def _hint(source: Source, failure: CallError) -> str | None:
     if isinstance(settings, MCPSettings):
         return _mcp_hint(settings, failure)
     if isinstance(settings, OpenAPISettings) and not settings.is_remote:
-        return f"relative paths begin at {source.folder}"
+        return f"relative paths start at {source.directory}"
     if isinstance(settings, OpenAPISettings):
-        return "is the address right, and the API up?"
+        return "check the URL, and that the API is running"
     if isinstance(settings, PythonSettings):
-        return f"`python` is a folder, a file (relative to {source.folder}) or an importable package"
+        return f"set `python` to a directory, a file (relative to {source.directory}) or an importable package"
     return None
 
 
 def _mcp_hint(settings: MCPSettings, failure: CallError) -> str | None:
     if settings.command is None:
         denied = failure.code is ErrorCode.ACCESS_DENIED or "401" in failure.message or "403" in failure.message
-        return "check its auth, oauth or headers" if denied else "is the address right, and the server up?"
+        return "check its auth, oauth or headers" if denied else "check the URL, and that the server is running"
     if "/" not in settings.command and shutil.which(settings.command) is None:
-        return f"{settings.command} is not on the PATH: is it installed?"
+        return f"{settings.command} is not in PATH: install it"
     if "/" in settings.command and not Path(settings.command).expanduser().exists():
-        return f"there is no program {settings.command}"
-    return "run the command by itself to see what it says"
+        return f"file not found: {settings.command}"
+    return "run the command in a terminal to see its output"
 
 
 def _line(text: str) -> str:

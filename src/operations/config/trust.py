@@ -1,6 +1,6 @@
-"""Which configuration is used: the nearest file, whose it is, and whether its user trusts it.
+"""Selection of the configuration: the nearest file, its owner, and whether the user trusts it.
 
-Nothing here reads a configuration: `actions` says what one would run, and the digest of that is what a user trusts.
+No configuration is read here: `actions` lists what one would run, and users trust the digest of that list.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 FILE_NAME = "operations.toml"
 PROJECT_FILE = "pyproject.toml"
 VARIABLE = "OPERATIONS_TRUST"
-HINT = f"`ops trust` trusts it, --trust or {VARIABLE}=1 for one command"
+HINT = f"run `ops trust` to trust it, or pass --trust or {VARIABLE}=1 for one command"
 
 
 class FoundConfig(NamedTuple):
@@ -27,23 +27,23 @@ class FoundConfig(NamedTuple):
 
     path: Path | None
     refused: str = ""
-    """Why a file that was found is not used."""
+    """Why a found file is not used."""
 
 
 class TrustRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A user's consent to one configuration, as stored."""
+    """A user's stored consent to one configuration."""
 
     path: str
     digest: str
-    """Of what the configuration would run (`actions.digest_actions`)."""
+    """Digest of the configuration's actions (`actions.digest_actions`)."""
     since: float
-    """Epoch seconds."""
+    """Time of the consent, in epoch seconds."""
     by: str
-    """What gave the consent: a command, or an answer on a terminal."""
+    """How consent was given: a command, or an answer on a terminal."""
 
 
 def find_config(start: Path | None = None) -> Path | None:
-    """Return the nearest `operations.toml`, or `pyproject.toml` with `[tool.operations]`, in `start` or above it.
+    """Return the nearest `operations.toml`, or `pyproject.toml` with `[tool.operations]`, in `start` or its parents.
 
     See `search_config` for the files and directories that are not used.
     """
@@ -51,14 +51,14 @@ def find_config(start: Path | None = None) -> Path | None:
 
 
 def search_config(start: Path | None = None) -> FoundConfig:
-    """Search `start` and the directories above it for a configuration.
+    """Search `start` and its parent directories for a configuration.
 
-    A file of another user ends the search, and so does a parent directory that belongs to another user or that
-    everybody can write to: whoever puts a file there must not decide what is run here.
+    The search ends at a file of another user, and at a parent directory that belongs to another user or is writable by
+    all: a file that others put there must not decide what runs here.
     """
-    folder = Path.cwd() if start is None else Path(start).absolute()
-    for place in (folder, *folder.parents):
-        if place != folder and _is_shared(place):
+    directory = Path.cwd() if start is None else Path(start).absolute()
+    for place in (directory, *directory.parents):
+        if place != directory and _is_shared(place):
             break
         for path in (place / FILE_NAME, place / PROJECT_FILE):
             if path.is_file() and (path.name == FILE_NAME or _mentions_operations(path)):
@@ -68,7 +68,7 @@ def search_config(start: Path | None = None) -> FoundConfig:
 
 
 def refusal(path: Path) -> str | None:
-    """Return why a file must not be used: it, or the link to it, belongs to another user; None where it may be."""
+    """Return why a file must not be used: it, or the link to it, belongs to another user; None if it may be used."""
     try:
         states = (os.stat(path), os.lstat(path))
     except FileNotFoundError:
@@ -78,7 +78,7 @@ def refusal(path: Path) -> str | None:
 
 
 def is_trusted(config_path: Path, digest: str, environ: Mapping[str, str] | None = None) -> bool:
-    """Whether a configuration may be used; an empty digest stands for one that runs nothing."""
+    """Whether a configuration may be used; an empty digest means that it runs nothing."""
     values = os.environ if environ is None else environ
     if not digest or values.get(VARIABLE) == "1":
         return True
@@ -87,7 +87,7 @@ def is_trusted(config_path: Path, digest: str, environ: Mapping[str, str] | None
 
 
 def read_trust(config_path: Path, environ: Mapping[str, str] | None = None) -> TrustRecord | None:
-    """Return the stored consent to a configuration; None where there is none, or another user wrote it."""
+    """Return the stored consent to a configuration; None if there is none or another user wrote it."""
     try:
         with _record_path(config_path, environ).open("rb") as file:
             state = os.fstat(file.fileno())
@@ -100,7 +100,7 @@ def read_trust(config_path: Path, environ: Mapping[str, str] | None = None) -> T
 
 
 def store_trust(config_path: Path, digest: str, *, by: str, environ: Mapping[str, str] | None = None) -> None:
-    """Store the consent to a configuration, in a file with mode 0600; raise `OSError` where that is not possible."""
+    """Store the consent to a configuration in a file with mode 0600; raise `OSError` on failure."""
     record = TrustRecord(path=_real_path(config_path), digest=digest, since=round(time.time(), 3), by=by)
     target = _record_path(config_path, environ)
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -132,33 +132,33 @@ def _record_path(config_path: Path, environ: Mapping[str, str] | None) -> Path:
 
 
 def _real_path(config_path: Path) -> str:
-    """Return the path of a file in its real directory; the file itself may be a link, as its directory counts."""
-    folder, name = os.path.split(os.path.abspath(config_path))
-    return os.path.join(os.path.realpath(folder), name)
+    """Return the path of a file in its resolved directory; the file itself may be a link."""
+    directory, name = os.path.split(os.path.abspath(config_path))
+    return os.path.join(os.path.realpath(directory), name)
 
 
 def _is_own(state: os.stat_result) -> bool:
-    """Whether a file belongs to this user or to root, who could run anything here anyway."""
+    """Whether a file belongs to this user or to root."""
     return not hasattr(os, "geteuid") or state.st_uid in (os.geteuid(), 0)
 
 
-def _is_shared(folder: Path) -> bool:
+def _is_shared(directory: Path) -> bool:
     try:
-        state = os.stat(folder)
+        state = os.stat(directory)
     except OSError:
         return True
     return not _is_own(state) or bool(state.st_mode & stat.S_IWOTH)
 
 
 def _mentions_operations(project: Path) -> bool:
-    """Whether a `pyproject.toml` has our table; one that cannot be read or parsed has not."""
+    """Whether a `pyproject.toml` has our table; an unreadable or malformed one has not."""
     try:
         text = project.read_bytes()
     except OSError:
         return False
     if b"operations" not in text:
         return False
-    import tomllib  # slow to import, and seldom needed here
+    import tomllib  # slow to import, rarely needed here
 
     try:
         return isinstance(tomllib.loads(text.decode()).get("tool", {}).get("operations"), dict)

@@ -1,4 +1,4 @@
-"""Variables: `${NAME}`, `${NAME:-default}`, VS Code's `${env:NAME}`, and files of variables."""
+"""Variables: `${NAME}`, `${NAME:-default}`, VS Code's `${env:NAME}`, and variable files."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*)", 
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
-class Filled(str):
-    """A text that a variable was put in: it may stand for a number or a truth value."""
+class Substituted(str):
+    """A string that contains a variable's value; it may be converted to a number or boolean."""
 
     __slots__ = ()
 
 
-class VariableProblem(Exception):  # noqa: N818  # it is a value on its way to a list of problems
-    """A variable that cannot be filled in."""
+class VariableProblem(Exception):  # noqa: N818  # a value for a list of problems
+    """A variable that cannot be replaced."""
 
     def __init__(self, message: str, mention: str) -> None:
         super().__init__(message)
         self.message = message
         self.mention = mention
-        """The text as it stands in the file, to find its line by."""
+        """The text in the file, to find its line by."""
 
 
 class UnsupportedVariable(VariableProblem):
-    """A variable that only an editor can fill in."""
+    """A variable that only an editor can replace."""
 
 
 class UnsetVariable(VariableProblem):
@@ -42,7 +42,7 @@ class UnsetVariable(VariableProblem):
 
 
 class Variables:
-    """The values of variables; `used` has those that were needed, `missing` the names that are not set."""
+    """Values of variables; `used` has those that were used, `missing` the names that are not set."""
 
     def __init__(self, values: Mapping[str, str], *, special: Mapping[str, str] | None = None) -> None:
         self._values = values
@@ -51,7 +51,7 @@ class Variables:
         self.missing: set[str] = set()
 
     def fill(self, text: str) -> str:
-        """Return a text with its variables replaced; `$${` stands for `${`."""
+        """Return text with its variables replaced; `$${` becomes `${`."""
         parts: list[str] = []
         position = 0
         filled = False
@@ -65,7 +65,7 @@ class Variables:
             position = end + 1
             filled = True
         text = "".join((*parts, text[position:]))
-        return Filled(text) if filled else text
+        return Substituted(text) if filled else text
 
     def _value(self, inside: str, mention: str) -> str:
         if inside in self._special:
@@ -73,11 +73,11 @@ class Variables:
         name, separator, default = inside.partition(":-")
         name = name.removeprefix("env:")
         if name.startswith("input:"):
-            message = f"{mention} is asked for by VS Code; write a variable of the environment in its place"
+            message = f"unsupported variable {mention}: use an environment variable instead"
             raise UnsupportedVariable(message, mention)
         if _NAME.fullmatch(name) is None:
-            # What it says instead is not quoted: it may be part of a password.
-            message = "a ${…} that is not a variable: write ${NAME} or ${NAME:-default}, or $${ for the text itself"
+            # The text is not quoted: it may be part of a password.
+            message = "invalid ${…}: expected ${NAME} or ${NAME:-default}; write $${ for a literal ${"
             raise VariableProblem(message, mention)
         value = self._values.get(name)
         if value or (value is not None and not separator):
@@ -86,12 +86,12 @@ class Variables:
         if value is None:
             self.missing.add(name)
         if not separator:
-            raise UnsetVariable(f"the variable {name} is not set, and has no default", mention)
+            raise UnsetVariable(f"variable {name} is not set and has no default", mention)
         return self.fill(default)
 
 
-def fill_tree(value: Any, variables: Variables, key: Key, report: Callable[[Key, VariableProblem], None]) -> Any:
-    """Return a tree with the variables of its texts replaced; a text that lacks one is reported and stays."""
+def substitute_tree(value: Any, variables: Variables, key: Key, report: Callable[[Key, VariableProblem], None]) -> Any:
+    """Return a tree with the variables in its strings replaced; a string that fails is reported and kept."""
     if isinstance(value, str):
         try:
             return variables.fill(value) if "${" in value else value
@@ -99,14 +99,14 @@ def fill_tree(value: Any, variables: Variables, key: Key, report: Callable[[Key,
             report(key, problem)
             return value
     if isinstance(value, dict):
-        return {name: fill_tree(item, variables, (*key, name), report) for name, item in value.items()}
+        return {name: substitute_tree(item, variables, (*key, name), report) for name, item in value.items()}
     if isinstance(value, list):
-        return [fill_tree(item, variables, (*key, number), report) for number, item in enumerate(value)]
+        return [substitute_tree(item, variables, (*key, number), report) for number, item in enumerate(value)]
     return value
 
 
 class VariableFile(msgspec.Struct, frozen=True):
-    """A file of variables that was read, or what is wrong with it."""
+    """A variable file that was read, or why it could not be."""
 
     values: Mapping[str, str] = {}
     bad_lines: Sequence[int] = ()
@@ -114,30 +114,30 @@ class VariableFile(msgspec.Struct, frozen=True):
 
 
 def read_variable_file(path: Path) -> VariableFile:
-    """The variables in a file; never raises."""
+    """Read a variable file; never raise."""
     try:
         values, bad = read_variables(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        return VariableFile(unreadable=f"{path} cannot be read: {error.strerror or error}")
+        return VariableFile(unreadable=f"cannot read {path}: {error.strerror or error}")
     except UnicodeDecodeError:
-        return VariableFile(unreadable=f"{path} cannot be read: it is not UTF-8")
+        return VariableFile(unreadable=f"cannot read {path}: not UTF-8")
     return VariableFile(values, bad)
 
 
 def variables_in(path: Path | None) -> dict[str, str]:
-    """Return the variables of a file that a source names; raise where it cannot be read or has a bad line."""
+    """Return the variables of a source's file; raise if it cannot be read or has an invalid line."""
     if path is None:
         return {}
     found = read_variable_file(path)
     if found.unreadable is not None:
         raise CallError(ErrorCode.VALIDATION_ERROR, f"env_file: {found.unreadable}")
     if found.bad_lines:
-        raise CallError(ErrorCode.VALIDATION_ERROR, f"env_file: {path}:{found.bad_lines[0]}: a line is NAME=value")
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"env_file: {path}:{found.bad_lines[0]}: expected NAME=value")
     return dict(found.values)
 
 
 def read_variables(text: str) -> tuple[dict[str, str], list[int]]:
-    """The variables of a `.env` text, and the numbers of the lines that are none."""
+    """Return the variables of `.env` text, and the numbers of invalid lines."""
     values: dict[str, str] = {}
     bad: list[int] = []
     lines = text.splitlines()
@@ -165,7 +165,7 @@ def read_variables(text: str) -> tuple[dict[str, str], list[int]]:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the brace of a variable closes; a default may hold variables itself."""
+    """Return the position of a variable's closing brace; a default may contain variables."""
     depth = 0
     position = start
     while position < len(text):
@@ -179,7 +179,7 @@ def _closing(text: str, start: int) -> int:
                 return position
         position += 1
     mention = text[start:]
-    raise VariableProblem("a ${ has no closing brace; write $${ for the text itself", mention)
+    raise VariableProblem("unclosed ${; write $${ for a literal ${", mention)
 
 
 def _read_value(raw: str, quote: str) -> str | None:

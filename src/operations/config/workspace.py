@@ -1,4 +1,4 @@
-"""Workspace: the sources of a configuration, opened into one registry, with a report on each."""
+"""Workspace: the sources of a configuration, opened into one registry, with a report of each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import msgspec
 
@@ -14,8 +15,12 @@ from operations.config.problems import nearest
 from operations.config.redaction import redact
 from operations.config.settings import CONSENT_SECONDS, Config, MCPSettings, ShowConsent, Source
 from operations.config.source_filters import FilteredCatalogue, SourceFilter
-from operations.config.sources import Opened, SourceReport, failure_report, open_source
+from operations.config.sources import OpenedSource, SourceReport, failure_report, open_source
+from operations.context import OperationContext, new_request_id
+from operations.env import build_env
 from operations.errors import CallError, ErrorCode
+from operations.interceptors.approval import Decide
+from operations.interceptors.base import Interceptor
 from operations.registry import OperationRegistry
 from operations.sources.scanner import Skipped
 from operations.spec import Operation
@@ -24,20 +29,27 @@ __all__ = ["SourceReport", "Workspace", "open_workspace"]
 
 _log = logging.getLogger("operations.config")
 
-Outcome = tuple[Opened | None, SourceReport]
+Outcome = tuple[OpenedSource | None, SourceReport]
 
 
 class Workspace:
-    """An open configuration; `open_workspace` makes it and closes it."""
+    """An open configuration; `open_workspace` creates and closes it."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, decide: Decide | None = None) -> None:
         self.config = config
-        self.registry = OperationRegistry(output_policy=config.policy or "cast")
+        self.registry = OperationRegistry(
+            output_policy=config.policy or "cast", interceptors=_make_interceptors(config, decide)
+        )
         self.reports: list[SourceReport] = []
-        """One for each source to open, in the order of the file."""
-        self.opened: dict[str, Opened] = {}
+        """Reports of the sources, in the order of the file."""
+        self.opened: dict[str, OpenedSource] = {}
         """The open sources, by name."""
         self._views: dict[str, FilteredCatalogue] = {}
+
+    @property
+    def env(self) -> Any:
+        """The operations as `env.namespace.name(…)`, called with the program's own rights."""
+        return build_env(self.registry, OperationContext(request_id=new_request_id()))
 
     def source_of(self, operation_id: str) -> str | None:
         """Return the name of the source of an operation in the registry."""
@@ -48,7 +60,7 @@ class Workspace:
         view = self._views.get(source)
         return [] if view is None else view.ids
 
-    def admit(self, source: Source, opened: Opened) -> tuple[FilteredCatalogue, SourceFilter]:
+    def admit(self, source: Source, opened: OpenedSource) -> tuple[FilteredCatalogue, SourceFilter]:
         """Register the operations of an open source, filtered and renamed as configured."""
         rules = SourceFilter(source, self.config.access, prefix=opened.prefix, namespace=opened.namespace)
         view = FilteredCatalogue(self.registry, rules, self.source_of)
@@ -69,28 +81,29 @@ async def open_workspace(
     only: Collection[str] | None = None,
     on_progress: Callable[[SourceReport], None] | None = None,
     show_consent: ShowConsent | None = None,
+    decide: Decide | None = None,
 ) -> AsyncIterator[Workspace]:
-    """Open the sources of a configuration concurrently, or `only` those named; one that fails affects no other.
+    """Open the sources of a configuration concurrently, or only those in `only`; a failure affects no other source.
 
-    `on_progress` is called with the report of each source when it is ready or has failed. `show_consent` is called with
-    the name of a source and the address at which a user gives consent, for MCP servers with OAuth; without it these
-    fail.
+    `on_progress` receives the report of each source when it is ready or has failed. `show_consent` receives the name of
+    a source and the URL for the user's consent, for MCP servers with OAuth; without it, these servers fail.
+    `decide` decides on calls for which an interceptor asks; without it, these are refused.
     """
     sources = _choose(config, only)
-    workspace = Workspace(config)
+    workspace = Workspace(config, decide)
     async with AsyncExitStack() as stack:
-        stack.callback(workspace.registry.close)
+        stack.push_async_callback(workspace.registry.close)
         tasks = [SourceTask(config, source, show_consent) for source in sources]
         stack.push_async_callback(_close_all, tasks)
         outcomes = await _open_all(tasks, on_progress)
-        # In the order of the file: which of two sources gets an id must not depend on timing.
+        # Register in the order of the file, so that duplicate ids are resolved deterministically.
         for source, (opened, report) in zip(sources, outcomes, strict=True):
             workspace.reports.append(report if opened is None else _admit(workspace, source, opened, report))
         yield workspace
 
 
 class SourceTask:
-    """A task that opens one source and later closes it: some connections must be closed by the task that opened them.
+    """A task that opens and later closes one source: some connections must be closed by the task that opened them.
 
     Failures are in the report and affect no other source.
     """
@@ -104,7 +117,7 @@ class SourceTask:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> Outcome:
-        """Open the source; return what it offers, or None, and the report."""
+        """Open the source; return it, or None, and the report."""
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(outcome), name=f"source {self._source.name}")
         return await outcome
@@ -128,7 +141,7 @@ class SourceTask:
                 if self._is_open:
                     await self._closing.wait()
         except (Exception, SystemExit):  # noqa: BLE001  # other sources still have to be closed
-            _log.warning("%s: the source did not close well", self._source.name, exc_info=True)
+            _log.warning("%s: closing the source failed", self._source.name, exc_info=True)
         finally:
             outcome.cancel()
 
@@ -148,7 +161,7 @@ class SourceTask:
         except (Exception, SystemExit) as error:  # noqa: BLE001  # reported
             failure = error
         if scope.expired():
-            failure = CallError(ErrorCode.TIMEOUT, f"it did not open within {limit:g} seconds")
+            failure = CallError(ErrorCode.TIMEOUT, f"did not open within {limit:g} seconds")
         return None, failure_report(self._config, source, failure, time.perf_counter() - started)
 
 
@@ -168,21 +181,29 @@ async def _close_all(tasks: Sequence[SourceTask]) -> None:
     await asyncio.gather(*(task.close() for task in tasks))
 
 
-def _admit(workspace: Workspace, source: Source, opened: Opened, report: SourceReport) -> SourceReport:
+def _admit(workspace: Workspace, source: Source, opened: OpenedSource, report: SourceReport) -> SourceReport:
     view, rules = workspace.admit(source, opened)
     skipped = [*opened.skipped, *view.skipped.values()]
     return msgspec.structs.replace(
         report,
         operations=len(view.ids),
         skipped=[Skipped(skip.path, redact(skip.reason, workspace.config)) for skip in skipped],
-        notes=[f"the pattern {pattern!r} matches none of its operations" for pattern in sorted(rules.unused)],
+        notes=[f"pattern {pattern!r} matches no operations" for pattern in sorted(rules.unused)],
     )
+
+
+def _make_interceptors(config: Config, decide: Decide | None) -> list[Interceptor]:
+    if not config.interceptors:
+        return []
+    from operations.config.interceptors import make_interceptors  # most configurations have none
+
+    return make_interceptors(config.interceptors, decide)
 
 
 def _choose(config: Config, only: Collection[str] | None) -> list[Source]:
     for name in only or ():
         if name not in config.sources:
-            message = f"there is no source {name!r} in {config.path}{nearest(name, config.sources)}"
+            message = f"unknown source {name!r} in {config.path}{nearest(name, config.sources)}"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
     return [source for name, source in config.sources.items() if only is None or name in only]
 
@@ -190,6 +211,6 @@ def _choose(config: Config, only: Collection[str] | None) -> list[Source]:
 def _register(view: FilteredCatalogue, operation: Operation[object]) -> None:
     """Register one operation; a duplicate id is skipped and reported."""
     if operation.id in view:
-        view.skipped[operation.id] = Skipped(operation.id, "the source offers two operations of this id")
+        view.skipped[operation.id] = Skipped(operation.id, "duplicate id in this source")
     else:
         view.register(operation)

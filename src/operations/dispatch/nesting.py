@@ -2,15 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from operations.context import NO_ENV, Env, Grant, OperationContext, new_request_id
-from operations.env import build_env
+from operations.context import NO_ENV, Client, Env, Grant, OperationContext, Progress, new_request_id
+from operations.deadlines import TimerWheel
+from operations.env import OperationLookup, build_env
 from operations.envelope import ResponseEnvelope
-from operations.registry import OperationRegistry
+from operations.interceptors import Interceptor
+from operations.spec import Operation
+from operations.telemetry.observer import Kind, Observer
+
+
+class Registry(OperationLookup, Protocol):
+    """What a dispatcher needs of a registry."""
+
+    wheel: TimerWheel
+
+    @property
+    def interceptors(self) -> Sequence[Interceptor]:
+        """The interceptors around every call."""
+
+    @property
+    def observers(self) -> Sequence[Observer]:
+        """Told of every call."""
+
+    @property
+    def operations(self) -> Mapping[str, Operation[Any]]:
+        """The operations by id."""
+
+    def run(
+        self,
+        operation: Operation[Any],
+        input: Any = None,
+        context: OperationContext | None = None,
+        kind: Kind = "local",
+    ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        """Run a call."""
+
+    def run_stream(
+        self,
+        operation: Operation[Any],
+        input: Any = None,
+        context: OperationContext | None = None,
+        kind: Kind = "local",
+    ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
+        """Run a stream."""
+
+    def abandon(self, task: asyncio.Task[Any]) -> None:
+        """Count a handler that ignored its cancellation."""
 
 
 class Remote(Protocol):
@@ -30,7 +73,7 @@ class Remote(Protocol):
 class NestedCalls:
     """Makes the contexts of calls from elsewhere. Nested calls run in this registry, or at `remote`."""
 
-    def __init__(self, registry: OperationRegistry, remote: Remote | None) -> None:
+    def __init__(self, registry: Registry, remote: Remote | None) -> None:
         self._registry = registry
         self._remote = remote
 
@@ -41,6 +84,8 @@ class NestedCalls:
         parent_id: str | None,
         deadline: int | None,
         metadata: Mapping[str, Any] | None,
+        progress: Progress | None = None,
+        client: Client | None = None,
     ) -> OperationContext:
         """Return the context of a call from elsewhere: untrusted, with an env."""
         bare = OperationContext(
@@ -51,6 +96,8 @@ class NestedCalls:
             metadata=metadata or {},
             trusted=False,
             grant=grant,
+            progress=progress,
+            client=client,
         )
         return msgspec.structs.replace(bare, env=self._env(bare))
 
@@ -59,18 +106,18 @@ class NestedCalls:
 
     def _invoke(self, operation_id: str, input: Any, context: OperationContext) -> Awaitable[ResponseEnvelope[Any]]:
         """Run a nested call locally in the caller's slot (a second one could deadlock), else remotely."""
-        if operation_id in self._registry or self._remote is None:
+        if operation_id in self._registry.operations or self._remote is None:
             return self._registry.execute_nested(operation_id, input, self._complete(operation_id, context))
         return self._remote.call_for(context, operation_id, input)
 
     def _follow(self, operation_id: str, input: Any, context: OperationContext) -> AsyncIterator[ResponseEnvelope[Any]]:
-        if operation_id in self._registry or self._remote is None:
+        if operation_id in self._registry.operations or self._remote is None:
             return self._registry.subscribe_nested(operation_id, input, self._complete(operation_id, context))
         return self._remote.subscribe_for(context, operation_id, input)
 
     def _complete(self, operation_id: str, context: OperationContext) -> OperationContext:
         """Return the context with an env that reaches remote operations, where the operation uses one."""
-        operation = self._registry.get_operation(operation_id)
+        operation = self._registry.operations.get(operation_id)
         if context.env is not NO_ENV or operation is None or not operation.wants_context:
             return context
         return msgspec.structs.replace(context, env=self._env(context))

@@ -1,4 +1,4 @@
-"""HTTP for sources: a seam of one verb, with pyreqwest behind it by default and httpx2 as the alternative."""
+"""HTTP clients: a Protocol with one method, implemented on pyreqwest (default) and httpx2."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def default_client(options: ClientOptions | None = None) -> HTTPClient:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "pyreqwest":
             raise
-        raise ImportError('HTTP needs pyreqwest: pip install "operations[openapi]"', name="pyreqwest") from None
+        raise ImportError('HTTP requires pyreqwest: pip install "operations[openapi]"', name="pyreqwest") from None
     return PyreqwestClient(options)

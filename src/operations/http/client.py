@@ -1,8 +1,7 @@
-"""The HTTP seam: one verb that sends a request and returns the response head and its body in pieces.
+"""The HTTP client Protocol: one method sends a request and returns the response head and its body in pieces.
 
 A client knows nothing of operations, OpenAPI, retries, redirects, cookies or credentials: it sends what it is given.
-The rules for requests that can be sent as they are written, and the errors of those that cannot, are the same for
-every client and are part of this module.
+This module also has the rules for requests that can be sent unchanged, and the errors, which all clients share.
 """
 
 from __future__ import annotations
@@ -35,13 +34,12 @@ _DIGITS = re.compile(r"[0-9]{1,18}")
 
 
 class HTTPRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, written out in full. Clients add nothing but the framing and their own name.
+    """A complete request. Clients add only framing and their User-Agent.
 
-    `url` is absolute and sent as it is written, so it is percent-encoded already and holds no credentials. `headers`
-    may repeat a name. A `Content-Length` announces the length of a body that comes in pieces; in any other request the
-    client writes it itself. `stream` gives the head as soon as it arrives; without it a client may read ahead.
-    `timeout` is in seconds: for the whole exchange, or with `stream` until the response head arrives; `None` is the
-    client's own, `math.inf` is none.
+    `url` is absolute and sent unchanged, so it must be percent-encoded and contain no credentials. `headers` may repeat
+    a name. A `Content-Length` announces the length of a streamed body; otherwise the client sets it. With `stream`, the
+    head is returned when it arrives; without it, a client may read ahead. `timeout` is in seconds, for the whole
+    exchange or, with `stream`, until the response head; `None` means the client's default, `math.inf` no limit.
     """
 
     method: str
@@ -53,14 +51,14 @@ class HTTPRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Connection settings and timeouts in seconds; `None` is no limit.
+    """Connection settings, and timeouts in seconds; `None` means no limit.
 
-    `timeout` holds for requests that name none. `read_timeout` is how long a server may be silent in an exchange that
-    is streamed, before the head and between the pieces of the body. `max_connections` counts all hosts; requests
-    beyond it are queued. `max_idle` connections per host stay open for `idle_timeout` after use; 0 is no
-    keep-alive. `proxy` is for every request; the environment's proxies are used with `trust_env` only. `verify` is
-    `False`, or the path of a PEM file of authorities to trust besides the system's. `certificate` is the path of a PEM
-    file with the client's certificate and private key.
+    `timeout` is the default of requests. `read_timeout` limits the silence of a server in a streamed exchange, before
+    the head and between the pieces of the body. `max_connections` is for all hosts together; further requests are
+    queued. `max_idle` connections per host stay open for `idle_timeout` after use; 0 disables keep-alive. `proxy` is
+    for every request; proxies from the environment require `trust_env`. `verify` is `False`, or the path of a PEM file
+    with authorities to trust in addition to the system's. `certificate` is the path of a PEM file with the client's
+    certificate and private key.
     """
 
     timeout: float | None = 60.0
@@ -81,35 +79,35 @@ class HTTPResponse(Protocol):
 
     @property
     def status(self) -> int:
-        """The status code; an error status and a redirect are responses like any other."""
+        """The status code; errors and redirects are ordinary responses."""
 
     @property
     def headers(self) -> Sequence[tuple[str, str]]:
-        """The headers as they came: names in any case, repeated ones kept, in order."""
+        """The headers as received: names in any case, repeated ones kept, in order."""
 
     @property
     def url(self) -> str:
-        """The URL of the request that this responds to."""
+        """The URL of the request."""
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body, decoded, once; a truncated body raises `UNAVAILABLE`, a silent server `TIMEOUT`."""
+        """Yield the decoded body, once; a truncated body raises `UNAVAILABLE`, a silent server `TIMEOUT`."""
 
     async def close(self) -> None:
-        """Release the connection; one whose body was not read to its end is closed."""
+        """Release the connection; close it if the body was not read completely."""
 
 
 class HTTPClient(Protocol):
-    """Sender of requests: one verb, and an end."""
+    """Sender of requests."""
 
     def send(self, request: HTTPRequest) -> AbstractAsyncContextManager[HTTPResponse]:
         """Send the request on entering the block, and release its connection on leaving it."""
 
     async def close(self) -> None:
-        """Close every connection; pending requests fail, at the latest when their time is up."""
+        """Close every connection; pending requests fail, at the latest at their timeout."""
 
 
 async def read_body(response: HTTPResponse, *, limit: int) -> bytes:
-    """Read the whole body; raise `EXECUTION_ERROR` where it has more than `limit` bytes after decoding."""
+    """Read the whole body; raise `EXECUTION_ERROR` if it exceeds `limit` bytes after decoding."""
     whole = b""
     parts: list[bytes] | None = None
     size = 0
@@ -119,7 +117,7 @@ async def read_body(response: HTTPResponse, *, limit: int) -> bytes:
             await response.close()
             raise CallError(
                 ErrorCode.EXECUTION_ERROR,
-                f"the response body is larger than the limit of {limit} bytes",
+                f"the response body exceeds the limit of {limit} bytes",
                 {"status": response.status, "limit": limit},
             )
         if parts is not None:
@@ -133,7 +131,7 @@ async def read_body(response: HTTPResponse, *, limit: int) -> bytes:
 
 @cache
 def user_agent() -> str:
-    """Return the User-Agent of requests that name none."""
+    """Return the default User-Agent."""
     try:
         return f"operations/{version('operations')}"
     except PackageNotFoundError:
@@ -141,17 +139,17 @@ def user_agent() -> str:
 
 
 def head_timeout(request: HTTPRequest, options: ClientOptions) -> float | None:
-    """Return the request's own timeout, else the client's; `None` is no limit."""
+    """Return the request's timeout, else the client's; `None` means no limit."""
     timeout = options.timeout if request.timeout is None else request.timeout
     return None if timeout == math.inf else timeout
 
 
 class ExpiredError(Exception):
-    """A wait of `within` that took too long, as opposed to a `TimeoutError` that something else raised."""
+    """The timeout of `within` passed; distinct from a `TimeoutError` of other code."""
 
 
 async def within(timeout: float | None, waiting: Awaitable[T]) -> T:
-    """Wait for at most `timeout` seconds, then raise `ExpiredError`."""
+    """Await for at most `timeout` seconds, then raise `ExpiredError`."""
     try:
         async with asyncio.timeout(timeout) as scope:
             return await waiting
@@ -162,7 +160,7 @@ async def within(timeout: float | None, waiting: Awaitable[T]) -> T:
 
 
 def describe(request: HTTPRequest) -> str:
-    """Return the request as a message may show it: no query, no fragment, no credentials."""
+    """Return the request for messages: no query, fragment or credentials."""
     match = _URL.fullmatch(request.url)
     if match is None:
         return f"{request.method!a} request"
@@ -173,51 +171,51 @@ def describe(request: HTTPRequest) -> str:
 def failure(
     request: HTTPRequest, reason: str, *, executed: Executed, code: ErrorCode = ErrorCode.UNAVAILABLE
 ) -> CallError:
-    """Return the error of a request without a whole response, with whether the server may have acted on it."""
+    """Return the error of a request without a complete response; `executed` says whether the server may have run it."""
     return CallError(code, f"{describe(request)}: {reason}", {"executed": executed})
 
 
 def refusal(request: HTTPRequest, reason: str) -> CallError:
-    """Return the error of a request that cannot be sent as it is written, and so is not sent."""
+    """Return the error of a request that cannot be sent unchanged, and so is not sent."""
     return failure(request, reason, executed="no", code=ErrorCode.VALIDATION_ERROR)
 
 
 def request_target(request: HTTPRequest) -> str:
-    """Return path and query exactly as the URL writes them; refuse a URL that some client would rewrite."""
+    """Return path and query exactly as in the URL; reject a URL that a client would rewrite."""
     match = _URL.fullmatch(request.url)
     if match is None:
         raise refusal(request, "not an absolute http or https URL")
     if not match["authority"]:
-        raise refusal(request, "the URL names no host")
+        raise refusal(request, "the URL has no host")
     if "@" in match["authority"]:
-        raise refusal(request, "the URL holds credentials; send them in a header")
+        raise refusal(request, "the URL contains credentials; send them in a header")
     port = match["authority"].rpartition(":")[2]
     if port.isdecimal() and int(port) > 65535:
         raise refusal(request, "the port of the URL is out of range")
     target = (match["path"] or "/") + (match["query"] or "")
     if _UNSENDABLE.search(target):
-        raise refusal(request, "the URL has characters that are not percent-encoded")
+        raise refusal(request, "the URL has unencoded characters")
     if any(segment.lower().replace("%2e", ".") in (".", "..") for segment in match["path"].split("/")):
-        raise refusal(request, "a path segment of dots is not sent: it would climb out of its place")
+        raise refusal(request, "the path has a dot segment, which would change the path")
     return target
 
 
 def check_method_and_headers(request: HTTPRequest) -> None:
-    """Refuse a method or header that would break out of its line; the message never shows a header's value."""
+    """Reject a method or header that would inject lines; messages never show header values."""
     if not _TOKEN.fullmatch(request.method):
-        raise refusal(request, "the method is not a token")
+        raise refusal(request, "invalid method")
     for name, value in request.headers:
         if not _TOKEN.fullmatch(name):
-            raise refusal(request, f"the header name {name!a} is not a token")
+            raise refusal(request, f"invalid header name {name!a}")
         if _CONTROL.search(value):
-            raise refusal(request, f"the value of the header {name} has control characters")
+            raise refusal(request, f"the value of header {name} has control characters")
 
 
 def sent_headers(request: HTTPRequest) -> Sequence[tuple[str, str]]:
-    """Return the headers with true framing.
+    """Return the headers with correct framing.
 
-    A false `Content-Length` or `Transfer-Encoding` would let the body of one request pass for the next. A client knows
-    the length of a body of bytes, but not every client sends it when there are none.
+    A wrong `Content-Length` or `Transfer-Encoding` would let the body of one request pass for the next. Not every
+    client sends the length of an empty body by itself.
     """
     empty = not request.body and (request.body is not None or request.method in _WITH_BODY)
     for name, _ in request.headers:
@@ -232,7 +230,7 @@ def sent_headers(request: HTTPRequest) -> Sequence[tuple[str, str]]:
 
 
 def announced_length(request: HTTPRequest) -> int | None:
-    """Return the length that the headers give a body that comes in pieces."""
+    """Return the length of a streamed body from the headers."""
     if request.body is None or isinstance(request.body, bytes):
         return None
     lengths = {value.strip() for name, value in request.headers if name.lower() == "content-length"}
@@ -240,12 +238,12 @@ def announced_length(request: HTTPRequest) -> int | None:
         return None
     length = lengths.pop()
     if lengths or not _DIGITS.fullmatch(length):
-        raise refusal(request, "the Content-Length is not one number")
+        raise refusal(request, "invalid Content-Length: expected one number")
     return int(length)
 
 
-def measured(request: HTTPRequest) -> AsyncIterable[bytes]:
-    """Return the pieces of the request's body; they fail where they do not add up to the announced length."""
+def checked_body(request: HTTPRequest) -> AsyncIterable[bytes]:
+    """Return the request's body; it fails if its length differs from the announced one."""
     assert request.body is not None
     assert not isinstance(request.body, bytes)
     length = announced_length(request)

@@ -1,4 +1,4 @@
-"""The alternative client, on httpx2: for those who have an `httpx2.AsyncClient` of their own, or no pyreqwest."""
+"""HTTP client on httpx2: for programs with their own `httpx2.AsyncClient`, or without pyreqwest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "httpx2":
         raise
-    raise ImportError('Httpx2Client needs httpx2: pip install "operations[httpx2]"', name="httpx2") from None
+    raise ImportError('Httpx2Client requires httpx2: pip install "operations[httpx2]"', name="httpx2") from None
 
 from operations.errors import CallError, ErrorCode
 from operations.http.client import (
@@ -23,9 +23,9 @@ from operations.http.client import (
     HTTPRequest,
     HTTPResponse,
     check_method_and_headers,
+    checked_body,
     failure,
     head_timeout,
-    measured,
     refusal,
     request_target,
     sent_headers,
@@ -33,7 +33,7 @@ from operations.http.client import (
     within,
 )
 
-# Raised before a byte of the request has gone out.
+# Raised before any byte of the request was sent.
 _NOT_SENT = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
@@ -46,8 +46,8 @@ _NOT_SENT = (
 class Httpx2Client:
     """An HTTP client on httpx2, bound to the event loop of its first request.
 
-    A client that is passed in lends its connections, proxies and event hooks, and is closed by whoever made it. Its
-    headers, cookies, authentication, base URL, timeouts and redirects are left aside: requests are written out in full.
+    A client that is passed in provides connections, proxies and event hooks, and is closed by its creator. Its headers,
+    cookies, authentication, base URL, timeouts and redirects are ignored: requests are complete.
     """
 
     def __init__(self, client: httpx2.AsyncClient | None = None, *, options: ClientOptions | None = None) -> None:
@@ -58,18 +58,18 @@ class Httpx2Client:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def send(self, request: HTTPRequest) -> AbstractAsyncContextManager[HTTPResponse]:
-        """Send the request on entering the block, and let its connection go on leaving it."""
+        """Send the request on entering the block, and release its connection on leaving it."""
         if self._client.is_closed:
             raise failure(request, "the client is closed", executed="no")
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:
-            raise failure(request, "the client belongs to another event loop; make one for each", executed="no")
+            raise failure(request, "the client belongs to another event loop; create one per loop", executed="no")
         return _Exchange(self._client, self._options, request, self._accepted)
 
     async def close(self) -> None:
-        """Close every connection, if the client was made here; what is under way fails when its time is up."""
+        """Close every connection, if the client was created here; pending requests fail at their timeout."""
         if self._owned:
             await self._client.aclose()
 
@@ -81,7 +81,7 @@ class Httpx2Client:
 
 
 class _Exchange:
-    """One request and its response: entering sends it, leaving lets it go; the body is read once, by itself."""
+    """One request and its response: entering sends it, leaving releases it; the body is read once, by iterating."""
 
     def __init__(self, client: httpx2.AsyncClient, options: ClientOptions, request: HTTPRequest, accepted: str) -> None:
         self._client = client
@@ -114,7 +114,7 @@ class _Exchange:
         await self.close()
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body, decoded, once."""
+        """Return the decoded body, once."""
         return self
 
     def __aiter__(self) -> Self:
@@ -129,45 +129,45 @@ class _Exchange:
             raise _failed(self._request, error) from None
 
     def _time_left(self) -> float | None:
-        """How long the exchange may still take."""
+        """Return the remaining seconds of the exchange."""
         if self._request.stream or self._deadline is None:
             return None
         return self._deadline - asyncio.get_running_loop().time()
 
     async def close(self) -> None:
-        """Let the connection go; one whose body was not read to its end is dropped."""
+        """Release the connection; close it if the body was not read completely."""
         self._closed = True
         await self._pieces.aclose()
         await self._response.aclose()
 
 
 def _prepare(request: HTTPRequest, options: ClientOptions, accepted: str) -> httpx2.Request:
-    """The request in httpx2's terms, or a refusal where it cannot be sent as it is written."""
+    """Convert the request to httpx2's; reject one that cannot be sent unchanged."""
     target = request_target(request)
     check_method_and_headers(request)
-    body = request.body if request.body is None or isinstance(request.body, bytes) else measured(request)
+    body = request.body if request.body is None or isinstance(request.body, bytes) else checked_body(request)
     try:
         prepared = httpx2.Request(
             request.method,
             request.url,
             headers=_all_headers(request, accepted),
             content=body,
-            # httpx2 would rewrite the path; `target` is what goes on the wire.
+            # httpx2 would rewrite the path; `target` is sent unchanged.
             extensions={"target": target.encode("ascii"), "timeout": _timeouts(request, options)},
         )
     except httpx2.InvalidURL as error:
-        raise refusal(request, f"not a URL that can be sent: {error}") from None
-    prepared.method = request.method  # httpx2 writes methods in capitals
+        raise refusal(request, f"invalid URL: {error}") from None
+    prepared.method = request.method  # httpx2 converts methods to capitals
     return prepared
 
 
 def _timeouts(request: HTTPRequest, options: ClientOptions) -> dict[str, float | None]:
-    """httpx2's own timers; the time for the whole exchange, or until the response head, is kept outside of it."""
+    """Return httpx2's timeouts; the limit of the whole exchange, or until its head, is enforced here."""
     return {"connect": options.connect_timeout, "read": options.read_timeout if request.stream else None}
 
 
 def _all_headers(request: HTTPRequest, accepted: str) -> list[tuple[bytes, bytes]]:
-    """The request's headers, and those that say who asks and which encodings it can read."""
+    """Return the request's headers, with User-Agent and Accept-Encoding."""
     headers = [(name.encode("ascii"), value.encode("utf-8")) for name, value in sent_headers(request)]
     given = {name.lower() for name, _ in headers}
     defaults = [(b"Accept", b"*/*"), (b"User-Agent", user_agent().encode("ascii"))]
@@ -184,18 +184,16 @@ def _text(value: bytes) -> str:
 
 
 def _failed(request: HTTPRequest, error: httpx2.HTTPError | ExpiredError) -> CallError:
-    """The error as the seam tells it."""
+    """Translate an httpx2 error."""
     if isinstance(error, ExpiredError):
-        return failure(request, "no answer in time", executed="unknown", code=ErrorCode.TIMEOUT)
-    if isinstance(error, httpx2.LocalProtocolError):  # its text may show the value of a header
-        return failure(
-            request, "the request breaks the rules of HTTP", executed="unknown", code=ErrorCode.VALIDATION_ERROR
-        )
+        return failure(request, "no response in time", executed="unknown", code=ErrorCode.TIMEOUT)
+    if isinstance(error, httpx2.LocalProtocolError):  # its message may contain a header's value
+        return failure(request, "the request violates HTTP", executed="unknown", code=ErrorCode.VALIDATION_ERROR)
     connecting = isinstance(error, _NOT_SENT)
     reason = str(error) or type(error).__name__
     return failure(
         request,
-        f"could not connect: {reason}" if connecting else reason,
+        f"cannot connect: {reason}" if connecting else reason,
         executed="no" if connecting else "unknown",
         code=ErrorCode.TIMEOUT if isinstance(error, httpx2.TimeoutException) else ErrorCode.UNAVAILABLE,
     )
@@ -207,7 +205,7 @@ def _build(options: ClientOptions) -> httpx2.AsyncClient:
         http2=options.http2,
         proxy=options.proxy,
         trust_env=options.trust_env,
-        # A jar that takes no cookie.
+        # A cookie jar that accepts no cookies.
         cookies=CookieJar(policy=DefaultCookiePolicy(allowed_domains=())),
         limits=httpx2.Limits(
             max_connections=options.max_connections,

@@ -7,11 +7,10 @@ worker the rights of a caller, and a request id gives no rights at all.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import OrderedDict
 
-from operations.context import Grant, Identity
+from operations.context import Grant
 from operations.errors import CallError, ErrorCode
 
 CLOSING_SECONDS = 1.0
@@ -23,65 +22,53 @@ class Grants:
     """The grants that one worker holds."""
 
     def __init__(self) -> None:
-        self._grants: dict[str, Grant] = {}
-        self._number = 0
+        self.held: dict[str, Grant] = {}
+        """The grants by their tokens; who issues one adds it, and removes it when its request ends."""
         self._closing: OrderedDict[object, Grant] = OrderedDict()
         """Grants of aborted requests by request id, the oldest first."""
 
     def __len__(self) -> int:
-        return len(self._grants)
-
-    def issue(
-        self, identity: Identity | None, request_id: str, deadline: int | None, *, secret: str | None = None
-    ) -> Grant:
-        """Make the grant of a request; `secret` is 128 unguessable bits in hexadecimal, random by default."""
-        self._number = number = self._number + 1
-        token = f"{secret or os.urandom(16).hex()}{number:x}"
-        grant = self._grants[token] = Grant(identity=identity, token=token, origin=request_id, deadline=deadline)
-        return grant
+        return len(self.held)
 
     def present(self, token: str) -> Grant:
         """Return a valid grant; raise `ACCESS_DENIED` for one that is unknown or has ended."""
-        grant = self._grants.get(token)
+        grant = self.held.get(token)
         if grant is not None and _is_valid(grant):
             return grant
         if grant is not None:
-            self.end(grant)
+            self._end(grant)
         message = "the grant of this call is unknown or has ended: the request that it belongs to is over"
         raise CallError(ErrorCode.ACCESS_DENIED, message, {"reason": "GRANT_ENDED", "executed": "no"})
 
-    def end(self, grant: Grant, *, within: float = 0.0) -> None:
-        """End a grant now, or let its worker clean up for `within` seconds first."""
-        if within <= 0:
-            self._grants.pop(grant.token, None)
-            if grant.closing is not None and self._closing.get(grant.origin) is grant:
-                del self._closing[grant.origin]
-            return
+    def close(self, grant: Grant, within: float) -> None:
+        """End the grant of an aborted request, after `within` seconds in which its worker can clean up."""
         grant.closing = time.monotonic() + within
         same = self._closing.get(grant.origin)
         if same is not None and same is not grant:  # a caller may use a request id again
-            self.end(same)
+            self._end(same)
         self._closing[grant.origin] = grant
         self._closing.move_to_end(grant.origin)
-        self._drop_closed()
+        while self._closing:
+            oldest = next(iter(self._closing.values()))
+            if len(self._closing) <= _MOST_CLOSING and _is_valid(oldest):
+                return
+            self._end(oldest)
 
     def confirm(self, request_id: str) -> None:
         """End the grant of an aborted request: its worker reports that the handler has ended."""
         grant = self._closing.get(request_id)
         if grant is not None:
-            self.end(grant)
+            self._end(grant)
 
     def clear(self) -> None:
         """End all grants."""
-        self._grants.clear()
+        self.held.clear()
         self._closing.clear()
 
-    def _drop_closed(self) -> None:
-        while self._closing:
-            oldest = next(iter(self._closing.values()))
-            if len(self._closing) <= _MOST_CLOSING and _is_valid(oldest):
-                return
-            self.end(oldest)
+    def _end(self, grant: Grant) -> None:
+        self.held.pop(grant.token, None)
+        if self._closing.get(grant.origin) is grant:
+            del self._closing[grant.origin]
 
 
 def _is_valid(grant: Grant) -> bool:

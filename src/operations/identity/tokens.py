@@ -26,6 +26,8 @@ class Principal(msgspec.Struct, frozen=True):
 
     Where it is not trusted so far, they are made in its own name, with what both of them may do.
     """
+    audiences: Sequence[str] = ()
+    """Whom its token is for; empty where the token does not say."""
 
     def identity_for(self, caller: Identity | None) -> Identity | None:
         """Who makes the calls that this peer makes while it runs a request of `caller`; nobody's are nobody's."""
@@ -62,6 +64,17 @@ class Authenticator(Protocol):
 
     def authenticate(self, token: str | None) -> Principal:
         """The principal; raises `ACCESS_DENIED` for a token that is missing, unknown or no longer valid."""
+
+
+class AsyncAuthenticator(Protocol):
+    """Decides who a token belongs to, after asking somebody else."""
+
+    async def authenticate(self, token: str | None) -> Principal:
+        """The principal; raises `ACCESS_DENIED` for a token that is missing, unknown or no longer valid."""
+
+
+AnyAuthenticator = Authenticator | AsyncAuthenticator
+"""What a served application accepts; a hub with a port of its own needs a synchronous one."""
 
 
 class StaticTokens:
@@ -101,7 +114,7 @@ class JWTTokens:
         *,
         algorithms: Sequence[str],
         issuer: str | None = None,
-        audience: str | None = None,
+        audience: str | Sequence[str] | None = None,
         leeway: float = 10.0,
     ) -> None:
         try:
@@ -142,7 +155,10 @@ class JWTTokens:
             claims,
         )
         speaks = claims.get("speaksForCallers") is not False
-        return Principal(identity, _texts(claims.get("namespaces")), float(claims["exp"]) + self._leeway, speaks)
+        audience = claims.get("aud")
+        audiences = (audience,) if isinstance(audience, str) else _texts(audience)
+        expires = int(claims["exp"]) + self._leeway
+        return Principal(identity, _texts(claims.get("namespaces")), expires, speaks, audiences)
 
     def _find_key(self, token: str) -> Any:
         """The one key, or of several the one that the token's header names."""

@@ -7,7 +7,7 @@ picows, `calls.hub.asgi` the one over an ASGI server.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from operations.errors import CallError, ErrorCode
 
@@ -38,8 +38,10 @@ _UNAUTHORIZED, _TOO_MANY = 401, 429
 class Link(Protocol):
     """One socket. Messages that one iteration of the event loop sends are one write."""
 
-    receive: Callable[[bytes], None]
-    """Called with each message, synchronously; it must not raise."""
+    receive: Callable[[bytes, Any], None]
+    """Called with each message and `source`, synchronously; it must not raise."""
+    source: Any
+    """What its user knows the peer by; the link itself at first."""
     batch_bytes: int
     """The largest batch of messages in one frame that the peer accepts (see `framing`); 0 where it accepts none."""
     max_message: int
@@ -76,11 +78,11 @@ class Callbacks(Protocol):
     def opened(self, link: Link) -> None:
         """The connection is open."""
 
-    def received(self, link: Link, message: bytes) -> None:
+    def received(self, message: bytes, link: Link) -> None:
         """A message arrived; called until `link.receive` is set to another function."""
 
-    def backlogged(self, link: Link) -> None:
-        """Messages were written to a slow link."""
+    def backlogged(self, link: Link, size: int) -> None:
+        """So many bytes were written to a slow link."""
 
     def closed(self, link: Link, reason: str) -> None:
         """The connection is closed; nothing is received any more."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import itertools
+import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 from operations.errors import CallError
@@ -44,6 +44,7 @@ except ImportError:  # pragma: no cover  # the message is tested in a separate p
     raise require_extra("picows", "ws") from None
 
 _BAD_REQUEST = 400
+_LINES_A_MINUTE = 20
 _MAX_BACKLOG = 1 << 20
 """Bytes of received messages that may wait to be handled; beyond that nothing is read."""
 _FEWEST_TOGETHER, _MOST_TOGETHER = 8, 32
@@ -69,7 +70,8 @@ class WebSocketLink(picows.WSListener):
         """Number of messages that were received."""
         self.unsent = 0
         self._callbacks = callbacks
-        self.receive: Callable[[bytes], None] = functools.partial(callbacks.received, self)
+        self.receive: Callable[[bytes, Any], None] = callbacks.received
+        self.source: Any = self
         self._transport: Any = None
         self._write_buffer: list[bytes] = []
         self._flushes = False
@@ -154,7 +156,7 @@ class WebSocketLink(picows.WSListener):
         if self.is_slow:
             if self._transport.underlying_transport.get_write_buffer_size() > MAX_UNSENT:
                 self.abort(SLOW_READER)
-            self._callbacks.backlogged(self)
+            self._callbacks.backlogged(self, sum(map(len, frames)))
 
     def abort(self, reason: str) -> None:
         """Close immediately."""
@@ -210,7 +212,7 @@ class WebSocketLink(picows.WSListener):
         ):
             # The usual case: one message, handled immediately.
             self.received += 1
-            self.receive(data)  # type: ignore[arg-type]
+            self.receive(data, self.source)  # type: ignore[arg-type]
         else:
             self._queue(data, is_last=frame.last_in_buffer)  # type: ignore[arg-type]
 
@@ -272,7 +274,7 @@ class WebSocketLink(picows.WSListener):
                 self._schedule_handling()
                 return
             self.received += 1
-            self.receive(message)
+            self.receive(message, self.source)
             if self._is_aborted:
                 return
             left -= 1
@@ -339,8 +341,31 @@ def settings(heartbeat: float, max_payload: int) -> dict[str, Any]:
         "auto_ping_idle_timeout": 1.5 * heartbeat,
         "auto_ping_reply_timeout": 1.5 * heartbeat,
         "max_frame_size": max_payload + HEADROOM,
-        "logger_name": "operations",
+        "logger_name": LimitedLog(logging.getLogger("operations.websocket")),
     }
+
+
+class LimitedLog(logging.LoggerAdapter[logging.Logger]):
+    """The log of picows, which writes a line for each invalid frame: so many lines a minute, whatever peers send."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__(logger, {})
+        self._minute = 0
+        self._lines = 0
+        """Lines of this minute, those that are left out included."""
+
+    def log(self, level: int, msg: object, *args: Any, **options: Any) -> None:
+        """Write a line, unless this minute has too many."""
+        if not self.isEnabledFor(level):
+            return
+        minute = int(monotonic() / 60)
+        if minute != self._minute:
+            left_out, self._minute, self._lines = self._lines - _LINES_A_MINUTE, minute, 0
+            if left_out > 0:
+                self.logger.warning("%d lines on WebSocket connections were left out", left_out)
+        self._lines += 1
+        if self._lines <= _LINES_A_MINUTE:
+            super().log(level, msg, *args, **options)
 
 
 class WebSocketListener:

@@ -1,7 +1,14 @@
-"""The JSON Schema engine: check, list the errors, cast; from documents and from Python types."""
+"""The JSON Schema engine: check values, list errors, cast; from documents and Python types."""
 
-from operations.schema.dialects.one_way import lift_required
-from operations.schema.problems import Found, Problem, collect_errors, format_value_errors, misfit, validate_or_throw
+from operations.schema.dialects.read_write_only import lift_required
+from operations.schema.problems import (
+    Found,
+    Problem,
+    collect_errors,
+    format_value_errors,
+    validate_or_throw,
+    validation_error,
+)
 from operations.schema.schema import UNKNOWN, Policy, Schema, deferred_schema, from_schema
 from operations.schema.types import Field, TypeCodec, codec_for, from_type, jsonable, record_codec
 
@@ -21,7 +28,7 @@ __all__ = [
     "from_type",
     "jsonable",
     "lift_required",
-    "misfit",
     "record_codec",
     "validate_or_throw",
+    "validation_error",
 ]

@@ -1,4 +1,4 @@
-"""Budget: how much work one call may do, counted in steps and not in time, so that the answer is always the same."""
+"""Budget: a limit on the work of one call, counted in steps rather than time, so that results are deterministic."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 STEPS = 100_000
-"""What any value may cost: enough for every ordinary one, and over in about a second."""
+"""Steps allowed for any value: enough for every ordinary one, and used up in about a second."""
 STEPS_PER_PART = 50
-TOO_MUCH_WORK = "too much work to be cast, and left as it is"
+TOO_MUCH_WORK = "too much work to cast; unchanged"
 
 
 class ExhaustedError(Exception):
@@ -16,7 +16,7 @@ class ExhaustedError(Exception):
 
 
 class Budget:
-    """The steps that are left to one call: those any value may cost, and more for a large one."""
+    """The remaining steps of one call; large values get more."""
 
     def __init__(self, value: Any = None) -> None:
         self._value = value
@@ -24,10 +24,10 @@ class Budget:
         self.left = STEPS
 
     def spend(self, steps: int = 1) -> None:
-        """Count steps; raises ExhaustedError when there are none left."""
+        """Count steps; raise ExhaustedError if none are left."""
         self.left -= steps
         if self.left < 0 and not self._measured:
-            # Few calls come this far, so the others need not measure their value.
+            # Measure the value only when the basic steps are used up, which is rare.
             self._measured = True
             self.left += STEPS_PER_PART * _parts(self._value)
         if self.left < 0:
@@ -35,7 +35,7 @@ class Budget:
 
 
 def _parts(value: Any) -> int:
-    """How many members and items a value has, shared parts counted once."""
+    """Return the number of properties and items of a value; shared parts count once."""
     seen: set[int] = set()
     pending = [value]
     parts = 0

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, overload
 T = TypeVar("T")
 
 
-class cached_attribute(Generic[T]):  # noqa: N801  (used as `property` is)
+class cached_attribute(Generic[T]):  # noqa: N801  (used like `property`)
     """Like `functools.cached_property`, but under the owner's `_lock`; afterwards an ordinary attribute."""
 
     def __init__(self, make: Callable[[Any], T]) -> None:

@@ -1,4 +1,4 @@
-"""Schema: a JSON Schema document with its verbs (check, errors, cast); knows nothing of operations."""
+"""Schema: a JSON Schema document with the methods check, errors and cast; independent of operations."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ if TYPE_CHECKING:
     from operations.schema.casting.policies import Caster
     from operations.schema.checking.costs import Costs
     from operations.schema.checking.evaluating import Evaluator
-    from operations.schema.checking.explaining import Explainer, Means
+    from operations.schema.checking.explaining import Explainer, Strategy
     from operations.schema.dialects.conversion import Conversion
 
 Policy = Literal["cast", "total", "strict", "off"]
+"""Treatment of results: normalise and warn, also replace invalid values, raise instead, or change nothing."""
 Loader = Callable[[str], Any]
 Write = Callable[[], Mapping[str, Any] | bool]
 Revise = Callable[[dict[str, Any] | bool], None]
 
 logger = logging.getLogger("operations.schema")
+DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
 
 
 class Schema:
-    """A JSON Schema document, converted to 2020-12 and compiled when it is first used."""
+    """A JSON Schema document, converted to 2020-12 and compiled on first use."""
 
     def __init__(
         self, document: Mapping[str, Any] | bool, *, dialect: str | None = None, loader: Loader | None = None
@@ -45,38 +47,49 @@ class Schema:
 
     @cached_attribute
     def document(self) -> dict[str, Any] | bool:
-        """The schema in draft 2020-12, self-contained: what it refers to is in its `$defs`."""
+        """The schema in draft 2020-12, self-contained: referenced schemas are in its `$defs`."""
         return self._conversion.document
+
+    @property
+    def original(self) -> Mapping[str, Any] | None:
+        """The document as it was given, where it declares draft 2020-12 itself; None where it was converted."""
+        source = self._source
+        declared = source.get("$schema") if isinstance(source, Mapping) and self._loader is None else None
+        stated = isinstance(declared, str) and declared.rstrip("#") == DRAFT_2020_12
+        return source if stated and isinstance(source, Mapping) else None
 
     @cached_attribute
     def is_unknown(self) -> bool:
-        """Whether the schema accepts anything, so that there is nothing to check or cast."""
+        """Whether the schema accepts anything, so that checking and casting do nothing."""
         if isinstance(self._source, Mapping) and not self._source.keys() - ANNOTATIONS:
             return True
         document = self.document
         return document if isinstance(document, bool) else not document.keys() & ASSERTING
 
     def check(self, value: Any) -> bool:
-        """Whether `value` fits."""
+        """Whether `value` is valid."""
         return self._check(value)
 
     def errors(self, value: Any, found: Sequence[Found] = ()) -> list[Problem]:
-        """Everything wrong with `value`; empty when it fits.
+        """Return every problem of `value`; empty if valid.
 
-        `found` is what something else (a Python type) finds wrong with it: told as the schema's own problems are, where
-        the schema has none to tell.
+        `found` has problems from another check (a Python type); they are added at paths where the schema has none.
         """
         problems = [] if self.check(value) else self._explainer.problems(value)
         return self._explainer.joined(value, problems, found) if found else problems
 
+    def redact(self, value: Any) -> Any:
+        """Return `value` with `"[redacted]"` for what the schema marks as a secret: `writeOnly`, `format: password`."""
+        return self._explainer.hidden(value).redacted(value, ())
+
     def cast(self, value: Any, policy: Policy = "cast") -> Any:
-        """`value` normalised by `policy`; `strict` raises a `VALIDATION_ERROR` that lists every problem."""
+        """Return `value` normalised by `policy`; `strict` raises a `VALIDATION_ERROR` with every problem."""
         return self._casts[1](value, policy)
 
     def normalise(self, value: Any, policy: Policy = "cast") -> tuple[Any, Sequence[Problem]]:
-        """`value` normalised by `policy`, and what to warn about: misfits left, or under `total` replaced.
+        """Return `value` normalised by `policy`, and problems to report: remaining, or under `total` replaced ones.
 
-        Never raises, under `strict` neither; the input is never changed, and shared where it is already normal.
+        Never raises, not even under `strict`. The input is never changed; parts that are already normal are shared.
         """
         result: tuple[Any, Sequence[Problem]] = self._casts[0](value, policy)
         return result
@@ -106,7 +119,7 @@ class Schema:
 
     @cached_attribute
     def _key(self) -> str:
-        """The document as text in a stable order, by which schemas compare."""
+        """The document as text in a stable order, for comparing schemas."""
         import msgspec
 
         return msgspec.json.encode(self.document, order="deterministic").decode()
@@ -116,7 +129,7 @@ class Schema:
         conversion = self._convert()
         if conversion.complaints:
             shown = escaped("; ".join(conversion.complaints[:5]))
-            logger.warning("parts of a schema were not understood and accept anything: %s", shown)
+            logger.warning("unsupported parts of a schema accept any value: %s", shown)
         return conversion
 
     def _convert(self) -> Conversion:
@@ -137,7 +150,7 @@ class Schema:
             native = compiled_original(self._source, draft_number(self._dialect) or 2020, self._loader)
         native = native or compiled(conversion.document)
         if native is None:
-            logger.warning("a schema could not be compiled and accepts anything: %r", self)
+            logger.warning("a schema could not be compiled and accepts any value: %r", self)
             self.__dict__.update(document=True, is_unknown=True)
         return native
 
@@ -155,28 +168,28 @@ class Schema:
 
     @cached_attribute
     def _limit(self) -> int | None:
-        """The depth beyond which values are refused, for schemas that could follow them down without end."""
+        """Maximum depth of values, for schemas that could recurse endlessly."""
         return MAX_DEPTH if self._conversion.recursive or not self._conversion.exact else None
 
     @cached_attribute
     def _explainer(self) -> Explainer:
         from operations.schema.checking.explaining import Explainer
 
-        return Explainer(self.document, self._validator, self._limit, self._scoring, lambda: self._means)
+        return Explainer(self.document, self._validator, self._limit, self._scoring, lambda: self._strategy)
 
     @cached_attribute
-    def _means(self) -> Means:
-        """By what problems are found, decided when the first value has any."""
+    def _strategy(self) -> Strategy:
+        """How problems are found, decided at the first invalid value."""
         from operations.schema.checking.costs import Costs
         from operations.schema.checking.diagnosing import Diagnosis
-        from operations.schema.checking.explaining import Means
+        from operations.schema.checking.explaining import Strategy
         from operations.schema.checking.outline import outline_of
 
         document, exact, affordable = self.document, self._conversion.exact, self._costs.affordable
         outline = outline_of(document) if exact and affordable else None
         if affordable and Costs(document, explained=True, outlined=outline is not None).explainable:
-            return Means(outline)
-        return Means(diagnosis=Diagnosis(self._evaluator), refused=not (exact or affordable))
+            return Strategy(outline)
+        return Strategy(diagnosis=Diagnosis(self._evaluator), refused=not (exact or affordable))
 
     def _scoring(self, budget: Budget) -> Callable[[list[Any], Any], list[int]]:
         from operations.schema.casting.scoring import Scores
@@ -195,11 +208,11 @@ class Schema:
 
         return Caster(self._nodes, self._check, self._explainer, self._limit)
 
-    # The compiled functions are also put where attribute access finds them before the methods, which saves a call.
+    # The compiled functions are stored as instance attributes, which take precedence over the methods and save a call.
 
     @cached_attribute
     def _casts(self) -> tuple[Callable[..., tuple[Any, Sequence[Problem]]], Callable[..., Any]]:
-        casts: tuple[Any, Any] = (_as_it_is, _itself)
+        casts: tuple[Any, Any] = (_unchanged, _itself)
         if not self.is_unknown and not self._costs.affordable:
             casts = self._uncasts
         elif not self.is_unknown and self._validator is not None:
@@ -217,13 +230,13 @@ class Schema:
     @cached_attribute
     def _uncasts(self) -> tuple[Any, Any]:
         """The same for values that are only checked."""
-        from operations.schema.casting.policies import uncast
+        from operations.schema.casting.policies import check_only
 
-        return uncast(self._check, self._explainer)
+        return check_only(self._check, self._explainer)
 
     @cached_attribute
     def _compares_items(self) -> bool:
-        """Whether items are compared with each other, for ever where they share their parts many times."""
+        """Whether items are compared with each other, which may take forever for heavily shared values."""
         pending: list[Any] = [self.document]
         while pending:
             node = pending.pop()
@@ -241,7 +254,7 @@ class Schema:
 
     def _make_plain_check(self) -> Callable[[Any], bool]:
         if not self._costs.affordable:
-            # Only the converted document can be evaluated; where that is not exact, no value is accepted.
+            # Only the converted document can be evaluated; if it is not exact, no value is accepted.
             stepwise = self._evaluator.check if self._conversion.exact else _refuse
             return stepwise if self._limit is None else _bounded(stepwise, None)
         validator = self._validator
@@ -260,7 +273,7 @@ class Schema:
         return _bounded(check, self._shallow())
 
     def _shallow(self) -> Callable[[Any], bool] | None:
-        """A validator of the first levels of a recursive schema, which needs no guard; None if there is none."""
+        """A validator of the first levels of a recursive schema, which needs no depth check; None if there is none."""
         from operations.schema.checking.unrolling import compiled_shallow
 
         native = compiled_shallow(self.document) if self._conversion.exact else None
@@ -268,7 +281,7 @@ class Schema:
 
 
 def _bounded(check: Callable[[Any], bool], shallow: Callable[[Any], bool] | None) -> Callable[[Any], bool]:
-    """`check` behind a guard against values nested too deep, which most values need not pass."""
+    """Return `check` with a depth check, which most values bypass."""
     if shallow is None:
         return lambda value: not too_deep(value) and check(value)
 
@@ -284,7 +297,7 @@ def _bounded(check: Callable[[Any], bool], shallow: Callable[[Any], bool] | None
 
 
 def _unless_shared(usual: Callable[..., Any], shared: Callable[..., Any]) -> Callable[..., Any]:
-    """`usual`, but `shared` for a value that holds the same parts in too many places."""
+    """Return `usual`, with `shared` for values that repeat the same parts too often."""
     return lambda value, *options, **named: (shared if too_shared(value) else usual)(value, *options, **named)
 
 
@@ -300,20 +313,21 @@ def _itself(value: Any, policy: Policy = "cast") -> Any:
     return value
 
 
-def _as_it_is(value: Any, policy: Policy = "cast") -> tuple[Any, Sequence[Problem]]:
+def _unchanged(value: Any, policy: Policy = "cast") -> tuple[Any, Sequence[Problem]]:
     return value, ()
 
 
 UNKNOWN = Schema(True)
+"""Schema that accepts every value: the output schema of operations that declare none."""
 
 
 def from_schema(
     json_schema: Mapping[str, Any] | bool, *, dialect: str | None = None, loader: Loader | None = None
 ) -> Schema:
-    """A Schema from any JSON Schema document; what is not understood accepts anything, with one warning.
+    """Return a Schema for any JSON Schema document; unsupported parts accept any value, with one warning.
 
-    `dialect` is the draft of a document that does not say so itself (`draft4`, `draft6`, `draft7`, `2019-09`,
-    `2020-12`, `openapi-3.0` or a metaschema's address). Without a `loader` nothing outside the document is read.
+    `dialect` is the default draft (`draft4`, `draft6`, `draft7`, `2019-09`, `2020-12`, `openapi-3.0` or a metaschema's
+    URL). Without a `loader`, nothing outside the document is read.
     """
     return Schema(json_schema, dialect=dialect, loader=loader)
 
@@ -331,7 +345,7 @@ class _DeferredSchema(Schema):
         self._loader = loader
 
     def __getattr__(self, name: str) -> Any:
-        # Only the source and the lock under which it is written are made on demand.
+        # Create the source and the lock lazily.
         if name == "_lock":
             with _making_locks:
                 return self.__dict__.setdefault("_lock", RLock())
@@ -355,9 +369,9 @@ class _DeferredSchema(Schema):
 def deferred_schema(
     write: Write, *, dialect: str | None = None, loader: Loader | None = None, revise: Revise | None = None
 ) -> Schema:
-    """Return a Schema whose document `write` returns on first use; the rest is as in `from_schema`.
+    """Return a Schema whose document `write` returns on first use; otherwise like `from_schema`.
 
-    For a source of a thousand operations of which a program calls ten. `revise` may change the converted document, as
+    For sources with many operations of which a program calls few. `revise` may change the converted document, as
     `lift_required` does.
     """
     return _DeferredSchema(write, dialect, loader, revise)

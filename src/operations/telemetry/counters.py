@@ -1,28 +1,30 @@
-"""Counters: what became of every message that did not take the ordinary way."""
+"""Counters of messages that were not processed normally."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+from operations.telemetry.metrics import Measure
 
 _NAMES = {
-    "late": "Answers that came after their call had ended without one.",
-    "duplicate": "Requests and answers that were there already.",
-    "dropped": "Messages that belong to nothing known here: control of calls that ended, types from the future.",
-    "rejected": "Requests refused unread: too many at once, over a limit, or not allowed.",
-    "malformed": "Messages that are no event.",
-    "foreign": "Ids that their sender has no right to: somebody guesses or forges.",
-    "forged": "Identities claimed in a payload by somebody who is not believed.",
-    "expired": "Requests whose deadline had passed before they could run.",
-    "unsent": "Messages that were never written: the connection they were for was gone.",
-    "abandoned": "Handlers that ignored their cancellation and still ran after their call ended.",
+    "late": "Responses received after their call ended.",
+    "duplicate": "Duplicate requests and responses.",
+    "dropped": "Messages without a matching call: control messages of ended calls, unknown types.",
+    "rejected": "Requests rejected unread: too many, over a limit, or not allowed.",
+    "malformed": "Messages that are not valid events.",
+    "foreign": "Ids that do not belong to their sender: guessed or forged.",
+    "forged": "Identities in a payload from a sender that may not set them.",
+    "expired": "Requests whose deadline passed before they ran.",
+    "unsent": "Messages that were not sent because their connection was lost.",
+    "abandoned": "Handlers that ignored cancellation and ran on after their call ended.",
 }
 
 
 class Counters:
-    """Counts since the start; `in_flight` is how many calls and streams run here, or wait for a place, now.
+    """Counts since the start; `in_flight` is the current number of running and queued calls and streams.
 
-    They are those of one transport. Several wrappers of one transport (a SignedTransport for each session, say) are
-    ends of one connection: an answer counts at the end that made the call, what belongs to none of them at each.
+    They belong to one transport. Several wrappers of one transport (such as a SignedTransport per session) are ends of
+    one connection: a response counts at the end that made the call; a message that belongs to none counts at each.
     """
 
     __slots__ = ("_in_flight", *_NAMES)
@@ -42,12 +44,18 @@ class Counters:
 
     @property
     def in_flight(self) -> int:
-        """How many calls and streams run here, or wait for a place."""
+        """Number of running and queued calls and streams."""
         return self._in_flight()
 
     def to_dict(self) -> dict[str, int]:
-        """Every count by name."""
+        """Return every count by name."""
         return {"in_flight": self.in_flight, **{name: getattr(self, name) for name in _NAMES}}
+
+    def measures(self) -> Iterator[Measure]:
+        """Return the present values."""
+        yield Measure("operations_bus_in_flight", self.in_flight)
+        for name in _NAMES:
+            yield Measure(f"operations_bus_{name}_total", getattr(self, name))
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={count}" for name, count in self.to_dict().items() if count)

@@ -1,17 +1,17 @@
-"""OpenTelemetry spans of calls between processes; without an SDK there are none."""
+"""Whether OpenTelemetry is set up, and what is needed of it where it may not be. It is imported only where it is."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Coroutine, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from operations.context import TRACE_FIELDS
+from operations.telemetry.observer import Observer
 
-T = TypeVar("T")
 SDK = "opentelemetry.sdk.trace"
 """The module that a program with tracing has imported; callers check for it first, as that costs less."""
+modules = sys.modules
 
 
 def is_active() -> bool:
@@ -26,33 +26,23 @@ def _has_provider() -> bool:
     return isinstance(trace.get_tracer_provider(), TracerProvider)
 
 
+def active_observers(observers: Sequence[Observer]) -> Sequence[Observer]:
+    """Return the observers to tell: those given, and OpenTelemetry's where the program has set up its SDK."""
+    if not is_active():
+        return observers
+    from operations.telemetry.otel import OBSERVER
+
+    return (*observers, OBSERVER)
+
+
 @contextlib.contextmanager
 def client_span(operation_id: str, metadata: dict[str, Any]) -> Iterator[None]:
     """Open the span of a call as its caller sees it and write its id to `metadata` as `traceparent`."""
-    with _span(operation_id, "CLIENT", None):
+    from operations.telemetry import otel
+
+    with otel.client_span(operation_id):
         inject(metadata)
         yield
-
-
-@contextlib.contextmanager
-def server_span(operation_id: str, metadata: Mapping[str, Any] | None, request_id: str) -> Iterator[None]:
-    """Open the span of a call as its worker sees it, a child of the caller's."""
-    if not is_active():
-        yield
-        return
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-    carrier = {key: str(metadata[key]) for key in TRACE_FIELDS if key in metadata} if metadata else {}
-    with _span(operation_id, "SERVER", TraceContextTextMapPropagator().extract(carrier), request_id):
-        yield
-
-
-async def traced(
-    work: Coroutine[Any, Any, T], operation_id: str, metadata: Mapping[str, Any] | None, request_id: str
-) -> T:
-    """Await `work` within the span of a call as its worker sees it."""
-    with server_span(operation_id, metadata, request_id):
-        return await work
 
 
 def inject(metadata: dict[str, Any]) -> None:
@@ -62,13 +52,9 @@ def inject(metadata: dict[str, Any]) -> None:
     TraceContextTextMapPropagator().inject(metadata)
 
 
-@contextlib.contextmanager
-def _span(operation_id: str, kind: str, parent: Any, request_id: str | None = None) -> Iterator[None]:
-    from opentelemetry import trace
-
-    attributes = {"rpc.system": "operations", "rpc.method": operation_id}
-    if request_id is not None:
-        attributes["operations.request_id"] = request_id
-    tracer = trace.get_tracer("operations")
-    with tracer.start_as_current_span(operation_id, context=parent, kind=trace.SpanKind[kind], attributes=attributes):
-        yield
+def current_trace() -> dict[str, str]:
+    """Return `traceparent` and `tracestate` of the current span; empty without tracing."""
+    found: dict[str, str] = {}
+    if is_active():
+        inject(found)
+    return found

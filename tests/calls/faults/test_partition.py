@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -149,8 +150,8 @@ def routes_of(log: Path) -> int:
 
 
 def lost_routes_of(log: Path) -> int:
-    """How many it has given up because nobody answered."""
-    return log.read_text().count("Stale Connection")
+    """How many it has given up because nobody answered: what it noticed first depends on what it was sending."""
+    return len(re.findall("Stale Connection|Write Deadline|Slow Consumer|[Rr]ead [Ee]rror|timeout", log.read_text()))
 
 
 async def until_logged(condition: Callable[[], bool]) -> None:

@@ -25,7 +25,7 @@ class _Pair:
         self.far.setblocking(False)
 
     async def ended(self) -> bool:
-        """Whether the far end is told that the near end is shut, once it is."""
+        """Whether the other end notices that this end is shut down."""
         async with asyncio.timeout(30):
             return await asyncio.get_running_loop().sock_recv(self.far, 1) == b""
 
@@ -66,7 +66,7 @@ async def test_a_client_is_reused_for_its_origin() -> None:
 async def test_cancelling_aborts_the_marked_connection_alone() -> None:
     pool = _pool()
     cancelled, kept = _taken(pool), _taken(pool)
-    pool.release(cancelled, patience=5)
+    pool.release(cancelled, abort_seconds=5)
     assert await cancelled.client.ended()
     assert kept.client.is_open()
     pool.release(kept)
@@ -81,7 +81,7 @@ async def test_a_shared_client_is_aborted_after_the_last_request_that_shares_it(
     pool = _pool(capacity=3)
     shared = [_taken(pool) for _ in range(3)]
     assert shared[0] is shared[2]
-    pool.release(shared[0], patience=5)
+    pool.release(shared[0], abort_seconds=5)
     assert _taken(pool) is not shared[0]
     pool.release(shared[0])
     assert shared[0].client.is_open()
@@ -95,7 +95,7 @@ async def test_a_shared_client_is_aborted_after_the_last_request_that_shares_it(
 async def test_a_connection_that_opens_after_its_request_was_cancelled_is_aborted_too() -> None:
     mark = socket_abort.new_mark()
     aborter = SocketAborter()
-    aborter.abort(mark, patience=10)
+    aborter.abort(mark, abort_seconds=10)
     await asyncio.sleep(0)
     late = _Pair(mark)
     assert await late.ended()
@@ -103,7 +103,7 @@ async def test_a_connection_that_opens_after_its_request_was_cancelled_is_aborte
 
 
 async def test_idle_clients_are_few() -> None:
-    pool = _pool(most_idle=2)
+    pool = _pool(max_idle=2)
     taken = [_taken(pool) for _ in range(5)]
     for pooled in taken:
         pool.release(pooled)
@@ -124,7 +124,7 @@ async def test_origins_are_few() -> None:
 
 
 async def test_turns_are_taken_in_order_and_passed_on() -> None:
-    pool = _pool(most=1)
+    pool = _pool(max_requests=1)
     pooled = _taken(pool)
     assert pool.take("a") is None
     waiting = [asyncio.create_task(pool.wait("a")) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""A process that ends in the middle of requests ends like any other."""
+"""A process that ends during requests exits normally."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Where sockets cannot be marked, requests are made and cancelled anyway."""
+"""If sockets cannot be marked, requests can be made and cancelled anyway."""
 
 import asyncio
 
@@ -43,7 +43,7 @@ async def test_a_cancelled_call_ends_at_once_and_its_connection_with_its_time() 
 
 
 @pytest.mark.usefixtures("unmarked")
-async def test_closing_the_client_fails_what_is_under_way() -> None:
+async def test_closing_the_client_fails_pending_requests() -> None:
     reached = asyncio.Event()
 
     async def behaviour(exchange: Exchange) -> None:
@@ -63,5 +63,5 @@ async def test_closing_the_client_fails_what_is_under_way() -> None:
 def test_nothing_is_searched_for_where_nothing_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket_abort, "CAN_ABORT", False)
     socket_abort.SocketAborter().abort(
-        socket_abort.new_mark(), patience=1
+        socket_abort.new_mark(), abort_seconds=1
     )  # no event loop runs here, and none is asked for

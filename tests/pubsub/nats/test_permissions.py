@@ -47,7 +47,7 @@ class House:
 
 @operation(id="stock.left", type="query")
 async def left(item: str) -> int:
-    await asyncio.sleep(0.15)
+    await asyncio.sleep(0.15)  # so long that the worker tells the caller that it has the call
     return 12
 
 

@@ -1,4 +1,4 @@
-"""codec_for: values from JSON-shaped data and back, whichever library their types come from."""
+"""codec_for: values from JSON-like data and back, for types of any library."""
 
 import collections
 import collections.abc as abc
@@ -311,7 +311,7 @@ def test_both_ways(tp: Any, value: Any, data: Any) -> None:
 
 
 @pytest.mark.parametrize(("tp", "value", "data"), [case for case in CASES if b"\xff" not in str(case).encode()])
-def test_what_is_dumped_fits_the_schema(tp: Any, value: Any, data: Any) -> None:
+def test_dumped_values_match_the_schema(tp: Any, value: Any, data: Any) -> None:
     if "b'" not in str(data):
         assert codec_for(tp).schema.check(data)
         assert codec_for(tp, mode="input").schema.check(data)
@@ -320,14 +320,14 @@ def test_what_is_dumped_fits_the_schema(tp: Any, value: Any, data: Any) -> None:
 @pytest.mark.parametrize(
     "tp", [str, bool, None, Any, list[str], dict[str, str], dict[str, list[bool]], str | None, Literal["a"], list[Any]]
 )
-def test_what_needs_no_loading_is_told(tp: Any) -> None:
+def test_types_that_need_no_loading(tp: Any) -> None:
     assert codec_for(tp).load is None
 
 
 @pytest.mark.parametrize(
     "tp", [str, int, float, bool, None, bytes, list[str], dict[str, int], list[int | None], Literal["a", 1]]
 )
-def test_what_needs_no_dumping_is_told(tp: Any) -> None:
+def test_types_that_need_no_dumping(tp: Any) -> None:
     assert codec_for(tp).dump is None
 
 
@@ -455,7 +455,7 @@ class Loose:
 
 
 @pytest.mark.parametrize("tp", [Loose, list[Loose], Loose | None, dict[str, Loose]])
-def test_what_is_not_quite_as_declared_is_still_json(tp: Any) -> None:
+def test_results_that_differ_from_their_type_are_still_json(tp: Any) -> None:
     codec = codec_for(tp)
     assert dumped(codec, Loose("a", ("x",))) == {"name": "a", "tags": ["x"]}  # type: ignore[arg-type]
     assert dumped(codec, [Loose("a", ["x"]), {"b": b"\xff"}]) == [{"name": "a", "tags": ["x"]}, {"b": b"\xff"}]
@@ -471,7 +471,7 @@ def test_a_model_may_be_given_as_plain_data() -> None:
         assert dump({"name": "x", "when": NOON}) == {"name": "x", "when": "2020-01-02T12:00:00Z"}
 
 
-def test_what_is_returned_may_be_of_a_subclass_or_another_class() -> None:
+def test_results_may_be_of_a_subclass_or_another_class() -> None:
     class Teacher(Person):
         school: str
 
@@ -479,7 +479,7 @@ def test_what_is_returned_may_be_of_a_subclass_or_another_class() -> None:
     assert dump is not None
     assert dump(Teacher(name="T", school="S"))["name"] == "T"
     assert dump(Cat("c")) == {"type": "cat", "name": "c"}
-    with pytest.raises(CallError, match="cannot be turned into JSON"):
+    with pytest.raises(CallError, match="cannot be converted to JSON"):
         dump(object())
 
 
@@ -532,8 +532,8 @@ class Unfinished(pydantic.BaseModel):
     part: "Missing"  # type: ignore[name-defined]  # noqa: F821
 
 
-def test_a_model_that_is_not_finished_says_so() -> None:
-    with pytest.raises(TypeError, match="not defined yet"):
+def test_an_unfinished_model_is_rejected() -> None:
+    with pytest.raises(TypeError, match="undefined types"):
         codec_for(Unfinished)
 
 

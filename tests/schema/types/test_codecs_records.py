@@ -1,4 +1,4 @@
-"""record_codec: a function's parameters as one object, loaded and dumped member by member."""
+"""record_codec: a function's parameters as one object, loaded and dumped by field."""
 
 import dataclasses
 import datetime

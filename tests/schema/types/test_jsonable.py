@@ -1,4 +1,4 @@
-"""jsonable: any Python value as JSON-shaped data, or one clear error."""
+"""jsonable: any Python value as JSON-like data, or one error."""
 
 import collections
 import dataclasses
@@ -228,7 +228,7 @@ def test_what_cannot_be_turned_names_its_place(value: Any, place: str) -> None:
         jsonable(value)
     assert caught.value.code is ErrorCode.EXECUTION_ERROR
     assert f"at {place}: " in caught.value.message
-    assert "cannot be turned into JSON" in caught.value.message
+    assert "cannot be converted to JSON" in caught.value.message
 
 
 def nested(depth: int, wrap: Any) -> Any:
@@ -252,11 +252,11 @@ def test_circular() -> None:
     table: dict[str, Any] = {}
     table["a"] = table
     for value in (row, table):
-        with pytest.raises(CallError, match="contains itself"):
+        with pytest.raises(CallError, match="is circular"):
             jsonable(value)
     point = Point(1)
     point.y = [point]
-    with pytest.raises(CallError, match="contains itself"):
+    with pytest.raises(CallError, match="is circular"):
         jsonable(point)
 
 

@@ -196,7 +196,7 @@ def test_plain_types(tp: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("tp", [Any, object])
-def test_what_says_nothing_is_unknown(tp: Any) -> None:
+def test_a_schema_without_constraints_is_unknown(tp: Any) -> None:
     assert from_type(tp) is UNKNOWN
 
 
@@ -512,12 +512,12 @@ class Plain:
         complex,
     ],
 )
-def test_what_cannot_be_described_says_so(tp: Any) -> None:
+def test_unsupported_types_are_rejected_with_a_reason(tp: Any) -> None:
     with pytest.raises(TypeError, match=r"cannot make a JSON Schema from .*: .* use one of"):
         codec_for(tp)
 
 
-def test_a_name_that_nobody_knows_is_told() -> None:
+def test_an_unknown_name_is_reported() -> None:
     @dataclasses.dataclass
     class Lost:
         value: "Nowhere"  # type: ignore[name-defined]  # noqa: F821

@@ -1,4 +1,4 @@
-"""from_type and codec_for with postponed annotations, where every annotation is text."""
+"""from_type and codec_for with postponed annotations, where every annotation is a string."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ SAMPLES: Mapping[str, Any] = {"string": "text", "integer": 3, "number": 5, "bool
 
 
 class Browser:
-    """A user who consents at once: opens the address of the authorisation server and keeps where it leads to."""
+    """A user who consents immediately: opens the authorisation URL and keeps the redirect."""
 
     def __init__(self) -> None:
         self._redirect = ""
@@ -74,7 +74,7 @@ def config(url: str, tokens: str) -> MCPClientConfig:
 
 
 def arguments(spec: OperationSpec) -> dict[str, Any]:
-    """Something that fits the input schema: its required members, each with a sample of its type."""
+    """An input that matches the schema: its required properties, each with a sample of its type."""
     document = spec.input_schema.document
     if not isinstance(document, dict):
         return {}
@@ -91,7 +91,7 @@ def _sample(schema: Any) -> Any:
 
 
 def calls(registry: OperationRegistry) -> list[tuple[str, Any]]:
-    """The calls that a scenario asks for by name, and one of every other tool."""
+    """The calls of a scenario, and one of every other tool."""
     wanted = [(f"suite.{call['name']}", _given(call.get("arguments"))) for call in CONTEXT.get("toolCalls", [])]
     tools = {spec.id: arguments(spec) for spec in registry.list() if spec.namespace == "suite"}
     focal = registry.get_spec("suite.json_schema_2020_12_tool")
@@ -102,7 +102,7 @@ def calls(registry: OperationRegistry) -> list[tuple[str, Any]]:
 
 
 def _given(arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The arguments without those that are null: our input check would refuse them, and left out they mean the same."""
+    """The arguments without nulls, which our input validation would reject; omitting them means the same."""
     return {name: value for name, value in (arguments or {}).items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""Every test here leaves no task and no process behind."""
+"""No test here leaves tasks or processes running."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class HostileServer:
     async def start(self) -> None:
         self._leaving.clear()
         methods = ["GET", "POST", "DELETE"]
-        routes = [Route("/mcp", self.answer, methods=methods), Route("/{path:path}", self.authorise, methods=methods)]
+        routes = [Route("/mcp", self.respond, methods=methods), Route("/{path:path}", self.authorise, methods=methods)]
         app = Starlette(routes=routes)
         config = uvicorn.Config(app, host="127.0.0.1", port=self.port, log_level="critical", lifespan="off")
         self._server = uvicorn.Server(config)
@@ -77,7 +77,7 @@ class HostileServer:
         """The metadata of an authorisation server."""
         return self._endless("application/json") if "oauth" in self.endless_bodies else Response(status_code=404)
 
-    async def answer(self, request: Request) -> Response:
+    async def respond(self, request: Request) -> Response:
         if "oauth" in self.endless_bodies:
             return Response(status_code=401)
         session = request.headers.get("mcp-session-id")
@@ -116,8 +116,8 @@ class HostileServer:
             result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
             return _result(message, result, {"mcp-session-id": session})
         if method == "tools/list":
-            answer = _answer(message, {"tools": self.tools})
-            return _stream(_dump(answer)) if self.streams_lists else _json(_dump(answer))
+            reply = _answer(message, {"tools": self.tools})
+            return _stream(_dump(reply)) if self.streams_lists else _json(_dump(reply))
         if method == "tools/call":
             return await self._call(request, message)
         return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "no"}})
@@ -136,8 +136,8 @@ class HostileServer:
         if name == "endless":
             return self._endless(**arguments)
         if name == "nested":
-            answer = _answer(message, {"structuredContent": {"deep": nested(arguments["levels"])}})
-            return _stream(_dump(answer)) if arguments.get("streams") else _json(_dump(answer))
+            reply = _answer(message, {"structuredContent": {"deep": nested(arguments["levels"])}})
+            return _stream(_dump(reply)) if arguments.get("streams") else _json(_dump(reply))
         odd: dict[str, Response] = {
             "cut": _stream(),
             "cut_json": StreamingResponse(_half(), media_type="application/json"),
@@ -203,7 +203,7 @@ def _result(message: dict[str, Any], result: dict[str, Any], headers: dict[str, 
 
 
 def _stream(*events: str) -> Response:
-    """An event stream that ends after its events, whatever the client still waits for."""
+    """An event stream that ends after its events."""
 
     async def body() -> AsyncIterator[str]:
         yield ": hello\n\n"

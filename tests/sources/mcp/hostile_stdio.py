@@ -162,7 +162,7 @@ def change_list(change: Callable[[], None]) -> Callable[[dict[str, Any], dict[st
 
 
 def forget(arguments: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    """Take the added tools away and tell nobody."""
+    """Remove the added tools without a notification."""
     extra_tools.clear()
     return text("forgotten")
 
@@ -179,7 +179,7 @@ def refuse(arguments: dict[str, Any], request: dict[str, Any]) -> None:
 
 
 def ask(arguments: dict[str, Any], request: dict[str, Any]) -> None:
-    """Ask the client, and answer with what it said."""
+    """Send a request to the client, and return its response."""
     held[request["id"]] = "ask"
     params = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
     write({"id": f"ask-{request['id']}", "method": "elicitation/create", "params": params})
@@ -273,7 +273,7 @@ def initialize() -> dict[str, Any]:
     return {"protocolVersion": version, "capabilities": {"tools": {"listChanged": True}}, "serverInfo": info}
 
 
-def answer(request: dict[str, Any]) -> None:
+def respond(request: dict[str, Any]) -> None:
     method, params = request["method"], request.get("params") or {}
     if method == "initialize":
         result: dict[str, Any] | None = initialize()
@@ -297,7 +297,7 @@ def answer(request: dict[str, Any]) -> None:
 
 
 def take_answer(message: dict[str, Any]) -> None:
-    """The client's answer to a question of ours ends the call in which it was asked."""
+    """The client's response to our request ends the call that made it."""
     asked_by = int(message["id"].removeprefix("ask-"))
     held.pop(asked_by, None)
     write({"id": asked_by, "result": text(json.dumps(message.get("result") or message.get("error")))})
@@ -315,7 +315,7 @@ def main() -> None:
             cancelled.append(message["params"]["requestId"])
             remember("cancelled")
         elif "method" in message and "id" in message:
-            answer(message)
+            respond(message)
         elif "method" not in message:
             take_answer(message)
     if MODE == "lingers":

@@ -73,8 +73,8 @@ class ModernServer:
             return types.InputRequiredResult(
                 input_requests={"who": types.ElicitRequest(params=FORM)}, request_state="asked"
             )
-        answer = answers["who"]
-        return _text(f"{getattr(answer, 'action', answer)} {getattr(answer, 'content', None)}")
+        response = answers["who"]
+        return _text(f"{getattr(response, 'action', response)} {getattr(response, 'content', None)}")
 
     async def _run_steps(self, context: Any, params: Any) -> types.CallToolResult:
         for step in (1, 2):
@@ -95,7 +95,7 @@ class ModernServer:
         return _text("grown")
 
     def want_region_as_header(self) -> None:
-        """Change a tool's schema without telling anybody."""
+        """Change a tool's schema without a notification."""
         schema = {"type": "object", "properties": {"region": REGION}}
         self.tools["region"] = types.Tool(name="region", input_schema=schema)
 

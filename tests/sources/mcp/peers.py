@@ -1,4 +1,4 @@
-"""Servers to test against: the real ones from npm, our hostile ones, and what to know about their processes."""
+"""Servers to test against: real ones from npm, our hostile ones, and their processes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def node_server(name: str) -> str:
     return str(path)
 
 
-def hostile(mode: str = "tools", folder: Path | None = None, **options: Any) -> MCPClientConfig:
+def hostile(mode: str = "tools", directory: Path | None = None, **options: Any) -> MCPClientConfig:
     """The config of our hostile server in one of its modes."""
-    args = [HOSTILE, mode, *([str(folder)] if folder else [])]
+    args = [HOSTILE, mode, *([str(directory)] if directory else [])]
     return MCPClientConfig(command=sys.executable, args=args, **options)
 
 

@@ -1,4 +1,4 @@
-"""A streamable HTTP server that breaks in every way it can: each has its defined outcome, and none hangs."""
+"""A streamable HTTP server that fails in every way: each has a defined outcome, and none hangs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_many_calls_that_meet_an_expired_session_renew_it_once() -> None:
     async with connected() as (server, _, registry):
         server.sessions.clear()
         answers = await asyncio.gather(*(registry.execute("h.echo", {"n": n}) for n in range(20)))
-        assert [json.loads(answer.data[0]["text"])["n"] for answer in answers] == list(range(20))
+        assert [json.loads(response.data[0]["text"])["n"] for response in answers] == list(range(20))
         assert server.greeted == 2
 
 
@@ -100,7 +100,7 @@ async def test_a_result_of_twenty_megabytes_arrives_whole_as_one_event() -> None
     ("status", "code"),
     [(401, ErrorCode.EXECUTION_ERROR), (500, ErrorCode.EXECUTION_ERROR), (503, ErrorCode.UNAVAILABLE)],
 )
-async def test_a_status_of_failure_is_told(status: int, code: ErrorCode) -> None:
+async def test_a_failure_status_is_reported(status: int, code: ErrorCode) -> None:
     async with connected() as (_, _, registry):
         error = await error_of(registry.execute("h.status", {"status": status}))
         assert error.code is code

@@ -1,4 +1,4 @@
-"""A server that misbehaves in every way it can over stdio: each way has its defined outcome, and none hangs."""
+"""A stdio server that misbehaves in every way: each has a defined outcome, and none hangs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.waiting import until
 
 
 async def connect(
-    mode: str = "tools", folder: Path | None = None, **options: Any
+    mode: str = "tools", directory: Path | None = None, **options: Any
 ) -> tuple[MCPClient, OperationRegistry]:
-    client = await create_mcp_client("hostile", hostile(mode, folder, **options))
+    client = await create_mcp_client("hostile", hostile(mode, directory, **options))
     registry = OperationRegistry()
     client.register_all(registry)
     return client, registry
@@ -34,8 +34,8 @@ def nest(levels: int) -> Any:
     return value
 
 
-def count(folder: Path, name: str) -> int:
-    path = folder / name
+def count(directory: Path, name: str) -> int:
+    path = directory / name
     return len(path.read_text()) if path.exists() else 0
 
 
@@ -48,11 +48,11 @@ async def test_a_bad_tool_costs_only_itself(caplog: pytest.LogCaptureFixture) ->
             assert name in caplog.text
             assert (await registry.execute(f"hostile.{name}")).data == [{"type": "text", "text": name}]
         assert registry.get_spec("hostile.nonsense_output").output_schema.is_unknown  # type: ignore[union-attr]
-    assert "2 tools without a name are left out" in caplog.text
-    assert "listed more than once" in caplog.text
+    assert "skipped 2 tools without a name" in caplog.text
+    assert "duplicate tool" in caplog.text
 
 
-async def test_specs_say_what_the_server_said() -> None:
+async def test_specs_have_the_servers_descriptions() -> None:
     client, registry = await connect()
     async with client:
         echo = registry.get_spec("hostile.echo")
@@ -64,8 +64,8 @@ async def test_specs_say_what_the_server_said() -> None:
         assert {spec.name for spec in named.values()} == {"dotted_name", "dotted_name_10c733ab", "dotted_name_982f7043"}
         assert named["dotted.name"].annotations["mcp"] == {"_meta": {"vendor/x": 1}}
         for original, spec in named.items():
-            answer = await registry.execute(spec.id)
-            assert answer.data[0]["text"] == (original or "dotted_name")
+            response = await registry.execute(spec.id)
+            assert response.data[0]["text"] == (original or "dotted_name")
 
 
 async def test_output_that_violates_its_schema_is_data_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -78,7 +78,7 @@ async def test_output_that_violates_its_schema_is_data_and_a_warning(caplog: pyt
         assert "hostile.violates: result mismatch at /n" in caplog.text
 
 
-async def test_json_in_a_text_is_data_where_the_schema_fits() -> None:
+async def test_json_text_is_data_if_it_matches_the_schema() -> None:
     client, registry = await connect()
     async with client:
         assert (await registry.execute("hostile.json_text")).data == {"n": 5}
@@ -132,8 +132,8 @@ async def test_a_message_over_the_limit_ends_the_connection_and_the_next_call_wo
         assert (await registry.execute("hostile.echo", {"a": 1})).data[0]["text"] == '{"a": 1}'
 
 
-async def test_a_crash_in_a_mutation_is_told_and_never_replayed(tmp_path: Path) -> None:
-    client, registry = await connect(folder=tmp_path)
+async def test_a_crash_in_a_mutation_is_reported_and_never_replayed(tmp_path: Path) -> None:
+    client, registry = await connect(directory=tmp_path)
     async with client:
         waiting = asyncio.create_task(error_of(registry.execute("hostile.hang")))
         error = await error_of(registry.execute("hostile.crash"))
@@ -145,14 +145,14 @@ async def test_a_crash_in_a_mutation_is_told_and_never_replayed(tmp_path: Path) 
 
 
 async def test_a_crash_in_a_query_is_survived_by_asking_once_more(tmp_path: Path) -> None:
-    client, registry = await connect(folder=tmp_path)
+    client, registry = await connect(directory=tmp_path)
     async with client:
         assert (await registry.execute("hostile.crash_once")).data[0]["text"] == "survived"
         assert count(tmp_path, "crash_once") == 2
 
 
-async def test_a_hang_ends_with_the_deadline_and_the_server_is_told(tmp_path: Path) -> None:
-    client, registry = await connect(folder=tmp_path)
+async def test_a_hang_ends_at_the_deadline_and_the_server_gets_a_cancellation(tmp_path: Path) -> None:
+    client, registry = await connect(directory=tmp_path)
     async with client:
         context = OperationContext(deadline=int(time.time() * 1000) + 500)
         error = await error_of(registry.execute("hostile.hang", {}, context))
@@ -162,7 +162,7 @@ async def test_a_hang_ends_with_the_deadline_and_the_server_is_told(tmp_path: Pa
 
 
 async def test_a_hang_without_a_deadline_ends_with_the_configured_time(tmp_path: Path) -> None:
-    client, registry = await connect(folder=tmp_path, timeout=0.1)
+    client, registry = await connect(directory=tmp_path, timeout=0.1)
     async with client:
         error = await error_of(registry.execute("hostile.hang"))
         assert (error.code, error.details["executed"]) == (ErrorCode.TIMEOUT, "unknown")
@@ -170,7 +170,7 @@ async def test_a_hang_without_a_deadline_ends_with_the_configured_time(tmp_path:
 
 
 async def test_cancelling_the_caller_cancels_at_the_server(tmp_path: Path) -> None:
-    client, registry = await connect(folder=tmp_path)
+    client, registry = await connect(directory=tmp_path)
     async with client:
         call = asyncio.create_task(registry.execute("hostile.hold"))
         await until(lambda: count(tmp_path, "held") == 1)
@@ -185,7 +185,7 @@ async def test_garbage_on_stdout_is_logged_and_ignored(caplog: pytest.LogCapture
     async with client:
         assert (await registry.execute("hostile.garbage")).data[0]["text"] == "after the garbage"
         assert (await registry.execute("hostile.echo")).data[0]["text"] == "{}"
-    assert "hostile: not a message on stdout, ignored: Debugger attached." in caplog.text
+    assert "hostile: ignored a line on stdout that is not a message: Debugger attached." in caplog.text
 
 
 async def test_stderr_goes_to_the_log_under_the_name_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
@@ -216,7 +216,7 @@ async def test_a_protocol_error_has_the_right_code(code: int, expected: ErrorCod
         assert error.details == details
 
 
-async def test_arguments_that_json_cannot_carry_harm_nobody() -> None:
+async def test_arguments_that_are_not_json_do_not_end_the_session() -> None:
     client, registry = await connect()
     async with client:
         for arguments in ({"a": "\ud800"}, {"a": object()}, {"a": nest(300)}, {"a": nest(100_000)}):
@@ -231,7 +231,7 @@ async def test_a_cursor_that_comes_again_ends_the_list(caplog: pytest.LogCapture
     client, registry = await connect("stuck")
     async with client:
         assert [spec.id for spec in registry.list()] == ["hostile.first"]
-    assert "the server repeats a cursor" in caplog.text
+    assert "the server repeated a cursor" in caplog.text
 
 
 async def test_cursors_without_end_are_given_up(caplog: pytest.LogCaptureFixture) -> None:
@@ -249,7 +249,7 @@ async def test_two_thousand_tools_over_forty_pages() -> None:
 
 
 async def test_two_hundred_calls_at_once_half_of_them_cancelled(tmp_path: Path) -> None:
-    client, registry = await connect(folder=tmp_path)
+    client, registry = await connect(directory=tmp_path)
     async with client:
         calls = [asyncio.create_task(registry.execute("hostile.hold", {"key": str(n)})) for n in range(200)]
         await until(lambda: count(tmp_path, "held") == 200)
@@ -267,7 +267,7 @@ async def test_two_hundred_calls_at_once_half_of_them_cancelled(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("mode", ["dies", "mute", "ancient"])
-async def test_a_server_that_cannot_be_greeted_is_unavailable(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_server_that_cannot_be_initialised_is_unavailable(mode: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "operations.mcp")
     error = await error_of(create_mcp_client("bad", hostile(mode, connect_timeout=0.5)))
     assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
@@ -291,7 +291,7 @@ async def test_a_server_that_does_not_end_is_ended() -> None:
     assert children() <= before
 
 
-async def test_a_server_that_does_not_come_back_is_told_to_each_caller(tmp_path: Path) -> None:
+async def test_a_server_that_stays_away_is_reported_to_each_caller(tmp_path: Path) -> None:
     client, registry = await connect("once", tmp_path)
     async with client:
         assert (await error_of(registry.execute("hostile.crash"))).details["executed"] == "unknown"

@@ -1,4 +1,4 @@
-"""The SDK is heavy: it is imported when a server is opened and not before, and missed with one clear line."""
+"""The SDK is slow to import: it is imported when a server is opened, and reported in one line if missing."""
 
 import subprocess
 import sys
@@ -30,4 +30,4 @@ async def main():
 
 asyncio.run(main())
 """
-    assert run(code) == 'MCP servers need the MCP SDK: pip install "operations[mcp]"\n'
+    assert run(code) == 'MCP servers require the MCP SDK: pip install "operations[mcp]"\n'

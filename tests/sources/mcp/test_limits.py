@@ -1,4 +1,4 @@
-"""Pure parts of the limits: messages cut off at a depth, ids of messages that cannot be parsed."""
+"""Limits without a server: truncation of deep messages, ids of messages that cannot be parsed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operations.sources.mcp.limits import MAX_DEPTH, TOO_DEEP, _cut_off, is_too_deep, response_id, without_deep_tools
+from operations.sources.mcp.limits import (
+    MAX_DEPTH,
+    TOO_DEEP,
+    _truncate_deep,
+    is_too_deep,
+    response_id,
+    without_deep_tools,
+)
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(alphabet=st.characters(exclude_categories=["Cs"])),
@@ -21,7 +28,7 @@ json_values = st.recursive(
 @given(json_values)
 def test_a_shallow_message_is_not_changed(value: Any) -> None:
     text = json.dumps(value).encode()
-    assert _cut_off(text) == text
+    assert _truncate_deep(text) == text
 
 
 def depth(value: Any) -> int:
@@ -33,7 +40,7 @@ def depth(value: Any) -> int:
 def test_values_below_the_limit_are_replaced_by_the_marker(value: Any, levels: int, in_objects: bool) -> None:
     opening, closing = ('{"a": ', "}") if in_objects else ("[", "]")
     text = '[1, "]}", ' + opening * levels + json.dumps(value) + closing * levels + ', "[{", 2]'
-    original, cut = json.loads(text), json.loads(_cut_off(text.encode()))
+    original, cut = json.loads(text), json.loads(_truncate_deep(text.encode()))
     assert cut[:2] + cut[3:] == original[:2] + original[3:]
     assert depth(cut) == min(depth(original), MAX_DEPTH)
     assert (cut == original) == (depth(original) <= MAX_DEPTH) == (not is_too_deep(text.encode()))
@@ -43,7 +50,7 @@ def test_values_below_the_limit_are_replaced_by_the_marker(value: Any, levels: i
     "text", [b'["', b'["\\', b'"\\"\\"', b"]]]", b"[" * 10_000_000, b'["' + b'\\"' * 5_000_000, b'"\\"' * 5_000_000]
 )
 def test_malformed_input_takes_linear_time(text: bytes) -> None:
-    assert len(_cut_off(text)) <= len(text)
+    assert len(_truncate_deep(text)) <= len(text)
     assert without_deep_tools(text) is None
 
 

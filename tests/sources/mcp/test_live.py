@@ -1,4 +1,4 @@
-"""What happens during a call and between calls: progress, changes of the list, questions of the server, `_meta`."""
+"""During and between calls: progress, list changes, requests of the server, `_meta`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.sources.mcp.peers import hostile
 from tests.waiting import until
 
 
-async def connect(folder: Path | None = None, **options: Any) -> tuple[MCPClient, OperationRegistry]:
-    client = await create_mcp_client("s", hostile("tools", folder, **options))
+async def connect(directory: Path | None = None, **options: Any) -> tuple[MCPClient, OperationRegistry]:
+    client = await create_mcp_client("s", hostile("tools", directory, **options))
     registry = OperationRegistry()
     client.register_all(registry)
     return client, registry
@@ -73,7 +73,7 @@ async def test_leaving_a_subscription_cancels_the_call(tmp_path: Path) -> None:
         await until((tmp_path / "cancelled").exists)
 
 
-async def test_a_subscription_that_fails_says_why() -> None:
+async def test_a_failing_subscription_reports_why() -> None:
     client, registry = await connect()
     async with client:
         with pytest.raises(CallError) as caught:
@@ -152,10 +152,10 @@ async def test_a_registry_that_refuses_a_change_harms_no_other(caplog: pytest.Lo
         await registry.execute("s.grow")
         await until(lambda: "s.grown" in registry)
         assert client.state is MCPClientState.CONNECTED
-    assert "a registry could not be updated: RuntimeError: the registry is closed" in caplog.text
+    assert "cannot update a registry: RuntimeError: the registry is closed" in caplog.text
 
 
-async def test_a_change_told_with_the_last_breath_is_followed_after_the_restart() -> None:
+async def test_a_change_announced_just_before_a_restart_is_followed() -> None:
     client, registry = await connect()
     async with client, asyncio.timeout(30):
         for _ in range(3):
@@ -189,7 +189,7 @@ async def test_what_others_registered_is_not_touched(caplog: pytest.LogCaptureFi
         mine = stub_operation("s.grown", returns="mine")
         registry.register(mine)
         await registry.execute("s.grow")
-        await until(lambda: "registered by another source" in caplog.text)
+        await until(lambda: "which another source has registered" in caplog.text)
         assert registry.get_operation("s.grown") is mine
         await registry.execute("s.shrink")
         await until(lambda: "s.grown" not in [operation.id for operation in client.operations])
@@ -217,21 +217,21 @@ async def answered(client: MCPClient, registry: OperationRegistry, tool: str) ->
 async def test_elicitation_is_answered_by_the_users_handler() -> None:
     asked: list[MCPServerRequest] = []
 
-    async def answer(request: MCPServerRequest) -> dict[str, Any]:
+    async def respond(request: MCPServerRequest) -> dict[str, Any]:
         asked.append(request)
         return {"action": "accept", "content": {"name": "Ada"}}
 
-    result = await answered(*await connect(elicitation=answer), "s.ask")
+    result = await answered(*await connect(elicitation=respond), "s.ask")
     assert result == {"action": "accept", "content": {"name": "Ada"}}
     assert (asked[0].server, asked[0].method, asked[0].params["message"]) == ("s", "elicitation/create", "Who?")
 
 
 async def test_sampling_is_answered_by_the_users_handler() -> None:
-    async def answer(request: MCPServerRequest) -> dict[str, Any]:
+    async def respond(request: MCPServerRequest) -> dict[str, Any]:
         text = request.params["messages"][0]["content"]["text"]
         return {"role": "assistant", "model": "parrot", "content": {"type": "text", "text": text}}
 
-    result = await answered(*await connect(sampling=answer), "s.sample")
+    result = await answered(*await connect(sampling=respond), "s.sample")
     assert (result["model"], result["content"]["text"]) == ("parrot", "Say something")
 
 

@@ -1,4 +1,4 @@
-"""MCPClientLoader: servers at once, each on its own."""
+"""MCPClientLoader: servers in parallel, independent of each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def test_ten_servers_that_each_take_a_second_load_at_once(tmp_path: Path) 
         assert {client.state for client in loader.get_all_wrappers()} == {MCPClientState.CONNECTED}
 
 
-async def test_one_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_one_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     async with MCPClientLoader() as loader:
         loaded = await loader.load({"good": hostile(), "dead": hostile("dies"), "none": {"command": "/nowhere/x"}})
         assert [client.name for client in loaded] == ["good"]
@@ -74,7 +74,7 @@ async def test_a_name_may_be_loaded_once_and_again_when_it_is_gone(tmp_path: Pat
     async with MCPClientLoader() as loader:
         await loader.load({"a b": hostile("stuck")})
         assert await loader.load({"a_b": hostile("stuck")}) == []
-        assert "taken by the server 'a b'" in loader.errors["a_b"].message
+        assert "is used by server 'a b'" in loader.errors["a_b"].message
         first = loader.get_client("a b")
         assert first is not None
         await first.close()
@@ -103,7 +103,7 @@ def test_a_server_has_a_command_or_a_url() -> None:
     for given in ({}, {"command": "x", "url": "http://x"}):
         with pytest.raises(CallError, match=r"either a command .* or a url"):
             MCPClientConfig(**given)  # type: ignore[arg-type]
-    with pytest.raises(CallError, match="headers cannot be given for an MCP server with a command"):
+    with pytest.raises(CallError, match="headers cannot be used by an MCP server with a command"):
         MCPClientConfig(command="x", headers={"a": "b"})
-    with pytest.raises(CallError, match="args, env cannot be given for an MCP server with a url"):
+    with pytest.raises(CallError, match="args, env cannot be used by an MCP server with a url"):
         MCPClientConfig(url="http://x", args=["a"], env={"a": "b"})

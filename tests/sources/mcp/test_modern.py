@@ -18,7 +18,7 @@ from tests.sources.mcp.peers import free_port, hostile
 from tests.waiting import until
 
 
-async def answer(request: MCPServerRequest) -> dict[str, Any]:
+async def respond(request: MCPServerRequest) -> dict[str, Any]:
     return {"action": "accept", "content": {"name": f"Ada of {request.server}"}}
 
 
@@ -61,7 +61,7 @@ both = pytest.mark.parametrize("transport", ["stdio", "http"])
 
 @both
 async def test_calls_questions_progress_and_changes(transport: str) -> None:
-    async with over(transport, elicitation=answer) as registry:
+    async with over(transport, elicitation=respond) as registry:
         assert (await registry.execute("m.echo", {"a": 1})).data[0]["text"] == "{'a': 1}"
         assert (await registry.execute("m.ask")).data[0]["text"] == "accept {'name': 'Ada of m'}"
         events = [event async for event in registry.subscribe("m.steps")]

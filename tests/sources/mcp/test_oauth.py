@@ -1,4 +1,4 @@
-"""Tokens on disk, and which of the SDK's providers a config gets; the flows themselves are the conformance suite's."""
+"""Stored tokens, and the SDK's provider for a config; the conformance suite tests the flows."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from operations.sources.mcp.oauth import FileTokenStorage, oauth_provider
 URL = "https://mcp.example.com/mcp"
 
 
-async def test_tokens_are_kept_in_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:
-    folder = tmp_path / "tokens"
-    storage = FileTokenStorage(folder, URL)
+async def test_tokens_are_stored_in_a_private_file(tmp_path: Path) -> None:
+    directory = tmp_path / "tokens"
+    storage = FileTokenStorage(directory, URL)
     assert await storage.get_tokens() is None
     await storage.set_tokens(OAuthToken(access_token="a", refresh_token="r"))
     await storage.set_client_info(OAuthClientInformationFull(client_id="c"))
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()] == [0o600]
-    again = FileTokenStorage(folder, URL)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert [stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()] == [0o600]
+    again = FileTokenStorage(directory, URL)
     tokens, client = await again.get_tokens(), await again.get_client_info()
     assert tokens is not None
     assert client is not None
     assert (tokens.access_token, tokens.refresh_token, client.client_id) == ("a", "r", "c")
-    assert await FileTokenStorage(folder, "https://other.example.com/mcp").get_tokens() is None
+    assert await FileTokenStorage(directory, "https://other.example.com/mcp").get_tokens() is None
 
 
-def test_a_folder_that_was_open_is_closed_and_a_broken_file_is_no_tokens(tmp_path: Path) -> None:
+def test_an_open_directory_is_made_private_and_a_broken_file_has_no_tokens(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     storage = FileTokenStorage(tmp_path, URL)
     storage.path.write_text("{broken")
@@ -59,7 +59,7 @@ async def redirected() -> str:
     return "http://localhost:8765/callback?code=c&state=s"
 
 
-async def test_the_provider_is_the_one_for_what_is_given(tmp_path: Path) -> None:
+async def test_the_provider_depends_on_the_settings(tmp_path: Path) -> None:
     user = oauth_provider(
         URL, MCPOAuth(storage=tmp_path, open_url=show, wait_for_redirect=redirected, client_id="known")
     )
@@ -78,7 +78,7 @@ def test_half_a_config_is_refused(settings: MCPOAuth) -> None:
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
 
 
-async def test_a_refused_consent_says_so(tmp_path: Path) -> None:
+async def test_a_refused_consent_is_reported(tmp_path: Path) -> None:
     async def refused() -> str:
         return "http://localhost:8765/callback?error=access_denied"
 

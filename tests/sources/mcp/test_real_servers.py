@@ -1,4 +1,4 @@
-"""Real servers from npm over stdio and HTTP: what the envelope says is what the server said, field by field."""
+"""Real servers from npm over stdio and HTTP: envelopes agree with the server's results, field by field."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def call_raw(session: ClientSession, name: str) -> dict[str, Any]:
 
 
 async def compare(registry: OperationRegistry, session: ClientSession) -> None:
-    """Every tool is there, and each envelope says what the raw result says."""
+    """Every tool is listed, and each envelope agrees with the raw result."""
     listed = {tool.name: tool for tool in (await session.list_tools()).tools}
     assert set(listed) == set(CALLS) == {spec.name for spec in registry.list() if spec.namespace == "ev"}
     for name, tool in listed.items():
@@ -165,12 +165,12 @@ async def test_resources_and_prompts_are_operations() -> None:
 
 
 async def test_questions_of_a_real_server_are_answered() -> None:
-    async def answer(request: MCPServerRequest) -> dict[str, Any]:
+    async def respond(request: MCPServerRequest) -> dict[str, Any]:
         if request.method == "sampling/createMessage":
             return {"role": "assistant", "model": "parrot", "content": {"type": "text", "text": "a parrot's answer"}}
         return {"action": "accept", "content": {"name": "Ada"}}
 
-    async with await create_mcp_client("ev", everything(elicitation=answer, sampling=answer)) as client:
+    async with await create_mcp_client("ev", everything(elicitation=respond, sampling=respond)) as client:
         registry = await register(client)
         sampled = await registry.execute("ev.trigger-sampling-request", {"prompt": "speak", "maxTokens": 10})
         assert "a parrot's answer" in sampled.data[0]["text"]

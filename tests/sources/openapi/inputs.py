@@ -1,4 +1,4 @@
-"""Inputs that fit a schema, its formats included: a server of the same document refuses others."""
+"""Inputs that match a schema, including formats: a server of the same document rejects others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMATS = {
 
 
 def fitting_input(schema: Schema) -> Any:
-    """The smallest input that fits, with text of the right format where one is asked for."""
+    """The smallest valid input, with strings of the required format."""
     document = schema.document
     definitions = document.get("$defs", {}) if isinstance(document, dict) else {}
     return schema.cast(_sketch(document, definitions, 0), "total")

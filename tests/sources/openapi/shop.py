@@ -26,7 +26,7 @@ ITEM = {
 }
 
 
-def answer(schema: Any, media: str = "application/json") -> dict[str, Any]:
+def response(schema: Any, media: str = "application/json") -> dict[str, Any]:
     return {"200": {"description": "fine", "content": {media: {"schema": schema}}}}
 
 
@@ -55,23 +55,26 @@ DOCUMENT: dict[str, Any] = {
                 "summary": "List items",
                 "tags": ["items"],
                 "parameters": [query("page", {"type": "integer"}), query("cursor", {"type": "string"})],
-                "responses": answer({"type": "array", "items": ANY_ITEM}),
+                "responses": response({"type": "array", "items": ANY_ITEM}),
             },
             "post": {
                 "operationId": "createItem",
                 "requestBody": {"required": True, "content": {"application/json": {"schema": ANY_ITEM}}},
-                "responses": {"201": answer(ANY_ITEM)["200"]},
+                "responses": {"201": response(ANY_ITEM)["200"]},
             },
         },
         "/items/{id}": {
             "parameters": [ID],
-            "get": {"operationId": "getItem", "responses": {**answer(ANY_ITEM), "404": {"description": "none"}}},
+            "get": {
+                "operationId": "getItem",
+                "responses": {**response(ANY_ITEM), "404": {"description": "none"}},
+            },
             "delete": {"operationId": "deleteItem", "responses": {"204": {"description": "gone"}}},
             "put": {
                 "operationId": "putItem",
                 "parameters": [query("id", {"type": "string"})],
                 "requestBody": {"content": {"application/json": {"schema": {**ANY_ITEM}}}},
-                "responses": answer({}),
+                "responses": response({}),
             },
         },
         "/echo/{name}": {
@@ -84,7 +87,7 @@ DOCUMENT: dict[str, Any] = {
                     query("filter", {"type": "object"}, style="deepObject"),
                 ],
                 "requestBody": {"content": {"text/plain": {"schema": {"type": "string"}}}},
-                "responses": answer({}),
+                "responses": response({}),
             }
         },
         "/upload": {
@@ -105,35 +108,35 @@ DOCUMENT: dict[str, Any] = {
                         }
                     },
                 },
-                "responses": answer({}),
+                "responses": response({}),
             }
         },
-        "/blob": {"get": {"operationId": "blob", "responses": answer({}, "application/octet-stream")}},
-        "/text": {"get": {"operationId": "text", "responses": answer({"type": "string"}, "text/plain")}},
-        "/broken-json": {"get": {"operationId": "brokenJson", "responses": answer({})}},
-        "/violates": {"get": {"operationId": "violates", "responses": answer(ANY_ITEM)}},
-        "/accepted": {"get": {"operationId": "accepted", "responses": answer(ANY_ITEM)}},
-        "/problem": {"post": {"operationId": "problem", "responses": answer({})}},
+        "/blob": {"get": {"operationId": "blob", "responses": response({}, "application/octet-stream")}},
+        "/text": {"get": {"operationId": "text", "responses": response({"type": "string"}, "text/plain")}},
+        "/broken-json": {"get": {"operationId": "brokenJson", "responses": response({})}},
+        "/violates": {"get": {"operationId": "violates", "responses": response(ANY_ITEM)}},
+        "/accepted": {"get": {"operationId": "accepted", "responses": response(ANY_ITEM)}},
+        "/problem": {"post": {"operationId": "problem", "responses": response({})}},
         "/flaky/{key}": {
             "parameters": [{**ID, "name": "key", "schema": {"type": "string"}}],
-            "get": {"operationId": "flaky", "responses": answer({})},
-            "post": {"operationId": "flakyPost", "responses": answer({})},
+            "get": {"operationId": "flaky", "responses": response({})},
+            "post": {"operationId": "flakyPost", "responses": response({})},
         },
-        "/tagged": {"get": {"operationId": "tagged", "responses": answer({})}},
+        "/tagged": {"get": {"operationId": "tagged", "responses": response({})}},
         "/whoami": {
             "get": {
                 "operationId": "whoami",
                 "security": [{"token": []}, {"key": []}, {"machine": []}],
-                "responses": answer({}),
+                "responses": response({}),
             }
         },
-        "/moved": {"get": {"operationId": "moved", "responses": answer({})}},
-        "/abroad": {"get": {"operationId": "abroad", "responses": answer({})}},
+        "/moved": {"get": {"operationId": "moved", "responses": response({})}},
+        "/abroad": {"get": {"operationId": "abroad", "responses": response({})}},
         "/events": {
             "get": {
                 "operationId": "events",
                 "parameters": [query("drop", {"type": "integer"})],
-                "responses": answer({}, "text/event-stream"),
+                "responses": response({}, "text/event-stream"),
             }
         },
         "/chat": {
@@ -154,14 +157,14 @@ DOCUMENT: dict[str, Any] = {
                 },
             }
         },
-        "/slow": {"get": {"operationId": "slow", "responses": answer({})}},
+        "/slow": {"get": {"operationId": "slow", "responses": response({})}},
         "/lost": {"get": {"operationId": "lost", "parameters": [{"$ref": "#/components/parameters/Nowhere"}]}},
     },
 }
 
 
 class Shop:
-    """The API's state: what it has, and what it saw."""
+    """The API's state and received requests."""
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()

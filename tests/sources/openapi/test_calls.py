@@ -143,10 +143,10 @@ async def test_nothing_comes_back_as_none(client: Client) -> None:
     assert (envelope.data, envelope.meta.status_code) == (None, 204)
 
 
-async def test_an_error_status_is_a_call_error_with_all_it_said(client: Client) -> None:
+async def test_an_error_status_is_a_call_error_with_the_whole_response(client: Client) -> None:
     error = await error_of(client.call("getItem", {"id": 404}))
     assert error.code is ErrorCode.EXECUTION_ERROR
-    assert error.message == "GET /items/{id} answered 404 Not Found: no such item"
+    assert error.message == "GET /items/{id} returned 404 Not Found: no such item"
     assert error.details["statusCode"] == 404
     assert error.details["headers"]["x-why"] == "gone"
     assert error.details["body"] == {"message": "no such item", "id": 404}
@@ -172,9 +172,7 @@ async def test_an_answer_that_violates_its_schema_is_data_and_one_warning(
     assert "/id" in caplog.text
 
 
-async def test_an_answer_the_schema_does_not_speak_of_is_left_alone(
-    client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_response_outside_the_schema_is_unchanged(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "operations"):
         assert (await client.call("accepted")).data == {"job": 1}
     assert caplog.records == []
@@ -187,9 +185,9 @@ async def test_invalid_input_never_reaches_the_server(client: Client, shop: Shop
     assert shop.requests == []
 
 
-async def test_a_broken_description_says_why_and_leaves_the_rest_intact(client: Client) -> None:
+async def test_a_broken_description_is_explained_and_affects_no_other(client: Client) -> None:
     error = await error_of(client.call("lost"))
-    assert "#/components/parameters/Nowhere leads nowhere" in error.message
+    assert "unresolved reference #/components/parameters/Nowhere" in error.message
     assert list(client.operations.diagnostics()) == ["shop.lost"]
     assert (await client.call("text")).data == "grün"
 
@@ -302,7 +300,7 @@ async def test_a_mutation_is_tried_again_when_asked_to(shop: Shop, url: str) -> 
         assert (await client.call("flakyPost", {"key": "c"})).data == {"attempts": 3}
 
 
-async def test_nobody_there_is_unavailable(shop: Shop) -> None:
+async def test_a_refused_connection_is_unavailable(shop: Shop) -> None:
     async with Client(shop, "http://127.0.0.1:9", retry=HTTPRetry(attempts=1)) as client:
         error = await error_of(client.call("getItem", {"id": 1}))
     assert error.code is ErrorCode.UNAVAILABLE
@@ -359,7 +357,7 @@ async def test_oauth2_fetches_keeps_and_renews_its_token(shop: Shop, url: str) -
     auth = HTTPAuth(type="oauth2", client_id="id", client_secret="secret", scopes=["read"])
     async with Client(shop, url, auth={"machine": auth}) as client:
         answers = await asyncio.gather(*(client.call("whoami") for _ in range(5)), return_exceptions=True)
-        assert {answer.data["authorization"] for answer in answers if not isinstance(answer, BaseException)} == {
+        assert {reply.data["authorization"] for reply in answers if not isinstance(reply, BaseException)} == {
             "Bearer token-2"
         }
         assert (await client.call("whoami")).data["authorization"] == "Bearer token-2"
@@ -423,7 +421,7 @@ async def test_pages_follow_each_other(client: Client, pagination: Pagination) -
 
 async def test_pages_that_never_end_are_an_error(client: Client) -> None:
     with pytest.raises(CallError, match="more than 2 pages"):
-        async for _ in pages(client.registry, "shop.list_items", pagination=Pagination(most=2)):
+        async for _ in pages(client.registry, "shop.list_items", pagination=Pagination(max_pages=2)):
             pass
 
 
@@ -448,7 +446,7 @@ async def test_a_document_is_loaded_from_its_url(shop: Shop, url: str) -> None:
     registry = OperationRegistry(operations)
     assert (await registry.execute("shop.text")).data == "grün"
     await operations.close()
-    with pytest.raises(CallError, match="answered 404"):
+    with pytest.raises(CallError, match="returned 404"):
         await from_openapi_url(f"{url}/nothing?secret=1", HTTPServiceConfig(namespace="shop"))
 
 
@@ -462,12 +460,12 @@ async def test_services_come_and_go(shop: Shop, url: str, tmp_path: Path) -> Non
         await services.add(f"{url}/openapi.json", HTTPServiceConfig(namespace="three"))
         assert services.list() == ["one", "three", "two"]
         assert {(await registry.execute(f"{name}.text")).data for name in services.list()} == {"grün"}
-        with pytest.raises(CallError, match="there already"):
+        with pytest.raises(CallError, match="already exists"):
             await services.add(shop.document, HTTPServiceConfig(namespace="one"))
         await services.remove("two")
         assert "two.text" not in registry
         assert services.get("two") is None
-        with pytest.raises(CallError, match="no service 'two'"):
+        with pytest.raises(CallError, match="unknown service 'two'"):
             await services.remove("two")
     assert len(registry) == 0
 
@@ -476,7 +474,7 @@ async def test_services_come_and_go(shop: Shop, url: str, tmp_path: Path) -> Non
 async def test_a_thousand_calls_at_once_and_half_of_them_cancelled(shop: Shop, url: str) -> None:
     async with Client(shop, url) as client:
         answers = await asyncio.gather(*(client.call("getItem", {"id": n}) for n in range(1_000) if n != 404))
-        assert {answer.data["id"] for answer in answers} == set(range(1_000)) - {404}
+        assert {reply.data["id"] for reply in answers} == set(range(1_000)) - {404}
         tasks = [
             asyncio.create_task(client.call("slow" if n % 2 else "getItem", {} if n % 2 else {"id": 1}))
             for n in range(200)
@@ -591,7 +589,7 @@ async def test_a_calls_own_credential_goes_where_the_document_says(shop: Shop, u
     assert (data["query"], data["authorization"]) == ("api_key=k", None)
 
 
-async def test_what_a_caller_does_with_an_answer_is_not_kept(shop: Shop, url: str, tmp_path: Path) -> None:
+async def test_changes_to_a_cached_response_are_not_kept(shop: Shop, url: str, tmp_path: Path) -> None:
     async with Client(shop, url, cache=True) as client:
         first = await client.call("tagged")
         first.data["poison"] = True

@@ -70,14 +70,14 @@ def test_an_object_makes_a_form_and_text_is_one_already() -> None:
 
 
 @pytest.mark.parametrize("value", [5, None])
-def test_what_is_no_object_is_refused(value: Any) -> None:
-    with pytest.raises(CallError, match="give an object"):
+def test_a_value_that_is_not_an_object_is_rejected(value: Any) -> None:
+    with pytest.raises(CallError, match="pass an object"):
         encode_body(FORM, value)
 
 
 @pytest.mark.parametrize("value", [float("nan"), {"a": float("inf")}, "\ud800", {"a": object()}])
 def test_a_refusal_names_the_property(value: Any) -> None:
-    with pytest.raises(CallError, match="the property 'bad'"):
+    with pytest.raises(CallError, match="property 'bad'"):
         encode_body(FORM, {"good": 1, "bad": value})
 
 

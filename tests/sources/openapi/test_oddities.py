@@ -1,4 +1,4 @@
-"""What published documents get wrong, and that their operations can be called all the same."""
+"""Mistakes of published documents, whose operations can be called anyway."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def document(operation: Any, path: str = "/a", **more: Any) -> dict[str, Any]:
 
 
 async def sent(operations: APIOperations, input: Any = None) -> Any:
-    """The request of the first operation, from an input made to fit unless one is given."""
+    """The request of the first operation, from a generated input unless one is given."""
     operation = operations[0]
     input = operation.spec.input_schema.cast({}, "total") if input is None else input
     return (await OperationRegistry(operations).execute(operation.id, input, DRY)).data
@@ -72,23 +72,23 @@ def test_tabs_in_yaml_stand_for_spaces(text: str) -> None:
     assert [operation.spec.description for operation in operations] == ["x"]
 
 
-async def test_an_operation_of_which_nothing_is_said() -> None:
+async def test_an_operation_without_any_description() -> None:
     assert (await sent(from_openapi(OPENING + "paths:\n  /a:\n    post:\n", CONFIG)))["url"] == "http://api.test/a"
 
 
 @pytest.mark.parametrize(
     ("path", "url"), [("a/b", "/a/b"), ("", "/"), ("/a/{}", "/a/%7B%7D"), ("/{x}/{}", "/%20/%7B%7D")]
 )
-async def test_paths_that_are_hardly_any(path: str, url: str) -> None:
+async def test_unusual_paths(path: str, url: str) -> None:
     assert (await sent(from_openapi(document({}, path), CONFIG)))["url"] == f"http://api.test{url}"
 
 
 @pytest.mark.parametrize("parameter", ["text", None, {"in": "query"}, {"name": "q"}, {"name": "", "in": "query"}])
-async def test_parameters_without_a_name_or_a_place_are_left_out_and_told(parameter: Any) -> None:
+async def test_parameters_without_a_name_or_location_are_skipped_and_reported(parameter: Any) -> None:
     operations = from_openapi(document({"parameters": [parameter]}), CONFIG)
     assert (await sent(operations))["url"] == "http://api.test/a"
     assert operations.diagnostics()["api.post_a"] == [
-        "the parameter at /paths/~1a/post/parameters/0 has no name or no place: left out"
+        "parameter at /paths/~1a/post/parameters/0 is skipped: missing name or location"
     ]
 
 
@@ -125,7 +125,7 @@ async def test_a_form_that_is_described_as_a_single_value_takes_any_fields(media
     operations = from_openapi(document(content("multipart/form-data", media), components=components), CONFIG)
     assert b'name="f"' in (await sent(operations, {"body": {"f": "x"}}))["body"]
     assert (await sent(operations))["headers"][-1][1].startswith("multipart/form-data")
-    assert any("any fields are taken" in note for note in operations.diagnostics()["api.post_a"])
+    assert any("any fields are accepted" in note for note in operations.diagnostics()["api.post_a"])
 
 
 async def test_lines_of_json_may_be_one() -> None:
@@ -145,10 +145,10 @@ async def test_media_types_may_be_references() -> None:
     [
         ("//cdn.test/x", None, "https://cdn.test/x/a"),
         ("https://{where}.test", {"where": {"enum": ["eu", "us"]}}, "https://eu.test/a"),
-        ("https://api.test:{port}", None, "the document's server https://api.test:{port} is no whole address"),
-        ("https://{host}/x", {"host": {}}, "the document's server https://{host}/x is no whole address"),
-        ("http://[oops", None, "the document names no server"),
-        ("https://", None, "the document names no server"),
+        ("https://api.test:{port}", None, "the document's server https://api.test:{port} has unset variables"),
+        ("https://{host}/x", {"host": {}}, "the document's server https://{host}/x has unset variables"),
+        ("http://[oops", None, "the document has no server"),
+        ("https://", None, "the document has no server"),
     ],
 )
 async def test_servers_that_say_too_little(url: str, variables: Any, expected: str) -> None:
@@ -164,11 +164,11 @@ async def test_servers_that_say_too_little(url: str, variables: Any, expected: s
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "/body has to be integer and string at once"),
-        ({"$ref": "#/components/schemas/Endless"}, "requires itself without end"),
+        ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "/body has conflicting types: integer and string"),
+        ({"$ref": "#/components/schemas/Endless"}, "requires itself endlessly"),
     ],
 )
-def test_what_nobody_can_give_is_told_apart(schema: Any, reason: str) -> None:
+def test_unsatisfiable_inputs_are_reported(schema: Any, reason: str) -> None:
     endless = {
         "type": "object",
         "properties": {"next": {"$ref": "#/components/schemas/Endless"}},
@@ -176,7 +176,7 @@ def test_what_nobody_can_give_is_told_apart(schema: Any, reason: str) -> None:
     }
     described = document(content("application/json", {"schema": schema}), components={"schemas": {"Endless": endless}})
     (note,) = from_openapi(described, CONFIG).diagnostics()["api.post_a"]
-    assert note.startswith("no input fits: ")
+    assert note.startswith("no input is valid: ")
     assert reason in note
 
 
@@ -190,7 +190,7 @@ def test_what_nobody_can_give_is_told_apart(schema: Any, reason: str) -> None:
         {"$ref": "#/components/schemas/Nowhere"},
     ],
 )
-def test_nothing_is_told_of_what_can_be_given(schema: Any) -> None:
+def test_no_note_for_a_satisfiable_input(schema: Any) -> None:
     chain = {
         "type": "object",
         "properties": {
@@ -201,7 +201,7 @@ def test_nothing_is_told_of_what_can_be_given(schema: Any) -> None:
     }
     described = document(content("application/json", {"schema": schema}), components={"schemas": {"List": chain}})
     notes = from_openapi(described, CONFIG).diagnostics().get("api.post_a", [])
-    assert not any("no input fits" in note for note in notes)
+    assert not any("no input is valid" in note for note in notes)
 
 
 async def test_inputs_and_answers_are_mended() -> None:

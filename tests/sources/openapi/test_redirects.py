@@ -1,4 +1,4 @@
-"""Redirects of calls and of documents: followed at home as they are, abroad without anything that may be a secret."""
+"""Redirects of calls and documents: unchanged within trusted origins, without secrets elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from operations import ErrorCode, OperationContext, OperationRegistry
 from operations.http import HTTPRequest
 from operations.sources.openapi import HTTPAuth, HTTPServiceConfig, from_openapi, from_openapi_url
 from operations.sources.openapi.bodies import Body
-from operations.sources.openapi.exchange import Trail
+from operations.sources.openapi.exchange import RedirectChain
 from operations.sources.openapi.origins import CredentialOrigins
 from operations.testing import error_of
 from tests.asgi_server import serving
@@ -114,11 +114,11 @@ async def test_nothing_secret_follows_a_document_abroad(api: Api, url: str) -> N
     ("path", "reason"),
     [
         ("/loop.json", "more than 5 redirects"),
-        ("/gone.json?secret", "/nowhere.json, which "),
-        ("/odd.json", "answered 302 to ftp://elsewhere/openapi.json, which is not followed, not an API document"),
+        ("/gone.json?secret", "/nowhere.json (redirected from "),
+        ("/odd.json", "returned 302 to ftp://elsewhere/openapi.json, which is not followed, not an OpenAPI document"),
     ],
 )
-async def test_a_document_that_is_not_found_says_where_it_was_looked_for(url: str, path: str, reason: str) -> None:
+async def test_a_missing_document_is_reported_with_its_url(url: str, path: str, reason: str) -> None:
     error = await error_of(from_openapi_url(f"{url}{path}", _config()))
     assert reason in error.message
     assert "secret" not in error.message
@@ -136,7 +136,7 @@ async def test_a_key_in_the_query_stays_on_the_way_at_home_alone(api: Api, url: 
 
 def _moved(method: str, status: int, location: str = "/b") -> Any:
     request = HTTPRequest(method=method, url=f"{HOME}/a", headers=[("Authorization", "s"), ("Accept", "a")], body=b"x")
-    trail = Trail(HOME, CredentialOrigins(HOME, None, ()), Body(None, b"x"))
+    trail = RedirectChain(HOME, CredentialOrigins(HOME, None, ()), Body(None, b"x"))
     return trail.follow(request, status, location)
 
 
@@ -154,15 +154,15 @@ def test_only_a_post_becomes_a_get_when_it_is_moved() -> None:
     assert moved("POST", 307) == ("POST", b"x")
 
 
-def test_what_is_not_followed() -> None:
+def test_redirects_that_are_not_followed() -> None:
     assert _moved("GET", 302, "") is None
     assert _moved("GET", 302, "http://api.test/b") is None
     assert _moved("GET", 302, "javascript:alert(1)") is None
     assert _moved("POST", 307, "https://other.test/b") is None
 
 
-def test_who_went_abroad_comes_back_as_a_stranger() -> None:
-    trail = Trail(HOME, CredentialOrigins(HOME, None, ()), None, [("key", "s")])
+def test_a_redirect_back_home_gets_no_credentials() -> None:
+    trail = RedirectChain(HOME, CredentialOrigins(HOME, None, ()), None, [("key", "s")])
     request = HTTPRequest(method="GET", url=f"{HOME}/a?key=s", headers=[("Authorization", "s"), ("Accept", "a")])
     at_home = trail.follow(request, 302, "/b?key=other")
     assert at_home is not None

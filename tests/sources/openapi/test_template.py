@@ -1,4 +1,4 @@
-"""Inputs, bodies, answers, servers: what a description says, as the operation shows it."""
+"""Parsed descriptions: inputs, bodies, responses, servers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_a_body_that_would_collide_is_given_whole() -> None:
     assert sent["body"] == b'{"name":"b"}'
 
 
-async def test_what_only_the_server_sets_is_not_asked_for() -> None:
+async def test_read_only_properties_are_not_required() -> None:
     schema = {
         "type": "object",
         "properties": {"id": {"type": "integer", "readOnly": True}, "n": {}},
@@ -132,12 +132,12 @@ async def test_undeclared_and_unused_path_parameters() -> None:
     assert len(operations.diagnostics()["api.get_a_id_json"]) == 2
 
 
-async def test_an_empty_path_parameter_does_not_fit_the_schema() -> None:
+async def test_an_empty_path_parameter_does_not_match_the_schema() -> None:
     operations = load({}, "/a/{id}", "delete")
     assert not operations[0].spec.input_schema.check({"id": ""})
 
 
-async def test_fragments_and_queries_of_a_path_are_told_apart() -> None:
+async def test_fragments_and_queries_of_a_path_are_distinguished() -> None:
     operations = load({"parameters": [{"name": "q", "in": "query", "schema": {}}]}, "/a?mode=1#copy", "get")
     assert (await request(operations, {"q": "x"}))["url"] == "http://api.test/a?mode=1&q=x"
 
@@ -169,9 +169,9 @@ async def test_an_operations_own_server_goes_first() -> None:
     assert (await request(operations, {}))["url"] == "http://own.test/pets"
 
 
-async def test_no_server_at_all_is_said_when_it_is_called() -> None:
+async def test_a_missing_server_is_reported_at_the_call() -> None:
     operations = load({}, method="get", servers=[])
-    with pytest.raises(Exception, match="give base_url"):
+    with pytest.raises(Exception, match="set base_url"):
         await request(operations, {})
 
 
@@ -212,8 +212,8 @@ async def test_swagger_parameters_and_bodies() -> None:
         {"name": "tags", "in": "query", "type": "array", "items": {"type": "string"}},
         {"name": "pet", "in": "body", "required": True, "schema": {"$ref": "#/definitions/Pet"}},
     ]
-    answer = {"200": {"description": "", "schema": {"$ref": "#/definitions/Pet"}}}
-    operations = swagger({"parameters": parameters, "responses": answer}, definitions={"Pet": PET})
+    response = {"200": {"description": "", "schema": {"$ref": "#/definitions/Pet"}}}
+    operations = swagger({"parameters": parameters, "responses": response}, definitions={"Pet": PET})
     sent = await request(operations, {"ids": [1, 2], "tags": ["a", "b"], "name": "n"})
     assert sent["url"] in ("https://api.test/v1/pets?ids=1%7C2&tags=a,b", "https://api.test/v1/pets?ids=1|2&tags=a,b")
     assert sent["body"] == b'{"name":"n"}'

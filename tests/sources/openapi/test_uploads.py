@@ -52,7 +52,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 class Files:
-    """An API that says what arrived."""
+    """An API that returns what it received."""
 
     def __init__(self) -> None:
         self.times: Counter[str] = Counter()
@@ -150,7 +150,7 @@ def _sent(size: int = len(CONTENT)) -> dict[str, Any]:
     return {"sha256": hashlib.sha256(CONTENT).hexdigest(), "size": size}
 
 
-async def test_a_raw_body_is_whatever_holds_bytes(registry: OperationRegistry, photo: Path) -> None:
+async def test_a_raw_body_may_be_any_bytes(registry: OperationRegistry, photo: Path) -> None:
     length = str(len(CONTENT))
     with photo.open("rb") as opened:
         known = [photo, opened, io.BytesIO(CONTENT), CONTENT, bytearray(CONTENT), memoryview(CONTENT)]
@@ -162,9 +162,7 @@ async def test_a_raw_body_is_whatever_holds_bytes(registry: OperationRegistry, p
         assert data.items() >= {**_sent(), "content-length": None, "transfer-encoding": "chunked"}.items()
 
 
-async def test_an_open_file_is_sent_from_where_it_stands_and_stays_open(
-    registry: OperationRegistry, photo: Path
-) -> None:
+async def test_an_open_file_is_sent_from_its_position_and_stays_open(registry: OperationRegistry, photo: Path) -> None:
     with photo.open("rb") as opened:
         opened.seek(1_000)
         data = (await registry.execute("files.raw", {"body": opened})).data
@@ -207,10 +205,10 @@ async def test_the_rest_of_the_input_is_still_checked(registry: OperationRegistr
     assert "extra" in str(error.details)
 
 
-async def test_a_missing_file_is_told(registry: OperationRegistry, tmp_path: Path) -> None:
+async def test_a_missing_file_is_reported(registry: OperationRegistry, tmp_path: Path) -> None:
     error = await error_of(registry.execute("files.raw", {"body": tmp_path / "none"}))
     assert error.code is ErrorCode.VALIDATION_ERROR
-    assert "none' cannot be read: No such file" in error.message
+    assert "none': No such file" in error.message
     error = await error_of(registry.execute("files.form", {"file": tmp_path}))
     assert "is a directory" in error.message
 

@@ -1,4 +1,4 @@
-"""Operations outside the scanned folders."""
+"""Operations outside the scanned directories."""
 
 from operations import operation
 

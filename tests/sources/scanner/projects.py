@@ -1,4 +1,4 @@
-"""Folders of modules to scan."""
+"""Directories of modules to scan."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from operations.sources.scanner import FileEntry
 
 
-def write(folder: Path, files: Mapping[str, str]) -> Path:
-    """Write files below a folder, each text dedented; the folder."""
+def write(directory: Path, files: Mapping[str, str]) -> Path:
+    """Write dedented files below a directory; return the directory."""
     for name, text in files.items():
-        path = folder / name
+        path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text))
-    return folder
+    return directory
 
 
 def greeting(word: str = "hello", name: str = "greet") -> str:
@@ -41,7 +41,7 @@ class MemoryFS:
         if not below:
             raise FileNotFoundError(path)
         for name in {name.partition("/")[0] for name in below}:
-            yield FileEntry(name, is_folder=name not in below)
+            yield FileEntry(name, is_directory=name not in below)
 
     def read(self, path: str) -> bytes:
         return self.raw[path] if path in self.raw else self.files[path].encode()

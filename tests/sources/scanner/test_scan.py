@@ -1,4 +1,4 @@
-"""scan_operations: what is found where, and under which name."""
+"""scan_operations: operations found, and their names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from operations.sources.scanner import scan_operations
 from tests.sources.scanner.projects import MemoryFS, greeting, write
 
 
-async def test_a_folder_gives_the_operations_of_its_modules_named_by_their_place(tmp_path: Path) -> None:
+async def test_a_directory_has_the_operations_of_its_modules_named_by_path(tmp_path: Path) -> None:
     write(tmp_path, {"hello.py": greeting(), "shop/billing/invoices.py": greeting("billed", "create")})
     manifest = scan_operations(tmp_path)
     assert sorted(operation.id for operation in manifest.operations) == ["hello.greet", "shop.billing.invoices.create"]
@@ -20,7 +20,7 @@ async def test_a_folder_gives_the_operations_of_its_modules_named_by_their_place
     assert manifest.origins["hello.greet"] == str(tmp_path / "hello.py")
     registry = OperationRegistry(manifest.operations)
     assert (await registry.execute("shop.billing.invoices.create", {"who": "Ada"})).data == "billed Ada"
-    registry.close()
+    await registry.close()
 
 
 async def test_modules_of_one_file_name_never_meet(tmp_path: Path) -> None:
@@ -33,10 +33,10 @@ async def test_modules_of_one_file_name_never_meet(tmp_path: Path) -> None:
     assert (await registry.execute("b.tools.greet", {"who": "x"})).data == "from b x"
     assert "tools" not in sys.modules
     assert not hasattr(sys.modules["json"], "greet")
-    registry.close()
+    await registry.close()
 
 
-async def test_relative_imports_work_inside_packages_also_above_the_scanned_folder(tmp_path: Path) -> None:
+async def test_relative_imports_work_inside_packages_also_above_the_scanned_directory(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
@@ -168,11 +168,11 @@ def test_an_id_defined_twice_is_reported(tmp_path: Path) -> None:
     manifest = scan_operations(tmp_path)
     assert len(manifest.operations) == 1
     assert [(Path(skip.path).name, skip.reason) for skip in manifest.skipped] == [
-        ("b.py", f"x.y is defined in {tmp_path / 'a.py'} already")
+        ("b.py", f"duplicate id x.y: already defined in {tmp_path / 'a.py'}")
     ]
 
 
-def test_folders_that_hold_no_modules_of_the_project_are_passed_by(tmp_path: Path) -> None:
+def test_directories_without_project_modules_are_skipped(tmp_path: Path) -> None:
     bad = "raise RuntimeError"
     write(
         tmp_path,
@@ -192,13 +192,13 @@ def test_folders_that_hold_no_modules_of_the_project_are_passed_by(tmp_path: Pat
     assert manifest.skipped == []
 
 
-def test_names_that_are_no_identifiers(tmp_path: Path) -> None:
+def test_names_that_are_not_identifiers(tmp_path: Path) -> None:
     write(tmp_path, {"my-tools/2 fast.py": greeting(), "a.b.py": greeting(), "__main__.py": "raise SystemExit"})
     manifest = scan_operations(tmp_path)
     assert [operation.id for operation in manifest.operations] == ["my-tools.2_fast.greet"]
     assert {Path(skip.path).name: skip.reason.partition(",")[0] for skip in manifest.skipped} == {
-        "__main__.py": "it is a program (__main__)",
-        "a.b.py": "its path has a dot in a name",
+        "__main__.py": "a program (__main__)",
+        "a.b.py": "cannot be imported: its path has a name with a dot",
     }
 
 
@@ -220,7 +220,7 @@ def test_a_place_that_is_not_there_is_an_error_that_names_it(path: str) -> None:
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
 
 
-def test_a_file_that_is_no_module(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_module(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("")
-    with pytest.raises(CallError, match=r"does not end in \.py"):
+    with pytest.raises(CallError, match=r"expected a name that ends in \.py"):
         scan_operations(tmp_path / "x.txt")

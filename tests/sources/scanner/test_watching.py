@@ -1,4 +1,4 @@
-"""watch_operations: what changed is replaced, what did not is left alone."""
+"""watch_operations: changed operations are replaced, others stay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def watching(path: Path | str, registry: OperationRegistry) -> AsyncIterat
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        registry.close()
+        await registry.close()
 
 
 async def call(registry: OperationRegistry, operation_id: str) -> Any:
@@ -112,7 +112,7 @@ async def test_what_others_registered_stays(tmp_path: Path, caplog: pytest.LogCa
     async with watching(tmp_path, registry) as changes:
         await changes.get()
         assert registry.get_operation(ping.id) is ping
-        assert "registered by another source" in caplog.text
+        assert "which another source has registered" in caplog.text
         (tmp_path / "a.py").unlink()
         assert (await changes.get()).removed == [ping.id]
         assert registry.get_operation(ping.id) is ping
@@ -132,7 +132,7 @@ async def test_files_of_a_file_system_without_stamps_are_watched_by_their_conten
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-    registry.close()
+    await registry.close()
 
 
 async def test_a_spec_keeps_the_handler_that_was_registered_for_it(tmp_path: Path) -> None:

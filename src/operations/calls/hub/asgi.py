@@ -6,7 +6,6 @@ Pure ASGI, without a framework. Pings and pongs, TLS and the largest frame are t
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from time import perf_counter
 from typing import Any
@@ -48,7 +47,8 @@ class ASGILink:
         self.unsent = 0
         self.reason = ""
         """Why the connection was closed; empty while it is open."""
-        self.receive: Callable[[bytes], None] = functools.partial(callbacks.received, self)
+        self.receive: Callable[[bytes, Any], None] = callbacks.received
+        self.source: Any = self
         self._callbacks = callbacks
         self._write_buffer: list[bytes] = []
         self._unsent_bytes = 0
@@ -79,7 +79,7 @@ class ASGILink:
         if self._unsent_bytes > MAX_UNSENT:
             self.abort(SLOW_READER)
         if self.is_slow:
-            self._callbacks.backlogged(self)
+            self._callbacks.backlogged(self, len(message))
 
     def close(self, reason: str) -> None:
         """Write what is buffered and close; a peer that does not read it is disconnected."""
@@ -133,7 +133,7 @@ class ASGILink:
                 self.abort("a message is over the limit")
                 return
             for message in messages_of(frame):
-                self.receive(message)
+                self.receive(message, self.source)
                 if self._aborted.is_set():
                     return
                 left -= 1

@@ -15,8 +15,8 @@ class Pipe:
     """Hands each message once to each distinct listener, however often that was added."""
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
-        self.only: Receive | None = None
-        """The only listener, where there is just one: its transport calls it directly."""
+        self.receive: Receive = self._receive_all
+        """Hands a message to every listener; the listener itself where there is just one."""
         self._changed = changed
         self._listeners: tuple[Receive, ...] = ()
         self._added: Counter[Receive] = Counter()
@@ -28,14 +28,13 @@ class Pipe:
         added = [receive]
         return lambda: self._remove(added)
 
-    def receive(self, message: bytes) -> None:
-        """Hand a message to every listener."""
+    def _receive_all(self, message: bytes, arrival: Arrival) -> None:
         for receive in self._listeners:
-            receive(message, PIPE)
+            receive(message, arrival)
 
     def _update(self) -> None:
         self._listeners = tuple(self._added)
-        self.only = self._listeners[0] if len(self._listeners) == 1 else None
+        self.receive = self._listeners[0] if len(self._listeners) == 1 else self._receive_all
         self._changed()
 
     def _remove(self, added: list[Receive]) -> None:

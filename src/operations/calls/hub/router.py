@@ -9,11 +9,11 @@ from collections import deque
 from hashlib import blake2b
 
 from operations.access import access_error, check_access
-from operations.calls.codec import JSON, MSGPACK, PACKED, UNREADABLE, Codec, codec_of, error_event, transcode
+from operations.calls.codec import CODEC_OF, JSON, UNREADABLE, Codec, codec_of, error_event, transcode
 from operations.calls.events import NULL, VERSION, Aborted, CallAborted, Header
 from operations.calls.hub.directory import Directory, Offer
 from operations.calls.hub.session import Route, Session
-from operations.context import Identity
+from operations.context import Grant, Identity
 from operations.errors import CallError, ErrorCode
 from operations.failures import timed_out, too_large, unavailable, unreadable, untranslatable
 from operations.identity.grants import CLOSING_SECONDS
@@ -23,7 +23,12 @@ from operations.telemetry.counters import Counters
 _log = logging.getLogger("operations")
 _ANSWERS = frozenset({"call.responded", "call.completed", "call.error", "call.accepted"})
 _MOST_CALLS = 100_000
-"""How many calls one session may have in flight."""
+"""How many calls one session may have, those that wait until its earlier calls end included."""
+_MOST_HELD = 16 << 20
+"""How many bytes of requests of one session wait."""
+_HEADER_BYTES = 512
+"""What a request takes beside its payload and the identity that it claims."""
+_HELD_PER_TURN = 64
 _MOST_UNREAD = 32 << 20
 """Bytes that a worker may leave unread before it gets no more requests."""
 _MOST_CLAIMED = 4096
@@ -36,18 +41,26 @@ _EXPIRY_SECONDS = 2
 """How long after its deadline a call ends at the latest, if neither its caller nor its worker ends it."""
 
 
+CALLS_PER_SESSION = 4_096
+
+
 class Router:
     """Routes events by what is outside their payload; only the two sessions of a call can touch it.
 
     `closing_seconds` is how long a worker may still call for the caller of a request that was aborted.
+    `calls_per_session` is how many calls of one session are with workers at a time; the next ones wait here, so that a
+    worker's connection is never full of one caller's requests.
     """
 
-    def __init__(self, *, closing_seconds: float = CLOSING_SECONDS) -> None:
+    def __init__(self, *, closing_seconds: float = CLOSING_SECONDS, calls_per_session: int = CALLS_PER_SESSION) -> None:
         self.sessions: dict[str, Session] = {}
         self.counters = Counters(lambda: sum(len(session.calls) for session in self.sessions.values()))
         self.directory = Directory(self.sessions, self.counters)
         self.offers = self.directory.offers
         self._closing_seconds = closing_seconds
+        self._calls_per_session = calls_per_session
+        self._issued = 0
+        """Number of grants that were issued."""
         self._ended: Recent[str, None] = Recent(_ENDED_KEPT)
         """Requests that ended before their worker responded."""
         self._expiring: dict[int, set[Route]] = {}
@@ -65,6 +78,7 @@ class Router:
         del self.sessions[session.name]
         self.directory.leave(session)
         session.grants.clear()
+        session.held.clear()
         work, session.work = session.work, {}
         calls, session.calls = session.calls, {}
         self._end_in_turns(deque((*work.values(), *calls.values())), session, reason)
@@ -80,11 +94,10 @@ class Router:
         if routes:
             asyncio.get_running_loop().call_soon(self._end_in_turns, routes, session, reason)
 
-    def receive(self, session: Session, message: bytes) -> None:
+    def receive(self, message: bytes, session: Session) -> None:
         """Route one message; whatever it contains, this never raises."""
         try:
-            first = message[:1]
-            codec = MSGPACK if first >= PACKED else JSON if first == b"{" else codec_of(message)
+            codec = CODEC_OF.get(message[:1]) or codec_of(message)
             header = codec.decode_header(message)
         except UNREADABLE as error:
             self._refuse_unreadable(session, codec, message, error)
@@ -117,13 +130,49 @@ class Router:
             self.counters.dropped += 1
 
     def _request(self, session: Session, header: Header, codec: Codec) -> None:
-        """Give a request to a worker, with the identity of its caller and a grant."""
-        if header.id in session.calls:
+        """Give a request to a worker, unless it came before or others of its session have to end first."""
+        if header.id in session.calls or header.id in session.held:
             self.counters.duplicate += 1
-            return
-        if not header.id:
+        elif not header.id:
             self.counters.malformed += 1
+        elif len(session.calls) >= self._calls_per_session or session.held:
+            self._hold(session, header, codec)
+        else:
+            self._forward(session, header, codec)
+
+    def _hold(self, session: Session, header: Header, codec: Codec) -> None:
+        """Keep a request until earlier calls of its session have ended."""
+        size = _size(header)
+        if len(session.calls) + len(session.held) >= _MOST_CALLS or session.held_bytes + size > _MOST_HELD:
+            self.counters.rejected += 1
+            self._refuse(session, header.id, unavailable(header.to, "too many calls at once", "no"), codec)
             return
+        header.payload = header.payload.copy()  # a part of the frame would keep all of it
+        if header.identity is not NULL:
+            header.identity = header.identity.copy()
+        header.namespaces = ()
+        session.held[header.id] = header, codec
+        session.held_bytes += size
+
+    def _unhold(self, session: Session, request_id: str) -> tuple[Header, Codec]:
+        header, codec = session.held.pop(request_id)
+        session.held_bytes -= _size(header)
+        return header, codec
+
+    def _release(self, session: Session) -> None:
+        """Forward requests that waited, as many as fit, in turns."""
+        for _ in range(_HELD_PER_TURN):
+            if not session.held or len(session.calls) >= self._calls_per_session:
+                break
+            self._forward(session, *self._unhold(session, next(iter(session.held))))
+        else:
+            asyncio.get_running_loop().call_soon(self._release, session)
+            return
+        session.is_releasing = False
+
+    def _forward(self, session: Session, header: Header, codec: Codec) -> None:
+        """Send a request to its worker, with the identity of its caller and a grant."""
+        caller_id = header.id
         offer = self.offers.get(header.to)
         try:
             if offer is None:
@@ -139,9 +188,9 @@ class Router:
                 decision = check_access(claim.access, identity)
                 if not decision.allowed:
                     raise access_error(claim.operation_id, decision, identity)
-            self._forward(session, header, codec, offer, identity)
+            self._give(session, header, codec, offer, identity)
         except CallError as error:
-            self._refuse(session, header.id, error, codec)
+            self._refuse(session, caller_id, error, codec)
 
     def _identify(self, session: Session, header: Header, codec: Codec) -> Identity | None:
         """Return the identity that a request runs as, which only a grant or the session's own token gives."""
@@ -177,43 +226,38 @@ class Router:
             self.counters.forged += 1
         return claimed
 
-    def _forward(self, session: Session, header: Header, codec: Codec, offer: Offer, identity: Identity | None) -> None:
+    def _give(self, session: Session, header: Header, codec: Codec, offer: Offer, identity: Identity | None) -> None:
         """Send a request to its worker, with the payload as it came."""
         worker = offer.sessions[0]
         if offer.pool:
             offer.sessions.append(offer.sessions.pop(0))
-        if len(session.calls) >= _MOST_CALLS or (worker.link is not None and worker.link.is_slow):
-            self._check_load(session, worker, header.to)
+        if worker.link is not None and worker.link.is_slow:
+            self._check_load(worker, header.to)
         caller_id, deadline, expires_at = header.id, header.deadline, session.principal.expires_at
-        # Nobody can guess the worker's id of a request, or the secret of its grant. Both are the same for the same
-        # request, so that workers recognise duplicates. One hash is cheaper than two random numbers.
+        # Nobody can guess the worker's id of a request, or the token of its grant. The id is the same for the same
+        # request, so that workers recognise duplicates; each grant has its own token. One hash is cheaper than two
+        # random numbers. The id begins with the session, so that workers know whose requests are whose.
         derived = blake2b(session.key + caller_id.encode(), digest_size=32).hexdigest()
-        request_id, secret = derived[:32], derived[32:]
-        if request_id in worker.work:
-            self.counters.duplicate += 1
-            return
-        ends = deadline if expires_at is None else _earlier(deadline, int(expires_at * 1000))
-        grant = worker.grants.issue(identity, request_id, ends, secret=secret)
-        header.id, header.grant, header.as_worker = request_id, grant.token, False
+        self._issued = number = self._issued + 1
+        request_id, token = f"{session.name}-{derived[:32]}", f"{derived[32:]}{number:x}"
+        header.id, header.grant, header.as_worker = request_id, token, False
         message = codec.encode(header)
         if worker.codec is not None or (worker.max_payload is not None and len(message) > worker.max_payload):
-            try:
-                message = self._convert_request(message, header.to, worker)
-            except CallError:
-                worker.grants.end(grant)
-                header.id = caller_id
-                raise
+            message = self._convert_request(message, header.to, worker)
+        ends = deadline if expires_at is None else _earlier(deadline, int(expires_at * 1000))
+        grant = Grant(identity=identity, token=token, origin=request_id, deadline=ends)
         route = Route(request_id, caller_id, header.to, session, worker, grant, header.stream)
         session.calls[caller_id] = worker.work[request_id] = route
+        worker.grants.held[token] = grant
         if deadline is not None:
-            self._expire_at(route, deadline)
+            route.expires = second = deadline // 1000 + _EXPIRY_SECONDS
+            if second not in self._expiring:
+                self._add_expiry(second)
+            self._expiring[second].add(route)
         worker.deliver(message)
 
-    def _check_load(self, session: Session, worker: Session, operation_id: str) -> None:
-        """Refuse a request beyond the limits of its caller or its worker."""
-        if len(session.calls) >= _MOST_CALLS:
-            self.counters.rejected += 1
-            raise unavailable(operation_id, "too many calls at once", "no")
+    def _check_load(self, worker: Session, operation_id: str) -> None:
+        """Refuse a request for a worker that reads too slowly."""
         link = worker.link
         if link is not None and link.is_slow and link.unsent_bytes > _MOST_UNREAD:
             self.counters.rejected += 1
@@ -278,14 +322,22 @@ class Router:
         elif header.type == "call.aborted" and (route := session.work.get(header.id)) is not None:
             target, header.id = route.caller, route.caller_id
         else:
-            session.grants.confirm(header.id)
-            self.counters.dropped += header.id not in self._ended
+            self._control_unknown(session, header)
             return
         if memoryview(header.payload).nbytes > _MOST_CONTROL:
             header.payload = codec.raw({"requestId": header.id})
         if header.type == "call.aborted":
             self._end(route, within=self._closing_seconds if target is route.worker else 0.0)
         target.send(codec.encode(header))
+
+    def _control_unknown(self, session: Session, header: Header) -> None:
+        """Handle control of a call that no worker has: it waits here, or its aborted handler ended, or it is over."""
+        if header.id in session.held:
+            if header.type == "call.aborted":
+                self._unhold(session, header.id)
+            return
+        session.grants.confirm(header.id)
+        self.counters.dropped += header.id not in self._ended
 
     def _refuse(self, session: Session, request_id: str, error: CallError, codec: Codec) -> None:
         session.send(codec.encode(error_event(request_id, error, codec)))
@@ -314,9 +366,16 @@ class Router:
         if route.has_ended:
             return False
         route.has_ended = True
-        route.caller.calls.pop(route.caller_id, None)
-        route.worker.work.pop(route.id, None)
-        route.worker.grants.end(route.grant, within=within)
+        caller, worker = route.caller, route.worker
+        caller.calls.pop(route.caller_id, None)
+        worker.work.pop(route.id, None)
+        if within > 0:
+            worker.grants.close(route.grant, within)
+        else:
+            worker.grants.held.pop(route.grant.token, None)
+        if caller.held and not caller.is_releasing:
+            caller.is_releasing = True
+            asyncio.get_running_loop().call_soon(self._release, caller)
         if route.expires is not None:
             bucket = self._expiring.get(route.expires)
             if bucket is not None:
@@ -327,14 +386,10 @@ class Router:
             self._ended[route.id] = None
         return True
 
-    def _expire_at(self, route: Route, deadline: int) -> None:
-        route.expires = second = deadline // 1000 + _EXPIRY_SECONDS
-        bucket = self._expiring.get(second)
-        if bucket is None:
-            bucket = self._expiring[second] = set()
-            if self._expiry is None:
-                self._expiry = asyncio.get_running_loop().call_later(1.0, self._expire)
-        bucket.add(route)
+    def _add_expiry(self, second: int) -> None:
+        self._expiring[second] = set()
+        if self._expiry is None:
+            self._expiry = asyncio.get_running_loop().call_later(1.0, self._expire)
 
     def _expire(self) -> None:
         """End the calls whose deadline has passed some time ago."""
@@ -359,6 +414,11 @@ def _earlier(first: int | None, second: int | None) -> int | None:
     if first is None or second is None:
         return second if first is None else first
     return min(first, second)
+
+
+def _size(header: Header) -> int:
+    """Return about how many bytes it takes to keep a request."""
+    return memoryview(header.payload).nbytes + memoryview(header.identity).nbytes + _HEADER_BYTES
 
 
 def _denied(message: str, reason: str) -> CallError:

@@ -8,13 +8,13 @@ import os
 import re
 import ssl
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from types import TracebackType
 
 from operations.calls.hub.asgi import ASGIHub
 from operations.calls.hub.pipe import PIPE, Pipe
-from operations.calls.hub.router import Router
+from operations.calls.hub.router import CALLS_PER_SESSION, Router
 from operations.calls.hub.session import Account, HubConnection, Session
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
@@ -22,15 +22,19 @@ from operations.identity.grants import CLOSING_SECONDS
 from operations.identity.tokens import Authenticator, Principal
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
 from operations.pubsub.limits import check_counts, check_seconds
-from operations.pubsub.link import HEARTBEAT_SECONDS, MAX_PAYLOAD, Callbacks, Listener
+from operations.pubsub.link import HEARTBEAT_SECONDS, MAX_PAYLOAD, SLOW_READER, Callbacks, Listener
 from operations.pubsub.protocols import Part
 from operations.telemetry.counters import Counters
+from operations.telemetry.metrics import Measure
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{16,64}")
 _MOST_NAMES = 1_000
 """How many names of peers are kept for one identity."""
 _MOST_OWNERS = 100_000
 """How many identities names are kept for."""
+_MAX_UNSENT = 256 << 20
+"""Bytes that may be waiting for all peers together to read them."""
+_UNSENT_SECONDS = 0.1
 _MOST_CONNECTIONS = 64
 """How many connections one token may have."""
 
@@ -39,7 +43,8 @@ class Hub:
     """A server that spokes connect to and register their operations at: `async with Hub(authenticator) as hub:`.
 
     Code in the hub's own process calls and serves through `hub.transport()`. `closing_seconds` is how long a worker may
-    still make nested calls for the caller of a request that was aborted.
+    still make nested calls for the caller of a request that was aborted. `calls_per_session` is how many calls of one
+    spoke are with workers at a time; the next ones wait at the hub.
     """
 
     def __init__(
@@ -51,14 +56,15 @@ class Hub:
         heartbeat: float = HEARTBEAT_SECONDS,
         max_payload: int = MAX_PAYLOAD,
         closing_seconds: float = CLOSING_SECONDS,
+        calls_per_session: int = CALLS_PER_SESSION,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         check_seconds(heartbeat=heartbeat)
-        check_counts(max_payload=max_payload)
+        check_counts(max_payload=max_payload, calls_per_session=calls_per_session)
         if closing_seconds:
             check_seconds(closing_seconds=closing_seconds)
-        self.router = Router(closing_seconds=closing_seconds)
-        self.receive: Callable[[Session, bytes], None] = self.router.receive
+        self.router = Router(closing_seconds=closing_seconds, calls_per_session=calls_per_session)
+        self.receive: Callable[[bytes, Session], None] = self.router.receive
         self.heartbeat = heartbeat
         self.max_payload = max_payload
         self._authenticator = authenticator
@@ -69,6 +75,7 @@ class Hub:
         self._accounts: dict[bytes, Account] = {}
         self._joined: dict[str, HubConnection] = {}
         """The connections whose handshake is complete, by the name of their peer."""
+        self._unsent_checked = 0.0
         self._names = PeerNames()
         self._numbers = itertools.count(1)
 
@@ -86,6 +93,11 @@ class Hub:
     def counters(self) -> Counters:
         """Counts of the events that were not simply forwarded."""
         return self.router.counters
+
+    def measures(self) -> Iterator[Measure]:
+        """Return the metrics of the hub."""
+        yield from self.counters.measures()
+        yield Measure("operations_hub_peers", len(self._joined))
 
     @property
     def operations(self) -> list[str]:
@@ -146,7 +158,10 @@ class Hub:
 
     def admit(self, token: str | None) -> Callbacks:
         """Authenticate a new connection; raises the CallError that it is refused with."""
-        principal = self._authenticator.authenticate(token)
+        return self.admit_as(self._authenticator.authenticate(token), token)
+
+    def admit_as(self, principal: Principal, token: str | None) -> Callbacks:
+        """Admit a connection that was authenticated; connections are counted by token."""
         digest = blake2b((token or "").encode(errors="surrogatepass"), digest_size=16).digest()
         account = self._accounts.get(digest) or Account(digest)
         if len(account.links) >= _MOST_CONNECTIONS:
@@ -154,6 +169,20 @@ class Hub:
             raise CallError(ErrorCode.UNAVAILABLE, reason)
         session = Session(f"s{next(self._numbers)}", principal, lambda message: None)
         return HubConnection(self, session, account)
+
+    def limit_unsent(self) -> None:
+        """Disconnect the peers that leave the most unread, while all leave too much; checked ten times a second."""
+        now = asyncio.get_running_loop().time()
+        if now < self._unsent_checked + _UNSENT_SECONDS:
+            return
+        self._unsent_checked = now
+        unsent = {link: link.unsent_bytes for account in self._accounts.values() for link in account.links}
+        total = sum(unsent.values())
+        for link in sorted(unsent, key=lambda link: unsent[link], reverse=True):
+            if total <= _MAX_UNSENT:
+                return
+            total -= unsent[link]
+            link.abort(SLOW_READER)
 
     def enter(self, connection: HubConnection) -> None:
         """Count a connection that was accepted."""
@@ -250,15 +279,15 @@ class HubTransport:
         )
         self.attachment: object | None = None
         self._router = router
-        self._pipe = Pipe(self._update)
+        self._pipe = Pipe()
         principal = Principal(Identity("hub"), ("*",))
-        self._session = Session(f"local-{self.peer}", principal, self._pipe.receive, trusted=True)
+        self._session = Session(f"local-{self.peer}", principal, self._deliver, trusted=True)
         self._session.peer = self.peer
         router.join(self._session)
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
         """Route a message; the router responds to what it cannot deliver."""
-        self._router.receive(self._session, message)
+        self._router.receive(message, self._session)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive everything that is routed to this end."""
@@ -276,6 +305,5 @@ class HubTransport:
         """Leave the hub."""
         self._router.leave(self._session, "it was closed")
 
-    def _update(self) -> None:
-        only = self._pipe.only
-        self._session.deliver = self._pipe.receive if only is None else lambda message: only(message, PIPE)
+    def _deliver(self, message: bytes) -> None:
+        self._pipe.receive(message, PIPE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from operations.calls.codec import CODECS, JSON, UNREADABLE, Codec, codec_of, transcode
-from operations.calls.events import VERSION, Hello, HubHello, HubWelcome, Welcome
+from operations.calls.events import VERSION, Header, Hello, HubHello, HubWelcome, Welcome
 from operations.context import Grant
 from operations.identity.grants import Grants
 from operations.identity.tokens import Principal
@@ -21,6 +20,10 @@ from operations.telemetry.counters import Counters
 
 _HELLO_SECONDS = 5.0
 _HELLO_BYTES = 4096
+_SLOW_UNSENT = 4 << 20
+_LEAST_READING = 1 << 20
+_READING_SECONDS = 5.0
+"""A peer with more than `_SLOW_UNSENT` bytes waiting must read so many bytes in so many seconds, or is disconnected."""
 _MAX_UNSENT = 128 << 20
 """Bytes that may be waiting for the peers of one token to read them."""
 
@@ -57,6 +60,11 @@ class Session:
         """The grants of those calls."""
         self.key = os.urandom(16)
         """What the hub derives the ids and grants of this peer's requests with."""
+        self.held: dict[str, tuple[Header, Codec]] = {}
+        """Requests of this peer that wait until its earlier calls end, by its own request ids."""
+        self.held_bytes = 0
+        self.is_releasing = False
+        """Whether the hub is about to forward some of them."""
         self.written: dict[str, msgspec.Raw] = {}
         """The identity of the peer as bytes, by codec."""
 
@@ -97,7 +105,7 @@ class Host(Protocol):
 
     heartbeat: float
     max_payload: int
-    receive: Callable[[Session, bytes], None]
+    receive: Callable[[bytes, Session], None]
     """Routes a message."""
 
     @property
@@ -106,6 +114,9 @@ class Host(Protocol):
 
     def enter(self, connection: HubConnection) -> None:
         """Count a connection that was accepted."""
+
+    def limit_unsent(self) -> None:
+        """Disconnect the peers that leave the most unread, while all of them leave too much unread together."""
 
     def join(self, connection: HubConnection) -> bool:
         """Add a session whose handshake is complete; False where another peer owns its name."""
@@ -128,6 +139,41 @@ class Account:
         return sum(link.unsent_bytes for link in self.links) > _MAX_UNSENT
 
 
+class ReadingCheck:
+    """Disconnects a peer that leaves much unread and reads little of it."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._timer: asyncio.TimerHandle | None = None
+        self._unread = 0
+        """What was waiting when the timer was set, and what was written since."""
+
+    def wrote(self, size: int) -> None:
+        """Note that so many bytes were written for a slow peer."""
+        if self._timer is not None:
+            self._unread += size
+        elif self._link.unsent_bytes > _SLOW_UNSENT:
+            self._start()
+
+    def close(self) -> None:
+        """Check nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _start(self) -> None:
+        self._unread = self._link.unsent_bytes
+        self._timer = asyncio.get_running_loop().call_later(_READING_SECONDS, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        unsent = self._link.unsent_bytes
+        if unsent > _SLOW_UNSENT:
+            if self._unread - unsent < _LEAST_READING:
+                self._link.abort(SLOW_READER)
+            else:
+                self._start()
+
+
 class HubConnection:
     """The hub's end of one spoke's link: the handshake, the token's expiry, the session."""
 
@@ -139,6 +185,7 @@ class HubConnection:
         self._hub = hub
         self._link: Link | None = None
         self._has_left = False
+        self._reading: ReadingCheck | None = None
         self._timers: list[asyncio.TimerHandle] = []
 
     @property
@@ -160,7 +207,7 @@ class HubConnection:
             left = max(0.0, expires_at - time.time())
             self._timers.append(loop.call_later(left, link.close, "the token expired"))
 
-    def received(self, link: Link, message: bytes) -> None:
+    def received(self, message: bytes, link: Link) -> None:
         """Read the hello; later messages go to the router."""
         if self._has_left:
             return
@@ -181,10 +228,14 @@ class HubConnection:
         self.joined = True
         self._welcome(link, tuple(sorted(codecs)), batch=hello.batch)
 
-    def backlogged(self, link: Link) -> None:
-        """Disconnect the peer if the peers of its token leave too much unread."""
+    def backlogged(self, link: Link, size: int) -> None:
+        """Disconnect the peer if it or the peers of its token leave too much unread, or others if all peers do."""
+        if self._reading is None:
+            self._reading = ReadingCheck(link)
+        self._reading.wrote(size)
         if self.account.is_exceeded:
             link.abort(SLOW_READER)
+        self._hub.limit_unsent()
 
     def closed(self, link: Link, reason: str) -> None:
         """Remove the session and its operations."""
@@ -192,9 +243,11 @@ class HubConnection:
             return
         self._has_left = True
         self.account.links.discard(link)
+        if self._reading is not None:
+            self._reading.close()
         for timer in self._timers:
             timer.cancel()
-        link.receive = functools.partial(self.received, link)
+        link.receive, link.source = self.received, link
         self._hub.leave(self, reason)
         self.joined = False
 
@@ -219,7 +272,7 @@ class HubConnection:
             session.principal.identity,
             list(session.principal.namespaces),
         )
-        link.receive = functools.partial(hub.receive, session)
+        link.receive, link.source = hub.receive, session
         link.max_message = hub.max_payload
         if batch:
             link.batch_bytes = min(BATCH_BYTES, session.max_payload or BATCH_BYTES)

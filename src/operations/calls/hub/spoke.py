@@ -153,19 +153,18 @@ class Spoke(Reconnecting):
     def opened(self, link: Link) -> None:
         """Do nothing: the hello is sent next."""
 
-    def received(self, link: Link, message: bytes) -> None:
+    def received(self, message: bytes, link: Link) -> None:
         """Read the welcome; messages right behind it go to the listeners."""
         if self._link is None and self._welcomed is not None and not self._welcomed.done():
             self._read_welcome(message)
             return
-        self._pipe.receive(message)
+        self._pipe.receive(message, PIPE)
 
     def _update(self) -> None:
         if self._link is not None:
-            only = self._pipe.only
-            self._link.receive = self._pipe.receive if only is None else lambda message: only(message, PIPE)
+            self._link.receive, self._link.source = self._pipe.receive, PIPE
 
-    def backlogged(self, link: Link) -> None:
+    def backlogged(self, link: Link, size: int) -> None:
         """Do nothing: the link limits what it buffers."""
 
     def closed(self, link: Link, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The commands by name, one module each; a module is imported when its command is typed."""
+"""The commands by name. Each is a module, imported when its command runs."""
 
 from __future__ import annotations
 
@@ -8,36 +8,40 @@ from operations.cli.arguments import Command
 
 GROUPS: dict[str, dict[str, str]] = {
     "Start": {
-        "init": "make an operations.toml with a first operation",
-        "add": "add a source: an MCP server, an API document, Python code",
-        "trust": "allow what a configuration would run",
-        "doctor": "check every source and say what to fix",
+        "init": "create operations.toml and a first operation",
+        "add": "add a source: an MCP server, an OpenAPI document or Python code",
+        "trust": "allow a configuration to run its commands and code",
+        "doctor": "check every source and report what to fix",
     },
-    "Look": {
+    "Find": {
         "ls": "list operations",
-        "search": "find operations by words",
-        "show": "an operation's schemas, an example, code that calls it",
+        "search": "search operations by words",
+        "show": "show an operation: fields, schemas, example code",
     },
     "Call": {
         "call": "call an operation and print its data",
-        "sub": "follow a stream, one line for each event",
+        "sub": "print the events of a subscription, one per line",
         "map": "call an operation for each line of input, in parallel",
     },
     "Run": {
-        "hub": "a hub that spokes dial in to",
-        "spoke": "offer these operations through a hub",
-        "worker": "share the calls of a bus with other workers",
+        "serve": "serve the operations over HTTP, MCP and WebSocket",
+        "keys": "manage the API keys of callers",
+        "hub": "run a hub",
+        "spoke": "serve the configuration's operations through a hub",
+        "worker": "run a worker on a hub, Redis or NATS",
+        "install": "register the operations as an MCP server of an editor",
     },
     "More": {
-        "scan": "what a folder of Python code offers, and what was skipped",
-        "config": "the configuration as it is read, its schema, its place",
-        "completion": "completion for bash, zsh or fish",
+        "stubs": "write type stubs for env: operations_env/",
+        "scan": "list the operations in Python code, and what was skipped",
+        "config": "print the configuration, its schema or its path",
+        "completion": "print the completion script for bash, zsh or fish",
     },
 }
 SUMMARIES = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 
 
 def find_command(name: str) -> Command:
-    """The declaration of a command."""
+    """Return the declaration of a command."""
     command: Command = import_module(f"operations.cli.commands.{name}").COMMAND
     return command

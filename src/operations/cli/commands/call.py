@@ -1,61 +1,99 @@
-"""`ops call`: one call, its data on stdout."""
+"""`ops call`: call an operation and print its data."""
 
 from __future__ import annotations
 
 import time
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from typing import Any
 
-from operations.cli.arguments import RESULT_OPTIONS, TRANSPORT_OPTIONS, Argument, Command, Given, Option, seconds
+from operations.cli.arguments import (
+    RESULT_OPTIONS,
+    TRANSPORT_OPTIONS,
+    Argument,
+    Command,
+    Option,
+    ParsedArguments,
+    seconds,
+)
+from operations.cli.asking import terminal_client
 from operations.cli.commands import SUMMARIES
-from operations.cli.failures import OK, OPERATION, CommandError, conclude
+from operations.cli.failures import OK, OPERATION, CommandError, report_exit
 from operations.cli.inputs import INPUT_FORMS, read_input, read_stdin
-from operations.cli.output import Output, require_place
+from operations.cli.output import Output, require_writable
 from operations.cli.snippets import without_secrets
-from operations.cli.stderr import StatusLine, bar, spinning
+from operations.cli.stderr import StatusLine, bar, spinner
 from operations.context import OperationContext
 from operations.envelope import MCPResponseMeta, ResponseEnvelope, local_envelope
 
 CALL_ARGUMENTS = (
-    Argument("OPERATION", "its id: namespace.name", completes="operation"),
+    Argument("OPERATION", "the operation, as namespace.name", completes="operation"),
     Argument("INPUT", "key=value, key:=json, key@file, @input.json, -", required=False, many=True, completes="field"),
 )
 
 TOOL_ERROR = "the tool reported an error"
 
 
-def run(given: Given) -> Any:
-    """Call."""
-    return _call(given, read_stdin(given.input))
+def run(args: ParsedArguments) -> Any:
+    """Run the command."""
+    return _call(args, read_stdin(args.input))
 
 
-async def _call(given: Given, stdin: bytes) -> int:
-    from operations.cli.session import open_session
-
-    output = Output(given)
-    if given.output is not None:
-        require_place(given.output)
-    async with open_session(given, given.operation) as session:
-        operation = session.find(given.operation)
+async def _call(args: ParsedArguments, stdin: bytes) -> int:
+    output = Output(args)
+    if args.output is not None:
+        require_writable(args.output)
+    async with _open(args) as session, AsyncExitStack() as stack:
+        operation = session.find(args.operation)
         if operation.handler is None and operation.stream is not None:
-            raise CommandError(f"{operation.id} is a stream of events", f"ops sub {operation.id} follows it")
-        if given.dry_run:
+            raise CommandError(f"{operation.id} is a subscription", f"use 'ops sub {operation.id}'")
+        if args.dry_run:
             session.require_dry_run(operation)
-        value = read_input(given.input, operation.spec.input_schema.document, stdin)
-        async with spinning(f"calling {operation.id}", quiet=given.quiet) as line:
-            context = _context(given, operation.id, line)
+        elif args.record is not None:
+            _record(args, session, stack)
+        value = read_input(args.input, operation.spec.input_schema.document, stdin)
+        async with spinner(f"calling {operation.id}", quiet=args.quiet) as line:
+            context = _context(args, operation.id, line)
             started = time.perf_counter()
             envelope = await session.registry.execute(operation.id, value, context)
-        if given.dry_run:
+        if args.dry_run:
             envelope = local_envelope(without_secrets(envelope.data, session.redact), operation.id)
-        await output.result(envelope, started, to=given.output)
+        await output.result(envelope, started, to=args.output)
     code = exit_code_for(envelope)
-    return OK if code == OK else conclude(code, TOOL_ERROR)
+    return OK if code == OK else report_exit(code, TOOL_ERROR)
 
 
-def _context(given: Given, operation_id: str, line: StatusLine) -> OperationContext:
-    """The context of a call from the command line: deadline, progress on the status line, dry run."""
+def _open(args: ParsedArguments) -> AbstractAsyncContextManager[Any]:
+    """Return the session of a call: with the operation's source, or with a recording in place of all sources."""
+    from operations.cli.session import CommandSession, open_session
+
+    if args.replay is None:
+        return open_session(args, args.operation)
+    from operations.recording import replay_operations
+    from operations.registry import OperationRegistry
+
+    try:
+        registry = OperationRegistry(replay_operations(args.replay))
+    except OSError as error:
+        reason = f"{args.replay} cannot be read: {error.strerror}"
+        raise CommandError(reason, "ops call --record FILE makes a recording") from None
+    return nullcontext(CommandSession(registry, None, [], is_remote=False))
+
+
+def _record(args: ParsedArguments, session: Any, stack: AsyncExitStack) -> None:
+    """Append the call to the file of `--record`."""
+    from operations.recording import FileRecorder
+
+    try:
+        recorder = stack.enter_context(FileRecorder(args.record, redact=session.redact))
+    except OSError as error:
+        raise CommandError(f"{args.record} cannot be written: {error.strerror}", "--record names a file") from None
+    session.registry.interceptors = (recorder, *session.registry.interceptors)
+
+
+def _context(args: ParsedArguments, operation_id: str, line: StatusLine) -> OperationContext:
+    """Build the context: deadline, progress on the status line, who is asked, dry run."""
     metadata: dict[str, Any] = {}
-    if given.dry_run:
+    if args.dry_run:
         from operations.sources.openapi.config import HTTPCallOptions
 
         metadata["http"] = HTTPCallOptions(dry_run=True)
@@ -64,16 +102,17 @@ def _context(given: Given, operation_id: str, line: StatusLine) -> OperationCont
         amount = f"{bar(done, total)} {done:g}/{total:g}" if total else f"{done:g}"
         line.update(f"{operation_id} {amount} {message or ''}")
 
-    return OperationContext(deadline=deadline_of(given), metadata=metadata, progress=progress)
+    client = terminal_client(args, line)
+    return OperationContext(deadline=deadline_of(args), metadata=metadata, progress=progress, client=client)
 
 
-def deadline_of(given: Given) -> int | None:
-    """The deadline that `--timeout` sets, in epoch milliseconds."""
-    return None if given.timeout is None else int((time.time() + given.timeout) * 1000)
+def deadline_of(args: ParsedArguments) -> int | None:
+    """Return the deadline that `--timeout` sets, in epoch milliseconds."""
+    return None if args.timeout is None else int((time.time() + args.timeout) * 1000)
 
 
 def exit_code_for(envelope: ResponseEnvelope[Any]) -> int:
-    """0, or 5 for a tool that reported an error."""
+    """Return 0, or 5 if the tool reported an error."""
     return OPERATION if isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.is_error else OK
 
 
@@ -84,17 +123,21 @@ COMMAND = Command(
     arguments=CALL_ARGUMENTS,
     options=(
         *RESULT_OPTIONS,
-        Option("--output", "write the result to a file, bytes as they are", "-o", value="FILE", completes="file"),
-        Option("--timeout", "give up after so many seconds", "-t", value="SECONDS", convert=seconds),
-        Option("--dry-run", "the request that would be sent, for operations of an API", "-n"),
+        Option(
+            "--output", "write the result to a file; bytes are written unchanged", "-o", value="FILE", completes="file"
+        ),
+        Option("--timeout", "time limit: 5, 0.5s, 2m", "-t", value="SECONDS", convert=seconds),
+        Option("--dry-run", "print the HTTP request without sending it (OpenAPI only)", "-n"),
+        Option("--record", "append the call and its result to a file, without secrets", value="FILE", completes="file"),
+        Option("--replay", "answer from a recording, without any source", value="FILE", completes="file"),
         *TRANSPORT_OPTIONS,
     ),
     forms=INPUT_FORMS,
     examples=(
-        ("ops call shop.quote item=tea count=4", "values are read as the types that the schema gives"),
-        ("ops call shop.restock items:='{\"tea\": 3}'", "JSON"),
-        ("ops call shop.quote @input.json --envelope", "with all that its source said"),
-        ("ops call photos.get id=7 -o cat.png", "bytes to a file"),
-        ("ops call shop.orders --jq '.[].id'", "parts of the result"),
+        ("ops call shop.quote item=tea count=4", "values are converted to the schema's types"),
+        ("ops call shop.restock items:='{\"tea\": 3}'", "pass JSON"),
+        ("ops call shop.quote @input.json --envelope", "print data and meta"),
+        ("ops call photos.get id=7 -o cat.png", "write bytes to a file"),
+        ("ops call shop.orders --jq '.[].id'", "print parts of the result"),
     ),
 )

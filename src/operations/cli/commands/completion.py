@@ -1,8 +1,8 @@
-"""`completion`: the script that a shell reads to complete commands, operations and fields."""
+"""`ops completion`: print a shell's completion script."""
 
 from __future__ import annotations
 
-from operations.cli.arguments import Argument, Command, Given
+from operations.cli.arguments import Argument, Command, ParsedArguments
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK
 from operations.cli.output import write_either
@@ -62,10 +62,10 @@ complete -c operations -f -a '(__ops_complete)'
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
-def run(given: Given) -> int:
-    """Print the script."""
-    script = _SCRIPTS[given.shell]
-    write_either(given, {"shell": given.shell, "script": script}, script)
+def run(args: ParsedArguments) -> int:
+    """Run the command."""
+    script = _SCRIPTS[args.shell]
+    write_either(args, {"shell": args.shell, "script": script}, script)
     return OK
 
 
@@ -75,11 +75,11 @@ COMMAND = Command(
     run=run,
     arguments=(Argument("SHELL", "bash, zsh or fish", choices=tuple(_SCRIPTS)),),
     notes="""
-Operations and their fields are completed from the cache that `ops ls` writes: no source is ever opened for it.
+Operations and fields are completed from the cache that `ops ls` writes. Completion never opens a source.
 """,
     examples=(
         ("source <(ops completion bash)", "in ~/.bashrc"),
-        ("ops completion zsh > ~/.zfunc/_ops", "a folder of fpath"),
-        ("ops completion fish > ~/.config/fish/completions/ops.fish", "fish"),
+        ("ops completion zsh > ~/.zfunc/_ops", "in a directory of fpath"),
+        ("ops completion fish > ~/.config/fish/completions/ops.fish", "for fish"),
     ),
 )

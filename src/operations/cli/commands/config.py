@@ -1,8 +1,8 @@
-"""`config`: the configuration as it is read, its schema, its place."""
+"""`ops config`: print the configuration, its schema or its path."""
 
 from __future__ import annotations
 
-from operations.cli.arguments import Command, Given
+from operations.cli.arguments import Command, ParsedArguments
 from operations.cli.commands import SUMMARIES
 from operations.cli.configuration import no_config, read_configuration, require_config_path, search
 from operations.cli.failures import NOT_FOUND, OK, CommandError
@@ -10,28 +10,28 @@ from operations.cli.output import write_either, write_json
 from operations.config.trust import FoundConfig
 
 
-def run_show(given: Given) -> int:
-    """Show it, redacted."""
+def run_show(args: ParsedArguments) -> int:
+    """Print the configuration without secrets."""
     from operations.config import describe_config
 
-    write_json(describe_config(read_configuration(require_config_path(given))))
+    write_json(describe_config(read_configuration(require_config_path(args))))
     return OK
 
 
-def run_schema(given: Given) -> int:
-    """Print the schema."""
+def run_schema(args: ParsedArguments) -> int:
+    """Print the JSON Schema of the configuration."""
     from operations.config import config_schema
 
     write_json(config_schema())
     return OK
 
 
-def run_path(given: Given) -> int:
-    """Print the path."""
-    if search(given) == FoundConfig(None):
-        raise CommandError(no_config(given), "ops init makes one", exit_code=NOT_FOUND)
-    path = require_config_path(given)
-    write_either(given, str(path), f"{path}\n")
+def run_path(args: ParsedArguments) -> int:
+    """Print the path of the configuration."""
+    if search(args) == FoundConfig(None):
+        raise CommandError(no_config(args), "run 'ops init' to create one", exit_code=NOT_FOUND)
+    path = require_config_path(args)
+    write_either(args, str(path), f"{path}\n")
     return OK
 
 
@@ -39,9 +39,14 @@ COMMAND = Command(
     name="config",
     summary=SUMMARIES["config"],
     parts=(
-        Command("config show", "the configuration with includes and variables read; secrets are not shown", run_show),
-        Command("config schema", "the JSON Schema of the file, for editors", run_schema),
-        Command("config path", "which file it is", run_path),
+        Command(
+            "config show", "print the configuration with includes and variables resolved, without secrets", run_show
+        ),
+        Command("config schema", "print the JSON Schema of the file, for editors", run_schema),
+        Command("config path", "print the path of the file", run_path),
     ),
-    examples=(("ops config show", "what is read"), ("ops config schema > operations.schema.json", "for an editor")),
+    examples=(
+        ("ops config show", "print the configuration"),
+        ("ops config schema > operations.schema.json", "save the schema for an editor"),
+    ),
 )

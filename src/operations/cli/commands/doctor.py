@@ -1,4 +1,4 @@
-"""`doctor`: opens every source, looks at the environment, and says what to fix."""
+"""`ops doctor`: check the environment and every source, and report what to fix."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from operations.cli.arguments import Command, Given
+from operations.cli.arguments import Command, ParsedArguments
 from operations.cli.commands import SUMMARIES
 from operations.cli.configuration import no_config, read_configuration, search
-from operations.cli.failures import DENIED, OK, TRANSPORT, USAGE, conclude
+from operations.cli.failures import DENIED, OK, TRANSPORT, USAGE, report_exit
 from operations.cli.output import counted, duration, write_json
 from operations.cli.session import refresh_catalogue
-from operations.cli.stderr import spinning
+from operations.cli.stderr import spinner
 from operations.cli.terminal import paint, printable, write_text
 from operations.config import Config, SourceReport, Workspace, load_catalogue
 from operations.config.actions import actions_of, digest_actions
@@ -28,20 +28,20 @@ from operations.config.trust import VARIABLE, is_trusted, read_trust
 from operations.errors import CallError, ErrorCode
 
 _EXTRAS = {
-    "openapi": ("pyreqwest", "API documents"),
+    "openapi": ("pyreqwest", "OpenAPI documents"),
     "mcp": ("mcp", "MCP servers"),
-    "ws": ("picows", "a hub and its spokes"),
-    "redis": ("hiredis", "the Redis bus"),
-    "nats": ("cryptography", "signed credentials of NATS"),
+    "ws": ("picows", "hubs and spokes"),
+    "redis": ("hiredis", "Redis transports"),
+    "nats": ("cryptography", "NATS credentials"),
     "cli": ("jq", "--jq"),
 }
-_REACH_WITHIN = 3.0
-_REACH_FIX = "is it running? base_url names another address than the document's"
+_CONNECT_TIMEOUT = 3.0
+_PROBE_FIX = "start the server, or set base_url to its address"
 _NEEDS = {"openapi": "openapi", "mcp": "mcp"}
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at: `ok`, `note` or `bad`, and what to do about it."""
+    """Result of one check: `ok`, `note` or `bad`, with details and what to do."""
 
     state: str
     what: str
@@ -49,80 +49,80 @@ class Finding(NamedTuple):
     fix: str = ""
 
 
-def run(given: Given) -> Any:
-    """Look."""
-    return _look(given)
+def run(args: ParsedArguments) -> Any:
+    """Run the command."""
+    return _check(args)
 
 
-async def _look(given: Given) -> int:
+async def _check(args: ParsedArguments) -> int:
     findings = [Finding("ok", "Python", sys.version.split()[0])]
-    config, code = _configuration(given, findings)
-    trust = None if config is None else _trust(given, config)
+    config, code = _configuration(args, findings)
+    trust = None if config is None else _trust(args, config)
     if trust is not None:
         findings.append(trust)
         code = DENIED if trust.state == "bad" else code
     findings += _extras(config)
     if config is not None and code == OK:
         started = time.perf_counter()
-        async with spinning("opening", quiet=given.quiet) as line:
+        async with spinner("opening", quiet=args.quiet) as line:
             workspace = await refresh_catalogue(config, None, line)
         opened = [found for report in workspace.reports for found in _source(report)]
-        opened += await asyncio.gather(*map(_reach, _addresses(workspace)))
+        opened += await asyncio.gather(*map(_probe, _addresses(workspace)))
         unusable = [Finding("bad", name.replace("s.", " ", 1), why) for name, why in config.unusable.items()]
         findings += [*opened, *unusable]
         code = _exit_code(config, opened, unusable)
         findings.append(_cache(config, time.perf_counter() - started))
-    _print(given, findings)
+    _print(args, findings)
     bad = [found.what for found in findings if found.state == "bad"]
-    return conclude(code, f"something is wrong: {', '.join(dict.fromkeys(bad))}", "see fix in the findings")
+    return report_exit(code, f"checks failed: {', '.join(dict.fromkeys(bad))}", "see `fix` in each finding")
 
 
 def _exit_code(config: Config, opened: list[Finding], unusable: list[Finding]) -> int:
-    """Return 6 where a source does not open, 2 where all that is wrong is in the file."""
+    """Return 6 if a source does not open, 2 if only the configuration is wrong."""
     bad = [found.what for found in opened if found.state == "bad"]
     if all(config.sources[what.removeprefix("source ")].problem is not None for what in bad):
         return USAGE if bad or unusable else OK
     return TRANSPORT
 
 
-def _configuration(given: Given, findings: list[Finding]) -> tuple[Config | None, int]:
+def _configuration(args: ParsedArguments, findings: list[Finding]) -> tuple[Config | None, int]:
     """Return the configuration and the exit code so far."""
-    found = search(given)
+    found = search(args)
     if found.refused:
-        findings.append(Finding("bad", "configuration", found.refused, "copy it, to have one of your own"))
+        findings.append(Finding("bad", "configuration", found.refused, "copy the file to own it"))
         return None, DENIED
     if found.path is None:
-        findings.append(Finding("bad", "configuration", no_config(given), "ops init makes one"))
+        findings.append(Finding("bad", "configuration", no_config(args), "run 'ops init' to create one"))
         return None, USAGE
     try:
         config = read_configuration(found.path)
     except CallError as error:
         is_invalid = error.code == ErrorCode.VALIDATION_ERROR
-        fix = "fix the file; ops config schema is for editors" if is_invalid else "copy it, to have one of your own"
+        fix = "fix the file; 'ops config schema' prints its schema" if is_invalid else "copy the file to own it"
         findings.append(Finding("bad", "configuration", error.message, fix))
         return None, USAGE if is_invalid else DENIED
     findings.append(Finding("ok", "configuration", str(found.path)))
     return config, OK
 
 
-def _trust(given: Given, config: Config) -> Finding:
-    """Whether the configuration is trusted, why, and what that allows."""
+def _trust(args: ParsedArguments, config: Config) -> Finding:
+    """Check whether the configuration is trusted, since when, and what that allows."""
     digest, record = digest_actions(config), read_trust(config.path)
     if not digest:
         return Finding("ok", "trust", "not needed: it starts, imports and sends nothing")
     allowed = "\n".join(f"{' '.join(action.text.split())}  ({action.name})" for action in actions_of(config))
     if record is not None and record.digest == digest:
         since = time.strftime("%Y-%m-%d", time.localtime(record.since))
-        return Finding("ok", "trust", f"by {record.by}, since {since}; it may\n{allowed}")
-    if given.trust or is_trusted(config.path, digest):
-        way = "--trust" if given.trust else f"{VARIABLE}=1"
-        return Finding("ok", "trust", f"by {way}, for this command; it may\n{allowed}")
-    state = "it is not trusted" if record is None else "it has changed since it was trusted"
-    return Finding("bad", "trust", f"{state}; it would\n{allowed}", "ops trust, if that is what you want to run")
+        return Finding("ok", "trust", f"by {record.by}, since {since}; allowed actions:\n{allowed}")
+    if args.trust or is_trusted(config.path, digest):
+        way = "--trust" if args.trust else f"{VARIABLE}=1"
+        return Finding("ok", "trust", f"by {way}, for this command; allowed actions:\n{allowed}")
+    state = "not trusted" if record is None else "changed since it was trusted"
+    return Finding("bad", "trust", f"{state}; actions:\n{allowed}", "run 'ops trust' to allow these actions")
 
 
 def _extras(config: Config | None) -> Iterator[Finding]:
-    """Which optional parts are there; one that the configuration needs and is not there is bad."""
+    """Check which extras are installed; a missing one that the configuration needs is bad."""
     kinds = {source.kind for source in config.sources.values()} if config is not None else set()
     needed = {_NEEDS[kind] for kind in kinds if kind in _NEEDS}
     for extra, (module, purpose) in _EXTRAS.items():
@@ -135,19 +135,19 @@ def _extras(config: Config | None) -> Iterator[Finding]:
 
 def _source(report: SourceReport) -> Iterator[Finding]:
     if report.state == "failed":
-        yield Finding("bad", f"source {report.name}", report.problem or "it cannot be opened", report.hint or "")
+        yield Finding("bad", f"source {report.name}", report.problem or "cannot be opened", report.hint or "")
         return
     count = counted(report.operations, "operation")
     state = "ok" if report.operations else "note"
     yield Finding(state, f"source {report.name}", f"{report.kind}, {count}, {duration(report.seconds)}")
     for note in report.notes:
-        yield Finding("note", f"source {report.name}", note, "see its patterns in the configuration")
+        yield Finding("note", f"source {report.name}", note, "check its patterns in the configuration")
     for skipped in report.skipped:
         yield Finding("note", f"source {report.name}", f"{skipped.path} was skipped: {skipped.reason}")
 
 
 def _addresses(workspace: Workspace) -> Iterator[tuple[str, str]]:
-    """Where APIs are called, be it that their documents say so; through a proxy there is nothing to find out."""
+    """Yield the base URLs of API sources, except those behind a proxy, where a connection proves nothing."""
     for name, opened in workspace.opened.items():
         settings = workspace.config.sources[name].settings
         proxied = isinstance(settings, OpenAPISettings) and settings.proxy is not None
@@ -155,45 +155,48 @@ def _addresses(workspace: Workspace) -> Iterator[tuple[str, str]]:
             yield name, opened.address
 
 
-async def _reach(address: tuple[str, str]) -> Finding:
-    """Whether anybody listens where an API is called."""
+async def _probe(address: tuple[str, str]) -> Finding:
+    """Check whether a server listens at an API's base URL."""
     name, url = address
     parts = urlsplit(url)
-    url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # to be shown: without credentials
+    url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # without credentials, for display
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        async with asyncio.timeout(_REACH_WITHIN):
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
             _, writer = await asyncio.open_connection(parts.hostname, port)
         writer.close()
     except TimeoutError:
-        return Finding("bad", f"source {name}", f"{url} does not answer", _REACH_FIX)
+        return Finding("bad", f"source {name}", f"{url} does not respond", _PROBE_FIX)
     except gaierror:
-        return Finding(
-            "bad", f"source {name}", f"{url} cannot be reached: there is no host {parts.hostname}", _REACH_FIX
-        )
+        return Finding("bad", f"source {name}", f"{url} cannot be reached: unknown host {parts.hostname}", _PROBE_FIX)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        return Finding("bad", f"source {name}", f"{url} cannot be reached: {reason}", _REACH_FIX)
+        return Finding("bad", f"source {name}", f"{url} cannot be reached: {reason}", _PROBE_FIX)
     except ValueError:
-        return Finding("bad", f"source {name}", f"{url} is no address of a server", "base_url names another")
-    return Finding("ok", f"source {name}", f"{url} answers")
+        return Finding("bad", f"source {name}", f"{url} is not a valid URL", "set base_url")
+    return Finding("ok", f"source {name}", f"{url} responds")
 
 
 def _cache(config: Config, seconds: float) -> Finding:
     catalogue = load_catalogue(config.path)
     if catalogue is None:
-        return Finding("note", "cache", "it cannot be written: every command opens the sources", "see XDG_CACHE_HOME")
+        return Finding(
+            "note",
+            "cache",
+            "cannot be written, so that every command opens the sources",
+            "set XDG_CACHE_HOME to a writable directory",
+        )
     return Finding("ok", "cache", f"{counted(len(catalogue.entries), 'operation')}, written in {duration(seconds)}")
 
 
-def _print(given: Given, findings: list[Finding]) -> None:
-    if given.json:
+def _print(args: ParsedArguments, findings: list[Finding]) -> None:
+    if args.json:
         write_json([finding._asdict() for finding in findings])
         return
     signs = {"ok": paint("green", "✓"), "note": paint("yellow", "-"), "bad": paint("red", "✗")}
     widest = max(len(finding.what) for finding in findings)
     for finding in findings:
-        if given.quiet and finding.state == "ok":
+        if args.quiet and finding.state == "ok":
             continue
         head, *rest = printable(finding.about).split("\n")
         write_text(f"{signs[finding.state]} {printable(finding.what):<{widest}}  {head}\n")
@@ -207,5 +210,5 @@ COMMAND = Command(
     name="doctor",
     summary=SUMMARIES["doctor"],
     run=run,
-    examples=(("ops doctor", "everything"), ("ops doctor --quiet", "only what is wrong")),
+    examples=(("ops doctor", "run every check"), ("ops doctor --quiet", "print only problems")),
 )

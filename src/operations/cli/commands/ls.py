@@ -1,11 +1,11 @@
-"""`ls`: what there is, as a tree, a table or JSON, from the cache."""
+"""`ops ls`: list operations from the cache, as a tree, a table or JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from operations.cli.arguments import LISTING_OPTIONS, Argument, Command, Given, Option
+from operations.cli.arguments import LISTING_OPTIONS, Argument, Command, Option, ParsedArguments
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import NOT_FOUND, OK, CommandError
 from operations.cli.listing import as_data, read_listing
@@ -17,71 +17,76 @@ from operations.config.cache import CatalogueEntry
 _COLOURS = {"query": "green", "mutation": "yellow", "subscription": "magenta"}
 
 
-def run(given: Given) -> int:
-    """List."""
-    listing = read_listing(given)
-    entries = [entry for entry in listing.entries if _wanted(entry, given)]
-    if given.json:
+def run(args: ParsedArguments) -> int:
+    """Run the command."""
+    listing = read_listing(args)
+    entries = [entry for entry in listing.entries if _is_listed(entry, args)]
+    if args.json:
         write_json([as_data(entry) for entry in entries])
-    if not entries and listing.entries and (given.pattern or given.type or given.source or given.tag):
-        hint = f"{len(listing.entries)} operations are there; ops search finds by words"
-        raise CommandError("no operation is like that", hint, exit_code=NOT_FOUND)
-    if given.json:
+    if not entries and listing.entries and (args.pattern or args.type or args.source or args.tag):
+        message = f"no operations match {args.pattern!r}" if args.pattern else "no operations match the filters"
+        raise CommandError(message, "search with 'ops search WORDS'", exit_code=NOT_FOUND)
+    if args.json:
         return OK
-    if given.table:
+    if args.table:
         lines = table(entries)
-    elif given.tree or is_terminal(results()):
+    elif args.tree or is_terminal(results()):
         lines = _tree(entries, listing.kinds)
     else:
         lines = tabbed(entries)
     write_text("".join(f"{line}\n" for line in lines))
-    if not entries and not given.quiet:
-        more = "ops doctor says why" if listing.kinds else "ops add adds a source, ops init a first operation"
+    if not entries and not args.quiet:
+        more = (
+            "run 'ops doctor' to see why"
+            if listing.kinds
+            else "add a source with 'ops add', or an operation with 'ops init'"
+        )
         note(f"No operations yet: {more}.")
     return OK
 
 
-def _wanted(entry: CatalogueEntry, given: Given) -> bool:
-    pattern = given.pattern
+def _is_listed(entry: CatalogueEntry, args: ParsedArguments) -> bool:
+    pattern = args.pattern
     if pattern and not (entry.id == pattern or entry.id.startswith(f"{pattern}.") or fnmatchcase(entry.id, pattern)):
         return False
-    if given.type and entry.type != given.type:
+    if args.type and entry.type != args.type:
         return False
-    if given.source and entry.source != given.source:
+    if args.source and entry.source != args.source:
         return False
-    return not given.tag or given.tag in entry.tags
+    return not args.tag or args.tag in entry.tags
 
 
 def tabbed(entries: Sequence[CatalogueEntry]) -> Iterator[str]:
-    """One line for each operation, for programs."""
+    """Yield one tab-separated line per operation."""
     for entry in entries:
         yield f"{entry.id}\t{entry.type}\t{entry.source}\t{one_line(entry.description)}"
 
 
 def table(entries: Sequence[CatalogueEntry]) -> Iterator[str]:
-    """One line for each operation, in columns."""
+    """Yield one line per operation, in columns."""
     widest = max((len(entry.id) for entry in entries), default=0)
     widest_source = max((len(entry.source) for entry in entries), default=0)
-    room = columns() - widest - widest_source - 18
+    width = columns() - widest - widest_source - 18
     for entry in entries:
         kind = paint(_COLOURS.get(entry.type, "dim"), f"{entry.type:<12}")
         source = paint("dim", f"{printable(entry.source):<{widest_source}}")
-        yield f"{printable(entry.id):<{widest}}  {kind}  {source}  {one_line(entry.description, max(room, 0))}".rstrip()
+        description = one_line(entry.description, max(width, 0))
+        yield f"{printable(entry.id):<{widest}}  {kind}  {source}  {description}".rstrip()
 
 
 def _tree(entries: Sequence[CatalogueEntry], kinds: Mapping[str, str]) -> Iterator[str]:
-    """Operations below their namespaces, each namespace with the source it comes from."""
+    """Yield operations below their namespaces, with the source of each namespace."""
     opened: list[str] = []
     groups: dict[str, list[CatalogueEntry]] = {}
     for entry in entries:
         groups.setdefault(entry.id.rpartition(".")[0], []).append(entry)
-    for namespace, members in groups.items():
+    for namespace, group in groups.items():
         parts = namespace.split(".")
         for depth, part in enumerate(parts):
             if opened[: depth + 1] == parts[: depth + 1]:
                 continue
             last = depth == len(parts) - 1
-            sources = dict.fromkeys(each.source for each in members) if last else ()
+            sources = dict.fromkeys(each.source for each in group) if last else ()
             notes = (kinds.get(name, "") + ("" if name == parts[0] else f" {name}") for name in sources)
             yield (
                 "  " * depth
@@ -90,40 +95,40 @@ def _tree(entries: Sequence[CatalogueEntry], kinds: Mapping[str, str]) -> Iterat
             )
             opened = parts[: depth + 1]
         opened = parts
-        yield from _leaves(members, "  " * len(parts))
+        yield from _leaves(group, "  " * len(parts))
 
 
-def _leaves(members: Sequence[CatalogueEntry], indent: str) -> Iterator[str]:
-    names = [printable(entry.id.rpartition(".")[2]) for entry in members]
+def _leaves(group: Sequence[CatalogueEntry], indent: str) -> Iterator[str]:
+    names = [printable(entry.id.rpartition(".")[2]) for entry in group]
     widest = min(max(map(len, names)), 36)
-    for entry, name in zip(members, names, strict=True):
+    for entry, name in zip(group, names, strict=True):
         kind = paint(_COLOURS.get(entry.type, "dim"), f"{entry.type:<12}")
-        room = columns() - len(indent) - max(widest, len(name)) - 16
-        yield f"{indent}{name:<{widest}}  {kind}  {one_line(entry.description, max(room, 0))}".rstrip()
+        width = columns() - len(indent) - max(widest, len(name)) - 16
+        yield f"{indent}{name:<{widest}}  {kind}  {one_line(entry.description, max(width, 0))}".rstrip()
 
 
 COMMAND = Command(
     name="ls",
     summary=SUMMARIES["ls"],
     run=run,
-    arguments=(Argument("PATTERN", "a namespace, or ids with * for any text", required=False, completes="namespace"),),
+    arguments=(Argument("PATTERN", "namespace, or pattern of ids with *", required=False, completes="namespace"),),
     options=(
-        Option("--table", "one line for each operation, in columns", "-l"),
-        Option("--tree", "below their namespaces; what a terminal shows"),
-        Option("--type", "only of one type", value="TYPE", choices=tuple(_COLOURS)),
-        Option("--source", "only of one source", value="SOURCE"),
-        Option("--tag", "only with a tag", value="TAG"),
+        Option("--table", "print one line per operation", "-l"),
+        Option("--tree", "print operations below their namespaces (default on a terminal)"),
+        Option("--type", "only this type", value="TYPE", choices=tuple(_COLOURS)),
+        Option("--source", "only this source", value="SOURCE"),
+        Option("--tag", "only with this tag", value="TAG"),
         *LISTING_OPTIONS,
     ),
     notes="""
-What is listed comes from a cache, and no source is opened unless its files changed; --refresh opens them all again.
-In a pipe there is one line for each operation: id, type, source and description, with tabs between them.
+Operations are listed from a cache. A source is opened only if its files changed; --refresh opens every source again.
+In a pipe, each line has id, type, source and description, separated by tabs.
 """,
     examples=(
-        ("ops ls", "everything, as a tree"),
+        ("ops ls", "all operations, as a tree"),
         ("ops ls shop", "one namespace"),
-        ("ops ls '*issue*' --table", "ids that are like something"),
-        ("ops ls --type subscription --json", "streams, as JSON"),
-        ("ops ls | cut -f1 | fzf", "choose one"),
+        ("ops ls '*issue*' --table", "ids that match a pattern"),
+        ("ops ls --type subscription --json", "subscriptions, as JSON"),
+        ("ops ls | cut -f1 | fzf", "choose one interactively"),
     ),
 )

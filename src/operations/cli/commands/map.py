@@ -1,4 +1,4 @@
-"""`ops map`: one call for each line of input, in parallel, in order, in bounded memory."""
+"""`ops map`: call an operation for each line of input, concurrently, in order and in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from operations.cli.arguments import (
     TRANSPORT_OPTIONS,
     Argument,
     Command,
-    Given,
     Option,
+    ParsedArguments,
     UsageError,
     seconds,
     whole_number,
 )
 from operations.cli.commands import SUMMARIES
 from operations.cli.commands.call import TOOL_ERROR, deadline_of, exit_code_for
-from operations.cli.failures import OK, OPERATION, CommandError, conclude, exit_code_of
+from operations.cli.failures import OK, OPERATION, CommandError, exit_code_of, report_exit
 from operations.cli.inputs import INPUT_FORMS, read_input
-from operations.cli.mapping import Lines, Outcome, map_lines
+from operations.cli.line_mapper import LineOutcome, Lines, map_lines
 from operations.cli.output import Output, counted, duration
 from operations.cli.stderr import StatusLine, bar
 from operations.cli.terminal import is_terminal
@@ -38,70 +38,70 @@ from operations.wire import encode_json
 _FLUSH = 65_536
 
 
-def run(given: Given) -> Any:
-    """Map."""
-    if any(word in ("-", "@-") for word in given.fields):
-        raise UsageError("stdin holds the lines: fields that are the same for all are given as key=value")
-    if given.input is None and is_terminal(sys.stdin):
-        raise UsageError("there is nothing to read: pipe lines of JSON in, or name a file with --input", _EXAMPLE)
-    return _map(given)
+def run(args: ParsedArguments) -> Any:
+    """Run the command."""
+    if any(word in ("-", "@-") for word in args.fields):
+        raise UsageError("'-' is not allowed: stdin has the lines; pass fields common to all lines as key=value")
+    if args.input is None and is_terminal(sys.stdin):
+        raise UsageError("no input: pipe lines of JSON in, or name a file with --input", _EXAMPLE)
+    return _map(args)
 
 
-async def _map(given: Given) -> int:
+async def _map(args: ParsedArguments) -> int:
     from operations.cli.session import open_session
 
-    output = Output(given)
-    async with open_session(given, given.operation) as session:
-        operation = session.find(given.operation)
+    output = Output(args)
+    async with open_session(args, args.operation) as session:
+        operation = session.find(args.operation)
         if operation.handler is None:
-            raise CommandError(f"{operation.id} is a stream of events, which cannot be mapped")
-        fixed = read_input(given.fields, operation.spec.input_schema.document) or {}
+            raise CommandError(f"{operation.id} is a subscription, which cannot be mapped")
+        fixed = read_input(args.fields, operation.spec.input_schema.document) or {}
 
         async def call(value: Any) -> ResponseEnvelope[Any]:
-            return await session.registry.execute(operation.id, value, OperationContext(deadline=deadline_of(given)))
+            return await session.registry.execute(operation.id, value, OperationContext(deadline=deadline_of(args)))
 
-        with _opened(given.input) as (descriptor, size):
+        with _opened(args.input) as (descriptor, size):
             lines = Lines(descriptor)
-            report = _Report(given, output, lines, size)
-            outcomes = map_lines(call, lines, fixed, jobs=given.jobs, ordered=not given.unordered)
+            report = _Report(args, output, lines, size)
+            outcomes = map_lines(call, lines, fixed, jobs=args.jobs, ordered=not args.unordered)
             try:
                 async with contextlib.aclosing(outcomes):
                     async for outcome in outcomes:
                         await report.add(outcome)
-                        if given.fail_fast and report.failures:
+                        if args.fail_fast and report.failures:
                             break
             except asyncio.CancelledError:
-                await report.end()  # what was done is written, and how far it came is told
+                await report.end()  # write finished results and report progress
                 raise
             await report.end()
-            return report.conclude()
+            return report.report_exit()
 
 
 class _Report:
-    """Writes outcomes as they come, counts them, and says at the end what became of all."""
+    """Writes and counts outcomes, and reports totals at the end."""
 
-    def __init__(self, given: Given, output: Output, lines: Lines, size: int) -> None:
-        self._given = given
+    def __init__(self, args: ParsedArguments, output: Output, lines: Lines, size: int) -> None:
+        self._args = args
         self._output = output
         self._lines = lines
         self._size = size
-        self._status = StatusLine(quiet=given.quiet)
+        self._status = StatusLine(quiet=args.quiet)
         self._buffer = bytearray()
         self._flushed = self._started = time.perf_counter()
         self._count = 0
         self._first = ""
-        self._errors = None if given.errors is None else open(given.errors, "wb")  # noqa: SIM115  # closed in end()
+        self._errors = None if args.errors is None else open(args.errors, "wb")  # noqa: SIM115  # closed in end()
         self.failures: Counter[int] = Counter()
 
-    async def add(self, outcome: Outcome) -> None:
+    async def add(self, outcome: LineOutcome) -> None:
         self._count += 1
         if isinstance(outcome.result, CallError):
-            self._fail(outcome.number, outcome.result)
+            self._add_failure(outcome.number, outcome.result)
         else:
             code = exit_code_for(outcome.result)
             if code != OK:
                 self._note(outcome.number, code, TOOL_ERROR)
-            self._keep(outcome.number, outcome.result)
+            self._add_result(outcome.number, outcome.result)
         self._status.update(self._progress())
         if len(self._buffer) > _FLUSH or time.perf_counter() - self._flushed > 0.1 or outcome.is_last_for_now:
             await self._flush()
@@ -118,28 +118,28 @@ class _Report:
         seconds = time.perf_counter() - self._started
         figures = {"lines": self._count, "failed": failed, "seconds": round(seconds, 6)}
         self._output.note(f"{text} · {duration(seconds)}", **figures)
-        if failed and not self._given.json:
+        if failed and not self._args.json:
             self._output.note(f"first failure: {self._first}")
 
-    def conclude(self) -> int:
-        """The exit code: that of the failures where they are all of one kind."""
+    def report_exit(self) -> int:
+        """Return the exit code: that of the failures if they are all of one kind, else 5."""
         if not self.failures:
             return OK
         code = next(iter(self.failures)) if len(self.failures) == 1 else OPERATION
         failed, lines = self.failures.total(), counted(self._count, "line")
-        return conclude(code, f"{failed:,} of {lines} failed; the first was {self._first}")
+        return report_exit(code, f"{failed:,} of {lines} failed; the first was {self._first}")
 
-    def _keep(self, number: int, envelope: ResponseEnvelope[Any]) -> None:
-        """Keep a result to be written; one that cannot be, be it for --jq, is the failure of its line alone."""
+    def _add_result(self, number: int, envelope: ResponseEnvelope[Any]) -> None:
+        """Store a result for writing; a result that cannot be written, such as by --jq, fails only its line."""
         try:
-            if self._given.unordered:
+            if self._args.unordered:
                 self._buffer += self._output.numbered(envelope, number)
             else:
                 self._buffer += self._output.text_of(envelope, compact=True)
         except CommandError as error:
-            self._fail(number, CallError(ErrorCode.EXECUTION_ERROR, error.message))
+            self._add_failure(number, CallError(ErrorCode.EXECUTION_ERROR, error.message))
 
-    def _fail(self, number: int, error: CallError) -> None:
+    def _add_failure(self, number: int, error: CallError) -> None:
         self._note(number, exit_code_of(error), error.message.replace("\n", "; "))
         failure = {"line": number, "error": error.to_dict()}
         if self._errors is not None:
@@ -168,10 +168,10 @@ class _Report:
 
 @contextlib.contextmanager
 def _opened(name: str | None) -> Iterator[tuple[int, int]]:
-    """The descriptor to read lines from, and the size of the file where it is one."""
+    """Open the input; yield its descriptor and, for a file, its size."""
     if name is None:
         if sys.stdin is None:
-            raise UsageError("stdin is closed: there is nothing to read")
+            raise UsageError("no input: stdin is closed")
         yield sys.stdin.fileno(), 0
         return
     with open(name, "rb") as file:
@@ -184,29 +184,29 @@ COMMAND = Command(
     summary=SUMMARIES["map"],
     run=run,
     arguments=(
-        Argument("OPERATION", "its id: namespace.name", completes="operation"),
-        Argument("FIELDS", "fields that are the same for every line", required=False, many=True, completes="field"),
+        Argument("OPERATION", "the operation, as namespace.name", completes="operation"),
+        Argument("FIELDS", "fields common to all lines", required=False, many=True, completes="field"),
     ),
     options=(
-        Option("--input", "the file to read; else stdin", "-i", value="FILE", completes="file"),
-        Option("--jobs", "how many calls at a time", "-j", value="NUMBER", convert=whole_number, default=8),
-        Option("--unordered", "write results as they come, each with the number of its line"),
-        Option("--errors", "write failures to a file, not among the results", value="FILE", completes="file"),
-        Option("--fail-fast", "end at the first failure"),
-        Option("--timeout", "give up each call after so many seconds", "-t", value="SECONDS", convert=seconds),
+        Option("--input", "input file (default: stdin)", "-i", value="FILE", completes="file"),
+        Option("--jobs", "maximum number of concurrent calls", "-j", value="NUMBER", convert=whole_number, default=8),
+        Option("--unordered", "write results as calls end, each with its line number"),
+        Option("--errors", "write failures to a file instead of stdout", value="FILE", completes="file"),
+        Option("--fail-fast", "stop at the first failure"),
+        Option("--timeout", "time limit per call: 5, 0.5s, 2m", "-t", value="SECONDS", convert=seconds),
         *RESULT_OPTIONS,
         *TRANSPORT_OPTIONS,
     ),
     notes="""
-Each line of input is a JSON object, the input of one call; each line of output is the data of one call, in the order of
-the input. A failed call is the line {"line": 17, "error": {...}} in its place, and the exit code tells that there
-were any: the code of the failures where they are all of one kind, else 5.
+Each line of input is a JSON object: the input of one call. Each line of output is the data of one call, in the order of
+the input. A failed call prints {"line": 17, "error": {...}} instead. If any call failed, the exit code is that of the
+failures if they are all of one kind, else 5.
 """,
     forms=INPUT_FORMS[:-1],
     examples=(
-        (_EXAMPLE, "eight calls at a time"),
-        ("ops map shop.quote currency=EUR -i items.ndjson > quotes.ndjson", "with a field that is the same for all"),
-        ("ops map shop.quote -i items.ndjson --errors failed.ndjson", "failures apart"),
-        ("ops map shop.quote -i items.ndjson --unordered", "as they come"),
+        (_EXAMPLE, "eight concurrent calls"),
+        ("ops map shop.quote currency=EUR -i items.ndjson > quotes.ndjson", "with a field common to all lines"),
+        ("ops map shop.quote -i items.ndjson --errors failed.ndjson", "write failures to a separate file"),
+        ("ops map shop.quote -i items.ndjson --unordered", "write results as calls end"),
     ),
 )

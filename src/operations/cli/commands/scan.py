@@ -1,4 +1,4 @@
-"""`scan`: what a folder of Python code offers, and what was skipped and why."""
+"""`ops scan`: list the operations in Python code, and what was skipped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from operations.cli.arguments import Argument, Command, Given, Option
+from operations.cli.arguments import Argument, Command, Option, ParsedArguments
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import NOT_FOUND, OK, CommandError
 from operations.cli.output import write_json
@@ -17,28 +17,28 @@ from operations.sources.scanner import ManifestChange, OperationManifest, scan_o
 from operations.spec import OperationSpec
 
 
-def run(given: Given) -> Any:
-    """Scan."""
-    if given.watch:
-        return _watch(given)
-    manifest = scan_operations(given.code)
-    if given.json:
+def run(args: ParsedArguments) -> Any:
+    """Run the command."""
+    if args.watch:
+        return _watch(args)
+    manifest = scan_operations(args.code)
+    if args.json:
         write_json(_as_data(manifest))
     else:
         write_text("".join(f"{line}\n" for line in _describe(manifest)))
         for skipped in manifest.skipped:
             warn(f"{skipped.path}: {one_line(skipped.reason)}")
     if not manifest.operations and not manifest.specs:
-        raise CommandError(f"no operations in {given.code}", "a function with @operation is one", exit_code=NOT_FOUND)
+        raise CommandError(f"no operations in {args.code}", "decorate functions with @operation", exit_code=NOT_FOUND)
     return OK
 
 
-async def _watch(given: Given) -> int:
-    await watch_operations(given.code, _tell_json if given.json else _tell)
+async def _watch(args: ParsedArguments) -> int:
+    await watch_operations(args.code, _print_change_json if args.json else _print_change)
     return OK
 
 
-def _tell(change: ManifestChange) -> None:
+def _print_change(change: ManifestChange) -> None:
     clock = time.strftime("%H:%M:%S")
     for sign, ids in (("+", change.added), ("~", change.replaced), ("-", change.removed)):
         write_text("".join(f"{clock} {sign} {printable(each)}\n" for each in ids))
@@ -46,10 +46,10 @@ def _tell(change: ManifestChange) -> None:
         warn(f"{skipped.path}: {one_line(skipped.reason)}")
 
 
-def _tell_json(change: ManifestChange) -> None:
+def _print_change_json(change: ManifestChange) -> None:
     skipped = [{"path": each.path, "reason": each.reason} for each in change.skipped]
-    told = {"added": change.added, "replaced": change.replaced, "removed": change.removed, "skipped": skipped}
-    write_json(told, compact=True)
+    data = {"added": change.added, "replaced": change.replaced, "removed": change.removed, "skipped": skipped}
+    write_json(data, compact=True)
 
 
 def _describe(manifest: OperationManifest) -> Iterator[str]:
@@ -82,7 +82,7 @@ COMMAND = Command(
     name="scan",
     summary=SUMMARIES["scan"],
     run=run,
-    arguments=(Argument("CODE", "a folder, a file, or the name of a package", completes="file"),),
-    options=(Option("--watch", "go on, and tell what changes", "-w"),),
-    examples=(("ops scan ./shop", "what is there"), ("ops scan ./shop --watch", "while it is written")),
+    arguments=(Argument("CODE", "directory, file or name of a package", completes="file"),),
+    options=(Option("--watch", "keep running and report changes", "-w"),),
+    examples=(("ops scan ./shop", "list operations"), ("ops scan ./shop --watch", "report changes while you edit")),
 )

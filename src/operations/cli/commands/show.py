@@ -1,4 +1,4 @@
-"""`show`: all about one operation, or code that calls it."""
+"""`ops show`: show an operation, or code that calls it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from operations.cli.arguments import LISTING_OPTIONS, Argument, Command, Given, Option
+from operations.cli.arguments import LISTING_OPTIONS, Argument, Command, Option, ParsedArguments
 from operations.cli.commands import SUMMARIES
 from operations.cli.failures import OK, CommandError
 from operations.cli.fields import Fields
@@ -21,12 +21,12 @@ from operations.schema import Schema, from_schema
 from operations.wire import encode_json
 
 
-class Shown(msgspec.Struct):
-    """An operation as it is shown."""
+class OperationDetails(msgspec.Struct):
+    """An operation and what is shown of it."""
 
     entry: CatalogueEntry
     kind: str
-    """That of its source; empty over a bus."""
+    """Kind of its source; empty on a transport."""
     spec: dict[str, Any]
     input_schema: Schema
     output_schema: Schema
@@ -34,96 +34,101 @@ class Shown(msgspec.Struct):
 
     @property
     def streams(self) -> bool:
-        """Whether it is followed and not called."""
+        """Whether the operation is a subscription."""
         return self.entry.type == "subscription"
 
 
-def run(given: Given) -> Any:
-    """Show."""
-    shown = _find(given)
-    entry, input_schema, output_schema, example = shown.entry, shown.input_schema, shown.output_schema, shown.example
-    if given.curl:
-        return _show_curl(given, shown)
-    if given.python:
-        code = python_code(entry.id, example, streams=shown.streams)
-        write_either(given, {"python": code}, code)
-    elif given.schema:
+def run(args: ParsedArguments) -> Any:
+    """Run the command."""
+    details = _find(args)
+    entry, input_schema, output_schema, example = (
+        details.entry,
+        details.input_schema,
+        details.output_schema,
+        details.example,
+    )
+    if args.curl:
+        return _show_curl(args, details)
+    if args.python:
+        code = python_code(entry.id, example, streams=details.streams)
+        write_either(args, {"python": code}, code)
+    elif args.schema:
         write_json({"input": input_schema.document, "output": output_schema.document})
-    elif given.json:
-        write_json(_as_data(shown))
+    elif args.json:
+        write_json(_as_data(details))
     else:
-        write_text("".join(f"{line}\n" for line in _describe(shown)))
+        write_text("".join(f"{line}\n" for line in _describe(details)))
     return OK
 
 
-def _find(given: Given) -> Shown:
-    """The operation with its schemas, from the cache; over a bus, from whoever offers it."""
-    listing = read_listing(given)
-    entry = listing.find(given.operation)
+def _find(args: ParsedArguments) -> OperationDetails:
+    """Return the operation with its schemas, from the cache or from the transport."""
+    listing = read_listing(args)
+    entry = listing.find(args.operation)
     spec = listing.spec(entry.id)
     if spec is None:
-        raise CommandError(f"{entry.id} is too large to be kept in the cache", "ops call checks its input all the same")
+        raise CommandError(f"{entry.id} is too large for the cache", "'ops call' validates its input anyway")
     input_schema, output_schema = from_schema(spec["inputSchema"]), from_schema(spec["outputSchema"])
-    example, own = example_input(input_schema), read_input(given.input, input_schema.document)
+    example, own = example_input(input_schema), read_input(args.input, input_schema.document)
     if own is not None:
         example = {**example, **own} if isinstance(example, dict) and isinstance(own, dict) else own
-    return Shown(entry, listing.kinds.get(entry.source, ""), spec, input_schema, output_schema, example)
+    return OperationDetails(entry, listing.kinds.get(entry.source, ""), spec, input_schema, output_schema, example)
 
 
-async def _show_curl(given: Given, shown: Shown) -> int:
+async def _show_curl(args: ParsedArguments, details: OperationDetails) -> int:
     from operations.cli.session import open_session
     from operations.context import OperationContext
 
-    async with open_session(given, shown.entry.id) as session:
-        operation = session.find(shown.entry.id)
+    async with open_session(args, details.entry.id) as session:
+        operation = session.find(details.entry.id)
         session.require_dry_run(operation)
         from operations.sources.openapi.config import HTTPCallOptions
 
         context = OperationContext(metadata={"http": HTTPCallOptions(dry_run=True)})
         if operation.handler is None:
-            stream = session.registry.subscribe(operation.id, shown.example, context)
+            stream = session.registry.subscribe(operation.id, details.example, context)
             envelope = await anext(stream)
             await stream.aclose()
         else:
-            envelope = await session.registry.execute(operation.id, shown.example, context)
+            envelope = await session.registry.execute(operation.id, details.example, context)
         request = without_secrets(envelope.data, session.redact)
     command = curl_command(request)
-    write_either(given, {"curl": command, "request": request}, command + "\n")
+    write_either(args, {"curl": command, "request": request}, command + "\n")
     return OK
 
 
-def _as_data(shown: Shown) -> dict[str, Any]:
-    return {**as_data(shown.entry), **shown.spec, "example": shown.example}
+def _as_data(details: OperationDetails) -> dict[str, Any]:
+    return {**as_data(details.entry), **details.spec, "example": details.example}
 
 
-def _describe(shown: Shown) -> Iterator[str]:
-    entry = shown.entry
+def _describe(details: OperationDetails) -> Iterator[str]:
+    entry = details.entry
     yield f"{paint('bold', printable(entry.id))}  {entry.type}  {paint('dim', f'from {printable(entry.source)}')}"
-    for text in dict.fromkeys(filter(None, (entry.title, shown.spec.get("description", "")))):
+    for text in dict.fromkeys(filter(None, (entry.title, details.spec.get("description", "")))):
         yield ""
         yield printable(text.strip())
     if entry.tags:
         yield paint("dim", printable(f"tags: {', '.join(entry.tags)}"))
-    scopes = shown.spec.get("accessControl", {})
+    scopes = details.spec.get("accessControl", {})
     if scopes:
         needed = [*scopes.get("requiredScopes", ()), *scopes.get("requiredScopesAny", ())]
-        yield paint("dim", printable(f"callers over a bus need: {', '.join(needed) or 'a resource'}"))
+        yield paint("dim", printable(f"remote callers need: {', '.join(needed) or 'a resource'}"))
     for name, schema in (
-        ("Input", shown.input_schema),
-        ("Each event" if shown.streams else "Output", shown.output_schema),
+        ("Input", details.input_schema),
+        ("Each event" if details.streams else "Output", details.output_schema),
     ):
         yield ""
         yield paint("bold", name)
         yield from _fields(schema)
     yield ""
-    yield paint("bold", "For example")
-    yield "  " + printable(shell_command(entry.id, shown.example, streams=shown.streams))
-    more = "--schema, --python, --curl" if shown.kind == "openapi" else "--schema, --python"
-    yield "  " + paint("dim", f"ops show {printable(entry.id)} {more}: more")
+    yield paint("bold", "Example")
+    yield "  " + printable(shell_command(entry.id, details.example, streams=details.streams))
+    more = "--schema, --python, --curl" if details.kind == "openapi" else "--schema, --python"
+    yield "  " + paint("dim", f"more: ops show {printable(entry.id)} {more}")
 
 
 def _fields(schema: Schema) -> Iterator[str]:
-    """A schema for people: its fields with their types, or its one type."""
+    """Format a schema: its fields with their types, or its one type."""
     fields = Fields(schema.document)
     names = fields.names()
     if not names:
@@ -135,12 +140,12 @@ def _fields(schema: Schema) -> Iterator[str]:
     kinds = [_kind(fields, [name]) for name in names]
     widest_kind = min(max(map(len, kinds)), 24)
     for name, kind in zip(names, kinds, strict=True):
-        mark = paint("red", "*") if name in required else " "
-        room = columns() - max(widest, len(name)) - max(widest_kind, len(kind)) - 8
-        about = one_line(_about(fields, name), max(room, 0))
-        yield f"  {mark} {printable(name):<{widest}}  {paint('cyan', f'{kind:<{widest_kind}}')}  {about}".rstrip()
+        marker = paint("red", "*") if name in required else " "
+        width = columns() - max(widest, len(name)) - max(widest_kind, len(kind)) - 8
+        about = one_line(_about(fields, name), max(width, 0))
+        yield f"  {marker} {printable(name):<{widest}}  {paint('cyan', f'{kind:<{widest_kind}}')}  {about}".rstrip()
     if required:
-        yield paint("dim", "  * must be there")
+        yield paint("dim", "  * required")
 
 
 def _kind(fields: Fields, path: list[str | int]) -> str:
@@ -162,8 +167,8 @@ def _about(fields: Fields, name: str) -> str:
     default = next((node["default"] for node in nodes if node.get("default") is not None), None)
     if default is None:
         return text
-    shown = default if isinstance(default, str) and default else encode_json(default).decode()
-    return f"{text} [{shown}]".strip()
+    details = default if isinstance(default, str) and default else encode_json(default).decode()
+    return f"{text} [{details}]".strip()
 
 
 COMMAND = Command(
@@ -171,20 +176,20 @@ COMMAND = Command(
     summary=SUMMARIES["show"],
     run=run,
     arguments=(
-        Argument("OPERATION", "its id: namespace.name", completes="operation"),
-        Argument("INPUT", "the input for --python and --curl", required=False, many=True, completes="field"),
+        Argument("OPERATION", "the operation, as namespace.name", completes="operation"),
+        Argument("INPUT", "input for --python and --curl", required=False, many=True, completes="field"),
     ),
     options=(
-        Option("--schema", "the JSON Schemas of input and output"),
-        Option("--python", "a program that calls it"),
-        Option("--curl", "the request that calls it, for operations of an API; secrets are left out"),
+        Option("--schema", "print the JSON Schemas of input and output"),
+        Option("--python", "print a Python program that calls it"),
+        Option("--curl", "print its HTTP request as a curl command, without secrets (OpenAPI only)"),
         *LISTING_OPTIONS,
     ),
     forms=INPUT_FORMS,
     examples=(
-        ("ops show shop.quote", "its fields, and an example"),
-        ("ops show shop.quote --python > quote.py", "a program"),
-        ("ops show pets.get id=7 --curl", "what would be sent"),
-        ("ops show shop.quote --json | jq .inputSchema", "for programs"),
+        ("ops show shop.quote", "print fields and an example"),
+        ("ops show shop.quote --python > quote.py", "save a Python program"),
+        ("ops show pets.get id=7 --curl", "print the HTTP request"),
+        ("ops show shop.quote --json | jq .inputSchema", "print JSON"),
     ),
 )

@@ -1,18 +1,18 @@
-"""`spoke`: the configuration's operations, offered through a hub under their own ids."""
+"""`ops spoke`: serve the configuration's operations through a hub."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from operations.cli.arguments import SERVING_OPTIONS, Command, Given
+from operations.cli.arguments import SERVING_OPTIONS, Command, ParsedArguments
 from operations.cli.commands import SUMMARIES
 
 
-def run(given: Given) -> Any:
-    """Dial in and offer."""
+def run(args: ParsedArguments) -> Any:
+    """Run the command."""
     from operations.cli.processes import offer
 
-    return offer(given, pool=False)
+    return offer(args, pool=False)
 
 
 COMMAND = Command(
@@ -21,11 +21,11 @@ COMMAND = Command(
     run=run,
     options=SERVING_OPTIONS,
     notes="""
-Dials out to the hub, offers every operation of the configuration, and comes back by itself when it was cut off. An id
-that another spoke offers already is refused; `ops worker` shares it.
+Connects to the hub, registers every operation of the configuration, and reconnects when the connection is lost. The hub
+rejects an id that another spoke has registered; `ops worker` shares it instead.
 """,
     examples=(
-        ("OPERATIONS_TOKEN=... ops spoke --url ws://127.0.0.1:8700/", "offer what is configured here"),
-        ("ops spoke", "at the one [transports] entry of the configuration"),
+        ("OPERATIONS_TOKEN=... ops spoke --url ws://127.0.0.1:8700/", "serve the configuration's operations"),
+        ("ops spoke", "connect to the configuration's only [transports] entry"),
     ),
 )

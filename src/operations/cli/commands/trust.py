@@ -1,8 +1,8 @@
-"""`trust`: the user's consent to what a configuration would run."""
+"""`ops trust`: store the user's consent to what a configuration runs."""
 
 from __future__ import annotations
 
-from operations.cli.arguments import Command, Given, Option
+from operations.cli.arguments import Command, Option, ParsedArguments
 from operations.cli.commands import SUMMARIES
 from operations.cli.configuration import read_configuration, require_config_path
 from operations.cli.failures import OK, CommandError
@@ -12,29 +12,33 @@ from operations.config.actions import actions_of, digest_actions
 from operations.config.trust import revoke_trust, store_trust
 
 
-def run(given: Given) -> int:
-    """Store the consent, or remove it."""
-    path = require_config_path(given)
-    if given.revoke:
+def run(args: ParsedArguments) -> int:
+    """Run the command."""
+    path = require_config_path(args)
+    if args.revoke:
         was_trusted = revoke_trust(path)
         text = f"{path} is no longer trusted\n" if was_trusted else f"{path} was not trusted\n"
-        write_either(given, {"config": str(path), "trusted": False}, printable(text))
+        write_either(args, {"config": str(path), "trusted": False}, printable(text))
         return OK
     config = read_configuration(path)
     actions = actions_of(config)
     try:
         store_trust(path, digest_actions(config), by="ops trust")
     except OSError as error:
-        message = f"the trust in {path} cannot be stored: {error.strerror or error}"
-        raise CommandError(message, "XDG_STATE_HOME names the directory for it") from None
-    told = {
+        message = f"cannot store trust in {path}: {error.strerror or error}"
+        raise CommandError(message, "set XDG_STATE_HOME to a writable directory") from None
+    data = {
         "config": str(path),
         "trusted": True,
         "actions": [{"name": action.name, "action": action.text} for action in actions],
     }
-    head = f"{path} is trusted: it may" if actions else f"{path} is trusted; it starts, imports and sends nothing"
+    head = (
+        f"{path} is trusted. Allowed actions:"
+        if actions
+        else f"{path} is trusted; it starts, imports and sends nothing"
+    )
     lines = [head, *(f"  {' '.join(action.text.split())}  ({action.name})" for action in actions)]
-    write_either(given, told, printable("\n".join(lines) + "\n"))
+    write_either(args, data, printable("\n".join(lines) + "\n"))
     return OK
 
 
@@ -42,15 +46,15 @@ COMMAND = Command(
     name="trust",
     summary=SUMMARIES["trust"],
     run=run,
-    options=(Option("--revoke", "trust it no longer"),),
+    options=(Option("--revoke", "remove the trust"),),
     notes="""
-A configuration that starts commands, imports modules, sends variables or connects to a bus is used only where its user
-trusts it. Trust is given to a file at its path and to what it would run: a change of that is asked again. What
-`ops init` and `ops add` write is trusted.
+A configuration that starts commands, imports modules, sends variables or connects to a transport is used only if its
+user trusts it. Trust applies to the file's path and to the actions in it: when they change, you are asked again.
+Files that `ops init` and `ops add` write are trusted.
 """,
     examples=(
         ("ops trust", "the nearest operations.toml"),
         ("ops trust -c .mcp.json", "a file"),
-        ("ops trust --revoke", "no longer"),
+        ("ops trust --revoke", "remove the trust"),
     ),
 )

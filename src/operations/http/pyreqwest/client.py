@@ -1,4 +1,4 @@
-"""PyreqwestClient: requests through Rust's reqwest, which runs on its own thread and serves any event loop."""
+"""PyreqwestClient: requests through Rust's reqwest, which runs in its own thread and serves any event loop."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from operations.http.client import (
     HTTPRequest,
     HTTPResponse,
     check_method_and_headers,
+    checked_body,
     failure,
     head_timeout,
-    measured,
     refusal,
     request_target,
     sent_headers,
@@ -44,33 +44,33 @@ _PIECE = 65536
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.S)
 
 
-# How many calls share a client, and wait for each other when one of them is cancelled. A client that can check
+# Number of calls that share a client, and wait for each other when one is cancelled. A client that checks
 # certificates takes milliseconds to build; one for plain connections, microseconds.
 _SHARE_TLS = 16
 
 
 class PyreqwestClient:
-    """An HTTP client on pyreqwest; connections are kept for reuse until it is closed.
+    """An HTTP client on pyreqwest; connections are pooled until it is closed.
 
-    Header names come in lower case and values of one name come together. A value that is not ASCII is out of
-    pyreqwest's reach and reads as U+FFFD. The `Content-Encoding` and `Content-Length` of a decoded body are gone.
+    Header names are in lower case, and values of one name are grouped. pyreqwest cannot read values that are not ASCII:
+    they become U+FFFD. `Content-Encoding` and `Content-Length` of a decoded body are removed.
 
-    pyreqwest cannot cancel a request that was sent. So the connection of a request that is cancelled before its
-    response head arrives is aborted separately: immediately, or for calls over TLS when the few others that share its
-    client have ended. Where sockets cannot be aborted (`socket_abort`), it closes when the request's time is up.
+    pyreqwest cannot cancel a request that was sent. The connection of a request that is cancelled before its response
+    head arrives is therefore aborted separately: immediately, or for calls over TLS when the few others that share its
+    client have ended. If sockets cannot be aborted (`socket_abort`), it closes at the request's timeout.
     """
 
     def __init__(self, options: ClientOptions | None = None) -> None:
         self._options = options = options or ClientOptions()
         self._closed = False
         self._aborter = SocketAborter()
-        # Streams have their own pool: reqwest limits silence per client, and a call may be silent until its timeout.
+        # Streams have a separate pool: reqwest limits silence per client, and a call may be silent until its timeout.
         self._calls = self._pool(None, _SHARE_TLS)
         self._streams = self._pool(options.read_timeout, 1)
 
     def send(self, request: HTTPRequest) -> AbstractAsyncContextManager[HTTPResponse]:
         """Send the request on entering the block, and release its connection on leaving it."""
-        if self._closed or exit_guard.held.is_set():
+        if self._closed or exit_guard.blocked.is_set():
             reason = "the client is closed" if self._closed else "the process is ending"
             raise failure(request, reason, executed="no")
         pool = self._streams if request.stream else self._calls
@@ -80,10 +80,10 @@ class PyreqwestClient:
         """Close every connection; pending requests fail."""
         self._closed = True
         for pooled in self._calls.clear() + self._streams.clear():
-            # pyreqwest's own close() fails pending requests; idle connections close when the last reference goes.
+            # pyreqwest's close() fails pending requests; idle connections close with the last reference.
             await pooled.client.close()
             if pooled.requests:
-                self._aborter.abort(pooled.mark, patience=0)
+                self._aborter.abort(pooled.mark, abort_seconds=0)
 
     async def __aenter__(self) -> Self:
         return self
@@ -99,10 +99,12 @@ class PyreqwestClient:
 
         def capacity(origin: str) -> int:
             if options.http2:
-                return sys.maxsize  # which has one connection for all
+                return sys.maxsize  # HTTP/2 has one connection for all
             return 1 if origin.startswith("http:") else share_tls
 
-        return ClientPool(build, capacity, self._aborter, most=options.max_connections, most_idle=options.max_idle)
+        return ClientPool(
+            build, capacity, self._aborter, max_requests=options.max_connections, max_idle=options.max_idle
+        )
 
 
 class _Exchange:
@@ -122,7 +124,7 @@ class _Exchange:
         self._stream: StreamRequest | None = None
         self._upload: _Upload | None = None
         self._piece: bytes | None = None
-        """The beginning of the body, where it came along with the head and is still to be returned."""
+        """Start of the body, if it arrived with the head and has not been returned yet."""
         self._headers: Sequence[tuple[str, str]] | None = None
         self._ended = False
         self.url = request.url
@@ -145,20 +147,20 @@ class _Exchange:
             if request.stream:
                 head = await within(timeout, stream.__aenter__())
             else:
-                # The request carries its timeout into Rust, which costs less than a timer here. The head comes with as
-                # much of the body as one piece holds: reading it does not wait.
+                # The request passes its timeout to Rust, which costs less than a timer here. The head comes with up to
+                # one piece of the body, without waiting.
                 head = await stream.__aenter__()
                 piece = await head.body_reader.read(_PIECE)
         except BaseException as error:  # noqa: BLE001  # every way a request can end is translated in one place
             raise self._ended_early(error) from None
-        if task and task.cancelling() > cancelled:  # pyreqwest loses a cancellation that comes with the result
+        if task and task.cancelling() > cancelled:  # pyreqwest loses a cancellation that coincides with the result
             await self.close()
             raise asyncio.CancelledError
         self._head = head
         self.status = head.status
         if not request.stream:
             self._piece = b"" if piece is None else bytes(piece)
-            # A piece that is not full is the last one: most bodies come in one step.
+            # A piece that is not full is the last one: most bodies need one step.
             if len(self._piece) < _PIECE:
                 self._ended = True
                 if self._upload is None:
@@ -168,7 +170,7 @@ class _Exchange:
 
     @property
     def headers(self) -> Sequence[tuple[str, str]]:
-        """The headers as they came."""
+        """The headers as received."""
         if self._headers is None:
             self._headers = _read_headers(self._head.headers)
         return self._headers
@@ -178,13 +180,13 @@ class _Exchange:
         if isinstance(error, (PyreqwestError, CallError)):
             self._release()
             return error if isinstance(error, CallError) else _failed(self._request, error)
-        self._release(patience=(self._options.connect_timeout or 60.0) + 1)
+        self._release(abort_seconds=(self._options.connect_timeout or 60.0) + 1)
         if isinstance(error, ExpiredError):
-            return failure(self._request, "no answer in time", executed="unknown", code=ErrorCode.TIMEOUT)
+            return failure(self._request, "no response in time", executed="unknown", code=ErrorCode.TIMEOUT)
         return error
 
     async def _wait(self, origin: str, timeout: float | None) -> tuple[PooledClient[Client], float | None]:
-        """Wait in the queue for a client; return it with the time that is left then."""
+        """Wait in the queue for a client; return it and the remaining time."""
         began = time.monotonic()
         try:
             pooled = await within(timeout, self._pool.wait(origin))
@@ -199,7 +201,7 @@ class _Exchange:
         self._discard_piece()
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body, decoded, once."""
+        """Return the decoded body, once."""
         return self
 
     def __aiter__(self) -> Self:
@@ -236,7 +238,7 @@ class _Exchange:
         return bytes(chunk)
 
     async def close(self) -> None:
-        """Release the connection; one whose body was not read to its end is closed."""
+        """Release the connection; close it if the body was not read completely."""
         stream, self._stream = self._stream, None
         self._discard_piece()
         try:
@@ -248,26 +250,26 @@ class _Exchange:
             self._release()
 
     def _discard_piece(self) -> None:
-        """Make an unread body unreadable: it is not read after the end."""
+        """Drop an unread body: it cannot be read after the end."""
         if self._piece is not None:
             self._piece = None
             self._ended = False
 
-    def _release(self, *, patience: float | None = None) -> None:
+    def _release(self, *, abort_seconds: float | None = None) -> None:
         pooled, self._pooled, self._stream = self._pooled, None, None
         if self._upload is not None:
             self._upload.stop()
         if pooled is not None:
-            self._pool.release(pooled, patience=patience)
+            self._pool.release(pooled, abort_seconds=abort_seconds)
 
 
 class _Upload:
-    """A body in pieces that can be stopped, which ends the request: pyreqwest would send it to its end."""
+    """A streamed body that can be stopped, which ends the request; pyreqwest would send all of it."""
 
     __slots__ = ("_pieces", "_pulling", "_stopped")
 
     def __init__(self, request: HTTPRequest) -> None:
-        self._pieces = aiter(measured(request))
+        self._pieces = aiter(checked_body(request))
         self._pulling: asyncio.Task[Any] | None = None
         self._stopped = False
 
@@ -283,7 +285,7 @@ class _Upload:
     async def __anext__(self) -> bytes:
         if self._stopped:
             raise ConnectionAbortedError("the request was cancelled")
-        self._pulling = asyncio.current_task()  # pyreqwest pulls each piece in its own task
+        self._pulling = asyncio.current_task()  # pyreqwest reads each piece in a separate task
         try:
             return await anext(self._pieces)
         finally:
@@ -291,7 +293,7 @@ class _Upload:
 
 
 def _prepare(client: Client, request: HTTPRequest, timeout: float | None, upload: _Upload | None) -> StreamRequest:
-    """Convert the request to pyreqwest's; refuse one that cannot be sent as it is written."""
+    """Convert the request to pyreqwest's; reject one that cannot be sent unchanged."""
     url = _exact_url(request)
     try:
         builder = client.request(request.method, url).headers(sent_headers(request))
@@ -310,12 +312,12 @@ def _prepare(client: Client, request: HTTPRequest, timeout: float | None, upload
 
 
 def _exact_url(request: HTTPRequest) -> Url:
-    """Parse the URL; refuse one that reqwest would rewrite: it resolves dot segments and turns `\\` into `/`."""
+    """Parse the URL; reject one that reqwest would rewrite: it resolves dot segments and converts `\\` to `/`."""
     try:
         url = Url(request.url)
     except ValueError as error:
         request_target(request)
-        raise refusal(request, f"not a URL that can be sent: {error}") from None
+        raise refusal(request, f"invalid URL: {error}") from None
     if "@" in request.url or str(url) != request.url or not request.url.startswith(("http://", "https://")):
         request_target(request)
     return url
@@ -326,7 +328,7 @@ def _read_headers(headers: HeaderMap) -> Sequence[tuple[str, str]]:
         folded = headers.dict_multi_value()
     except ValueError:  # one of the values is not ASCII
         return list(_readable_headers(headers))
-    # The usual case takes half as long as the items of the headers do.
+    # Fast path: half the time of reading the items one by one.
     once = [(name, value) for name, value in folded.items() if isinstance(value, str)]
     return once if len(once) == len(folded) else list(headers.items())
 
@@ -341,21 +343,21 @@ def _readable_headers(headers: HeaderMap) -> Iterator[tuple[str, str]]:
 
 
 def _failed(request: HTTPRequest, error: PyreqwestError) -> CallError:
-    """Translate an error, with the last of its causes only: the first shows the whole URL."""
+    """Translate an error, with the last of its causes only: the first contains the whole URL."""
     details = error.details if isinstance(error, DetailedPyreqwestError) else None
     causes = [cause["message"] for cause in (details and details["causes"]) or ()]
     connecting = "client error (Connect)" in causes
     reason = error.message if not causes or " for url (" in causes[-1] else causes[-1]
     return failure(
         request,
-        f"could not connect: {reason}" if connecting else reason,
+        f"cannot connect: {reason}" if connecting else reason,
         executed="no" if connecting else "unknown",
         code=ErrorCode.TIMEOUT if isinstance(error, RequestTimeoutError) else ErrorCode.UNAVAILABLE,
     )
 
 
 def _origin(url: str) -> str:
-    """Return scheme and authority of a URL, which connections are pooled by."""
+    """Return scheme and authority of a URL, the key of the connection pool."""
     end = url.find("/", 8)
     return url[:end] if end > 0 else url.partition("?")[0]
 
@@ -364,7 +366,7 @@ def _build(options: ClientOptions, origin: str, mark: int, read_timeout: float |
     exit_guard.guard_exit()
     builder = (
         ClientBuilder()
-        .runtime_multithreaded(False)  # one thread, which the exit guard can hold
+        .runtime_multithreaded(False)  # one thread, which the exit guard can block
         .user_agent(user_agent())
         .follow_redirects(False)
         .referer(False)
@@ -385,7 +387,7 @@ def _build(options: ClientOptions, origin: str, mark: int, read_timeout: float |
     if socket_abort.CAN_ABORT:
         builder.tcp_user_timeout(timedelta(milliseconds=mark))
     if origin.startswith("http:") and not (options.proxy or options.trust_env):
-        builder.danger_accept_invalid_certs(True)  # there are none, and loading the authorities is slow
+        builder.danger_accept_invalid_certs(True)  # no TLS here, and loading authorities is slow
     else:
         _set_up_tls(builder, options)
     return builder.build()

@@ -1,9 +1,9 @@
-"""Exit guard: holds pyreqwest's thread before the interpreter ends.
+"""Exit guard: blocks pyreqwest's thread before the interpreter ends.
 
-That thread outlives the interpreter. Anything pending in it (an upload that needs its next piece, a response that just
-arrived, a connection that broke) calls into Python, and a call after the end aborts the process. The thread cannot be
-stopped, but it can be kept busy: when a request ends, the thread reports it to the event loop that waits for it, and
-the guard's event loop never returns from that report.
+That thread outlives the interpreter. Pending work in it (an upload that needs its next piece, a response that just
+arrived, a lost connection) calls into Python, and a call after the end aborts the process. The thread cannot be
+stopped, but it can be blocked: when a request ends, the thread reports it to the waiting event loop, and the guard's
+event loop never returns from that report.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from typing import Any, NoReturn, cast
 from pyreqwest.client import Client, ClientBuilder
 
 _TRIES = 20
-_PATIENCE = 1.0
+_TIMEOUT = 1.0
 
 _process: int | None = None
-"""The process whose thread is to be held: pyreqwest starts one for each process; a forked child has none."""
+"""The process whose thread is to be blocked: pyreqwest starts one per process; a forked child has none."""
 
-held = Event()
-"""Set when the thread is held: a request after that would never end."""
+blocked = Event()
+"""Set when the thread is blocked: a later request would never end."""
 
 
 def guard_exit() -> None:
-    """Have the thread held when this process ends."""
+    """Block the thread when this process ends."""
     global _process
     if _process != os.getpid():
         _process = os.getpid()
-        atexit.register(_hold)
+        atexit.register(_block_thread)
 
 
-def _hold() -> None:
-    if _process != os.getpid() or held.is_set():
+def _block_thread() -> None:
+    if _process != os.getpid() or blocked.is_set():
         return
-    # The request fails immediately and opens no connection, but does so on the thread in question.
+    # The request fails immediately and opens no connection, but on that thread.
     client = ClientBuilder().https_only(True).no_proxy().danger_accept_invalid_certs(True).build()
     trap = _Trap()
     for _ in range(_TRIES):
-        if _waits(client, trap):
-            held.wait(_PATIENCE)
+        if _is_waiting(client, trap):
+            blocked.wait(_TIMEOUT)
             return
 
 
-def _waits(client: Client, trap: _Trap) -> bool:
-    """Start a request that reports its end to the trap; whether it did not end before the trap waited for it."""
+def _is_waiting(client: Client, trap: _Trap) -> bool:
+    """Start a request that reports to the trap; return whether the trap was waiting before it ended."""
     before = events._get_running_loop()
     events._set_running_loop(cast(asyncio.AbstractEventLoop, trap))
     try:
@@ -63,22 +63,22 @@ def _waits(client: Client, trap: _Trap) -> bool:
 
 
 class _Trap:
-    """As much of an event loop as a request needs; a thread that reports to it never returns."""
+    """The part of an event loop that a request needs; a thread that reports to it never returns."""
 
     def __init__(self) -> None:
         self.waiting: Any = None
 
     def get_debug(self) -> bool:
-        """What a future reads."""
+        """Return the debug flag that a future reads."""
         return False
 
     def create_future(self) -> asyncio.Future[Any]:
-        """What the request waits for."""
+        """Return the future that the request waits for."""
         return asyncio.Future(loop=cast(asyncio.AbstractEventLoop, self))
 
     def call_soon_threadsafe(self, *_: object, **__: object) -> NoReturn:
-        """Keep the thread that calls it."""
-        held.set()
+        """Block the calling thread indefinitely."""
+        blocked.set()
         never = Lock()
         never.acquire()
         while True:

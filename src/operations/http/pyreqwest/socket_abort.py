@@ -1,8 +1,8 @@
-"""Aborts the connections of a library that gives no handle for them, found by a mark on their sockets.
+"""Abort of connections that a library gives no handle for, found by a mark on their sockets.
 
-The mark is `TCP_USER_TIMEOUT`, an option that a client sets on every socket it opens and that any code in the process
-can read. Each group of connections has its own number of milliseconds, long enough to be harmless. Linux only:
-elsewhere nothing is marked and nothing is aborted.
+The mark is `TCP_USER_TIMEOUT`, an option that a client sets on every socket and that any code in the process can
+read. Each group of connections has a different number of milliseconds, long enough to have no effect. Linux only: on
+other platforms nothing is marked or aborted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from weakref import WeakKeyDictionary
 CAN_ABORT = sys.platform == "linux"
 """Whether sockets can be marked on this platform."""
 
-_SHORTEST, _LONGEST = 120_000, 2_000_000
-_FIRST_DELAY, _LONGEST_DELAY = 0.005, 1.0
+_MIN_MARK, _MAX_MARK = 120_000, 2_000_000
+_FIRST_DELAY, _MAX_DELAY = 0.005, 1.0
 
-_marks: Iterator[int] = itertools.cycle(range(_SHORTEST, _LONGEST))
+_marks: Iterator[int] = itertools.cycle(range(_MIN_MARK, _MAX_MARK))
 
 
 def new_mark() -> int:
-    """Return a mark that no other group of connections of this process has: milliseconds for `TCP_USER_TIMEOUT`."""
+    """Return a mark that no other group of connections in this process has: milliseconds for `TCP_USER_TIMEOUT`."""
     return next(_marks)
 
 
@@ -35,31 +35,31 @@ class SocketAborter:
     """Aborts marked connections, from any event loop."""
 
     def __init__(self) -> None:
-        # A client may be used by several event loops. Each searches by itself, as another one may end at any time.
+        # A client may be used by several event loops. Each searches separately, because another may end at any time.
         self._searches: WeakKeyDictionary[asyncio.AbstractEventLoop, _Search] = WeakKeyDictionary()
 
-    def abort(self, mark: int, *, patience: float) -> None:
-        """Abort the connections with the mark; where there is none yet, search again for `patience` seconds."""
+    def abort(self, mark: int, *, abort_seconds: float) -> None:
+        """Abort the connections with the mark; if there are none yet, search again for `abort_seconds` seconds."""
         if not CAN_ABORT:
             return
         loop = asyncio.get_running_loop()
         search = self._searches.get(loop)
         if search is None:
             search = self._searches[loop] = _Search()
-        search.add(mark, time.monotonic() + patience, loop)
+        search.add(mark, time.monotonic() + abort_seconds, loop)
 
 
 class _Search:
-    """The marks that one event loop searches for: a thousand calls cancelled in one iteration are one search."""
+    """The marks that one event loop searches for: a thousand calls cancelled in one iteration need one search."""
 
     def __init__(self) -> None:
-        self._wanted: dict[int, float] = {}
+        self._pending: dict[int, float] = {}
         self._delay = _FIRST_DELAY
         self._next: asyncio.Handle | None = None
 
     def add(self, mark: int, until: float, loop: asyncio.AbstractEventLoop) -> None:
         """Search for a mark in the loop's next iteration."""
-        self._wanted[mark] = until
+        self._pending[mark] = until
         self._delay = _FIRST_DELAY
         if self._next is not None:
             self._next.cancel()
@@ -67,33 +67,33 @@ class _Search:
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         self._next = None
-        found = _shut_down(self._wanted)
+        found = _shut_down(self._pending)
         now = time.monotonic()
-        # A host name may still be resolving, and its connection opens after that although the call has ended. A
-        # connection that was aborted may be replaced. So what was found is searched for once more.
-        self._wanted = {
+        # A host name may still be resolving, and its connection opens after the call ended. An aborted connection may
+        # be replaced. So marks that were found are searched once more.
+        self._pending = {
             mark: now if mark in found else until
-            for mark, until in self._wanted.items()
+            for mark, until in self._pending.items()
             if mark in found or until > now
         }
-        if self._wanted:
+        if self._pending:
             self._next = loop.call_later(self._delay, self._run, loop)
-            self._delay = min(2 * self._delay, _LONGEST_DELAY)
+            self._delay = min(2 * self._delay, _MAX_DELAY)
 
 
 def _shut_down(marks: Container[int]) -> set[int]:
-    """Shut down every socket of this process that carries one of the marks; return the marks that were found."""
+    """Shut down every socket of this process with one of the marks; return the marks that were found."""
     found: set[int] = set()
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # closed meanwhile, or not a TCP socket
             if _mark_of(int(name)) not in marks:
                 continue
             # Another thread may close the descriptor and its number may be reused; a duplicate stays the same socket.
-            with _socket(os.dup(int(name))) as held:
-                mark = held.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            with _socket(os.dup(int(name))) as duplicate:
+                mark = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
                 if mark in marks:
                     found.add(mark)
-                    held.shutdown(socket.SHUT_RDWR)
+                    duplicate.shutdown(socket.SHUT_RDWR)
     return found
 
 
@@ -106,5 +106,5 @@ def _mark_of(descriptor: int) -> int:
 
 
 def _socket(descriptor: int) -> socket.socket:
-    # Naming family and kind saves looking them up: options of TCP are the same in every family.
+    # Passing family and kind avoids looking them up: TCP options are the same in every family.
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=descriptor)

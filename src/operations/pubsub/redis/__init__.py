@@ -3,5 +3,6 @@
 from operations.pubsub.redis.transport import RedisTransport
 
 connect = RedisTransport
+"""Open the transport of a `redis://` or `rediss://` URL."""
 
 __all__ = ["RedisTransport", "connect"]

@@ -1,1 +1,1 @@
-"""Casting: values made to fit, by the policy that was asked for."""
+"""Casting: normalise values to their schema by a policy."""

@@ -1,7 +1,7 @@
-"""The schema as casting sees it: at each place, everything that applies there merged into one node.
+"""The schema for casting: all schemas that apply at one path merged into one node.
 
-`$ref` and `allOf` are merged; unions stay, and choosing a branch gives another node. Nodes are made when they
-are first needed, so recursive schemas are finite.
+`$ref` and `allOf` are merged. Unions stay; choosing a branch returns another node. Nodes are created on demand, so
+recursive schemas are finite.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Union = tuple[Any, ...]
 
 
 class Node:
-    """Everything the schema says about one place of a value."""
+    """All schemas that apply at one path of a value, merged."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Node:
         parts: tuple[Part, ...],
         unions: tuple[Union, ...],
         decided: frozenset[int] = frozenset(),
-        settled: bool = False,
+        conditions_decided: bool = False,
     ) -> None:
         self.nodes = nodes
         self.parts = parts
@@ -50,7 +50,7 @@ class Node:
         self.required: tuple[str, ...] = tuple(
             dict.fromkeys(name for part in parts for name in part.get("required", ()))
         )
-        self.conditional = not settled and any("if" in part or "dependentSchemas" in part for part in parts)
+        self.conditional = not conditions_decided and any("if" in part or "dependentSchemas" in part for part in parts)
         self.tuple_length = max((len(part.get("prefixItems", ())) for part in parts), default=0)
         self.has_rest = any(part.get("items", False) is not False for part in parts)
         self.declares = any("properties" in part or "patternProperties" in part for part in parts)
@@ -64,18 +64,18 @@ class Node:
         self._items: dict[int, Node | None] = {}
 
     def allows(self, kind: str | None) -> bool:
-        """Whether a value of this JSON type can fit; None stands for what is not JSON."""
+        """Whether a value of this JSON type can match; None means a value that is not JSON."""
         return self.types is None or kind in self.types
 
     def strictest(self, keyword: str) -> Any:
-        """The tightest of the merged bounds for a `min…`, `max…` or `exclusive…` keyword, or None."""
+        """Return the tightest of the merged bounds of a `min…`, `max…` or `exclusive…` keyword, or None."""
         bounds = [part[keyword] for part in self.parts if keyword in part]
         if not bounds:
             return None
         return min(bounds) if "max" in keyword.lower() else max(bounds)
 
     def keeps(self, name: str) -> bool:
-        """Whether casting keeps a member of this name rather than stripping it."""
+        """Whether casting keeps a property of this name."""
         declared = name in self.properties or any(
             matcher(pattern)(name) for part in self.parts for pattern in part.get("patternProperties", ())
         )
@@ -87,7 +87,7 @@ class Node:
         return False
 
     def member(self, name: str) -> Node | None:
-        """The node of a member, or None when the schema says nothing about it."""
+        """Return the node of a property; None if the schema does not describe it."""
         if name not in self._members:
             schemas = [schema for part in self.parts for schema in _member_schemas(part, name)]
             if not schemas or (all(schema is True for schema in schemas)):
@@ -100,7 +100,7 @@ class Node:
         return self._members[name]
 
     def item(self, index: int) -> Node | None:
-        """The node of an item, or None when the schema says nothing about it."""
+        """Return the node of an item; None if the schema does not describe it."""
         index = min(index, self.tuple_length)
         if index not in self._items:
             schemas = [schema for part in self.parts for schema in _item_schemas(part, index)]
@@ -108,17 +108,17 @@ class Node:
         return self._items[index]
 
     def check(self, value: Any) -> bool:
-        """Whether a value fits this node alone, whatever surrounds it."""
-        return self.nodes.fits(self.parts, value) and all(
-            any(self.nodes.fits((branch,), value) for branch in union) for union in self.unions
+        """Whether a value matches this node alone."""
+        return self.nodes.is_valid(self.parts, value) and all(
+            any(self.nodes.is_valid((branch,), value) for branch in union) for union in self.unions
         )
 
     def choose(self, branch: Any) -> Node:
-        """This node with the first of its unions decided."""
+        """Return this node with its first union decided."""
         return self.nodes.merged((*self.parts, branch), self.decided | {id(self.unions[0])})
 
-    def settle(self, value: Any) -> Node:
-        """This node with its conditions (`if`, `dependentSchemas`) decided by `value`."""
+    def decide_conditions(self, value: Any) -> Node:
+        """Return this node with its conditions (`if`, `dependentSchemas`) decided by `value`."""
         if not self.conditional:
             return self
         node = self
@@ -126,12 +126,12 @@ class Node:
         while fresh := [part for part in node.parts if id(part) not in done]:
             done.update(id(part) for part in fresh)
             extra = [schema for part in fresh for schema in self._decisions(part, value)]
-            node = self.nodes.merged((*node.parts, *extra), self.decided, settled=True)
+            node = self.nodes.merged((*node.parts, *extra), self.decided, conditions_decided=True)
         return node
 
     def _decisions(self, part: Part, value: Any) -> Iterator[Any]:
         if "if" in part:
-            if self.nodes.fits((part["if"],), value):
+            if self.nodes.is_valid((part["if"],), value):
                 yield part["if"]
                 yield part.get("then", True)
             else:
@@ -143,7 +143,7 @@ class Node:
 
 
 class Nodes:
-    """The nodes of one converted document, and the native validators of its parts."""
+    """The nodes of one converted document, and native validators of its parts."""
 
     def __init__(self, document: dict[str, Any] | bool, lock: Any = None) -> None:
         self.document = document
@@ -155,22 +155,22 @@ class Nodes:
         self.root = self.node([document])
 
     def node(self, schemas: Iterable[Any]) -> Node:
-        """The node of schemas that apply together."""
+        """Return the node of schemas that apply together."""
         listed = tuple(schemas)
         node = self.merged(listed, frozenset())
         if len(listed) == 1 and isinstance(listed[0], dict):
             node.source = listed[0]
         return node
 
-    def merged(self, schemas: tuple[Any, ...], decided: frozenset[int], *, settled: bool = False) -> Node:
-        """The node of schemas with references and `allOf` merged in, and the unions not `decided` yet."""
+    def merged(self, schemas: tuple[Any, ...], decided: frozenset[int], *, conditions_decided: bool = False) -> Node:
+        """Return the node of schemas with references and `allOf` merged, and unions that are not yet `decided`."""
         parts, found = self._flatten(schemas)
         unions = tuple(union for union in found if id(union) not in decided)
-        key = (tuple(map(id, parts)), decided, settled)
+        key = (tuple(map(id, parts)), decided, conditions_decided)
         node = self._made.get(key)
         if node is None:
-            # One node for each key for good, as others remember nodes by their identity.
-            node = self._made.setdefault(key, Node(self, tuple(parts), unions, decided, settled))
+            # One permanent node per key: others identify nodes by their id().
+            node = self._made.setdefault(key, Node(self, tuple(parts), unions, decided, conditions_decided))
         return node
 
     def _flatten(self, schemas: tuple[Any, ...]) -> tuple[list[Part], list[Union]]:
@@ -206,11 +206,11 @@ class Nodes:
         return following
 
     def _branches(self, branches: list[Any]) -> Union:
-        """The same tuple for the same list, so that nodes can be found again by identity."""
+        """Return the same tuple for the same list, so that nodes can be identified by id()."""
         return self._unions.setdefault(id(branches), tuple(branches))
 
-    def fits(self, schemas: tuple[Any, ...], value: Any) -> bool:
-        """Whether `value` is valid by all of `schemas`, by the native engine."""
+    def is_valid(self, schemas: tuple[Any, ...], value: Any) -> bool:
+        """Whether `value` is valid by all of `schemas`, using the native engine."""
         if any(schema is False or schema is _NEVER for schema in schemas):
             return False
         schemas = tuple(schema for schema in schemas if schema is not True)
@@ -231,8 +231,8 @@ class Nodes:
             return False
 
 
-def telling_member(branches: list[Node]) -> str | None:
-    """The required member whose text tells object branches apart, each of its values belonging to one branch."""
+def discriminator(branches: list[Node]) -> str | None:
+    """Return the required property whose string value identifies the branch of an object; None if there is none."""
     for name in branches[0].properties:
         taken: set[str] = set()
         for branch in branches:
@@ -251,7 +251,7 @@ _NEVER: Final[Part] = {"!never": True}
 
 
 def _types(parts: tuple[Part, ...]) -> tuple[str, ...] | None:
-    """The types every part allows, in the order of the first that names any; None when none does."""
+    """Return the types that every part allows, in the order of the first part with types; None without any."""
     allowed: tuple[str, ...] | None = None
     for part in parts:
         if "type" in part:
@@ -262,7 +262,7 @@ def _types(parts: tuple[Part, ...]) -> tuple[str, ...] | None:
 
 
 def _choices(parts: tuple[Part, ...]) -> list[Any] | None:
-    """The values every `enum` and `const` allows; None when there is neither."""
+    """Return the values that every `enum` and `const` allows; None without either."""
     choices: list[Any] | None = None
     for part in parts:
         for named in ([part["const"]] if "const" in part else None, part.get("enum")):

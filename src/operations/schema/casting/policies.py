@@ -1,4 +1,4 @@
-"""The policies put together: the closed fast path, then tidying, then repair, and what to warn about."""
+"""Cast policies: the closed-form fast path, then generated normalisation, then repair, and the problems to report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from operations.errors import CallError, ErrorCode
 from operations.schema.budget import TOO_MUCH_WORK, Budget, ExhaustedError
 from operations.schema.cached_attribute import cached_attribute
-from operations.schema.casting.closing import Closer
+from operations.schema.casting.closed_form import Closer
 from operations.schema.casting.nodes import Node, Nodes
 from operations.schema.casting.repair import Repair
 from operations.schema.checking.compiling import compiled
@@ -26,7 +26,7 @@ _MAX_PROBLEMS = 100_000
 _MISSING = object()
 Path = tuple[str | int, ...]
 Normalised = tuple[Any, Sequence[Problem]]
-Tidy = Callable[[Any], Any]
+Normaliser = Callable[[Any], Any]
 
 
 class Caster:
@@ -38,36 +38,36 @@ class Caster:
         self._check = check
         self._explainer = explainer
         self._limit = limit
-        self._tidied_last = False
+        self._last_changed = False
         self._parts: dict[int, Callable[[Any], bool]] = {}
 
     def entry_points(self) -> tuple[Callable[..., Normalised], Callable[..., Any]]:
-        """The functions behind `Schema.normalise` and `Schema.cast`, with the fast paths in front.
+        """Return the functions behind `Schema.normalise` and `Schema.cast`, with the fast paths first.
 
-        Values that are normal already need the closed form only. Where the last one had to be tidied, tidying
-        comes first, until a value turns up that did not need it.
+        A normal value needs only the closed form. If the last value needed normalisation, the generated code runs
+        first, until a value does not need it.
         """
-        is_normal, slow, untidy = self._is_normal_at_once, self._normalise, False
+        is_normal, slow, needs_change = self._is_normal_any_depth, self._normalise, False
 
         def normalise(value: Any, policy: str = "cast") -> Normalised:
-            nonlocal untidy
+            nonlocal needs_change
             try:
-                if untidy:
-                    tidied = self._quick(value)
-                    untidy = tidied is not value
-                    if policy != "off" and is_normal(tidied):
-                        return tidied, ()
+                if needs_change:
+                    normalised_value = self._quick(value)
+                    needs_change = normalised_value is not value
+                    if policy != "off" and is_normal(normalised_value):
+                        return normalised_value, ()
                 elif is_normal(value):
                     return value, ()
             except (ValueError, KeyError, RecursionError):
                 pass
             result = slow(value, policy)
-            untidy = self._tidied_last
+            needs_change = self._last_changed
             return result
 
         def cast(value: Any, policy: str = "cast") -> Any:
             try:
-                if not untidy and is_normal(value):
+                if not needs_change and is_normal(value):
                     return value
             except ValueError:
                 pass
@@ -88,24 +88,24 @@ class Caster:
         try:
             if self._limit is not None and self._is_normal_foreign(value):
                 return value, ()
-            return self._tidied(value) or self._fitted(value, policy)
+            return self._normalised_fast(value) or self._cast_slowly(value, policy)
         except RecursionError:
-            return value, [Problem("", "", "nested too deep to be cast")]
+            return value, [Problem("", "", "nested too deeply to cast")]
 
-    def _tidied(self, value: Any) -> Normalised | None:
-        """The result when stripping and filling defaults is all that is needed."""
-        self._tidied_last = False
-        for tidy in self._tidies or ():
+    def _normalised_fast(self, value: Any) -> Normalised | None:
+        """Return the result if stripping and filling defaults is sufficient."""
+        self._last_changed = False
+        for normalise_fast in self._generated or ():
             try:
-                result = tidy(value)
+                result = normalise_fast(value)
                 if result is not value and self._is_normal(result):
-                    self._tidied_last = True
+                    self._last_changed = True
                     return result, ()
             except (ValueError, KeyError):
                 continue
         return None
 
-    def _fitted(self, value: Any, policy: str) -> Normalised:
+    def _cast_slowly(self, value: Any, policy: str) -> Normalised:
         budget = Budget(value)
         try:
             cast = self._repaired(value, budget, total=False)
@@ -128,7 +128,7 @@ class Caster:
 
     @cached_attribute
     def _closed(self) -> dict[str, Any] | bool:
-        """The closed form; one that refuses everything where it would cost more than the later stages do."""
+        """The closed form; one that rejects everything if it would cost more than the later stages."""
         try:
             closed = self._closer.document()
             return closed if Costs(closed).affordable else False
@@ -136,7 +136,7 @@ class Caster:
             return False
 
     def _is_normal_part(self, node: Node, value: Any) -> bool:
-        """Whether a part of a value is normal already, so that repair need not enter it."""
+        """Whether a part of a value is already normal, so that repair can skip it."""
         if node is self._nodes.root or node.source is None or self._closed is False:
             return False
         check = self._parts.get(id(node))
@@ -151,13 +151,13 @@ class Caster:
 
     @cached_attribute
     def _is_normal(self) -> Callable[[Any], bool]:
-        """Whether a value of bounded depth is valid and already as casting would leave it."""
+        """Whether a value of bounded depth is valid and already normal."""
         closed = compiled(self._closed)
         return closed.is_valid if closed is not None else _never
 
     @cached_attribute
-    def _is_normal_at_once(self) -> Callable[[Any], bool]:
-        """The same for a value of any depth, by the first levels of the schema where that is a difference."""
+    def _is_normal_any_depth(self) -> Callable[[Any], bool]:
+        """The same for a value of any depth, by the first levels of a recursive schema."""
         if self._limit is None:
             return self._is_normal
         shallow = compiled_shallow(self._closed)
@@ -173,41 +173,43 @@ class Caster:
         return not too_deep(value) and self._is_normal(value)
 
     @cached_attribute
-    def _tidies(self) -> tuple[Tidy, Tidy] | None:
-        from operations.schema.casting.tidying import generate
+    def _generated(self) -> tuple[Normaliser, Normaliser] | None:
+        from operations.schema.casting.generated import generate
 
         return generate(self._nodes)
 
     @cached_attribute
-    def _quick(self) -> Tidy:
-        assert self._tidies is not None
-        return self._tidies[0]
+    def _quick(self) -> Normaliser:
+        assert self._generated is not None
+        return self._generated[0]
 
     def _repaired(self, value: Any, budget: Budget, *, total: bool) -> Any:
-        result = self._settled(value, budget, total=total, careful=False)
+        result = self._until_stable(value, budget, total=total, careful=False)
         if self._check(result) or (result is value and not total):
             return result
         if total or self._check(value):
-            careful = self._settled(value, budget, total=total, careful=True)
+            careful = self._until_stable(value, budget, total=total, careful=True)
             if self._check(careful):
                 return careful
             if self._check(value):
                 return value
         return result
 
-    def _settled(self, value: Any, budget: Budget, *, total: bool, careful: bool) -> Any:
-        """Cast until nothing changes any more, so that casting twice is casting once."""
+    def _until_stable(self, value: Any, budget: Budget, *, total: bool, careful: bool) -> Any:
+        """Cast until nothing changes, so that casting is idempotent."""
         for _ in range(_ROUNDS):
             repair = Repair(self._nodes, total=total, careful=careful, is_normal=self._is_normal_part, budget=budget)
-            result = repair.fit(self._nodes.root, value)
+            result = repair.cast_to(self._nodes.root, value)
             if result is value:
                 break
             value = result
         return value
 
 
-def uncast(check: Callable[[Any], bool], explainer: Explainer) -> tuple[Callable[..., Normalised], Callable[..., Any]]:
-    """The same entry points for a schema that nothing is cast by, because that would be too much work."""
+def check_only(
+    check: Callable[[Any], bool], explainer: Explainer
+) -> tuple[Callable[..., Normalised], Callable[..., Any]]:
+    """Return the same functions for a schema whose values are not cast, because that would be too much work."""
 
     def normalise(value: Any, policy: str = "cast") -> Normalised:
         if policy == "off" or check(value):
@@ -224,8 +226,8 @@ def uncast(check: Callable[[Any], bool], explainer: Explainer) -> tuple[Callable
 
 
 def refusal(problems: Sequence[Problem]) -> CallError:
-    """The error of policy `strict`, with every problem listed."""
-    text = f"the value does not fit its schema\n{format_value_errors(problems)}"
+    """Return the error of policy `strict`, with every problem."""
+    text = f"the value does not match its schema\n{format_value_errors(problems)}"
     return CallError(ErrorCode.VALIDATION_ERROR, text, problems_as_details(problems))
 
 
@@ -234,13 +236,13 @@ def _never(value: Any) -> bool:
 
 
 def replacements(before: Any, after: Any, explainer: Explainer) -> list[Problem]:
-    """Return a Problem for each place where `total` put another value, with the old and the new one."""
+    """Return a Problem for each value that `total` replaced, with the old and the new one."""
     if before is after:
         return []
     secrets = (explainer.hidden(before), explainer.hidden(after))
     found = []
     for path, old, new in _differences(before, after, ()):
-        hidden = any(places.touches(path) for places in secrets)
+        hidden = any(secret_paths.touches(path) for secret_paths in secrets)
         found.append(_problem(path, old, new, hidden=hidden))
         if len(found) == _MAX_PROBLEMS:
             break

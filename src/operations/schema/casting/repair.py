@@ -1,7 +1,7 @@
-"""The interpretive cast: walks a value beside its schema, strips, fills defaults, upcasts, and under `total` replaces.
+"""The interpreting cast: walks a value along its schema, strips, fills defaults, upcasts, and under `total` replaces.
 
-Slow and complete; the generated code in `tidying` does the common part of it fast. Never changes its input, and
-returns the very same object where there is nothing to change.
+Slow and complete; generated code does the common part fast. Never changes its input, and returns the same object if
+nothing changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from operations.schema.dialects.literals import copied, same, weight
 
 
 class Repair:
-    """One cast of one value; remembers what it has done, so that shared and recursive parts are done once."""
+    """A cast of one value; caches results, so that shared and recursive parts are cast once."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class Repair:
         self._scores = Scores(nodes, self.budget)
         self._done: dict[tuple[int, int], tuple[Any, Any]] = {}
 
-    def fit(self, node: Node, value: Any) -> Any:
-        """`value` as close to `node` as the policy makes it."""
+    def cast_to(self, node: Node, value: Any) -> Any:
+        """Return `value` cast to `node` as far as the policy allows."""
         if kind_of(value) not in ("object", "array"):
             made = self._dispatch(node, value)
             return self._verified(node, value, made) if self._careful and self._total else made
@@ -59,11 +59,11 @@ class Repair:
         if node.never:
             return value
         if node.unions:
-            return self._fit_union(node, value)
-        return self._fit_decided(node.settle(value), value)
+            return self._cast_union(node, value)
+        return self._cast_decided(node.decide_conditions(value), value)
 
     def _verified(self, node: Node, value: Any, result: Any) -> Any:
-        """Undo a cast that made a valid value invalid; under `total` try harder to make one that fits."""
+        """Undo a cast that made a valid value invalid; under `total` try harder to find a valid one."""
         if node.check(result):
             return result
         if node.check(value):
@@ -73,18 +73,18 @@ class Repair:
         smallest = self._builder.smallest(node)
         return smallest if smallest is not MISSING and node.check(smallest) else result
 
-    def _fit_decided(self, node: Node, value: Any) -> Any:
+    def _cast_decided(self, node: Node, value: Any) -> Any:
         kind = kind_of(value)
         if node.unions:
-            return self._fit_union(node, value)
+            return self._cast_union(node, value)
         if node.choices is not None:
-            return self._fit_choice(node, value)
+            return self._cast_choice(node, value)
         if not node.allows(kind):
             return self._convert(node, value)
         if kind == "object":
-            return self._fit_object(node, value)
+            return self._cast_object(node, value)
         if kind == "array":
-            return self._fit_array(node, value)
+            return self._cast_array(node, value)
         return value if not self._total or node.check(value) else self._replaced(node, value)
 
     def _convert(self, node: Node, value: Any) -> Any:
@@ -94,11 +94,11 @@ class Repair:
         return self._replaced(node, value) if self._total and not node.check(value) else value
 
     def _replaced(self, node: Node, value: Any) -> Any:
-        """What `total` puts in place of a value that does not fit: a default, else the smallest that does."""
+        """Return the replacement of `total` for an invalid value: a default, else the smallest valid value."""
         smallest = self._builder.smallest(node)
         return value if smallest is MISSING or not node.check(smallest) else smallest
 
-    def _fit_choice(self, node: Node, value: Any) -> Any:
+    def _cast_choice(self, node: Node, value: Any) -> Any:
         assert node.choices is not None
         for candidate in (value, *upcasts(value)):
             chosen = any(same(candidate, choice) for choice in node.choices)
@@ -108,7 +108,7 @@ class Repair:
 
     # Objects
 
-    def _fit_object(self, node: Node, value: dict[str, Any]) -> dict[str, Any]:
+    def _cast_object(self, node: Node, value: dict[str, Any]) -> dict[str, Any]:
         out: dict[str, Any] = {}
         changed = False
         for name, item in value.items():
@@ -116,7 +116,7 @@ class Repair:
                 out[name] = item
             elif node.keeps(name):
                 child = node.member(name)
-                out[name] = made = item if child is None else self.fit(child, item)
+                out[name] = made = item if child is None else self.cast_to(child, item)
                 changed = changed or made is not item
             else:
                 changed = True
@@ -132,11 +132,13 @@ class Repair:
         return out if changed or added else value
 
     def additions(self, node: Node, value: dict[str, Any]) -> dict[str, Any]:
-        """The declared defaults that `value` lacks and has room for."""
+        """Return the declared defaults that `value` lacks, up to the maximum number of properties."""
         added: dict[str, Any] = {}
-        room = node.strictest("maxProperties")
+        max_properties = node.strictest("maxProperties")
         for name in defaultable(node):
-            if name not in value and (name in node.required or room is None or len(value) + len(added) < room):
+            if name not in value and (
+                name in node.required or max_properties is None or len(value) + len(added) < max_properties
+            ):
                 default = default_for(node, name)
                 if default is not MISSING:
                     self.budget.spend(weight(default))
@@ -145,9 +147,9 @@ class Repair:
 
     # Arrays
 
-    def _fit_array(self, node: Node, value: Any) -> Any:
+    def _cast_array(self, node: Node, value: Any) -> Any:
         out = [
-            item if child is None else self.fit(child, item)
+            item if child is None else self.cast_to(child, item)
             for item, child in ((item, node.item(index)) for index, item in enumerate(value))
         ]
         if self._total:
@@ -157,23 +159,25 @@ class Repair:
         return out
 
     def _sized(self, node: Node, out: list[Any]) -> list[Any]:
-        """The items cut or padded to the length the schema asks for, and made unique."""
+        """Return the items truncated or padded to the required length, and made unique."""
         given = node.default if isinstance(node.default, list) else []
         is_tuple = bool(node.tuple_length) and not node.has_rest
-        wanted = node.tuple_length if is_tuple else (node.strictest("minItems") or 0)
-        if wanted > MAX_ITEMS:
+        target_length = node.tuple_length if is_tuple else (node.strictest("minItems") or 0)
+        if target_length > MAX_ITEMS:
             return out
-        most = node.strictest("maxItems")
-        most = min(most, wanted) if is_tuple and most is not None else wanted if is_tuple else most
-        while len(out) < wanted and (most is None or len(out) < most):
+        maximum = node.strictest("maxItems")
+        maximum = (
+            min(maximum, target_length) if is_tuple and maximum is not None else target_length if is_tuple else maximum
+        )
+        while len(out) < target_length and (maximum is None or len(out) < maximum):
             child = node.item(len(out))
             if is_tuple and len(out) < len(given):
-                out.append(copied(given[len(out)]) if child is None else self.fit(child, copied(given[len(out)])))
+                out.append(copied(given[len(out)]) if child is None else self.cast_to(child, copied(given[len(out)])))
             elif is_tuple:
                 out.append(self._builder.smallest_or_null(child))
             else:
-                out.append(None if child is None else self.fit(child, None))
-        out = out if most is None else out[:most]
+                out.append(None if child is None else self.cast_to(child, None))
+        out = out if maximum is None else out[:maximum]
         return self._distinct(node, out) if any(part.get("uniqueItems") for part in node.parts) else out
 
     def _distinct(self, node: Node, items: list[Any]) -> list[Any]:
@@ -187,71 +191,71 @@ class Repair:
 
     # Unions
 
-    def _fit_union(self, node: Node, value: Any) -> Any:
+    def _cast_union(self, node: Node, value: Any) -> Any:
         branches = node.unions[0]
         self.budget.spend(len(branches))
-        fitting = [branch for branch in branches if self._nodes.fits((branch,), value)]
+        matching = [branch for branch in branches if self._nodes.is_valid((branch,), value)]
         results = []
-        for branch in fitting:
-            result = self.fit(node.choose(branch), value)
+        for branch in matching:
+            result = self.cast_to(node.choose(branch), value)
             if result is value or not loses(value, result):
                 return result
             results.append(result)
         if results:
             return results[0]
-        return self._fit_none(node, value)
+        return self._cast_unmatched(node, value)
 
-    def _fit_none(self, node: Node, value: Any) -> Any:
-        """Cast a value that fits no branch: by an upcast, else under `total` the default, else the best fit."""
+    def _cast_unmatched(self, node: Node, value: Any) -> Any:
+        """Cast a value that matches no branch: by an upcast, under `total` the default, else the closest branch."""
         branches = node.unions[0]
         for other in upcasts(value):
-            if any(self._nodes.fits((branch,), other) for branch in branches) and node.check(other):
+            if any(self._nodes.is_valid((branch,), other) for branch in branches) and node.check(other):
                 return other
         if self._total and node.default is not MISSING and kind_of(value) != kind_of(node.default):
-            made = self.fitting_default(node)
+            made = self.valid_default(node)
             if made is not MISSING:
                 return made
         scores = self._scores.of_branches(branches, value)
         best = max(scores)
         if best or self._total:
-            return self.fit(node.choose(branches[scores.index(best)]), value)
-        return self._fit_only(node, value)
+            return self.cast_to(node.choose(branches[scores.index(best)]), value)
+        return self._cast_only(node, value)
 
-    def _fit_only(self, node: Node, value: Any) -> Any:
-        """Cast a value that resembles no branch: by the only one about arrays or objects, where it is such."""
+    def _cast_only(self, node: Node, value: Any) -> Any:
+        """Cast a value that resembles no branch: by the only branch for its container type."""
         kind = kind_of(value)
         possible = [branch for branch in map(node.choose, node.unions[0]) if branch.allows(kind)]
-        return self.fit(possible[0], value) if len(possible) == 1 and kind in ("object", "array") else value
+        return self.cast_to(possible[0], value) if len(possible) == 1 and kind in ("object", "array") else value
 
-    def fitting_default(self, node: Node) -> Any:
-        """The declared default, cast; MISSING when there is none, or none that fits."""
+    def valid_default(self, node: Node) -> Any:
+        """Return the declared default, cast; MISSING if there is none or it is invalid."""
         if node.default is MISSING:
             return MISSING
-        made = Repair(self._nodes, total=False, budget=self.budget).fit(node, copied(node.default))
+        made = Repair(self._nodes, total=False, budget=self.budget).cast_to(node, copied(node.default))
         return made if node.check(made) else MISSING
 
 
 def defaultable(node: Node) -> tuple[str, ...]:
-    """The names of members that may have a default: their own, or one the object's own default gives them."""
+    """Return the names of properties that may have a default: their own, or from the object's default."""
     given = node.default if isinstance(node.default, dict) else {}
     return tuple(dict.fromkeys((*node.properties, *given)))
 
 
 def default_for(node: Node, name: str) -> Any:
-    """The default to fill in for a missing member, cast to its own schema; MISSING when there is none that fits.
+    """Return the default for a missing property, cast to its schema; MISSING without a valid one.
 
-    A default that would contain itself without end is none.
+    A default that would contain itself endlessly does not count.
     """
     known = node.defaults
     default = known.get(name, _BUSY)
     if default is _BUSY:
-        # Under the lock only this thread can be at work on it, so that BUSY means: inside itself.
+        # Under the lock only this thread works on it, so _BUSY means recursion.
         with node.nodes.lock:
-            default = _settled_default(node, name)
+            default = _decided_default(node, name)
     return default
 
 
-def _settled_default(node: Node, name: str) -> Any:
+def _decided_default(node: Node, name: str) -> Any:
     known = node.defaults
     if name not in known:
         given = node.default if isinstance(node.default, dict) else {}
@@ -271,7 +275,7 @@ def _settled_default(node: Node, name: str) -> Any:
 
 def _cast_default(child: Node, default: Any) -> Any:
     try:
-        made = Repair(child.nodes, total=False).fit(child, copied(default))
+        made = Repair(child.nodes, total=False).cast_to(child, copied(default))
     except ExhaustedError:
         return MISSING
     return made if child.check(made) else MISSING
@@ -281,7 +285,7 @@ _BUSY = object()
 
 
 def loses(before: Any, after: Any) -> bool:
-    """Whether `after` lacks a member or an item that `before` has, at any depth."""
+    """Whether `after` lacks a property or item of `before`, at any depth."""
     if before is after:
         return False
     if isinstance(before, dict):

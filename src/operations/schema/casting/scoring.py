@@ -1,4 +1,4 @@
-"""How well a value fits the branches of a union: the measure by which casting chooses and problems are explained."""
+"""Scores: how well a value matches the branches of a union, for casting and for error messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RECOGNISED = 10
 
 
 class Scores:
-    """The scores of one value's parts, each found once."""
+    """Cached scores of one value's parts."""
 
     def __init__(self, nodes: Nodes, budget: Budget) -> None:
         self._nodes = nodes
@@ -22,7 +22,7 @@ class Scores:
         self._known: dict[tuple[int, int], tuple[Any, int]] = {}
 
     def of_branches(self, branches: tuple[Any, ...] | list[Any], value: Any) -> list[int]:
-        """The score of each branch."""
+        """Return the score of each branch."""
         return [self._score(self._nodes.node([branch]), value) for branch in branches]
 
     def _score(self, node: Node, value: Any) -> int:
@@ -34,10 +34,10 @@ class Scores:
         return self._known[key][1]
 
     def _scored(self, node: Node, value: Any) -> int:
-        """100 for a matching literal, 10 for a fitting member, 1 for a present one; the items of arrays and maps."""
+        """Score 100 for a matching literal, 10 for a valid property, 1 for a present one, plus the scores of items."""
         kind = kind_of(value)
         if node.unions:
-            # By each branch alone, not merged with all that surrounds it: there are few of those, however they nest.
+            # Score each branch alone, not merged with its surroundings, whose number would multiply.
             best = sum(max(self.of_branches(union, value)) for union in node.unions)
             return best + self._members(node, value) if kind == "object" else best
         if kind == "object" and node.properties:
@@ -54,7 +54,7 @@ class Scores:
         return sum(self._member(node, name, value[name]) for name in node.properties if name in value)
 
     def _item(self, child: Node | None, item: Any) -> int:
-        """What an item adds: a scalar that fits, or a container that has something to recognise."""
+        """Return an item's score: for a valid scalar, or a container with recognisable content."""
         score = 1 if child is None else self._score(child, item)
         return score if score >= _RECOGNISED or not isinstance(item, dict | list | tuple) else 0
 

@@ -1,4 +1,4 @@
-"""The smallest value that fits: declared defaults first, then zero values, then a short search for one that checks."""
+"""The smallest valid value: declared defaults first, then zero values, then a short search."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ MAX_ITEMS = 10_000
 _ANY: tuple[Any, ...] = ({}, None, "", 0, False, [], True, 1, "a", -1, 0.5, " ", [None], {"a": None})
 _ORDER = ("object", "array", "string", "number", "integer", "boolean", "null")
 _STEPS_PER_NODE = 10
-"""What a node costs that is met for the first time: it is merged from its parts and compiled."""
+"""Steps for a node that is new: it is merged from its parts and compiled."""
 
 
 class Casts(Protocol):
-    """What building a value needs of the cast that it is part of."""
+    """The methods of a cast that building a value needs."""
 
-    def fit(self, node: Node, value: Any) -> Any:
+    def cast_to(self, node: Node, value: Any) -> Any:
         """Cast `value` to `node`."""
 
-    def fitting_default(self, node: Node) -> Any:
-        """Return the declared default, cast; MISSING without one that fits."""
+    def valid_default(self, node: Node) -> Any:
+        """Return the declared default, cast; MISSING without a valid one."""
 
     def additions(self, node: Node, value: dict[str, Any]) -> dict[str, Any]:
         """Return the declared defaults that `value` lacks."""
 
 
 class Builder:
-    """Builder of values from nodes; a node that needs itself is not entered twice."""
+    """Builder of values from nodes; it does not enter a node within itself."""
 
     def __init__(self, repair: Casts, budget: Budget) -> None:
         self._repair = repair
@@ -42,7 +42,7 @@ class Builder:
         self._known: dict[int, Any] = {}
 
     def smallest(self, node: Node) -> Any:
-        """The first candidate that fits, else the first candidate of all; MISSING when there is none."""
+        """Return the first valid candidate, else the first candidate; MISSING without any."""
         if self._trail:
             return self._entered(node)
         if id(node) not in self._known:
@@ -63,7 +63,7 @@ class Builder:
             self._trail.pop()
 
     def smallest_or_null(self, node: Node | None) -> Any:
-        """The smallest value where a member must be put, null where nothing can be known."""
+        """Return the smallest value, or null if the node is unknown."""
         if node is None or not node.parts:
             return None
         value = self.smallest(node)
@@ -87,9 +87,9 @@ class Builder:
         if node.never:
             return
         if node.default is not MISSING:
-            yield self._repair.fitting_default(node)
+            yield self._repair.valid_default(node)
             if not node.unions:
-                yield self._repair.fit(node, copied(node.default))
+                yield self._repair.cast_to(node, copied(node.default))
         branches = self._branches(node)
         yield from map(self.smallest, branches)
         if node.choices is not None:
@@ -105,7 +105,7 @@ class Builder:
     def _branches(self, node: Node) -> list[Node]:
         branches = [node.choose(branch) for branch in node.unions[0]] if node.unions else []
         if self._trail.count(id(node)) > 1:
-            # Inside itself, what ends comes before what may go on.
+            # Within itself, try branches that end before those that may recurse.
             branches.sort(key=lambda branch: branch.allows("object") or branch.allows("array"))
         return branches
 
@@ -113,10 +113,10 @@ class Builder:
         for part in node.parts if node.conditional else ():
             if "if" in part:
                 met = (*node.parts, part["if"], part.get("then", True))
-                yield self.smallest(node.nodes.merged(met, node.decided, settled=True))
+                yield self.smallest(node.nodes.merged(met, node.decided, conditions_decided=True))
 
     def _excluding(self, branches: list[Node]) -> Iterator[Any]:
-        """Objects for one branch with a member that keeps them out of another, as `oneOf` may ask for."""
+        """Yield objects for one branch with a property that keeps them out of another, as `oneOf` may require."""
         for branch in branches:
             made = self.smallest(branch)
             if isinstance(made, dict):
@@ -146,15 +146,15 @@ class Builder:
         yield from self._objects_with(node, "xyz", defaults=False)
 
     def _objects_with(self, node: Node, letters: str, *, defaults: bool = True) -> Iterator[Any]:
-        """Objects with what is required, then with what is optional too; invented names begin with `letters`."""
+        """Yield objects with required properties, then with optional ones; generated names start with `letters`."""
         made: dict[str, Any] = {}
         for _ in range(4):
-            settled = node.settle(made)
+            conditions_decided = node.decide_conditions(made)
             before = dict(made)
-            self._fill(settled, made)
+            self._fill(conditions_decided, made)
             if defaults:
-                made.update(self._repair.additions(settled, made))
-            self._fill_up(settled, made, letters)
+                made.update(self._repair.additions(conditions_decided, made))
+            self._fill_up(conditions_decided, made, letters)
             yield dict(made)
             if made == before:
                 break
@@ -166,21 +166,21 @@ class Builder:
                     yield dict(made)
 
     def _fill(self, node: Node, made: dict[str, Any]) -> None:
-        """The members that must be there."""
+        """Add the required properties."""
         for name in (*node.required, *_dependent(node, made)):
             if name not in made:
                 child = node.member(name)
                 made[name] = {} if child is None or not child.parts else self.smallest_or_null(child)
 
     def _fill_up(self, node: Node, made: dict[str, Any], letters: str) -> None:
-        """Optional and invented members until `minProperties` is met."""
-        least = min(node.strictest("minProperties") or 0, MAX_ITEMS)
+        """Add optional and generated properties until `minProperties` is met."""
+        minimum = min(node.strictest("minProperties") or 0, MAX_ITEMS)
         patterns = [
             sample for part in node.parts for p in part.get("patternProperties", ()) for sample in sample_strings(p)
         ]
-        invented = (f"{letter}{number or ''}" for number in range(least + 1) for letter in letters)
+        invented = (f"{letter}{number or ''}" for number in range(minimum + 1) for letter in letters)
         for name in (*node.properties, *patterns, *invented):
-            if len(made) >= least:
+            if len(made) >= minimum:
                 return
             child = node.member(name)
             if name not in made and (child is None or not child.never):
@@ -189,12 +189,12 @@ class Builder:
                     made[name] = value
 
     def _arrays(self, node: Node) -> Iterator[Any]:
-        least = min(node.strictest("minItems") or 0, MAX_ITEMS)
+        minimum = min(node.strictest("minItems") or 0, MAX_ITEMS)
         exact = node.tuple_length if not node.has_rest else 0
-        most = node.strictest("maxItems")
+        maximum = node.strictest("maxItems")
         unique = any(part.get("uniqueItems") for part in node.parts)
         items: list[Any] = []
-        for index in range(max(least, exact) if most is None else min(max(least, exact), most)):
+        for index in range(max(minimum, exact) if maximum is None else min(max(minimum, exact), maximum)):
             child = node.item(index)
             if unique:
                 items.append(self.unlike(child, items))
@@ -202,22 +202,22 @@ class Builder:
                 items.append({} if child is None or not child.parts else self.smallest_or_null(child))
         yield list(items)
         yield self._containing(node, items)
-        yield items[:least]
+        yield items[:minimum]
 
     def _containing(self, node: Node, items: list[Any]) -> list[Any]:
-        """Items that include what every `contains` asks for."""
+        """Return items that include what every `contains` requires."""
         items = list(items)
         for part in node.parts:
             if "contains" in part:
                 for place in range(min(part.get("minContains", 1), MAX_ITEMS)):
                     child = node.item(place)
-                    wanted = node.nodes.node([part["contains"], *(child.parts if child else ())])
-                    value = self.unlike(wanted, items) if part_unique(node) else self.smallest_or_null(wanted)
+                    contained = node.nodes.node([part["contains"], *(child.parts if child else ())])
+                    value = self.unlike(contained, items) if part_unique(node) else self.smallest_or_null(contained)
                     items[place : place + 1] = [value]
         return items
 
     def unlike(self, node: Node | None, others: list[Any]) -> Any:
-        """A value for `node` that none of `others` equals, where one is found quickly."""
+        """Return a value for `node` that differs from all `others`, if one is found quickly."""
         first = self.smallest_or_null(node)
         for candidate in (first, *_variations(self, node, first, len(others))):
             if not any(same(candidate, other) for other in others) and (node is None or node.check(candidate)):
@@ -226,19 +226,21 @@ class Builder:
 
 
 def part_unique(node: Node) -> bool:
-    """Whether the items of an array must differ."""
+    """Whether the items of an array must be unique."""
     return any(part.get("uniqueItems") for part in node.parts)
 
 
 def _variations(builder: Builder, node: Node | None, first: Any, count: int) -> Iterator[Any]:
-    """Values beside `first` that may fit the same node: other choices, then neighbours, then anything."""
+    """Yield alternatives to `first` that may match the same node: other choices, then neighbours, then any value."""
     if node is not None:
         for branch in node.unions[0] if node.unions else ():
             yield builder.smallest(node.choose(branch))
         yield from node.choices or ()
         for part in node.parts if isinstance(first, str) else ():
             if "pattern" in part:
-                yield from (sample for least in range(count + 2) for sample in sample_strings(part["pattern"], least))
+                yield from (
+                    sample for minimum in range(count + 2) for sample in sample_strings(part["pattern"], minimum)
+                )
     for number in range(1, count + 2):
         yield from _neighbours(builder, node, first, number)
     if isinstance(first, dict) and node is not None:
@@ -264,7 +266,7 @@ def _neighbours(builder: Builder, node: Node | None, first: Any, number: int) ->
 
 
 def _implied(node: Node) -> Iterator[str]:
-    """The types a schema without `type` is about, by the keywords it uses."""
+    """Yield the types of a schema without `type`, inferred from its keywords."""
     if not node.parts:
         return
     keywords = set().union(*node.parts)
@@ -286,21 +288,21 @@ def _dependent(node: Node, made: dict[str, Any]) -> Iterator[str]:
 
 
 def _strings(node: Node) -> Iterator[str]:
-    least = min(node.strictest("minLength") or 0, 100_000)
+    minimum = min(node.strictest("minLength") or 0, 100_000)
     patterns = [part["pattern"] for part in node.parts if "pattern" in part]
     if not patterns:
-        yield " " * least
-        yield "a" * least
-        yield "a" * (least + 1)
+        yield " " * minimum
+        yield "a" * minimum
+        yield "a" * (minimum + 1)
         return
     for pattern in patterns:
-        for sample in sample_strings(pattern, least):
+        for sample in sample_strings(pattern, minimum):
             yield sample
-            if len(sample) < least:
-                yield sample + sample[-1:] * (least - len(sample))
-                yield sample[:1] * (least - len(sample)) + sample
-    yield " " * least
-    yield "a" * least
+            if len(sample) < minimum:
+                yield sample + sample[-1:] * (minimum - len(sample))
+                yield sample[:1] * (minimum - len(sample)) + sample
+    yield " " * minimum
+    yield "a" * minimum
 
 
 def _numbers(node: Node, *, whole: bool) -> Iterator[int | float]:

@@ -1,4 +1,4 @@
-"""Lossless upcasts: the few conversions between JSON types that lose nothing and mean the same."""
+"""Lossless upcasts: conversions between JSON types that keep the meaning."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
-_LONGEST = 400
+_MAX_LENGTH = 400
 
 
 def kind_of(value: Any) -> str | None:
-    """The JSON type of a value, bytes being strings; None for what is not JSON."""
+    """Return the JSON type of a value, with bytes as strings; None for values that are not JSON."""
     if isinstance(value, dict):
         return "object"
     if isinstance(value, str | bytes | bytearray | memoryview):
@@ -30,14 +30,14 @@ def kind_of(value: Any) -> str | None:
 
 
 def upcasts(value: Any) -> Iterator[Any]:
-    """The values of other types that `value` can become without loss, best first.
+    """Yield the values of other types that `value` can be converted to without loss, best first.
 
     `"42"` → 42, `"1.5"` → 1.5, `"true"` → true, 42 → `"42"`, 1.5 → `"1.5"`; never 1 → true, never null.
     """
     if isinstance(value, str):
         if value in ("true", "false"):
             yield value == "true"
-        elif len(value) <= _LONGEST and _NUMBER.fullmatch(value):
+        elif len(value) <= _MAX_LENGTH and _NUMBER.fullmatch(value):
             yield from _numbers(value)
     elif isinstance(value, float):
         if value.is_integer() and abs(value) < 2**53:

@@ -1,1 +1,1 @@
-"""Checking: whether a value fits, and what is wrong with it in words."""
+"""Checking: validation of values, and messages about their problems."""

@@ -1,4 +1,4 @@
-"""Native validators from converted documents: the right engine, never the network, never an exception."""
+"""Native validators of converted documents: the right regex engine, no network access, no exceptions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NATIVE = {
 
 
 def patterns_in(document: Any) -> Iterator[str]:
-    """Every regular expression in a document, wherever it stands."""
+    """Yield every regular expression in a document."""
     pending = [document]
     while pending:
         node = pending.pop()
@@ -40,9 +40,9 @@ def patterns_in(document: Any) -> Iterator[str]:
 def compiled(
     document: Any, *, registry: jsonschema_rs.Registry | None = None, engine: Engine | None = None
 ) -> jsonschema_rs.Validator | None:
-    """A validator for a converted document, or None when the native engine refuses it.
+    """Return a validator for a converted document; None if the native engine rejects it.
 
-    `engine` says which patterns to expect, where `document` only points into another one.
+    `engine` is the regex engine, if `document` only refers to another document.
     """
     try:
         return jsonschema_rs.Draft202012Validator(
@@ -57,7 +57,7 @@ def compiled(
 
 
 def compiled_original(document: Any, draft: int | None, loader: Loader | None) -> jsonschema_rs.Validator | None:
-    """A validator for a document in its own draft, or None when the native engine refuses it as it stands."""
+    """Return a validator for a document in its own draft; None if the native engine rejects it."""
     if too_shared(document):
         return None
     options: dict[str, Any] = {"offline": True, "validate_formats": False}
@@ -82,7 +82,7 @@ class Parts:
         self._engine: Engine = "linear"
 
     def compiled(self, schemas: tuple[Any, ...]) -> jsonschema_rs.Validator | None:
-        """A validator for all of `schemas` together; None when there are none or the native engine refuses."""
+        """Return a validator for all of `schemas`; None if there are none or the native engine rejects them."""
         if self._registry is None:
             self._pointers = dict(pointers(self._document))
             self._engine = weakest_engine(patterns_in(self._document))
@@ -93,7 +93,7 @@ class Parts:
 
 
 def pointers(document: Any) -> Iterator[tuple[int, str]]:
-    """The identity of every object in a document with the pointer to it, as it stands in an address."""
+    """Yield the id() of every object in a document with its JSON pointer, as a URL fragment."""
     pending = [(document, "")]
     while pending:
         node, pointer = pending.pop()

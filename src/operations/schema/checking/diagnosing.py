@@ -1,6 +1,6 @@
-"""What is wrong with a value, found step by step, where the native engine would list the same errors without end.
+"""Step-by-step diagnosis of values for which the native engine would list errors endlessly.
 
-Each schema explains each place once. A union that refuses a value says no more than that; branches are not explained.
+Each schema explains each path once. A failed union is reported as such; its branches are not explained.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from operations.schema.checking.evaluating import Evaluation, Evaluator, located
 from operations.schema.checking.messages import names, union_message
 from operations.schema.checking.secrets import Path, target_of
 
-TOO_MUCH_WORK = "too much work to be checked"
+TOO_MUCH_WORK = "too much work to check"
 _FORBIDDEN = " is not allowed here"
 
 
 class Cause(NamedTuple):
-    """One broken rule at one place, as it will be told."""
+    """A violated rule at one path."""
 
     path: Path
     schema_path: str
-    """The pointer of the rule."""
+    """JSON pointer to the rule."""
     kind: Any
     note: str = ""
     words: str | None = None
-    """What to say where `kind` does not; after the value if it begins with a space."""
+    """Message if `kind` has none; it follows the value if it starts with a space."""
 
 
 class _Task(NamedTuple):
-    """A schema to be explained at a place of the value."""
+    """A schema to explain at one path of the value."""
 
     schema: Any
     value: Any
     path: Path
     pointer: str
-    """Where the schema is, needed for those that are no objects."""
+    """JSON pointer of the schema, for schemas that are not objects."""
 
 
 class Diagnosis:
@@ -50,7 +50,7 @@ class Diagnosis:
         self._pointers = dict(pointers(evaluator.document))
 
     def causes(self, value: Any) -> Iterator[Cause]:
-        """The broken rules of a plain value; the last says so when there was too much work to find all."""
+        """Yield the violated rules of a plain value; the last one says so if the budget was used up."""
         budget = Budget(value)
         explaining = _Explaining(self._evaluator, self._pointers, budget)
         pending = [_Task(self._evaluator.document, value, (), "")]
@@ -58,7 +58,7 @@ class Diagnosis:
         try:
             while pending:
                 task = pending.pop()
-                if (id(task.schema), task.path) in seen or explaining.fits(task):
+                if (id(task.schema), task.path) in seen or explaining.is_valid(task):
                     continue
                 seen.add((id(task.schema), task.path))
                 budget.spend(1 + len(task.path))
@@ -68,18 +68,18 @@ class Diagnosis:
 
 
 class _Explaining:
-    """The causes that schemas name themselves, for one value."""
+    """The causes of one value that schemas report themselves."""
 
     def __init__(self, evaluator: Evaluator, pointers: dict[int, str], budget: Budget) -> None:
         self._evaluator = evaluator
         self._pointers = pointers
         self._evaluation: Evaluation = evaluator.evaluation(budget)
 
-    def fits(self, task: _Task) -> bool:
-        return self._evaluation.fits(task.schema, task.value)
+    def is_valid(self, task: _Task) -> bool:
+        return self._evaluation.is_valid(task.schema, task.value)
 
     def causes(self, task: _Task, pending: list[_Task]) -> Iterator[Cause]:
-        """What a schema refuses by itself; the schemas that it applies are left in `pending`."""
+        """Yield what a schema rejects by itself; sub-schemas are added to `pending`."""
         if not isinstance(task.schema, dict):
             yield Cause(task.path, task.pointer, None, words=_FORBIDDEN)
             return
@@ -99,7 +99,7 @@ class _Explaining:
         for index, child in enumerate(schema.get("allOf", ())):
             yield _Task(child, value, path, f"{pointer}/allOf/{index}")
         if "if" in schema:
-            branch = "then" if self._evaluation.fits(schema["if"], value) else "else"
+            branch = "then" if self._evaluation.is_valid(schema["if"], value) else "else"
             yield _Task(schema.get(branch, True), value, path, f"{pointer}/{branch}")
         if isinstance(value, dict):
             for name, child in schema.get("dependentSchemas", {}).items():
@@ -122,20 +122,20 @@ class _Explaining:
             yield Cause(task.path, f"{task.pointer}/{error.schema_path[0]}", error.kind)
 
     def _decided(self, task: _Task) -> Iterator[Cause]:
-        """The unions and negations that refuse the value."""
+        """Yield the unions and negations that reject the value."""
         schema, value, path, pointer = task
-        fits = self._evaluation.fits
-        if "anyOf" in schema and not any(fits(branch, value) for branch in schema["anyOf"]):
+        is_valid = self._evaluation.is_valid
+        if "anyOf" in schema and not any(is_valid(branch, value) for branch in schema["anyOf"]):
             yield Cause(path, f"{pointer}/anyOf", None, words=union_message(len(schema["anyOf"]), []))
         if "oneOf" in schema:
-            count = sum(fits(branch, value) for branch in schema["oneOf"])
-            words = " fits more than one form, where exactly one is allowed"
+            count = sum(is_valid(branch, value) for branch in schema["oneOf"])
+            words = " matches more than one form: exactly one is allowed"
             if count == 0:
                 words = union_message(len(schema["oneOf"]), [])
             if count != 1:
                 yield Cause(path, f"{pointer}/oneOf", None, words=words)
-        if "not" in schema and fits(schema["not"], value):
-            yield Cause(path, f"{pointer}/not", None, words=" has a form that is ruled out")
+        if "not" in schema and is_valid(schema["not"], value):
+            yield Cause(path, f"{pointer}/not", None, words=" matches a form that is not allowed")
 
     def _of_object(self, task: _Task) -> Iterator[Cause]:
         schema, value, path, pointer = task
@@ -150,21 +150,21 @@ class _Explaining:
                 words = f"has properties that are not allowed: {names(found)}"
                 yield Cause(path, f"{pointer}/{keyword}", None, words=words)
         inner = schema.get("propertyNames", True)
-        if not all(self._evaluation.fits(inner, name) for name in value):
+        if not all(self._evaluation.is_valid(inner, name) for name in value):
             yield Cause(path, f"{pointer}/propertyNames", None, words="has a property whose name is not allowed")
 
     def _of_array(self, task: _Task) -> Iterator[Cause]:
         schema, value, path, pointer = task
         if "contains" in schema:
-            count = sum(self._evaluation.fits(schema["contains"], item) for item in value)
+            count = sum(self._evaluation.is_valid(schema["contains"], item) for item in value)
             if not schema.get("minContains", 1) <= count <= schema.get("maxContains", count):
-                words = "has too few or too many of the items it must contain"
+                words = "has too few or too many items that match `contains`"
                 yield Cause(path, f"{pointer}/contains", None, words=words)
         if "unevaluatedItems" in schema and self._unevaluated(task, "unevaluatedItems"):
             yield Cause(path, f"{pointer}/unevaluatedItems", None, words="has items that are not allowed")
 
     def _unevaluated(self, task: _Task, keyword: str) -> list[str | int]:
-        """The members or items refused because no other rule is about them."""
+        """Return the properties or items that are rejected because no other rule covers them."""
         child = task.schema[keyword]
-        places = self._evaluation.unevaluated(task.schema, task.value)
-        return [place for place in places if not self._evaluation.fits(child, task.value[place])]
+        keys = self._evaluation.unevaluated(task.schema, task.value)
+        return [place for place in keys if not self._evaluation.is_valid(child, task.value[place])]

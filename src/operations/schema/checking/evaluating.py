@@ -1,9 +1,8 @@
-"""An evaluator for schemas that the native engine cannot afford: each schema meets each part of a value once.
+"""Evaluator for schemas that are too costly for the native engine: each schema visits each part of a value once.
 
-Slower than the native engine by far, but its work is counted and grows with the size of schema and value, not with the
-number of paths through them. It keeps a stack of its own, so neither long chains of references nor deep values end the
-process. What a schema asserts by itself (types, bounds, patterns), and schemas that are cheap as a whole, are left to
-the native engine.
+Much slower than the native engine, but its work is counted and grows with the size of schema and value, not with the
+number of paths through them. It uses an explicit stack, so neither long reference chains nor deep values overflow.
+Plain assertions (types, bounds, patterns) and schemas that are cheap as a whole are left to the native engine.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from operations.schema.dialects.patterns import matcher
 _COUNTS = ("minContains", "maxContains")
 _Schema = dict[str, Any]
 _Question = tuple[bool, _Schema, Any]
-"""Whether the evaluated places are wanted or only a verdict, the schema, and the value."""
+"""Whether evaluated paths are requested or only a verdict, the schema, and the value."""
 _Answer = Any
 _Steps = Generator[_Question, _Answer, _Answer]
 _Stack = list[tuple[tuple[bool, int, int], _Steps]]
@@ -43,55 +42,55 @@ class Evaluator:
         self._cheap: dict[int, jsonschema_rs.Validator | None] = {}
 
     def check(self, value: Any) -> bool:
-        """Whether `value` fits; where finding out is too much work, it does not."""
+        """Whether `value` is valid; false if that is too much work."""
         copy = as_json(value)
         try:
-            return not copy.foreign and self.evaluation(Budget(value)).fits(self.document, copy.value)
+            return not copy.foreign and self.evaluation(Budget(value)).is_valid(self.document, copy.value)
         except ExhaustedError:
             return False
 
     def evaluation(self, budget: Budget) -> Evaluation:
-        """A fresh evaluation, for one value made of plain dicts, lists and scalars."""
+        """Return a new evaluation for one value of plain dicts, lists and scalars."""
         return Evaluation(self, budget)
 
     def asserting(self, schema: _Schema) -> jsonschema_rs.Validator | None:
-        """The native validator of what a schema says without other schemas; None where it says nothing."""
+        """Return the native validator of a schema's own assertions; None if it has none."""
         if id(schema) not in self._asserting:
             own = {key: value for key, value in schema.items() if key in ASSERTIONS and key not in _COUNTS}
             self._asserting[id(schema)] = compiled(own) if own else None
         return self._asserting[id(schema)]
 
     def cheap(self, schema: _Schema) -> jsonschema_rs.Validator | None:
-        """The native validator of a schema that is cheap as a whole; None where it is not."""
+        """Return the native validator of a schema that is cheap as a whole; None if it is not."""
         if id(schema) not in self._cheap:
             self._cheap[id(schema)] = self._parts.compiled((schema,)) if self._costs.affords(schema) else None
         return self._cheap[id(schema)]
 
 
 class Evaluation:
-    """What is known of one value: the verdict of every schema on every part of it that was asked for."""
+    """Cached verdicts of schemas on the parts of one value."""
 
     def __init__(self, evaluator: Evaluator, budget: Budget) -> None:
         self._evaluator = evaluator
         self._budget = budget
         self._known: dict[tuple[bool, int, int], _Answer] = {}
 
-    def fits(self, schema: Any, value: Any) -> bool:
-        """Whether `value` is valid by a schema of the document; raises ExhaustedError."""
+    def is_valid(self, schema: Any, value: Any) -> bool:
+        """Whether `value` is valid by a schema of the document; raise ExhaustedError."""
         return schema if isinstance(schema, bool) else bool(self._run((False, schema, value)))
 
     def unevaluated(self, schema: _Schema, value: Any) -> list[str | int]:
-        """The members or items of `value` that `unevaluatedProperties` or `unevaluatedItems` of a schema is about."""
+        """Return the properties or items of `value` to which a schema's `unevaluated…` keyword applies."""
         seen = self._drive([((True, 0, 0), self._collect_except(schema, value))])
         return [key for key in (value if isinstance(value, dict) else range(len(value))) if key not in seen]
 
     def _run(self, question: _Question) -> _Answer:
         stack: _Stack = []
-        answer = self._answer(question, stack)
+        answer = self._cached_result(question, stack)
         return self._drive(stack) if stack else answer
 
     def _drive(self, stack: _Stack) -> _Answer:
-        """Answer the questions on a stack, and those they lead to."""
+        """Process the questions on a stack and those that follow from them."""
         answer = None
         while stack:
             key, steps = stack[-1]
@@ -101,11 +100,11 @@ class Evaluation:
                 stack.pop()
                 answer = self._known[key] = done.value
             else:
-                answer = self._answer(asked, stack)
+                answer = self._cached_result(asked, stack)
         return answer
 
-    def _answer(self, question: _Question, stack: _Stack) -> _Answer:
-        """What is known already; None when a new entry on the stack will find out."""
+    def _cached_result(self, question: _Question, stack: _Stack) -> _Answer:
+        """Return a cached result; None if a new entry on the stack will find it."""
         collects, schema, value = question
         key = (collects, id(schema), id(value))
         if key in self._known:
@@ -115,7 +114,7 @@ class Evaluation:
         if native is not None:
             answer = self._known[key] = _verdict(native, value)
             return answer
-        # A schema that asks about itself at the same place is taken to agree, as the native engine does.
+        # A schema that refers to itself at the same path counts as valid, as in the native engine.
         self._known[key] = _NONE if collects else True
         stack.append((key, (self._collect if collects else self._check)(schema, value)))
         return None
@@ -129,7 +128,7 @@ class Evaluation:
         if not (yield from self._check_in_place(schema, value)):
             return False
         for child, part in parts(schema, value):
-            if not (yield from _ask(child, part)):
+            if not (yield from _evaluate(child, part)):
                 return False
         if "contains" in schema and isinstance(value, list) and not (yield from self._check_contains(schema, value)):
             return False
@@ -137,17 +136,17 @@ class Evaluation:
 
     def _check_in_place(self, schema: _Schema, value: Any) -> _Steps:
         for child in self._conjuncts(schema, value):
-            if not (yield from _ask(child, value)):
+            if not (yield from _evaluate(child, value)):
                 return False
         if "anyOf" in schema and not (yield from self._count(schema["anyOf"], value, 1)):
             return False
         if "oneOf" in schema and (yield from self._count(schema["oneOf"], value, 2)) != 1:
             return False
-        if "not" in schema and (yield from _ask(schema["not"], value)):
+        if "not" in schema and (yield from _evaluate(schema["not"], value)):
             return False
         if "if" in schema:
-            branch = "then" if (yield from _ask(schema["if"], value)) else "else"
-            return (yield from _ask(schema.get(branch, True), value))
+            branch = "then" if (yield from _evaluate(schema["if"], value)) else "else"
+            return (yield from _evaluate(schema.get(branch, True), value))
         return True
 
     def _conjuncts(self, schema: _Schema, value: Any) -> Iterator[Any]:
@@ -161,7 +160,7 @@ class Evaluation:
     def _count(branches: list[Any], value: Any, enough: int) -> _Steps:
         count = 0
         for branch in branches:
-            count += bool((yield from _ask(branch, value)))
+            count += bool((yield from _evaluate(branch, value)))
             if count >= enough:
                 break
         return count
@@ -170,7 +169,7 @@ class Evaluation:
     def _check_contains(schema: _Schema, value: list[Any]) -> _Steps:
         count = 0
         for item in value:
-            count += bool((yield from _ask(schema["contains"], item)))
+            count += bool((yield from _evaluate(schema["contains"], item)))
         return schema.get("minContains", 1) <= count <= schema.get("maxContains", len(value))
 
     def _check_unevaluated(self, schema: _Schema, value: Any) -> _Steps:
@@ -179,14 +178,14 @@ class Evaluation:
             return True
         seen = yield from self._collect_except(schema, value)
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            if key not in seen and not (yield from _ask(schema[keyword], item)):
+            if key not in seen and not (yield from _evaluate(schema[keyword], item)):
                 return False
         return True
 
     # Evaluated places
 
     def _collect(self, schema: _Schema, value: Any) -> _Steps:
-        """The members or items that a schema evaluates, which the value is known to fit."""
+        """Collect the properties or items that a schema evaluates; the value is known to be valid."""
         if not isinstance(value, dict | list):
             return _NONE
         if UNEVALUATED[isinstance(value, list)] in schema:
@@ -194,18 +193,18 @@ class Evaluation:
         return (yield from self._collect_except(schema, value))
 
     def _collect_except(self, schema: _Schema, value: Any) -> _Steps:
-        """The same by the other keywords than those about what is not evaluated."""
-        seen: set[str | int] = set(places(schema, value))
+        """The same by all keywords except the `unevaluated…` ones."""
+        seen: set[str | int] = set(described_keys(schema, value))
         if "contains" in schema and isinstance(value, list):
             for index, item in enumerate(value):
-                if (yield from _ask(schema["contains"], item)):
+                if (yield from _evaluate(schema["contains"], item)):
                     seen.add(index)
         for child in chain(self._conjuncts(schema, value), schema.get("anyOf", ()), schema.get("oneOf", ())):
             seen |= yield from self._collect_if(child, value)
         if "if" in schema:
-            fits = yield from _ask(schema["if"], value)
+            is_valid = yield from _evaluate(schema["if"], value)
             seen |= yield from self._collect_if(schema["if"], value)
-            seen |= yield from self._collect_if(schema.get("then" if fits else "else", True), value)
+            seen |= yield from self._collect_if(schema.get("then" if is_valid else "else", True), value)
         return frozenset(seen)
 
     @staticmethod
@@ -215,19 +214,19 @@ class Evaluation:
         return (yield (True, schema, value))
 
 
-def _ask(schema: Any, value: Any) -> _Steps:
+def _evaluate(schema: Any, value: Any) -> _Steps:
     return schema if isinstance(schema, bool) else (yield (False, schema, value))
 
 
 def _verdict(native: jsonschema_rs.Validator, value: Any) -> bool:
     try:
         return native.is_valid(value)
-    except ValueError:  # a number or text that JSON cannot hold
+    except ValueError:  # a number or string that JSON cannot represent
         return False
 
 
 def parts(schema: _Schema, value: Any) -> Iterator[tuple[Any, Any]]:
-    """The schemas for members and items, each with the part it is for; names of members too."""
+    """Yield the schemas of properties and items with the parts they apply to; also property names."""
     for child, key, _ in located_parts(schema, value):
         yield child, value[key]
     if "propertyNames" in schema and isinstance(value, dict):
@@ -235,14 +234,14 @@ def parts(schema: _Schema, value: Any) -> Iterator[tuple[Any, Any]]:
             yield schema["propertyNames"], name
 
 
-def places(schema: _Schema, value: Any) -> Iterator[str | int]:
-    """The members and items that a schema has a schema for."""
+def described_keys(schema: _Schema, value: Any) -> Iterator[str | int]:
+    """Yield the properties and items that a schema has a schema for."""
     for _, key, _ in located_parts(schema, value):
         yield key
 
 
 def located_parts(schema: _Schema, value: Any) -> Iterator[tuple[Any, Any, tuple[str | int, ...]]]:
-    """The schemas for members and items with the key of the part, and where in `schema` they stand."""
+    """Yield the schemas of properties and items with the part's key and their path in `schema`."""
     if isinstance(value, dict):
         for name in value:
             yield from _for_member(schema, name)

@@ -1,4 +1,4 @@
-"""What is wrong with a value, in words: native errors become Problems, with secrets kept out of sight."""
+"""Problems of a value: messages from native errors, with secrets redacted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import msgspec
 
 from operations.schema.budget import Budget, ExhaustedError
 from operations.schema.checking.diagnosing import TOO_MUCH_WORK, Cause, Diagnosis
-from operations.schema.checking.messages import message_of, secret_message_of, show, type_asked, union_message
+from operations.schema.checking.messages import expected_type, message_of, secret_message_of, show, union_message
 from operations.schema.checking.outline import Outline, Union
 from operations.schema.checking.secrets import REDACTED, Hidden, Path, Secrets
-from operations.schema.checking.values import Foreign, as_json, pointer, reached, too_deep, too_shared
+from operations.schema.checking.values import Foreign, as_json, existing_path, pointer, too_deep, too_shared
 from operations.schema.problems import Found, Problem
 
 _NATIVE_DEPTH = 200
@@ -23,16 +23,16 @@ _LAST = 1 << 62
 _Error = jsonschema_rs.ValidationError
 _Kind = jsonschema_rs.ValidationErrorKind
 Scoring = Callable[[Budget], Callable[[list[Any], Any], list[int]]]
-"""For a budget, the function that scores the branches of a union by how well a value fits them."""
+"""Function from a budget to a function that scores the branches of a union for a value."""
 
 
-class Means(NamedTuple):
-    """By what the problems of a schema are found: natively, with or without its outline, or step by step."""
+class Strategy(NamedTuple):
+    """How the problems of a schema are found: natively, with or without its outline, or step by step."""
 
     outline: Outline | None = None
     diagnosis: Diagnosis | None = None
     refused: bool = False
-    """Whether nothing can be afforded, so that every value is refused."""
+    """Whether every value is rejected, because nothing is affordable."""
 
 
 class Explainer:
@@ -44,16 +44,16 @@ class Explainer:
         validator: jsonschema_rs.Validator | None,
         limit: int | None,
         scoring: Scoring,
-        means: Callable[[], Means],
+        strategy: Callable[[], Strategy],
     ) -> None:
         self._validator = validator
         self._limit = limit
         self._scoring = scoring
-        self._means = means
+        self._strategy = strategy
         self._secrets = Secrets(document)
 
     def check_foreign(self, value: Any) -> bool:
-        """Check a value the native engine could not read: bytes count as strings, other objects never fit."""
+        """Check a value that the native engine cannot read: bytes count as strings, other objects are invalid."""
         copy = as_json(value)
         if copy.foreign or self._validator is None:
             return not copy.foreign
@@ -63,67 +63,67 @@ class Explainer:
             return False
 
     def hidden(self, value: Any) -> Hidden:
-        """The places of `value` that must never be printed."""
-        return self._secrets.places(value)
+        """Return the paths of `value` that must never be printed."""
+        return self._secrets.secret_paths(value)
 
     def problems(self, value: Any) -> list[Problem]:
-        """Every problem of a value known not to fit; at least one."""
+        """Return every problem of a value known to be invalid; at least one."""
         if self._limit is not None and too_deep(value, self._limit):
             return [Problem("", "", f"nested deeper than {self._limit} levels")]
-        means = self._means()
-        if means.refused or too_shared(value):
+        strategy = self._strategy()
+        if strategy.refused or too_shared(value):
             return [Problem("", "", TOO_MUCH_WORK)]
-        causes, foreign = self._causes(value, means)
+        causes, foreign = self._causes(value, strategy)
         found = [Problem(pointer(item.path), "", f"{item.what} is not JSON") for item in foreign[:_MAX_PROBLEMS]]
-        printer = _Printer(value, self._secrets.places(value))
+        printer = _Printer(value, self._secrets.secret_paths(value))
         for cause in causes:
             found.append(printer.problem(cause))
             if len(found) >= _MAX_PROBLEMS:
                 break
-        return _ordered(found) or [Problem("", "", "does not fit the schema")]
+        return _ordered(found) or [Problem("", "", "does not match the schema")]
 
     def joined(self, value: Any, problems: list[Problem], found: Sequence[Found]) -> list[Problem]:
-        """`problems`, and what else was found at places that none of them speaks of."""
-        printer = _Printer(value, self._secrets.places(value))
-        told = {path[:end] for path in (problem.path for problem in problems) for end in _ends(path)}
+        """Return `problems`, and those in `found` at paths that none of them covers."""
+        printer = _Printer(value, self._secrets.secret_paths(value))
+        reported = {path[:end] for path in (problem.path for problem in problems) for end in _ends(path)}
         others = []
         for path, message in found:
-            place = reached(value, path)
-            if pointer(place) not in told:
-                others.append(printer.found(path, place, message))
+            existing = existing_path(value, path)
+            if pointer(existing) not in reported:
+                others.append(printer.found(path, existing, message))
         return _ordered([*problems, *others])
 
-    def _causes(self, value: Any, means: Means) -> tuple[list[Cause], list[Foreign]]:
-        """What was found, and what could not be read; the latter is looked for only if the native engine says so."""
-        if means.diagnosis is None:
+    def _causes(self, value: Any, strategy: Strategy) -> tuple[list[Cause], list[Foreign]]:
+        """Return the causes, and what could not be read, which is searched only if the native engine fails."""
+        if strategy.diagnosis is None:
             try:
-                return self._found(value, means), []
+                return self._found(value, strategy), []
             except ValueError:
                 pass
-        copy = as_json(value, depth=_NATIVE_DEPTH if means.diagnosis is None else None)
+        copy = as_json(value, depth=_NATIVE_DEPTH if strategy.diagnosis is None else None)
         try:
-            causes = self._found(copy.value, means)
+            causes = self._found(copy.value, strategy)
         except ValueError:
             return [], copy.foreign
         foreign = {item.path for item in copy.foreign}
-        if means.diagnosis is None:
+        if strategy.diagnosis is None:
             causes = [cause for cause in causes if len(cause.path) < _NATIVE_DEPTH]
         return [cause for cause in causes if cause.path not in foreign], copy.foreign
 
-    def _found(self, value: Any, means: Means) -> list[Cause]:
+    def _found(self, value: Any, strategy: Strategy) -> list[Cause]:
         causes: Iterator[Cause] = iter(())
-        if means.diagnosis is not None:
-            causes = means.diagnosis.causes(value)
-        elif means.outline is not None:
-            unions = _Unions(means.outline, self._scoring, value)
-            causes = (cause for error in means.outline.errors(value) for cause in unions.explain(error, ()))
+        if strategy.diagnosis is not None:
+            causes = strategy.diagnosis.causes(value)
+        elif strategy.outline is not None:
+            unions = _Unions(strategy.outline, self._scoring, value)
+            causes = (cause for error in strategy.outline.errors(value) for cause in unions.explain(error, ()))
         elif self._validator is not None:
             causes = (cause for error in self._validator.iter_errors(value) for cause in _explained(error))
         return [cause for cause, _ in zip(causes, range(_MAX_PROBLEMS), strict=False)]
 
 
 class _Printer:
-    """Writes the problems of one value, each place of it shown once."""
+    """Formats the problems of one value; each path is shown once."""
 
     def __init__(self, root: Any, hidden: Hidden) -> None:
         self._root = root
@@ -140,12 +140,12 @@ class _Printer:
             message = (secret_message_of if secret else message_of)(cause.kind, printed, value)
         return Problem(pointer(cause.path), cause.schema_path, message + cause.note, value)
 
-    def found(self, path: str, place: Path, message: str) -> Problem:
-        """A problem that something else found at `path`; `place` is as much of it as there is in the value."""
-        value, _, secret = self._show(place)
-        if secret and _quotes(message, _at(self._root, place)):
-            message = "does not fit its type"
-        return Problem(path, "", message, value if pointer(place) == path else msgspec.UNSET)
+    def found(self, path: str, existing: Path, message: str) -> Problem:
+        """Return a problem that another check found at `path`; `existing` is its part in the value."""
+        value, _, secret = self._show(existing)
+        if secret and _quotes(message, _at(self._root, existing)):
+            message = "does not match its type"
+        return Problem(path, "", message, value if pointer(existing) == path else msgspec.UNSET)
 
     def _show(self, path: Path) -> tuple[Any, str, bool]:
         if self._hidden.covers(path):
@@ -156,7 +156,7 @@ class _Printer:
 
 
 class _Unions:
-    """Explains the unions that refuse one value: by the branch that casting would choose, as far as the budget goes."""
+    """Explains failed unions of one value by the branch that casting would choose, within the budget."""
 
     def __init__(self, outline: Outline, scoring: Scoring, root: Any) -> None:
         self._outline = outline
@@ -166,7 +166,7 @@ class _Unions:
         self._trail: list[tuple[Path, str]] = []
 
     def explain(self, error: _Error, base: Path) -> Iterator[Cause]:
-        """The causes to report for one native error, found below `base`."""
+        """Yield the causes of one native error below `base`."""
         path = (*base, *error.instance_path)
         schema_path, union = self._outline.locate(error.schema_path)
         if union is None:
@@ -184,7 +184,7 @@ class _Unions:
         self._trail.pop()
 
     def _summary(self, union: Union, path: Path) -> tuple[str | None, list[_Error]]:
-        """What `_context` says; where it is too much work, or explained by itself, that no branch fits."""
+        """Return the result of `_context`, or a message that no branch matches if that is too much work."""
         try:
             if len(self._trail) <= _MAX_NESTED and (path, union.pointer) not in self._trail:
                 return self._context(union, path)
@@ -193,10 +193,10 @@ class _Unions:
         return union_message(len(union.branches), []), []
 
     def _context(self, union: Union, path: Path) -> tuple[str | None, list[_Error]]:
-        """The words for a union as a whole, or else the errors of its best branch."""
+        """Return the message for a union as a whole, or the errors of its best branch."""
         value = _at(self._root, path)
-        if union.keyword == "oneOf" and self._fits_one(union, value):
-            return " fits more than one form, where exactly one is allowed", []
+        if union.keyword == "oneOf" and self._matches_one(union, value):
+            return " matches more than one form: exactly one is allowed", []
         scores = self._scores(union.branches, value)
         if max(scores) > 0:
             best = self._errors(union, scores.index(max(scores)), value)
@@ -206,9 +206,9 @@ class _Unions:
         best = max(filter(None, context), key=lambda branch: _closeness(branch, 0), default=[])
         if best and not _same_place_type(best, 0):
             return None, best
-        return union_message(len(context), [type_asked(errors) for errors in context]), []
+        return union_message(len(context), [expected_type(errors) for errors in context]), []
 
-    def _fits_one(self, union: Union, value: Any) -> bool:
+    def _matches_one(self, union: Union, value: Any) -> bool:
         return any(not self._first(union, index, value) for index in range(len(union.branches)))
 
     def _first(self, union: Union, index: int, value: Any) -> list[_Error]:
@@ -224,9 +224,9 @@ class _Unions:
 
 
 def _ordered(problems: list[Problem]) -> list[Problem]:
-    """Problems in the order of the value, those of an object or array after those of what it holds.
+    """Sort problems in the order of the value, those of an object or array after those of its contents.
 
-    The native order depends on how keywords were compiled together, which is nobody's business.
+    The native order depends on how keywords were compiled.
     """
     ranks: dict[str, int] = {}
     keys = []
@@ -240,7 +240,7 @@ def _ordered(problems: list[Problem]) -> list[Problem]:
 
 
 def _quotes(message: str, value: Any) -> bool:
-    """Whether a message shows anything of a value."""
+    """Whether a message shows any part of a value."""
     pending = [value]
     while pending:
         item = pending.pop()
@@ -254,7 +254,7 @@ def _quotes(message: str, value: Any) -> bool:
 
 
 def _ends(path: str) -> list[int]:
-    """Where a pointer and those of everything around its place end."""
+    """Return the end positions of a pointer and its parents."""
     return [index for index, character in enumerate(path) if character == "/"] + [len(path)]
 
 
@@ -268,7 +268,7 @@ def _at(value: Any, path: Sequence[str | int]) -> Any:
 
 
 def _explained(error: _Error, outline: Outline | None = None) -> Iterator[Cause]:
-    """The causes to report for one native error: for a union, those of the variant that seems to fit best."""
+    """Yield the causes of one native error: for a union, those of the closest variant."""
     kind = error.kind
     schema_path = error.schema_path if outline is None else outline.locate(error.schema_path)[0]
     whole = Cause(tuple(error.instance_path), pointer(schema_path), kind)

@@ -1,4 +1,4 @@
-"""The wording of problems: one short sentence for each kind of broken rule, large values cut short."""
+"""Messages of problems: one short sentence for each kind of violated rule, with large values truncated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Kind = jsonschema_rs.ValidationErrorKind
 
 
 def show(value: Any, budget: int = _SHOWN) -> str:
-    """A value in a message: JSON-like, never longer than a glance, safe for any object."""
+    """Format a value for a message: JSON-like, short, safe for any object."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
@@ -65,20 +65,20 @@ def _types(kind: Any) -> str:
 
 
 def names(names: Any) -> str:
-    """Names of properties in a message, the first ten."""
+    """Format property names for a message, the first ten."""
     return ", ".join(_quoted(name, 40) for name in names[:10]) + (" …" if len(names) > 10 else "")
 
 
 _WORDING: dict[type, Callable[[Any, str], str]] = {
     _Kind.AdditionalItems: lambda kind, it: f"has more than {kind.limit} items",
     _Kind.AdditionalProperties: lambda kind, it: f"has properties that are not allowed: {names(kind.unexpected)}",
-    _Kind.AnyOf: lambda kind, it: it + _wanted(kind),
-    _Kind.OneOfNotValid: lambda kind, it: it + _wanted(kind),
-    _Kind.OneOfMultipleValid: lambda kind, it: f"{it} fits more than one form, where exactly one is allowed",
+    _Kind.AnyOf: lambda kind, it: it + _expected(kind),
+    _Kind.OneOfNotValid: lambda kind, it: it + _expected(kind),
+    _Kind.OneOfMultipleValid: lambda kind, it: f"{it} matches more than one form: exactly one is allowed",
     _Kind.BacktrackLimitExceeded: lambda kind, it: f"{it} takes too long to match against a pattern",
-    _Kind.RegexEngineFailure: lambda kind, it: f"{it} could not be matched against a pattern",
+    _Kind.RegexEngineFailure: lambda kind, it: f"{it} cannot be matched against a pattern",
     _Kind.Constant: lambda kind, it: f"{it} is not {show(kind.expected_value)}",
-    _Kind.Contains: lambda kind, it: "has too few or too many of the items it must contain",
+    _Kind.Contains: lambda kind, it: "has too few or too many items that match `contains`",
     _Kind.Enum: lambda kind, it: f"{it} is not one of {_listed(kind.options)}",
     _Kind.ExclusiveMaximum: lambda kind, it: f"{it} is not less than {kind.limit}",
     _Kind.ExclusiveMinimum: lambda kind, it: f"{it} is not greater than {kind.limit}",
@@ -92,14 +92,14 @@ _WORDING: dict[type, Callable[[Any, str], str]] = {
     _Kind.MinLength: lambda kind, it: f"{it} is shorter than {kind.limit} characters",
     _Kind.MinProperties: lambda kind, it: f"has fewer than {kind.limit} properties",
     _Kind.MultipleOf: lambda kind, it: f"{it} is not a multiple of {kind.multiple_of}",
-    _Kind.Not: lambda kind, it: f"{it} has a form that is ruled out",
+    _Kind.Not: lambda kind, it: f"{it} matches a form that is not allowed",
     _Kind.Pattern: lambda kind, it: f"{it} does not match the pattern {_quoted(kind.pattern, 60)}",
     _Kind.PropertyNames: lambda kind, it: f"has a property whose name is not allowed: {_inner_name(kind)}",
-    _Kind.Required: lambda kind, it: f"the property {_quoted(kind.property, 60)} is missing",
+    _Kind.Required: lambda kind, it: f"missing required property {_quoted(kind.property, 60)}",
     _Kind.Type: lambda kind, it: f"{it} is not {_types(kind)}",
     _Kind.UnevaluatedItems: lambda kind, it: "has items that are not allowed",
     _Kind.UnevaluatedProperties: lambda kind, it: f"has properties that are not allowed: {names(kind.unexpected)}",
-    _Kind.UniqueItems: lambda kind, it: "has the same item more than once",
+    _Kind.UniqueItems: lambda kind, it: "has duplicate items",
 }
 
 
@@ -107,23 +107,23 @@ def _inner_name(kind: Any) -> str:
     return show(kind.error.instance)
 
 
-def _wanted(kind: Any) -> str:
-    return union_message(len(kind.context), [type_asked(branch) for branch in kind.context])
+def _expected(kind: Any) -> str:
+    return union_message(len(kind.context), [expected_type(branch) for branch in kind.context])
 
 
-def type_asked(errors: Any) -> str | None:
-    """The types that a branch of a union asks for, where that is why it refuses."""
+def expected_type(errors: Any) -> str | None:
+    """Return the types that a branch of a union expects, if that is why it fails."""
     return next((_types(error.kind) for error in errors if isinstance(error.kind, _Kind.Type)), None)
 
 
 def union_message(count: int, asked: list[str | None]) -> str:
-    """What to say of a value that no branch of a union takes, with the types when each refuses it by its type alone."""
+    """Return the message for a value that matches no branch of a union, with the types if each fails by type alone."""
     types = ": " + " or ".join(dict.fromkeys(map(str, asked))) if asked and len(asked) <= 8 and all(asked) else ""
-    return f" fits none of the {count} allowed forms{types}"
+    return f" matches none of the {count} allowed forms{types}"
 
 
 def secret_message_of(kind: jsonschema_rs.ValidationErrorKind, printed: str, value: Any) -> str:
-    """The same where the value is or holds a secret: what it should have been is not said either."""
+    """Return the message for a value with secrets, without the expected value."""
     if isinstance(kind, _Kind.Constant | _Kind.Enum):
         return (
             f"{printed} is not {'the value' if isinstance(kind, _Kind.Constant) else 'one of the values'} allowed here"
@@ -134,8 +134,8 @@ def secret_message_of(kind: jsonschema_rs.ValidationErrorKind, printed: str, val
 
 
 def message_of(kind: jsonschema_rs.ValidationErrorKind, printed: str, value: Any) -> str:
-    """One sentence about one broken rule; `printed` is how the offending value may be shown."""
+    """Return the message for one violated rule; `printed` is the displayed value."""
     if isinstance(value, float) and value != value:
         return "NaN is not a JSON number"
     wording = _WORDING.get(type(kind))
-    return wording(kind, printed) if wording else f"breaks the rule {kind.name!r}"
+    return wording(kind, printed) if wording else f"violates the rule {kind.name!r}"

@@ -1,7 +1,7 @@
-"""The outline of a schema: valid by it means the same, but a union that refuses a value says no more than that.
+"""The outline of a schema: equally strict, but a failed union reports only that it failed.
 
-The native engine explains a refused union by the errors of every branch, those of unions inside them by every branch of
-theirs, and so on; with the outline only the branches somebody asks about are explained.
+The native engine explains a failed union by the errors of every branch, including nested unions. With the outline, only
+the requested branches are explained.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 
 
 class Union(NamedTuple):
-    """A union of the schema: its branches, and where the outline has them."""
+    """A union of the schema: its branches, and their location in the outline."""
 
     keyword: str
     branches: list[Any]
@@ -40,7 +40,7 @@ class Outline:
         self._validators: dict[str, jsonschema_rs.Validator | None] = {}
 
     def errors(self, value: Any, pointer: str = "#") -> Iterator[jsonschema_rs.ValidationError]:
-        """The native errors of `value` by the schema at a place of the outline."""
+        """Yield the native errors of `value` by the schema at a location of the outline."""
         if pointer not in self._validators:
             document = {"$ref": _ADDRESS + pointer}
             self._validators[pointer] = compiled(document, registry=self._registry, engine=self._engine)
@@ -48,7 +48,7 @@ class Outline:
         return iter(()) if validator is None else validator.iter_errors(value)
 
     def locate(self, path: Sequence[str | int]) -> tuple[list[str | int], Union | None]:
-        """Where a place of the outline is in the schema, and the union that it stands for."""
+        """Return where a location of the outline is in the schema, and the union at it."""
         node: Any = self._document
         found: list[str | int] = []
         index = 0
@@ -70,7 +70,7 @@ class Outline:
 
 
 def outline_of(document: Any) -> Outline | None:
-    """The outline of a document that has unions; None where it would change what is valid."""
+    """Return the outline of a document with unions; None if it would change what is valid."""
     seen_union = False
     pending = [document]
     while pending:
@@ -84,7 +84,7 @@ def outline_of(document: Any) -> Outline | None:
             pending += node
     try:
         return Outline(document) if seen_union else None
-    except (ValueError, jsonschema_rs.ReferencingError):  # nested deeper than the native engine reads
+    except (ValueError, jsonschema_rs.ReferencingError):  # nested too deeply for the native engine
         return None
 
 

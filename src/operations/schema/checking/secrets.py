@@ -1,4 +1,4 @@
-"""Which places of a value hold secrets: what the schema marks `writeOnly` or `format: password`."""
+"""Secret parts of a value: those that the schema marks `writeOnly` or `format: password`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _SECRET = True
 
 
 class Hidden:
-    """The secret places of one value, as a tree of its keys that ends where a secret begins."""
+    """The secret paths of one value, as a tree of keys that ends at each secret."""
 
     def __init__(self, tree: Any) -> None:
         self._tree = tree
 
     def covers(self, path: Path) -> bool:
-        """Whether the place is a secret or inside one."""
+        """Whether the path is a secret or inside one."""
         return self._below(path) is _SECRET
 
     def touches(self, path: Path) -> bool:
-        """Whether the place is a secret, inside one, or holds one."""
+        """Whether the path is a secret, inside one, or contains one."""
         pending = [self._below(path)]
         while pending:
             tree = pending.pop()
@@ -37,7 +37,7 @@ class Hidden:
         return False
 
     def redacted(self, value: Any, path: Path) -> Any:
-        """The value at `path` with every secret in it replaced; the same object when there is none."""
+        """Return the value at `path` with every secret replaced; the same object if there is none."""
         return _redacted(value, self._below(path)) if self.touches(path) else value
 
     def _below(self, path: Path) -> Any:
@@ -60,54 +60,61 @@ def _redacted(value: Any, tree: Any) -> Any:
     return copy
 
 
-class _Place:
-    """Every schema that may apply to one place of a value, through references and unions."""
+class _PathSchemas:
+    """Every schema that may apply to one path of a value, through references and unions."""
 
-    def __init__(self, parts: list[dict[str, Any]], holds: bool) -> None:
+    def __init__(self, parts: list[dict[str, Any]], has_secret: bool) -> None:
         self.parts = parts
         self.secret = any(_is_marked(part) for part in parts)
-        self.holds = holds
+        self.has_secret = has_secret
         self.names_members = any(keyword in part for part in parts for keyword in _MEMBERS)
-        self.members: dict[str, _Place | None] = {}
+        self.members: dict[str, _PathSchemas | None] = {}
         self.has_secret_member: bool | None = None
 
 
 class Secrets:
-    """Finds the secret places of values by one converted document."""
+    """Finds the secret paths of values by one converted document."""
 
     def __init__(self, document: dict[str, Any] | bool) -> None:
         self._document = document
-        self._holding = _holding(document)
-        self._places: dict[tuple[int, ...], _Place] = {}
+        self._secret_schemas = _secret_schemas(document)
+        self._by_schemas: dict[tuple[int, ...], _PathSchemas] = {}
 
-    def places(self, value: Any) -> Hidden:
-        """The places in `value` that must never be printed; where that takes too long to find out, all of them."""
-        if not self._holding:
+    def secret_paths(self, value: Any) -> Hidden:
+        """Return the paths in `value` that must never be printed; all of them if the search takes too long."""
+        if not self._secret_schemas:
             return Hidden(None)
         holder: dict[int, Any] = {}
-        pending: list[tuple[_Place, Any, Any, Any]] = [(self._place([self._document]), value, holder, 0)]
+        pending: list[tuple[_PathSchemas, Any, Any, Any]] = [(self._path_schemas([self._document]), value, holder, 0)]
         budget = Budget(value)
         while pending:
-            place, item, parent, key = pending.pop()
-            parent[key] = self._enter(place, item, pending, budget)
+            path_schemas, item, parent, key = pending.pop()
+            parent[key] = self._enter(path_schemas, item, pending, budget)
         return Hidden(holder[0])
 
-    def _enter(self, place: _Place, value: Any, pending: list[Any], budget: Budget) -> Any:
-        """The tree of one place, its members left to be done."""
-        if place.secret:
+    def _enter(self, path_schemas: _PathSchemas, value: Any, pending: list[Any], budget: Budget) -> Any:
+        """Return the tree of one path; its properties are added to `pending`."""
+        if path_schemas.secret:
             return _SECRET
-        if not place.holds or value is None or isinstance(value, bool):
+        if not path_schemas.has_secret or value is None or isinstance(value, bool):
             return None
         tree: dict[Any, Any] = {}
         try:
             budget.spend()
             if isinstance(value, Mapping):
                 for name, item in value.items():
-                    self._child(self._member(place, str(name)), self._hides_unknown(place), name, item, tree, pending)
+                    self._child(
+                        self._member(path_schemas, str(name)),
+                        self._hides_unknown(path_schemas),
+                        name,
+                        item,
+                        tree,
+                        pending,
+                    )
             elif isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
                 for index, item in enumerate(value):
-                    schemas = [schema for part in place.parts for schema in _item_schemas(part, index)]
-                    self._child(self._place(schemas), True, index, item, tree, pending)
+                    schemas = [schema for part in path_schemas.parts for schema in _item_schemas(part, index)]
+                    self._child(self._path_schemas(schemas), True, index, item, tree, pending)
             else:
                 return _SECRET
         except ExhaustedError:
@@ -115,36 +122,40 @@ class Secrets:
         return tree
 
     @staticmethod
-    def _child(place: _Place, hides: bool, key: Any, item: Any, tree: Any, pending: list[Any]) -> None:
-        if place.holds:
-            pending.append((place, item, tree, key))
-        elif hides and not place.parts:
+    def _child(path_schemas: _PathSchemas, hides: bool, key: Any, item: Any, tree: Any, pending: list[Any]) -> None:
+        if path_schemas.has_secret:
+            pending.append((path_schemas, item, tree, key))
+        elif hides and not path_schemas.parts:
             tree[key] = _SECRET
 
-    def _hides_unknown(self, place: _Place) -> bool:
-        """Whether members that the schema does not know may be secrets: beside known ones, or in a wrong container."""
-        if place.has_secret_member is None:
-            schemas = [schema for part in place.parts for schema in part.get("properties", {}).values()]
-            place.has_secret_member = any(self._place([schema]).secret for schema in schemas)
-        return place.has_secret_member or not place.names_members
+    def _hides_unknown(self, path_schemas: _PathSchemas) -> bool:
+        """Whether unknown properties may be secrets: beside known ones, or in a wrong container."""
+        if path_schemas.has_secret_member is None:
+            schemas = [schema for part in path_schemas.parts for schema in part.get("properties", {}).values()]
+            path_schemas.has_secret_member = any(self._path_schemas([schema]).secret for schema in schemas)
+        return path_schemas.has_secret_member or not path_schemas.names_members
 
-    def _member(self, place: _Place, name: str) -> _Place:
-        known = place.members.get(name)
+    def _member(self, path_schemas: _PathSchemas, name: str) -> _PathSchemas:
+        known = path_schemas.members.get(name)
         if known is None:
-            known = self._place([schema for part in place.parts for schema in _member_schemas(part, name)])
-            if any(name in part.get("properties", ()) for part in place.parts):
-                place.members[name] = known
+            known = self._path_schemas(
+                [schema for part in path_schemas.parts for schema in _member_schemas(part, name)]
+            )
+            if any(name in part.get("properties", ()) for part in path_schemas.parts):
+                path_schemas.members[name] = known
         return known
 
-    def _place(self, schemas: list[Any]) -> _Place:
+    def _path_schemas(self, schemas: list[Any]) -> _PathSchemas:
         key = tuple(id(schema) for schema in schemas if isinstance(schema, dict))
-        if key not in self._places:
+        if key not in self._by_schemas:
             parts = list(self._parts(schemas))
-            place = self._places[key] = _Place(parts, any(id(part) in self._holding for part in parts))
-            # An object whose names are secrets cannot be shown without them.
+            path_schemas = self._by_schemas[key] = _PathSchemas(
+                parts, any(id(part) in self._secret_schemas for part in parts)
+            )
+            # An object whose property names are secret cannot be shown without them.
             names = [part["propertyNames"] for part in parts if "propertyNames" in part]
-            place.secret = place.secret or any(self._place([name]).secret for name in names)
-        return self._places[key]
+            path_schemas.secret = path_schemas.secret or any(self._path_schemas([name]).secret for name in names)
+        return self._by_schemas[key]
 
     def _parts(self, schemas: list[Any]) -> Iterator[dict[str, Any]]:
         seen: set[int] = set()
@@ -164,9 +175,9 @@ class Secrets:
 
 
 def target_of(pointer: str, document: Any) -> Any:
-    """What a converted document's reference leads to: `#` or `#/$defs/<name>`.
+    """Return the target of a converted document's reference: `#` or `#/$defs/<name>`.
 
-    Examples and defaults are walked beside schemas, and may hold what only looks like a reference: that leads to True.
+    Examples and defaults are walked like schemas and may contain apparent references, which resolve to True.
     """
     return document if pointer == "#" else document.get("$defs", {}).get(pointer[8:], True)
 
@@ -195,8 +206,8 @@ def _is_marked(schema: dict[str, Any]) -> bool:
     return schema.get("writeOnly") is True or schema.get("format") == "password"
 
 
-def _holding(document: Any) -> set[int]:
-    """The identities of the schemas that are secret, or contain or refer to one that is."""
+def _secret_schemas(document: Any) -> set[int]:
+    """Return the id() of the schemas that are secret, or contain or refer to a secret one."""
     holders: dict[int, list[int]] = {}
     marked: list[int] = []
     pending: list[tuple[Any, int]] = [(document, 0)]

@@ -1,7 +1,7 @@
-"""Recursive schemas written out for a few levels, so that the native engine cannot be led arbitrarily deep.
+"""Unrolled recursive schemas, limited to a few levels, so that the native engine cannot recurse arbitrarily.
 
-Valid by the unrolled form means valid; invalid may only mean deeper than it goes, and then the caller measures the
-value's depth before asking the recursive form.
+A value that is valid by the unrolled form is valid. An invalid one may only be deeper; then the caller measures the
+value's depth before using the recursive form.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NEGATING = ("not", "if", "oneOf", "contains", "propertyNames")
 
 
 def unrolled(document: Any) -> dict[str, Any] | None:
-    """`document` with its cycles written out, or None where that would be large or change what is valid."""
+    """Return `document` with its cycles unrolled; None if that would be large or change what is valid."""
     if not isinstance(document, dict):
         return None
     definitions = {"#": document, **{f"#/$defs/{n}": schema for n, schema in document.get("$defs", {}).items()}}
@@ -33,13 +33,13 @@ def unrolled(document: Any) -> dict[str, Any] | None:
 
 
 def compiled_shallow(document: Any) -> jsonschema_rs.Validator | None:
-    """A native validator of the first levels of `document`; None where there is none, or none that can be afforded."""
+    """Return a native validator of the first levels of `document`; None if there is none or it is too costly."""
     shallow = unrolled(document)
     return compiled(shallow) if shallow is not None and Costs(shallow).affordable else None
 
 
 class _Unroller:
-    """Writes one copy of each cyclic definition for each level."""
+    """Writes a copy of each cyclic definition for each level."""
 
     def __init__(self, definitions: dict[str, Any], cyclic: set[str]) -> None:
         self._definitions = definitions
@@ -76,7 +76,7 @@ def _name(pointer: str, level: int) -> str:
 
 
 def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """Every object inside a definition, its own definitions left out."""
+    """Yield every object in a definition, except its own definitions."""
     pending = [schema]
     while pending:
         node = pending.pop()
@@ -92,7 +92,7 @@ def _references(schema: Any) -> Iterator[str]:
 
 
 def _negates(schema: Any) -> bool:
-    """Whether a reference stands where refusing more would accept more."""
+    """Whether a reference is in a position where rejecting more would accept more."""
     return any(
         next(_references(node[keyword]), None) is not None
         for node in _schemas(schema)

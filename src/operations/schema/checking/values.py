@@ -1,4 +1,4 @@
-"""Values that are not quite JSON: bytes and friends as strings, foreign objects found, depth measured."""
+"""Values that are not strictly JSON: bytes as strings, foreign objects, depth."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gc import get_referents
 from typing import Any, NamedTuple
 
 MAX_DEPTH = 400
-"""How deep a value may nest where its schema is recursive; beyond it the native validator would be at risk."""
+"""Maximum depth of a value of a recursive schema; deeper ones could overflow the native validator."""
 
 _BYTES = (bytes, bytearray, memoryview)
 _SCALARS = (str, int, float, type(None), *_BYTES)
@@ -18,7 +18,7 @@ _MAX_WRITTEN = 20_000_000
 
 
 class Foreign(NamedTuple):
-    """Something in a value that JSON has no word for: where it is and what."""
+    """A part of a value that JSON cannot represent: its path and description."""
 
     path: tuple[str | int, ...]
     what: str
@@ -32,12 +32,12 @@ class Plain(NamedTuple):
 
 
 def pointer(path: Any) -> str:
-    """A JSON pointer (RFC 6901) from its segments."""
+    """Return the JSON pointer (RFC 6901) of path segments."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
-def reached(value: Any, path: str) -> tuple[str | int, ...]:
-    """The keys that a JSON pointer names, as far as there are such places in `value`."""
+def existing_path(value: Any, path: str) -> tuple[str | int, ...]:
+    """Return the keys of a JSON pointer as far as they exist in `value`."""
     keys: list[str | int] = []
     for part in path.split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
@@ -53,7 +53,7 @@ def reached(value: Any, path: str) -> tuple[str | int, ...]:
 
 
 def too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
-    """Whether `value` nests deeper than `limit`; the levels are walked by the collector, in C."""
+    """Whether `value` is nested deeper than `limit`; the garbage collector walks the levels, in C."""
     kind = value.__class__
     if kind is not dict and kind is not list:
         return not isinstance(value, _SCALARS) and _deep_precisely(value, limit)
@@ -64,16 +64,15 @@ def too_deep(value: Any, limit: int = MAX_DEPTH) -> bool:
         level = _members(level)
         if len(level) > _WIDE:
             break
-    # Long chains, cycles and shared members: count each container once.
+    # Long chains, cycles and shared parts: count each container once.
     return bool(level) and _deep_precisely(value, limit)
 
 
 def _members(level: list[Any]) -> list[Any]:
-    """Return what the containers of a level hold, or enough of it to be too wide.
+    """Return the contents of a level's containers, or enough of them to be too wide.
 
-    Only JSON's containers are asked: `get_referents` of some extension modules (`_asyncio` in Python 3.12) gives
-    objects that are dead already. They are asked a few at a time: many references to one long list would fill the
-    memory.
+    Only JSON containers are inspected: `get_referents` of some extension modules (`_asyncio` in Python 3.12) returns
+    dead objects. They are inspected a few at a time: many references to one long list would exhaust memory.
     """
     if not _PLAIN.issuperset(map(type, level)):
         level = [_plain_container(part) for part in level if isinstance(part, Mapping | list | tuple)]
@@ -107,7 +106,7 @@ def _deep_precisely(value: Any, limit: int) -> bool:
 
 
 def too_shared(value: Any) -> bool:
-    """Whether `value` holds the same parts in so many places that writing it out would take all the memory there is."""
+    """Whether `value` shares parts so often that writing it out would exhaust memory."""
     level = [value]
     counted = 0
     while level and counted <= _WIDE:
@@ -117,7 +116,7 @@ def too_shared(value: Any) -> bool:
 
 
 def _written_out(value: Any) -> int:
-    """How many members and items `value` has, shared parts counted as often as they are shared; cycles count once."""
+    """Return the number of properties and items of `value`, with shared parts counted each time; cycles count once."""
     sizes: dict[int, int] = {}
     pending = [(value, False)]
     while pending:
@@ -135,7 +134,7 @@ def _written_out(value: Any) -> int:
 
 
 Trail = tuple[Any, ...]
-"""A path as a linked list, `(trail of the parent, key)`, so that deep values cost linear memory."""
+"""A path as a linked list, `(parent, key)`, so that deep values cost linear memory."""
 
 
 def _path(trail: Trail) -> tuple[str | int, ...]:
@@ -147,7 +146,7 @@ def _path(trail: Trail) -> tuple[str | int, ...]:
 
 
 class _Copier:
-    """One walk over one value; iterative, so that depth costs memory and not stack."""
+    """One copy of one value; iterative, so that depth does not use the call stack."""
 
     def __init__(self, depth: int | None) -> None:
         self.foreign: list[Foreign] = []
@@ -200,7 +199,7 @@ class _Copier:
 
 
 def text(value: str) -> str:
-    """A string with lone surrogates replaced, as every JSON encoder would have to."""
+    """Return a string with lone surrogates replaced, as JSON encoders require."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -209,9 +208,9 @@ def text(value: str) -> str:
 
 
 def as_json(value: Any, *, depth: int | None = None) -> Plain:
-    """A JSON copy of `value` for checking: bytes as strings of their length, foreign objects listed.
+    """Return a JSON copy of `value` for checking: bytes as strings of their length, foreign objects listed.
 
-    With `depth`, what nests deeper is left out.
+    With `depth`, deeper parts are omitted.
     """
     copier = _Copier(depth)
     return Plain(copier.copy(value), copier.foreign)

@@ -1,1 +1,1 @@
-"""Documents of every dialect, read into one form."""
+"""Conversion of all JSON Schema dialects to one form."""

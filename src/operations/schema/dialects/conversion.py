@@ -1,7 +1,7 @@
-"""Any JSON Schema to one form: draft 2020-12, self-contained, every reference a pointer into `$defs`.
+"""Conversion of any JSON Schema to draft 2020-12, self-contained, with references as pointers into `$defs`.
 
-Only what the root reaches is converted, so a schema may sit beside a large document that it refers into.
-What cannot be understood is left out and said once; a schema is never refused.
+Only schemas reachable from the root are converted, so a schema may be part of a large document. Unsupported parts are
+omitted and reported once; a schema is never rejected.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from operations.schema.dialects.keywords import (
     SCHEMA_MAPS,
     SINCE_DRAFT,
 )
-from operations.schema.dialects.literals import NotPlainError, Room, plain
+from operations.schema.dialects.literals import LiteralBudget, NotPlainError, plain
 from operations.schema.dialects.openapi30 import from_openapi30
 from operations.schema.dialects.patterns import engine_of
-from operations.schema.dialects.references import Loader, Place, References, UnresolvedReferenceError
+from operations.schema.dialects.references import Loader, References, SchemaLocation, UnresolvedReferenceError
 
 MAX_SCHEMA_DEPTH = 90
 _MAX_INLINE = 2000
@@ -50,19 +50,19 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 class Conversion(NamedTuple):
-    """A converted document and what the conversion learned about it."""
+    """A converted document and what the conversion found."""
 
     document: dict[str, Any] | bool
     complaints: tuple[str, ...]
-    """What was left out, and why."""
+    """What was omitted, and why."""
     exact: bool
-    """Whether validating by the converted document is the same as by the original."""
+    """Whether the converted document accepts the same values as the original."""
     recursive: bool
-    """Whether the schema can follow a value to any depth."""
+    """Whether the schema can recurse to any depth."""
 
 
 def draft_number(dialect: str | None) -> int | None:
-    """The draft a dialect name or metaschema address stands for; None when it is not known."""
+    """Return the draft of a dialect name or metaschema URL; None if unknown."""
     if dialect is None:
         return None
     uri = dialect.rstrip("#")
@@ -70,23 +70,25 @@ def draft_number(dialect: str | None) -> int | None:
 
 
 def convert(document: Any, dialect: str | None = None, loader: Loader | None = None) -> Conversion:
-    """Convert `document`; what is not a schema becomes `True` with a complaint."""
+    """Convert `document`; anything that is not a schema becomes `True` with a complaint."""
     if isinstance(document, bool):
         return Conversion(document, (), True, False)
     if not isinstance(document, Mapping):
-        return Conversion(True, (f"a schema is an object or a boolean, not {type(document).__name__}",), True, False)
+        return Conversion(
+            True, (f"expected an object or boolean as schema, not {type(document).__name__}",), True, False
+        )
     return _Converter(document, dialect, loader).run()
 
 
 class _Converter:
-    """One conversion: the definitions found so far and the references between them."""
+    """One conversion: the definitions so far and the references between them."""
 
     def __init__(self, document: Mapping[str, Any], dialect: str | None, loader: Loader | None) -> None:
         self.complaints: list[str] = []
         self.exact = True
         default = draft_number(dialect)
         if dialect is not None and default is None:
-            self.complaints.append(f"the dialect {dialect!r} is not known")
+            self.complaints.append(f"unknown dialect {dialect!r}")
         draft = self._draft_of(document, default or 2020)
         self.references = References(document, draft, self._draft_of, loader)
         self.definitions: dict[str, Any] = {}
@@ -94,18 +96,18 @@ class _Converter:
         self._taken: dict[str, int] = {}
         self._edges: dict[str, set[str]] = {}
         self._current = "#"
-        self._pending: list[tuple[str, Place]] = []
-        self._seen: dict[int, Place] = {}
+        self._pending: list[tuple[str, SchemaLocation]] = []
+        self._seen: dict[int, SchemaLocation] = {}
         self._converted = 0
-        self._room = Room()
+        self._budget = LiteralBudget()
 
     def run(self) -> Conversion:
         root = self.references.root
         document = self._schema(root.schema, root.base, root.draft, 0)
         while self._pending:
-            name, place = self._pending.pop()
+            name, location = self._pending.pop()
             self._current = f"#/$defs/{name}"
-            self.definitions[name] = self._schema(place.schema, place.base, place.draft, 0)
+            self.definitions[name] = self._schema(location.schema, location.base, location.draft, 0)
         if isinstance(document, dict) and self.definitions:
             document["$defs"] = self.definitions
         return Conversion(document, tuple(self.complaints), self.exact, _has_cycle(self._edges))
@@ -130,12 +132,12 @@ class _Converter:
             self._complain(f"{type(schema).__name__} is not a schema")
             return True
         if depth > MAX_SCHEMA_DEPTH:
-            self._complain(f"schemas nested deeper than {MAX_SCHEMA_DEPTH} levels accept anything")
+            self._complain(f"schemas nested deeper than {MAX_SCHEMA_DEPTH} levels accept any value")
             return True
         if depth:
             base, draft = self.references.enter(schema, base, draft)
             if self._is_shared(schema, base, draft):
-                return {"$ref": self._linked(Place(schema, base, draft), "shared")}
+                return {"$ref": self._linked(SchemaLocation(schema, base, draft), "shared")}
         if draft == OPENAPI_30:
             schema = from_openapi30(schema)
         if "$ref" in schema and draft < 2019:
@@ -146,15 +148,15 @@ class _Converter:
         return out
 
     def _is_shared(self, schema: Mapping[str, Any], base: str, draft: int) -> bool:
-        """Whether a schema, in a document grown large, is an object that was converted in another place already."""
+        """Whether a schema of a large document was already converted at another location."""
         self._converted += 1
         known = self._seen.get(id(schema))
         if known is None:
-            self._seen[id(schema)] = Place(schema, base, draft)
+            self._seen[id(schema)] = SchemaLocation(schema, base, draft)
             return False
         return self._converted > _MAX_INLINE and known[1:] == (base, draft)
 
-    def _linked(self, target: Place, reference: str) -> str:
+    def _linked(self, target: SchemaLocation, reference: str) -> str:
         pointer = self._pointer_to(target, reference)
         self._edges.setdefault(self._current, set()).add(pointer)
         return pointer
@@ -187,25 +189,25 @@ class _Converter:
         members = {}
         for name, item in value.items():
             if not isinstance(name, str) or (keyword == "patternProperties" and engine_of(name) is None):
-                self._complain(f"{keyword}: {name!r:.60} is not understood")
+                self._complain(f"{keyword}: {name!r:.60} is not supported")
             else:
                 members[name] = self._schema(item, *where)
         out[keyword] = members
 
     def _literal(self, out: dict[str, Any], keyword: str, value: Any, *, silent: bool = False) -> None:
         try:
-            value = plain(value, self._room)
+            value = plain(value, self._budget)
         except NotPlainError as error:
             if not silent:
                 self._complain(f"{keyword}: {error}")
             return
         if keyword == "examples" and isinstance(value, dict):
-            value = list(value.values())  # named, as OpenAPI has them beside a schema
+            value = list(value.values())  # by name, as in OpenAPI
         if not FORMS.get(keyword, _anything)(value):
             if keyword in ASSERTIONS:
-                self._complain(f"{keyword}: {value!r:.60} is not understood")
+                self._complain(f"{keyword}: {value!r:.60} is not supported")
         elif keyword == "pattern" and engine_of(value) is None:
-            self._complain(f"pattern: {value!r:.60} is not a regular expression that can be run")
+            self._complain(f"pattern: {value!r:.60} is not a supported regular expression")
         else:
             out[keyword] = value
 
@@ -219,9 +221,9 @@ class _Converter:
             target = self.references.root if keyword == "$recursiveRef" else resolve(value, base)
         except (UnresolvedReferenceError, ValueError) as error:
             if isinstance(value, str) and draft_number(value):
-                self.exact = False  # the native engine knows the metaschemas by itself
+                self.exact = False  # the native engine has the metaschemas built in
                 return
-            self._complain(f"{keyword} {value!r:.100} accepts anything: {error}")
+            self._complain(f"{keyword} {value!r:.100} accepts any value: {error}")
             return
         pointer = self._linked(target, str(value))
         if "$ref" in out:
@@ -229,7 +231,7 @@ class _Converter:
         else:
             out["$ref"] = pointer
 
-    def _pointer_to(self, target: Place, reference: str) -> str:
+    def _pointer_to(self, target: SchemaLocation, reference: str) -> str:
         key = id(target.schema) if isinstance(target.schema, Mapping) else reference
         if key not in self._names:
             name = unique_name(reference, self._taken)
@@ -239,7 +241,7 @@ class _Converter:
 
 
 def _distinct(schemas: list[Any]) -> list[Any]:
-    """The schemas without mere repetitions of a reference, which would double the work at every level of a chain."""
+    """Return the schemas without repeated references, which would double the work at every level of a chain."""
     kept: dict[Any, Any] = {}
     for index, schema in enumerate(schemas):
         plain_reference = isinstance(schema, dict) and "$ref" in schema and schema.keys() <= _DESCRIBING
@@ -252,9 +254,9 @@ def _anything(value: Any) -> bool:
 
 
 def unique_name(reference: str, taken: dict[str, int]) -> str:
-    """A definition's name: the last part of the reference, in characters a pointer need not escape.
+    """Return a definition's name: the last part of the reference, in characters that pointers need not escape.
 
-    `taken` holds the names given so far, each with the number that its next namesake may get.
+    `taken` has the names used so far, each with the next number for a duplicate.
     """
     last = reference.rstrip("/#").replace("#", "/").rsplit("/", 1)[-1]
     name = "".join(char if char.isascii() and (char.isalnum() or char in "-_.") else "_" for char in last)
@@ -267,7 +269,7 @@ def unique_name(reference: str, taken: dict[str, int]) -> str:
 
 
 def _modern(schema: Mapping[str, Any], draft: int) -> Iterator[tuple[str, Any]]:
-    """The keywords of `schema` with those that later drafts renamed under their new names."""
+    """Yield the keywords of `schema`, with renamed ones under their new names."""
     tuple_form = isinstance(schema.get("items"), list | tuple)
     for keyword, value in schema.items():
         if keyword == "items" and tuple_form:
@@ -299,7 +301,7 @@ def _dependencies(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _has_cycle(edges: Mapping[str, set[str]]) -> bool:
-    """Whether following the references can come back to a schema already left."""
+    """Whether the references form a cycle."""
     waiting = {name: len(targets) for name, targets in edges.items()}
     users: dict[str, list[str]] = {}
     for name, targets in edges.items():

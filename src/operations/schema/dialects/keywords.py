@@ -1,4 +1,4 @@
-"""The vocabulary of JSON Schema: which keywords hold schemas, which assert, and what each one's value looks like."""
+"""The vocabulary of JSON Schema: keywords with schemas, assertions, and the form of their values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCHEMA_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 SCHEMA_MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
 """Keywords whose value maps names to schemas."""
 LITERALS: Final = frozenset({"const", "enum", "default", "examples"})
-"""Keywords whose value is data, never looked into for references."""
+"""Keywords whose value is data, which is not searched for references."""
 ANNOTATIONS: Final = frozenset(
     {
         "title",
@@ -52,7 +52,7 @@ ANNOTATIONS: Final = frozenset(
         "definitions",
     }
 )
-"""Keywords that describe a value and never refuse one."""
+"""Keywords that describe a value and never reject one."""
 TYPES: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 
 
@@ -120,7 +120,7 @@ ASSERTIONS: Final[dict[str, Callable[[Any], bool]]] = {
     "required": _is_name_list,
     "dependentRequired": _is_name_lists,
 }
-"""Keywords that assert something and hold no schema, with the test of a well-formed value."""
+"""Assertion keywords without schemas, with a check of their values."""
 
 FORMS: Final[dict[str, Callable[[Any], bool]]] = {
     **ASSERTIONS,
@@ -128,10 +128,10 @@ FORMS: Final[dict[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("deprecated", "readOnly", "writeOnly"), _is_flag),
     "examples": lambda value: isinstance(value, list | tuple),
 }
-"""What the values of keywords look like, those that only describe included: an engine refuses a schema for either."""
+"""Checks of keyword values, including annotations: an engine rejects a schema for either."""
 
 ASSERTING: Final = (ASSERTIONS.keys() | SCHEMA | SCHEMA_LISTS | SCHEMA_MAPS | {"$ref"}) - {"contentSchema"}
-"""Keywords of a converted schema that can refuse a value; without any, it accepts everything."""
+"""Keywords of a converted schema that can reject a value; without any, it accepts everything."""
 
 SINCE_DRAFT: Final = {
     "const": 6,
@@ -148,4 +148,4 @@ SINCE_DRAFT: Final = {
     "maxContains": 2019,
     "prefixItems": 2020,
 }
-"""The first draft that knows a keyword; earlier ones ignore it. Keywords not named here are in all drafts."""
+"""The first draft with a keyword; earlier ones ignore it. Other keywords are in all drafts."""

@@ -1,4 +1,4 @@
-"""Data inside schemas and messages: plain JSON copies, equality by JSON's rules, bounded printing."""
+"""Literals in schemas and messages: plain JSON copies, equality by JSON's rules, bounded printing."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from urllib.parse import quote
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 MAX_LITERAL_DEPTH = 100
 MAX_LITERAL_SIZE = 500_000
-"""Values that the literals of one document may hold, each counted as often as it is repeated."""
+"""Maximum number of values in the literals of one document; repeated ones count each time."""
 
 
 class NotPlainError(ValueError):
-    """A value that is not JSON: a foreign type, a key that is no string, too deep, not a finite number."""
+    """A value that is not JSON: a foreign type, a key that is not a string, too deep, not a finite number."""
 
 
-class Room:
-    """How many more values the literals of a document may hold: parts that they share are written out in copies."""
+class LiteralBudget:
+    """Remaining number of values for the literals of a document: shared parts are copied."""
 
     def __init__(self, size: int = MAX_LITERAL_SIZE) -> None:
         self._left = size
 
     def take(self, count: int) -> None:
-        """Make room for `count` values; raises NotPlainError."""
+        """Reserve `count` values; raise NotPlainError if too many."""
         self._left -= count
         if self._left < 0:
-            raise NotPlainError("more literals than one document can hold")
+            raise NotPlainError("too many literals in one document")
 
 
-def plain(value: Any, room: Room, depth: int = MAX_LITERAL_DEPTH) -> Any:
-    """A JSON copy of `value` made of dicts, lists and scalars only; raises NotPlainError."""
+def plain(value: Any, budget: LiteralBudget, depth: int = MAX_LITERAL_DEPTH) -> Any:
+    """Return a JSON copy of `value` from dicts, lists and scalars; raise NotPlainError."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -43,25 +43,25 @@ def plain(value: Any, room: Room, depth: int = MAX_LITERAL_DEPTH) -> Any:
         if value != value or value in (float("inf"), float("-inf")):
             raise NotPlainError(f"{value} is not a JSON number")
         return float(value)
-    return _plain_container(value, room, depth - 1)
+    return _plain_container(value, budget, depth - 1)
 
 
-def _plain_container(value: Any, room: Room, depth: int) -> Any:
+def _plain_container(value: Any, budget: LiteralBudget, depth: int) -> Any:
     if depth < 0:
-        raise NotPlainError("nested too deep")
+        raise NotPlainError("nested too deeply")
     if not isinstance(value, Mapping | list | tuple):
         raise NotPlainError(f"{type(value).__name__} is not JSON")
-    room.take(len(value))
+    budget.take(len(value))
     if isinstance(value, Mapping):
-        return {_plain_key(key): plain(item, room, depth) for key, item in value.items()}
-    return [plain(item, room, depth) for item in value]
+        return {_plain_key(key): plain(item, budget, depth) for key, item in value.items()}
+    return [plain(item, budget, depth) for item in value]
 
 
 def _plain_text(value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise NotPlainError("a string that is not Unicode") from error
+        raise NotPlainError("a string that is not valid Unicode") from error
     return str(value)
 
 
@@ -72,7 +72,7 @@ def _plain_key(key: Any) -> str:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two values are the same JSON: `1` and `1.0` are, `1` and `true` are not."""
+    """Whether two values are equal in JSON: `1` and `1.0` are, `1` and `true` are not."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, Mapping):
@@ -91,7 +91,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def escaped(text: str) -> str:
-    """`text` with control characters, line separators and lone surrogates as JSON escapes them."""
+    """Escape control characters, line separators and lone surrogates as in JSON."""
     return _UNPRINTABLE.sub(_escape, text)
 
 
@@ -101,12 +101,12 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def fragment(part: str) -> str:
-    """One segment of a JSON pointer as it stands in an address."""
+    """Return a segment of a JSON pointer, encoded for a URL fragment."""
     return quote(part.replace("~", "~0").replace("/", "~1"), safe="~$")
 
 
 def copied(value: Any) -> Any:
-    """A copy of a plain literal that the caller may hand out; scalars are shared."""
+    """Return a copy of a plain literal; scalars are shared."""
     if isinstance(value, dict):
         return {key: copied(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -115,7 +115,7 @@ def copied(value: Any) -> Any:
 
 
 def weight(value: Any) -> int:
-    """How many values a plain literal holds, itself included."""
+    """Return the number of values in a plain literal, including itself."""
     if isinstance(value, dict):
         return 1 + sum(map(weight, value.values()))
     return 1 + sum(map(weight, value)) if isinstance(value, list) else 1

@@ -1,6 +1,6 @@
-"""OpenAPI 3.0's schema objects as draft 4 would say them: `nullable`, `example`, what only documents.
+"""Conversion of OpenAPI 3.0 schema objects to draft 4: `nullable`, `example`, documentation keywords.
 
-Swagger 2.0 has the same objects, and says `x-nullable`.
+Swagger 2.0 has the same objects, with `x-nullable`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _MISSPELLED = {
     **dict.fromkeys(("map", "dict", "dictionary", "hash", "json", "obj"), "object"),
     **{kind: kind for kind in TYPES},
 }
-"""Types as people write them who have another language in mind."""
+"""Misspelled types, named as in other languages."""
 _DOCUMENTATION = frozenset({"discriminator", "xml", "externalDocs", "nullable", "x-nullable", "example"})
 
 
 def from_openapi30(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """One schema object, its sub-schemas untouched, with OpenAPI's own keywords replaced or dropped."""
+    """Return a schema object with OpenAPI's own keywords replaced or dropped; sub-schemas stay unchanged."""
     if "$ref" in schema:
         return schema
     kind = schema.get("type")
@@ -56,7 +56,7 @@ def _with_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema with no type of its own that also accepts null; what describes it stays outside."""
+    """Return a schema without its own type that also accepts null; annotations stay outside."""
     described: dict[str, Any] = {}
     for keyword in ("title", "description", "default", "examples"):
         if keyword in schema:

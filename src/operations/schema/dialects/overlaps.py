@@ -1,6 +1,6 @@
-"""How schemas lie to each other: which types a value may have, and whether all that fits one fits another.
+"""Relations of schemas: which types a value may have, and whether one schema accepts everything that another accepts.
 
-Cheap and cautious: where a schema says more than is looked at here, the answer is no.
+Cheap and conservative: if a schema has keywords that are not considered here, the result is false.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from operations.schema.dialects.traversal import parts_of, target_in
 
 Kinds = frozenset[str]
 
-_DEEPEST = 6
-_LOOKED_AT = frozenset({"type", "enum", "const", "properties", "required", "items", "$ref", "allOf"})
-_COMPARED = frozenset(ASSERTIONS) - _LOOKED_AT
-_BEYOND = ASSERTING - _LOOKED_AT - _COMPARED
+_MAX_DEPTH = 6
+_CONSIDERED = frozenset({"type", "enum", "const", "properties", "required", "items", "$ref", "allOf"})
+_COMPARED = frozenset(ASSERTIONS) - _CONSIDERED
+_BEYOND = ASSERTING - _CONSIDERED - _COMPARED
 _NAMES = {str: "string", dict: "object", list: "array", tuple: "array", type(None): "null", bool: "boolean"}
 
 
 def kinds_of(schema: Any) -> Kinds | None:
-    """The JSON types that a schema's own keywords leave; None where they say nothing of it."""
+    """Return the JSON types that a schema's own keywords allow; None if they do not restrict them."""
     if not isinstance(schema, Mapping):
         return None
     if "const" in schema:
@@ -34,19 +34,19 @@ def kinds_of(schema: Any) -> Kinds | None:
 
 
 def kinds_overlap(first: Kinds, second: Kinds) -> bool:
-    """Whether a value can be of one of the first types and of one of the second."""
+    """Whether a value can have one of the first types and one of the second."""
     return not _with_integers(first).isdisjoint(_with_integers(second))
 
 
 def covers(wide: Any, narrow: Any, definitions: Mapping[str, Any], depth: int = 0) -> bool:
-    """Whether every ordinary value that fits `narrow` is sure to fit `wide`.
+    """Whether every ordinary value that `narrow` accepts is certain to be accepted by `wide`.
 
-    Ordinary ones have no members that only `wide` knows.
+    Ordinary values have no properties that only `wide` describes.
     """
     wide, narrow = target_in(definitions, wide), target_in(definitions, narrow)
     if wide is narrow or wide is True:
         return True
-    if not isinstance(wide, dict) or not isinstance(narrow, dict) or depth > _DEEPEST:
+    if not isinstance(wide, dict) or not isinstance(narrow, dict) or depth > _MAX_DEPTH:
         return False
     if _asserted(wide) == _asserted(narrow):
         return True
@@ -97,13 +97,13 @@ def _asserted(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _joined(schema: dict[str, Any], definitions: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-    """A schema with its parts in it; with a `not` where they cannot be told in one."""
+    """Return a schema merged with its parts; with `not` if they cannot be merged."""
     made = {key: value for key, value in schema.items() if key in ASSERTING and key not in ("allOf", "$ref")}
     if made.get("additionalProperties") is True:
         del made["additionalProperties"]
     for part in parts_of(schema):
         target = target_in(definitions, part)
-        if not isinstance(target, dict) or depth > _DEEPEST:
+        if not isinstance(target, dict) or depth > _MAX_DEPTH:
             return {**made, "not": {}}
         for key, value in _joined(target, definitions, depth + 1).items():
             both = _both(key, made[key], value) if key in made else value

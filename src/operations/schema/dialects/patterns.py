@@ -11,10 +11,10 @@ from typing import Any, Literal
 import jsonschema_rs
 
 BACKTRACK_LIMIT = 100_000
-"""Steps a pattern with look-around may take on one string before it counts as not matching."""
+"""Maximum steps of a pattern with look-around on one string; more count as no match."""
 
 SIZE_LIMIT = 1 << 20
-"""Bytes a pattern may compile to unless its counts are not nested: the time per character grows with it."""
+"""Maximum compiled size of a pattern with nested counts: the time per character grows with it."""
 _MAX_REPETITION = 12_000
 
 Engine = Literal["linear", "large", "fancy"]
@@ -24,7 +24,7 @@ _MAX_REPEAT = 2000
 _UNBOUNDED = 2**31
 _PIECE = re.compile(r"\\[pP]\{[^}]*\}|\\.|\(\?<(?![=!])|\(\?[imsx]+\)|.", re.DOTALL)
 _MIXED = "Aa0-"
-"""A little of everything, as rules for passwords ask for it."""
+"""Characters of several kinds, as password rules require."""
 _FAMILIAR = "a0A _-z9Z~!/:"
 _ALPHANUMERIC = frozenset(["CATEGORY_DIGIT", "CATEGORY_WORD"])
 _SPELLINGS = {"(?<": "(?P<", "\\/": "/", "\\z": "\\Z"}
@@ -33,7 +33,7 @@ _PROPERTIES = {"\\p{N}": "0-9", "\\p{Nd}": "0-9", "\\p{Lu}": "A-Z", "\\p{P}": "!
 
 @lru_cache(maxsize=4096)
 def engine_of(pattern: str) -> Engine | None:
-    """The cheapest engine that runs `pattern` in bounded time; None when no engine does."""
+    """Return the cheapest engine that runs `pattern` in bounded time; None if there is none."""
     for engine in _ENGINES:
         try:
             jsonschema_rs.Draft202012Validator(
@@ -50,20 +50,20 @@ def _repeats_too_often(pattern: str) -> bool:
 
 
 def engine_options(engine: Engine) -> jsonschema_rs.PatternOptionsType:
-    """The validator option that selects `engine`."""
+    """Return the validator option that selects `engine`."""
     if engine == "fancy":
         return jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT)
     return jsonschema_rs.RegexOptions(size_limit=SIZE_LIMIT) if engine == "linear" else jsonschema_rs.RegexOptions()
 
 
 def weakest_engine(patterns: Iterable[str]) -> Engine:
-    """The one engine that can run all `patterns`: the linear one, unless one of them needs more."""
+    """Return the engine that can run all `patterns`: the linear one, unless one of them needs more."""
     return max((engine_of(pattern) or "linear" for pattern in patterns), key=_ENGINES.index, default="linear")
 
 
 @lru_cache(maxsize=1024)
 def matcher(pattern: str) -> Callable[[Any], bool]:
-    """A test of whether a string matches, by the same engine that validates; a bad pattern matches nothing."""
+    """Return a function that matches strings with the validating engine; an invalid pattern matches nothing."""
     engine = engine_of(pattern)
     if engine is None:
         return lambda text: False
@@ -73,13 +73,13 @@ def matcher(pattern: str) -> Callable[[Any], bool]:
     return validator.is_valid
 
 
-def sample_strings(pattern: str, least: int = 0) -> Iterator[str]:
-    """Strings that may match `pattern`, longer ones for a larger `least`; none when it is not understood."""
+def sample_strings(pattern: str, minimum: int = 0) -> Iterator[str]:
+    """Yield strings that may match `pattern`, longer ones for a larger `minimum`; none if it is not supported."""
     tree = _parsed(pattern)
     if tree is None:
         return
-    lacking = max(least - len(_text(tree, 0, 0)), 0)
-    for extra in dict.fromkeys((0, 1, 2, lacking, least)):
+    lacking = max(minimum - len(_text(tree, 0, 0)), 0)
+    for extra in dict.fromkeys((0, 1, 2, lacking, minimum)):
         yield from dict.fromkeys(_text(tree, extra, choice) for choice in (0, 1, 2))
     if "(?=" in pattern or "(?!" in pattern:
         yield from (_text(tree, extra, 0, ahead=True) for extra in (0, 1))
@@ -87,24 +87,24 @@ def sample_strings(pattern: str, least: int = 0) -> Iterator[str]:
 
 
 def largest_repetition(pattern: str) -> int:
-    """How often the innermost piece of a pattern may repeat, nested counts multiplied; large when not understood."""
+    """Return how often the innermost part may repeat, nested counts multiplied; large if not supported."""
     tree = _parsed(pattern)
     return 10**9 if tree is None and pattern.count("{") > 1 else _repetition(tree or ())
 
 
 def _repetition(tree: Any) -> int:
-    most = 1
+    maximum = 1
     for op, value in tree:
         name = str(op)
         if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
             low, high, inner = value
             count = int(high) if int(high) < _UNBOUNDED else max(int(low), 1)
-            most = max(most, count * _repetition(inner))
+            maximum = max(maximum, count * _repetition(inner))
         elif name in ("SUBPATTERN", "ASSERT", "ASSERT_NOT"):
-            most = max(most, _repetition(value[-1]))
+            maximum = max(maximum, _repetition(value[-1]))
         elif name == "BRANCH":
-            most = max(most, *(_repetition(branch) for branch in value[1]))
-    return most
+            maximum = max(maximum, *(_repetition(branch) for branch in value[1]))
+    return maximum
 
 
 def _parsed(pattern: str) -> Any:
@@ -119,7 +119,7 @@ def _parsed(pattern: str) -> Any:
 
 
 def _pythonic(pattern: str) -> str:
-    """A pattern in Python's spelling: groups by name, and letters for the properties of Unicode."""
+    """Return a pattern in Python's syntax: named groups, and letters for Unicode properties."""
     out: list[str] = []
     inside = False
     for piece in _PIECE.findall(pattern):
@@ -131,13 +131,13 @@ def _pythonic(pattern: str) -> str:
             inside = True
         elif piece == "]":
             inside = False
-        if piece[:2] != "(?" or piece[-1] != ")":  # flags in the middle, which Python has not
+        if piece[:2] != "(?" or piece[-1] != ")":  # inline flags, which Python does not support
             out.append(_SPELLINGS.get(piece, piece))
     return "".join(out)
 
 
 def _text(tree: Any, extra: int, choice: int, *, ahead: bool = False) -> str:
-    """The text of a sequence; with `ahead`, what it looks ahead to stands for all that follows."""
+    """Return the text of a sequence; with `ahead`, its look-ahead replaces what follows."""
     out = []
     for op, value in tree:
         if ahead and str(op) == "ASSERT" and value[0] == 1:
@@ -170,7 +170,7 @@ def _piece(op: str, value: Any, extra: int, choice: int) -> str:
 def _member(items: Any, choice: int) -> str:
     if str(items[0][0]) == "NEGATE":
         return next((char for char in _FAMILIAR if not any(_holds(item, char) for item in items[1:])), "\u00e9")
-    # Letters and digits before punctuation, which may mean something where the text is put.
+    # Prefer letters and digits to punctuation, which may have a meaning in the text.
     ordered = sorted(items, key=lambda item: not _is_alphanumeric(item))
     op, value = ordered[min(choice, len(ordered) - 1)]
     samples = {"CATEGORY_DIGIT": "0", "CATEGORY_SPACE": " "}
@@ -189,7 +189,7 @@ def _is_alphanumeric(item: Any) -> bool:
 
 
 def _holds(item: Any, char: str) -> bool:
-    """Whether a character is in one part of a class."""
+    """Whether a character is in a part of a character class."""
     op, value = item
     if str(op) == "LITERAL":
         return ord(char) == int(value)

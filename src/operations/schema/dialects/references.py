@@ -1,4 +1,4 @@
-"""Where a `$ref` leads: base addresses, anchors and pointers, inside a document and in those a loader brings."""
+"""Resolution of `$ref`: base URLs, anchors and pointers, within a document and in loaded ones."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Loader = Callable[[str], Any]
 _MAX_SCANNED = 200_000
 
 
-class Place(NamedTuple):
-    """One schema in one document: what it is, the address it resolves against, and its draft."""
+class SchemaLocation(NamedTuple):
+    """A schema of a document, its base URL and its draft."""
 
     schema: Any
     base: str
@@ -22,16 +22,16 @@ class Place(NamedTuple):
 
 
 class UnresolvedReferenceError(LookupError):
-    """A reference that leads nowhere, or out of the document without a loader."""
+    """A reference without a target, or out of the document without a loader."""
 
 
 def pointer_parts(pointer: str) -> list[str]:
-    """The segments of a JSON pointer, unescaped; percent escapes of a fragment are undone as well."""
+    """Return the unescaped segments of a JSON pointer, also without percent-encoding."""
     return [part.replace("~1", "/").replace("~0", "~") for part in unquote(pointer).split("/")[1:]]
 
 
 def join(base: str, reference: str) -> str:
-    """`reference` as an address, relative to `base`; unlike the standard library's, for URNs too."""
+    """Return `reference` resolved against `base`; unlike the standard library, also for URNs."""
     if reference.startswith("#"):
         return urldefrag(base)[0] + reference
     if not base or urlsplit(reference).scheme:
@@ -40,7 +40,7 @@ def join(base: str, reference: str) -> str:
 
 
 def identifier(schema: Mapping[str, Any], draft: int) -> str | None:
-    """The `$id` (in draft 4 `id`) of a schema, or None; before 2019-09 a `$ref` beside it hides it."""
+    """Return the `$id` (in draft 4 `id`) of a schema, or None; before 2019-09 a `$ref` beside it hides it."""
     value = schema.get("id" if draft == 4 else "$id")
     if not isinstance(value, str) or (draft < 2019 and "$ref" in schema):
         return None
@@ -48,7 +48,7 @@ def identifier(schema: Mapping[str, Any], draft: int) -> str | None:
 
 
 class References:
-    """The documents one schema can refer to, indexed by address when the first reference needs it."""
+    """The documents that one schema can refer to, indexed by URL at the first reference."""
 
     def __init__(
         self,
@@ -58,22 +58,22 @@ class References:
         loader: Loader | None = None,
     ) -> None:
         base = identifier(document, draft) or ""
-        self.root = Place(document, urldefrag(base)[0], draft)
+        self.root = SchemaLocation(document, urldefrag(base)[0], draft)
         self._draft_of = draft_of
         self._loader = loader
-        self._places: dict[str, Place] | None = None
+        self._locations: dict[str, SchemaLocation] | None = None
         self._dynamic: set[str] = set()
 
     def enter(self, schema: Mapping[str, Any], base: str, draft: int) -> tuple[str, int]:
-        """The base address and draft that hold inside `schema`, given those around it."""
+        """Return the base URL and draft inside `schema`, given those around it."""
         draft = self._draft_of(schema, draft)
         own = identifier(schema, draft)
         if own is not None and not own.startswith("#"):
             base = urldefrag(join(base, own))[0]
         return base, draft
 
-    def resolve(self, reference: str, base: str) -> Place:
-        """The place `reference` leads to from `base`; raises UnresolvedReferenceError."""
+    def resolve(self, reference: str, base: str) -> SchemaLocation:
+        """Return the target of `reference` from `base`; raise UnresolvedReferenceError."""
         if base == self.root.base and (reference == "#" or reference.startswith("#/")):
             return self._descend(self.root, reference[1:])
         address, fragment = urldefrag(join(base, reference))
@@ -81,8 +81,8 @@ class References:
             return self._lookup(f"{address}#{fragment}")
         return self._descend(self._lookup(address), fragment)
 
-    def resolve_dynamic(self, reference: str, base: str) -> Place:
-        """Like `resolve`, but an anchor the root declares as dynamic too leads to the root's."""
+    def resolve_dynamic(self, reference: str, base: str) -> SchemaLocation:
+        """Like `resolve`, but an anchor that the root also declares as dynamic resolves to the root's."""
         target = self.resolve(reference, base)
         name = urldefrag(reference)[1]
         if name and not name.startswith("/") and isinstance(target.schema, Mapping):
@@ -91,30 +91,30 @@ class References:
                 return outer
         return target
 
-    def _descend(self, place: Place, pointer: str) -> Place:
-        schema, base, draft = place
+    def _descend(self, location: SchemaLocation, pointer: str) -> SchemaLocation:
+        schema, base, draft = location
         for part in pointer_parts(pointer):
             if isinstance(schema, Mapping) and part in schema:
                 schema = schema[part]
             elif isinstance(schema, list | tuple) and part.isdecimal() and int(part) < len(schema):
                 schema = schema[int(part)]
             else:
-                raise UnresolvedReferenceError(f"the pointer {pointer!r} leads nowhere")
+                raise UnresolvedReferenceError(f"unresolved pointer {pointer!r}")
             if isinstance(schema, Mapping):
                 base, draft = self.enter(schema, base, draft)
-        return Place(schema, base, draft)
+        return SchemaLocation(schema, base, draft)
 
-    def _lookup(self, address: str) -> Place:
-        places = self._index()
-        if address in places:
-            return places[address]
+    def _lookup(self, address: str) -> SchemaLocation:
+        locations = self._index()
+        if address in locations:
+            return locations[address]
         document_address, fragment = urldefrag(address)
-        if document_address in places or self._loader is None:
+        if document_address in locations or self._loader is None:
             raise UnresolvedReferenceError(f"{address!r} is not in the document")
         self._add(self._load(document_address), document_address)
-        if address not in places:
+        if address not in locations:
             raise UnresolvedReferenceError(f"{fragment!r} is not in {document_address!r}")
-        return places[address]
+        return locations[address]
 
     def _load(self, address: str) -> Any:
         assert self._loader is not None
@@ -123,21 +123,21 @@ class References:
         except Exception as error:  # the loader is the caller's: any failure means "not found"
             raise UnresolvedReferenceError(f"the loader failed on {address!r}: {error}") from error
 
-    def _index(self) -> dict[str, Place]:
-        if self._places is None:
-            self._places = {}
+    def _index(self) -> dict[str, SchemaLocation]:
+        if self._locations is None:
+            self._locations = {}
             self._add(self.root.schema, self.root.base)
-        return self._places
+        return self._locations
 
     def _add(self, document: Any, address: str) -> None:
-        places = self._places if self._places is not None else self._index()
+        locations = self._locations if self._locations is not None else self._index()
         draft = self._draft_of(document, self.root.draft) if isinstance(document, Mapping) else self.root.draft
-        places.setdefault(address, Place(document, address, draft))
+        locations.setdefault(address, SchemaLocation(document, address, draft))
         for schema, base, inner in self._walk(document, address, draft):
-            if base not in places:
-                places[base] = Place(schema, base, inner)
+            if base not in locations:
+                locations[base] = SchemaLocation(schema, base, inner)
             for name in self._anchors(schema, inner):
-                places.setdefault(f"{base}#{name}", Place(schema, base, inner))
+                locations.setdefault(f"{base}#{name}", SchemaLocation(schema, base, inner))
             if isinstance(schema.get("$dynamicAnchor"), str):
                 self._dynamic.add(f"{base}#{schema['$dynamicAnchor']}")
 

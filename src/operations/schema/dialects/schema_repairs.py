@@ -1,7 +1,7 @@
-"""Repairs of schemas that no value satisfies: each is changed to what its author must have meant.
+"""Repairs of unsatisfiable schemas: each is changed to what its author most likely meant.
 
 Published API descriptions repeat a few kinds of contradictions, and an operation with one could never be called. Only
-what no value satisfies is changed. Works on converted documents, where every reference is a pointer into `$defs`.
+unsatisfiable parts are changed. Works on converted documents, where every reference is a pointer into `$defs`.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from operations.schema.dialects.overlaps import covers, kinds_of, kinds_overlap
 from operations.schema.dialects.patterns import engine_of, matcher
 from operations.schema.dialects.traversal import parts_of, schemas_in, target_in
 
-# A caret after a slash, or a slash after a dollar sign, matches nowhere: the slashes only quote the expression.
+# A caret after a slash, or a slash after a dollar sign, never matches: the slashes only delimit the expression.
 _QUOTED = re.compile(r"/(\^.*|.*\$)/([a-z]*)", re.DOTALL)
-_MOST_BRANCHES = 100
+_MAX_BRANCHES = 100
 _SPELLINGS = {"true": True, "false": False}
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,300})(\.[0-9]{1,300})?")
 
 
 def repair_schema(document: dict[str, Any] | bool) -> None:
-    """Change what no value satisfies, in place.
+    """Repair unsatisfiable parts, in place.
 
-    - `enum` without a member of the declared `type`: the members in that type, or for an array those of its items;
-    - a `pattern` between slashes: the pattern that is between them;
-    - parts of an `allOf` that are closed to members which another part requires: closed together instead;
-    - an object that is closed to what it requires itself: open;
-    - a union in a schema that its branches are joined of: those see the schema without it;
-    - a `oneOf` in which all that fits one branch fits another as well: `anyOf`.
+    - `enum` without a value of the declared `type`: convert the values to that type (of an array, to its items').
+    - A `pattern` between slashes: remove the slashes.
+    - Parts of an `allOf` that forbid properties which another part requires: close them together instead.
+    - An object that forbids a property which it requires: open it.
+    - A union in a schema that its branches extend: the branches extend the schema without the union.
+    - A `oneOf` in which one branch accepts everything that another accepts: use `anyOf`.
     """
     if not isinstance(document, dict):
         return
@@ -41,8 +41,8 @@ def repair_schema(document: dict[str, Any] | bool) -> None:
         if "pattern" in node:
             _repair_pattern(node)
         if "oneOf" in node or "anyOf" in node:
-            _end_circles(node, definitions)
-    # All are found before the first is changed: a part that was closed anew would hide from those it is part of.
+            _end_recursion(node, definitions)
+    # Find all before changing any: a newly closed part would hide from the schemas that contain it.
     joined = [(node, made) for node in nodes if (made := _Joined(definitions).repaired(node))]
     for node, made in joined:
         node.clear()
@@ -56,11 +56,11 @@ def repair_schema(document: dict[str, Any] | bool) -> None:
 
 
 def _repair_choices(node: dict[str, Any]) -> None:
-    wanted = (kinds_of(node) or frozenset()) - {"null"}
+    expected = (kinds_of(node) or frozenset()) - {"null"}
     choices = [choice for choice in node["enum"] if choice is not None]
-    if not wanted or not choices or any(kinds_overlap(_kind(choice), wanted) for choice in choices):
+    if not expected or not choices or any(kinds_overlap(_kind(choice), expected) for choice in choices):
         return
-    if "array" in wanted:
+    if "array" in expected:
         items = node.get("items", {})
         del node["enum"]
         if isinstance(items, dict) and "enum" not in items:
@@ -68,7 +68,7 @@ def _repair_choices(node: dict[str, Any]) -> None:
             if "type" in items:
                 _repair_choices(node["items"])
         return
-    made = [_respelled(choice, wanted) for choice in choices]
+    made = [_converted(choice, expected) for choice in choices]
     if None not in made:
         node["enum"] = made + [None] * (None in node["enum"])
 
@@ -77,14 +77,14 @@ def _kind(value: Any) -> frozenset[str]:
     return kinds_of({"const": value}) or frozenset()
 
 
-def _respelled(choice: Any, wanted: frozenset[str]) -> Any:
-    """A choice as a value of the wanted types, as close to how it is written as can be; None when there is none."""
-    if "string" in wanted and isinstance(choice, int | float):
+def _converted(choice: Any, expected: frozenset[str]) -> Any:
+    """Return a choice converted to the expected types, as literally as possible; None if impossible."""
+    if "string" in expected and isinstance(choice, int | float):
         return str(choice).lower() if isinstance(choice, bool) else str(choice)
-    if "boolean" in wanted and isinstance(choice, str):
+    if "boolean" in expected and isinstance(choice, str):
         return _SPELLINGS.get(choice.lower())
-    if wanted & {"integer", "number"} and isinstance(choice, str) and (found := _NUMBER.fullmatch(choice)):
-        return int(choice) if found[2] is None else float(choice) if "number" in wanted else None
+    if expected & {"integer", "number"} and isinstance(choice, str) and (found := _NUMBER.fullmatch(choice)):
+        return int(choice) if found[2] is None else float(choice) if "number" in expected else None
     return None
 
 
@@ -107,16 +107,16 @@ def _repair_union(node: dict[str, Any]) -> None:
 
 
 def _is_ambiguous(branches: list[Any], definitions: Mapping[str, Any]) -> bool:
-    return len(branches) <= _MOST_BRANCHES and any(
+    return len(branches) <= _MAX_BRANCHES and any(
         covers(wide, narrow, definitions)
-        for place, wide in enumerate(branches)
+        for index, wide in enumerate(branches)
         for other, narrow in enumerate(branches)
-        if place != other
+        if index != other
     )
 
 
-def _end_circles(node: dict[str, Any], definitions: Mapping[str, Any]) -> None:
-    """Give branches that are joined of the very schema they are branches of what it says beside the union."""
+def _end_recursion(node: dict[str, Any], definitions: Mapping[str, Any]) -> None:
+    """Let branches that extend the schema of their union extend it without the union."""
     rest = {key: value for key, value in node.items() if key not in ("oneOf", "anyOf", "$defs")}
     seen = {id(node)}
     pending = [branch for key in ("oneOf", "anyOf") for branch in node.get(key, ())]
@@ -126,25 +126,25 @@ def _end_circles(node: dict[str, Any], definitions: Mapping[str, Any]) -> None:
             continue
         seen.add(id(branch))
         parts = branch.get("allOf", [])
-        for place, part in enumerate(parts):
+        for index, part in enumerate(parts):
             if target_in(definitions, part) is node:
-                parts[place] = rest
+                parts[index] = rest
         pending.extend(parts)
 
 
-# Objects joined of closed parts
+# Objects merged from closed parts
 
 
 class _Joined:
-    """The parts that one schema is joined of by `allOf` and references."""
+    """The parts of one schema by `allOf` and references."""
 
     def __init__(self, definitions: Mapping[str, Any]) -> None:
         self._definitions = definitions
 
     def repaired(self, node: dict[str, Any]) -> dict[str, Any] | None:
-        """The schema with its parts open and itself closed, where one part excludes what another requires.
+        """Return the schema with its parts open and itself closed, if one part forbids what another requires.
 
-        Where a required member is described nowhere, it is not closed either.
+        If a required property is not described anywhere, it stays open.
         """
         if "allOf" not in node and not ("required" in node and node.keys() & {"$ref", "additionalProperties"}):
             return None
@@ -168,7 +168,7 @@ class _Joined:
             yield from self._parts(target_in(self._definitions, part), seen)
 
     def _excludes(self, part: dict[str, Any], parts: list[dict[str, Any]]) -> bool:
-        """Whether a part says of the members that it does not know what a required one cannot be."""
+        """Whether a part restricts undeclared properties to what a required one cannot be."""
         rest = part.get("additionalProperties", True)
         if rest is not False and not isinstance(rest, dict):
             return False
@@ -182,12 +182,12 @@ class _Joined:
 
     def _cannot_be(self, name: str, rest: dict[str, Any], parts: list[dict[str, Any]]) -> bool:
         allowed = kinds_of(target_in(self._definitions, rest))
-        said = [part["properties"][name] for part in parts if name in part.get("properties", ())]
-        kinds = [kinds_of(target_in(self._definitions, schema)) for schema in said]
+        declared = [part["properties"][name] for part in parts if name in part.get("properties", ())]
+        kinds = [kinds_of(target_in(self._definitions, schema)) for schema in declared]
         return allowed is not None and any(kind is not None and not kinds_overlap(kind, allowed) for kind in kinds)
 
-    def _opened(self, node: dict[str, Any], closed: set[int], trail: tuple[int, ...]) -> dict[str, Any]:
-        """A copy whose closed parts are open, however far down; what it refers to is left as it is."""
+    def _opened(self, node: dict[str, Any], closed: set[int], ancestors: tuple[int, ...]) -> dict[str, Any]:
+        """Return a copy with closed parts opened, at any depth; referenced schemas stay unchanged."""
         made = dict(node)
         if id(node) in closed:
             del made["additionalProperties"]
@@ -195,8 +195,8 @@ class _Joined:
         for part in parts_of(node):
             target = target_in(self._definitions, part)
             inner = {id(found) for found in self._parts(target, set())} if isinstance(target, dict) else set()
-            touched = inner & closed and id(target) not in trail
-            parts.append(self._opened(target, closed, (*trail, id(node))) if touched else part)
+            touched = inner & closed and id(target) not in ancestors
+            parts.append(self._opened(target, closed, (*ancestors, id(node))) if touched else part)
         made.pop("$ref", None)
         if parts:
             made["allOf"] = parts

@@ -1,4 +1,4 @@
-"""Going over a converted document: the schemas it is made of, and what its references lead to."""
+"""Traversal of a converted document: its schemas, and the targets of its references."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from operations.schema.dialects.keywords import ASSERTING, SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
 
-_FURTHEST = 50
+_MAX_STEPS = 50
 _POINTER = "#/$defs/"
 
 
 def schemas_in(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every schema of a document that is an object, each once, the document itself first."""
+    """Yield every object schema of a document once, the document first."""
     pending: list[Any] = [document]
     while pending:
         node = pending.pop()
@@ -22,7 +22,7 @@ def schemas_in(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def schemas_below(node: Mapping[str, Any]) -> Iterator[Any]:
-    """The schemas that a schema holds."""
+    """Yield the direct sub-schemas of a schema."""
     for key, value in node.items():
         if key in SCHEMA:
             yield value
@@ -33,8 +33,8 @@ def schemas_below(node: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def target_in(definitions: Mapping[str, Any], schema: Any) -> Any:
-    """What a schema that is nothing but a reference leads to, else the schema itself; the root stays a reference."""
-    for _ in range(_FURTHEST):
+    """Return the target of a schema that is only a reference, else the schema itself; `#` stays a reference."""
+    for _ in range(_MAX_STEPS):
         reference = schema.get("$ref") if isinstance(schema, dict) else None
         if not isinstance(reference, str) or not reference.startswith(_POINTER):
             break
@@ -45,7 +45,7 @@ def target_in(definitions: Mapping[str, Any], schema: Any) -> Any:
 
 
 def parts_of(schema: Mapping[str, Any]) -> Iterator[Any]:
-    """The schemas that have to fit beside what a schema says itself."""
+    """Yield the schemas that apply in addition to a schema's own keywords."""
     if "$ref" in schema:
         yield {"$ref": schema["$ref"]}
     yield from schema.get("allOf", ())

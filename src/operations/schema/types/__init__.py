@@ -1,4 +1,4 @@
-"""Python types to JSON Schema and back: from_type, and the codec that loads and dumps a type's values."""
+"""Python types to JSON Schema and back: from_type, and codecs that load and dump values."""
 
 from operations.schema.types.codecs import TypeCodec, codec_for, from_type
 from operations.schema.types.jsonable import jsonable

@@ -1,4 +1,4 @@
-"""Instances of classes with members (structs, dataclasses, TypedDicts, NamedTuples) from JSON-shaped data."""
+"""Loaders of classes with fields (structs, dataclasses, TypedDicts, NamedTuples) from JSON-like data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Load = Callable[[Any], Any]
 
 
 class _Slot(msgspec.Struct, frozen=True):
-    """One member to load: its place in the data, the constructor's name for it, and how."""
+    """A field to load: its name in the data, its constructor argument, and its loader."""
 
     name: str
     attribute: str
@@ -27,7 +27,7 @@ class _Slot(msgspec.Struct, frozen=True):
 
 
 def make_class_load(tp: Any, load_of: Callable[[Any], Load]) -> Load:
-    """A loader of the class `tp`, whose members are loaded by what `load_of` gives for their types."""
+    """Return a loader of the class `tp`; `load_of` returns the loader of each field's type."""
     cls = get_origin(tp) or tp
     slots = [
         _Slot(member.name, member.attribute, load_of(member.type), member.required)
@@ -77,7 +77,7 @@ def _load_members(value: Mapping[str, Any], slots: Sequence[_Slot]) -> dict[str,
     for slot in slots:
         if slot.name not in value:
             if slot.required:
-                found.append((pointer((slot.name,)), "is required"))
+                found.append((pointer((slot.name,)), "missing required property"))
             continue
         try:
             given[slot.attribute] = slot.load(value[slot.name])

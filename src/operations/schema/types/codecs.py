@@ -1,4 +1,4 @@
-"""TypeCodec: how the values of one Python type are described, built from JSON-shaped data and turned into it."""
+"""TypeCodec: schema, loader and dumper of one Python type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
 
 from operations.schema.schema import UNKNOWN, Schema, from_schema
 from operations.schema.types.documents import describe_type
-from operations.schema.types.hints import Mode, is_union, peel, record_kind
+from operations.schema.types.hints import Mode, is_union, record_kind, unwrap_type
 from operations.schema.types.jsonable import dump_of_class, jsonable
 from operations.schema.types.loading import load_float, load_int, make_load
 from operations.schema.types.routes import (
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class TypeCodec(Generic[T]):
-    """One type's schema, and its two ways: `load` from JSON-shaped data, `dump` into it; None is "as it is"."""
+    """A type's schema, `load` from JSON-like data and `dump` to it; None means unchanged."""
 
     __slots__ = ("_schema", "_write", "dump", "load", "type")
 
@@ -52,7 +52,7 @@ class TypeCodec(Generic[T]):
 
     @property
     def schema(self) -> Schema:
-        """The type's JSON Schema, written when it is first asked for."""
+        """The type's JSON Schema, written on first access."""
         schema = self._schema
         if schema is None:
             document = self._write()
@@ -68,22 +68,22 @@ class TypeCodec(Generic[T]):
 
 
 def from_type(tp: Any, *, mode: Mode = "output") -> Schema:
-    """The JSON Schema of a Python type; `TypeError` for one that has none.
+    """Return the JSON Schema of a Python type; raise `TypeError` if it has none.
 
-    `mode` matters where a type differs by direction: "input" describes what can be loaded, "output" what is
-    dumped. A pydantic model's computed fields are in its output only, a dataclass's InitVars in its input only.
+    `mode` matters for types that differ by direction: "input" describes what can be loaded, "output" what is dumped. A
+    pydantic model's computed fields are only in its output, a dataclass's InitVars only in its input.
     """
     return codec_for(tp, mode=mode).schema
 
 
 def codec_for(tp: Any, *, mode: Mode = "output") -> TypeCodec[Any]:
-    """The codec of a Python type; `TypeError` for one that cannot be described."""
+    """Return the codec of a Python type; raise `TypeError` if it cannot be described."""
     try:
         hash(tp)
     except TypeError:
         return _make_codec(tp, mode)
-    # Unions of another order are equal, but the order counts here; their texts differ.
-    return _kept_codec(tp, mode, "" if isinstance(tp, type) else repr(tp))
+    # Unions that differ in order are equal, but the order counts here; their texts differ.
+    return _cached_codec(tp, mode, "" if isinstance(tp, type) else repr(tp))
 
 
 def _make_codec(tp: Any, mode: Mode, text: str = "") -> TypeCodec[Any]:
@@ -91,7 +91,7 @@ def _make_codec(tp: Any, mode: Mode, text: str = "") -> TypeCodec[Any]:
     return TypeCodec(tp, write=lambda: describe_type(tp, mode=mode), load=load, dump=dump)
 
 
-_kept_codec = lru_cache(maxsize=1024, typed=True)(_make_codec)
+_cached_codec = lru_cache(maxsize=1024, typed=True)(_make_codec)
 
 
 def _ways(tp: Any) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]:
@@ -101,7 +101,7 @@ def _ways(tp: Any) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | 
         adapter = pydantic_types.adapt(tp)
         if adapter is not None:
             return pydantic_types.make_load(adapter), pydantic_types.make_dump(adapter, jsonable)
-    base, _ = peel(tp)
+    base, _ = unwrap_type(tp)
     if base is int:
         return load_int, None
     if base is float:
@@ -114,15 +114,15 @@ def _ways(tp: Any) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | 
 
 
 def _part(tp: Any) -> Any:
-    """The class in `list[cls]` and in `cls | None`; any other type itself."""
+    """Return the class in `list[cls]` and `cls | None`; any other type unchanged."""
     parts = [part for part in get_args(tp) if part is not type(None)]
     if len(parts) == 1 and (get_origin(tp) is list or is_union(tp)):
-        return peel(parts[0])[0]
+        return unwrap_type(parts[0])[0]
     return tp
 
 
 def _is_plain_class(tp: Any) -> bool:
-    """Whether msgspec turns all of this class's instances into JSON-shaped data without any options."""
+    """Whether msgspec converts all instances of this class to JSON-like data without options."""
     if record_kind(tp) in ("struct", "dataclass"):
         return not (may_hold_bytes(tp) or has_typed_keys(tp) or uses_pydantic(tp))
     return isinstance(tp, type) and tp in TEXTS

@@ -1,4 +1,4 @@
-"""The JSON Schema document of a Python type, put together from its parts; pydantic writes its own types' parts."""
+"""JSON Schema documents of Python types; pydantic writes those of its own types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from operations.schema.types.hints import (
     NO_DEFAULT,
     Alias,
-    Member,
+    ClassField,
     Mode,
     docstring,
     is_anything,
@@ -20,11 +20,11 @@ from operations.schema.types.hints import (
     is_union,
     key_of,
     members,
-    peel,
     record_kind,
     refusal,
     type_name,
     union_members,
+    unwrap_type,
 )
 from operations.schema.types.jsonable import jsonable
 from operations.schema.types.routes import TEXTS, container, uses_pydantic
@@ -65,13 +65,13 @@ _BOUNDS = ("gt", "ge", "lt", "le", "multiple_of")
 
 
 def describe_type(tp: Any, *, mode: Mode) -> Document | Literal[True]:
-    """The whole document of `tp`, with what it refers to under `$defs`; True when it says nothing."""
+    """Return the whole document of `tp`, with referenced types in `$defs`; True if it has no constraints."""
     writer = Writer(mode)
     return writer.finished(writer.describe(tp)) or True
 
 
 class Writer:
-    """Writes one document: keeps the definitions, so that a class is written once and may refer to itself."""
+    """Writes one document; keeps definitions, so that a class is written once and may refer to itself."""
 
     def __init__(self, mode: Mode) -> None:
         self.mode = mode
@@ -79,7 +79,7 @@ class Writer:
         self._names: dict[Any, str] = {}
 
     def finished(self, root: Document) -> Document:
-        """`root` with the definitions it needs; a root that only refers to one of them is that one."""
+        """Return `root` with its definitions; a root that only refers to a definition is replaced by it."""
         name = root.get("$ref", "")[len(_REF) :]
         if name in self._defs:
             rest = {key: value for key, value in root.items() if key != "$ref"}
@@ -90,12 +90,12 @@ class Writer:
         return {**root, "$defs": self._defs} if self._defs else root
 
     def describe(self, tp: Any) -> Document:
-        """The document of one type, which may refer to the definitions."""
+        """Return the document of one type, which may refer to the definitions."""
         if uses_pydantic(tp):
             document = self._of_pydantic(tp)
             if document is not None:
                 return document
-        base, notes = peel(tp)
+        base, notes = unwrap_type(tp)
         return annotate(self._of_base(base), notes)
 
     def _of_pydantic(self, tp: Any) -> Document | None:
@@ -190,7 +190,7 @@ class Writer:
             document["additionalProperties"] = False
         return document
 
-    def _of_row(self, used: Sequence[Member], config: Any) -> Document:
+    def _of_row(self, used: Sequence[ClassField], config: Any) -> Document:
         documents = [self._of_member(member) for member in used]
         least = sum(member.required for member in used)
         if config is None:
@@ -199,19 +199,19 @@ class Writer:
             documents, least = [{"enum": [config.tag]}, *documents], least + 1
         return {"type": "array", "prefixItems": documents, "minItems": least}
 
-    def _is_used(self, member: Member) -> bool:
+    def _is_used(self, member: ClassField) -> bool:
         return member.settable if self.mode == "input" else member.readable
 
-    def _of_member(self, member: Member) -> Document:
+    def _of_member(self, member: ClassField) -> Document:
         return with_default(self.describe(member.type), member.default, member.factory)
 
     def _named(self, key: Any, name: str, write: Callable[[], Document]) -> Document:
-        """A reference to the definition of `key`, which is written the first time it is asked for."""
+        """Return a reference to the definition of `key`, which is written at the first request."""
         key = key_of(key)
         if key not in self._names:
             name = self._free_name(name)
             self._names[key] = name
-            self._defs[name] = {}  # taken; what it refers to may come back here before it is written
+            self._defs[name] = {}  # reserve the name: it may be referred to before it is written
             self._defs[name] = write()
         return {"$ref": _REF + self._names[key]}
 
@@ -227,7 +227,7 @@ class Writer:
         return found if isinstance(found, dict) else document
 
     def adopt(self, document: Mapping[str, Any]) -> Document:
-        """A finished document as a part of this one: its definitions join ours, renamed where they clash."""
+        """Merge a finished document into this one; its definitions are renamed if they clash."""
         theirs = document.get("$defs", {})
         names = {name: name for name in theirs}
         renamed = {name for name in theirs if name in self._defs and self._defs[name] != theirs[name]}
@@ -243,17 +243,17 @@ class Writer:
 
 
 def with_default(document: Document, default: Any, factory: Any = None) -> Document:
-    """`document` with a default, where there is one that JSON can say."""
+    """Return `document` with a default, if JSON can represent it."""
     if factory in (list, dict, set, tuple, frozenset):
         default = factory()
     if default is NO_DEFAULT:
         return document
     try:
         data = jsonable(default)
-        said = msgspec.json.decode(msgspec.json.encode(data)) == data
-    except Exception:  # noqa: BLE001  whatever a default is made of, the schema can do without it
+        is_exact = msgspec.json.decode(msgspec.json.encode(data)) == data
+    except Exception:  # noqa: BLE001  a default is optional, and converting it may raise anything
         return document
-    return {**document, "default": data} if said else document
+    return {**document, "default": data} if is_exact else document
 
 
 def _of_enum(tp: Any) -> Document:
@@ -261,7 +261,7 @@ def _of_enum(tp: Any) -> Document:
     if text := docstring(tp):
         document["description"] = text
     if issubclass(tp, sys.modules["enum"].Flag):
-        return document | {"type": "integer"}  # flags combine, so the declared ones are not all there are
+        return document | {"type": "integer"}  # flags can be combined
     return document | {"enum": [jsonable(member.value) for member in tp]}
 
 
@@ -298,7 +298,7 @@ def _refers_to(node: Any, *names: str) -> bool:
 
 
 def _with_names(node: Any, names: Mapping[str, str]) -> Any:
-    """A copy of a document that refers to its definitions by their new names."""
+    """Return a copy of a document that refers to its definitions by new names."""
     if isinstance(node, list):
         return [_with_names(item, names) for item in node]
     if not isinstance(node, dict):
@@ -311,7 +311,7 @@ def _with_names(node: Any, names: Mapping[str, str]) -> Any:
 
 
 def annotate(document: dict[str, Any], notes: Sequence[Any]) -> dict[str, Any]:
-    """Return `document` with what the notes in an `Annotated` add to it: bounds, lengths, patterns, titles."""
+    """Return `document` with the constraints of `Annotated` metadata: bounds, lengths, patterns, titles."""
     for note in _flat(notes):
         document = _with_note(document, note)
     return document
@@ -332,22 +332,26 @@ def _with_note(document: dict[str, Any], note: Any) -> dict[str, Any]:
         return document
     if isinstance(text := getattr(note, "documentation", None), str):
         return {**document, "description": text}
-    added = {keyword: value for name, keyword in _KEYWORDS.items() if _says((value := getattr(note, name, None)), name)}
+    added = {
+        keyword: value
+        for name, keyword in _KEYWORDS.items()
+        if _is_expressible((value := getattr(note, name, None)), name)
+    }
     document = {**document, **added}
     if (extra := getattr(note, "extra_json_schema", None)) is not None:
         document |= extra
     return _with_lengths(document, getattr(note, "min_length", None), getattr(note, "max_length", None))
 
 
-def _says(value: Any, name: str) -> bool:
-    """Whether a note's attribute is something that JSON Schema can say."""
+def _is_expressible(value: Any, name: str) -> bool:
+    """Whether a metadata attribute is one that JSON Schema can express."""
     if name in _BOUNDS:
         return isinstance(value, int | float)
     return isinstance(value, list if name == "examples" else str)
 
 
 def _with_lengths(document: dict[str, Any], least: Any, most: Any) -> dict[str, Any]:
-    """`document` with a length's bounds, in the words of its type; in a union, of each member's type."""
+    """Return `document` with length bounds in the keywords of its type; in a union, of each member's type."""
     if not least and most is None:
         return document
     if "anyOf" in document:

@@ -1,4 +1,4 @@
-"""Taking type annotations apart: what is under an Annotated or an alias, and what members a class has."""
+"""Analysis of type annotations: the type under Annotated or an alias, and the fields of a class."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ DICTS: Mapping[Any, Callable[[Any], Any]] = {
 _MARKERS = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")
 
 
-class Member(msgspec.Struct, frozen=True):
-    """One member of a class: its Python name, its JSON name, its type and what stands in when it is absent."""
+class ClassField(msgspec.Struct, frozen=True):
+    """A field of a class: its Python name, JSON name, type and default."""
 
     attribute: str
     name: str
@@ -51,13 +51,13 @@ class Member(msgspec.Struct, frozen=True):
     default: Any = NO_DEFAULT
     factory: Any = None
     settable: bool = True
-    """Whether it can be given to the constructor."""
+    """Whether the constructor accepts it."""
     readable: bool = True
-    """Whether an instance holds it."""
+    """Whether instances have it."""
 
 
 class Alias:
-    """A `type X = …` alias with its arguments, kept apart because it may refer to itself."""
+    """A `type X = …` alias with its arguments, separate because it may refer to itself."""
 
     __slots__ = ("key", "name", "resolve")
 
@@ -67,12 +67,12 @@ class Alias:
         self.resolve = resolve
 
 
-def peel(tp: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The type under `Annotated`, `NewType`, `Required` and their like, and the notes found on the way."""
+def unwrap_type(tp: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the type under `Annotated`, `NewType`, `Required` and similar, and their metadata."""
     notes: tuple[Any, ...] = ()
     while True:
         if isinstance(tp, typing.ForwardRef | str):
-            raise refusal(tp, "the name is not resolved; give the type itself")
+            raise refusal(tp, "unresolved name; pass the type itself")
         if getattr(tp, "__unpacked__", False):
             raise refusal(tp, "a tuple with an unpacked part is not supported")
         origin = get_origin(tp)
@@ -93,12 +93,12 @@ def peel(tp: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _of_variable(variable: TypeVar) -> Any:
-    """What a type variable that nobody filled in stands for: its default, its bound, its choices, or anything."""
+    """Return the replacement of an unbound type variable: its default, bound, constraints, or Any."""
     default = getattr(variable, "__default__", None)
     if default is not None and getattr(default, "__name__", "") != "NoDefault" and str(default) != "typing.NoDefault":
         return default
     if variable.__constraints__:
-        return Union[variable.__constraints__]  # noqa: UP007  the choices are a tuple
+        return Union[variable.__constraints__]  # noqa: UP007  the constraints are a tuple
     return Any if variable.__bound__ is None else variable.__bound__
 
 
@@ -117,7 +117,7 @@ def _alias_value(alias: Any) -> Any:
 
 
 def key_of(tp: Any) -> Any:
-    """Something to keep a type under: the type, or its text when a note in it cannot be hashed."""
+    """Return a cache key for a type: the type, or its text if its metadata cannot be hashed."""
     try:
         hash(tp)
     except TypeError:
@@ -126,18 +126,18 @@ def key_of(tp: Any) -> Any:
 
 
 def is_union(tp: Any) -> bool:
-    """Whether `tp` is a union, however it was written."""
+    """Whether `tp` is a union in any notation."""
     origin = get_origin(tp)
     return origin is Union or origin is types.UnionType
 
 
 def union_members(tp: Any) -> list[Any]:
-    """The members of a union, without the mark of an absent struct field."""
+    """Return the members of a union, without msgspec's UNSET."""
     return [member for member in get_args(tp) if member is not msgspec.UnsetType]
 
 
 def is_anything(tp: Any) -> bool:
-    """Whether `tp` says nothing: `Any`, `object`, or no annotation at all."""
+    """Whether `tp` has no constraints: `Any`, `object`, or no annotation."""
     return tp is Any or tp is object or getattr(tp, "__qualname__", None) in ("_empty", "Parameter.empty")
 
 
@@ -147,7 +147,7 @@ def is_enum(tp: Any) -> bool:
 
 
 def record_kind(tp: Any) -> Kind | None:
-    """What sort of class with members `tp` (or what it is a specialisation of) is."""
+    """Return the kind of class with fields that `tp` (or its origin) is."""
     cls = get_origin(tp) or tp
     if not isinstance(cls, type):
         return None
@@ -162,16 +162,16 @@ def record_kind(tp: Any) -> Kind | None:
     return None
 
 
-def members(tp: Any) -> tuple[Member, ...]:
-    """The members of a struct, dataclass, TypedDict or NamedTuple, their types resolved and filled in."""
+def members(tp: Any) -> tuple[ClassField, ...]:
+    """Return the fields of a struct, dataclass, TypedDict or NamedTuple, with resolved types."""
     try:
         hash(tp)
     except TypeError:
         return _find_members(tp)
-    return _kept_members(tp, "" if isinstance(tp, type) else repr(tp))
+    return _cached_members(tp, "" if isinstance(tp, type) else repr(tp))
 
 
-def _find_members(tp: Any, text: str = "") -> tuple[Member, ...]:
+def _find_members(tp: Any, text: str = "") -> tuple[ClassField, ...]:
     kind = record_kind(tp)
     hints = _hints_of(tp)
     cls = get_origin(tp) or tp
@@ -183,23 +183,23 @@ def _find_members(tp: Any, text: str = "") -> tuple[Member, ...]:
         return tuple(_typeddict_members(cls, hints))
     defaults = cls._field_defaults
     return tuple(
-        Member(name, name, hints.get(name, Any), name not in defaults, defaults.get(name, NO_DEFAULT))
+        ClassField(name, name, hints.get(name, Any), name not in defaults, defaults.get(name, NO_DEFAULT))
         for name in cls._fields
     )
 
 
-# Resolving annotations is what a codec's making mostly costs, and each class is asked about several times.
-_kept_members = lru_cache(maxsize=1024)(_find_members)
+# Resolving annotations is most of the cost of a codec, and each class is resolved several times.
+_cached_members = lru_cache(maxsize=1024)(_find_members)
 
 
-def _struct_members(cls: Any, hints: Mapping[str, Any]) -> Iterator[Member]:
+def _struct_members(cls: Any, hints: Mapping[str, Any]) -> Iterator[ClassField]:
     for field in msgspec.structs.fields(cls):
         factory = None if field.default_factory is msgspec.NODEFAULT else field.default_factory
         default = NO_DEFAULT if field.default is msgspec.NODEFAULT else field.default
-        yield Member(field.name, field.encode_name, hints[field.name], field.required, default, factory)
+        yield ClassField(field.name, field.encode_name, hints[field.name], field.required, default, factory)
 
 
-def _dataclass_members(cls: Any, hints: Mapping[str, Any]) -> Iterator[Member]:
+def _dataclass_members(cls: Any, hints: Mapping[str, Any]) -> Iterator[ClassField]:
     from dataclasses import MISSING, InitVar
 
     for field in cls.__dataclass_fields__.values():
@@ -209,7 +209,7 @@ def _dataclass_members(cls: Any, hints: Mapping[str, Any]) -> Iterator[Member]:
             continue
         factory = None if field.default_factory is MISSING else field.default_factory
         default = NO_DEFAULT if field.default is MISSING else field.default
-        yield Member(
+        yield ClassField(
             field.name,
             field.name,
             tp.type if isinstance(tp, InitVar) else tp,
@@ -221,20 +221,20 @@ def _dataclass_members(cls: Any, hints: Mapping[str, Any]) -> Iterator[Member]:
         )
 
 
-def _typeddict_members(cls: Any, hints: Mapping[str, Any]) -> Iterator[Member]:
+def _typeddict_members(cls: Any, hints: Mapping[str, Any]) -> Iterator[ClassField]:
     for name, tp in hints.items():
         required = name in cls.__required_keys__
         inner = tp
-        # With postponed annotations the marks are text when the class is made, so that its own sets miss them.
+        # With postponed annotations the markers are strings when the class is created, so its key sets miss them.
         while getattr(get_origin(inner), "_name", None) in ("Required", "NotRequired", "ReadOnly"):
             mark = get_origin(inner)._name
             required = required if mark == "ReadOnly" else mark == "Required"
             (inner,) = get_args(inner)
-        yield Member(name, name, inner, required)
+        yield ClassField(name, name, inner, required)
 
 
 def _hints_of(tp: Any) -> dict[str, Any]:
-    """A class's annotations, resolved, and with its type variables filled in."""
+    """Return a class's resolved annotations, with its type variables substituted."""
     cls = get_origin(tp) or tp
     hints = _resolved(cls, None)
     filled = _variables(tp, {})
@@ -244,7 +244,7 @@ def _hints_of(tp: Any) -> dict[str, Any]:
 
 
 def _owner(cls: Any, name: str, filled: Mapping[Any, Any]) -> Any:
-    """The class that annotates `name`; a TypedDict forgets its bases, so they are looked up by what they annotate."""
+    """Return the class that annotates `name`; a TypedDict drops its bases, so they are found by their annotations."""
     if record_kind(cls) == "typeddict":
         owners = [base for base in filled if name in vars(base).get("__annotations__", {})]
         return owners[-1] if owners else cls
@@ -252,7 +252,7 @@ def _owner(cls: Any, name: str, filled: Mapping[Any, Any]) -> Any:
 
 
 def _variables(tp: Any, outer: Mapping[Any, Any]) -> dict[Any, dict[Any, Any]]:
-    """What each generic class among `tp` and its bases has for its type variables."""
+    """Return the type arguments of each generic class among `tp` and its bases."""
     cls = get_origin(tp) or tp
     parameters = getattr(cls, "__parameters__", ())
     arguments = [substitute(argument, outer) for argument in get_args(tp)]
@@ -268,11 +268,11 @@ def _resolved(holder: Any, namespace: dict[str, Any] | None) -> dict[str, Any]:
     try:
         return typing.get_type_hints(holder, globalns=namespace, include_extras=True)
     except NameError as error:
-        raise refusal(holder, f"its annotations name {error.name!r}, which its module does not have") from error
+        raise refusal(holder, f"undefined name {error.name!r} in its annotations") from error
 
 
 def substitute(tp: Any, filled: Mapping[Any, Any]) -> Any:
-    """`tp` with its type variables filled in."""
+    """Return `tp` with its type variables substituted."""
     if isinstance(tp, TypeVar):
         return filled.get(tp, tp)
     parameters = getattr(tp, "__parameters__", ())
@@ -282,7 +282,7 @@ def substitute(tp: Any, filled: Mapping[Any, Any]) -> Any:
 
 
 def type_name(tp: Any) -> str:
-    """A name for `tp` that can stand in a JSON pointer: `Box[int]` is `Box_int`."""
+    """Return a name for `tp` that is valid in a JSON pointer: `Box[int]` is `Box_int`."""
     origin = get_origin(tp)
     base = origin or tp
     name = getattr(base, "__name__", None) or str(base).replace("typing.", "")
@@ -292,18 +292,18 @@ def type_name(tp: Any) -> str:
 
 
 def docstring(cls: Any) -> str:
-    """The first paragraph of a class's own docstring; empty when it has none of its own."""
+    """Return the first paragraph of a class's own docstring; empty without one."""
     text = vars(cls).get("__doc__") or ""
     if text.startswith(f"{cls.__name__}(") or text == "An enumeration.":
-        return ""  # written by dataclass, NamedTuple or enum, and only repeats the members
+        return ""  # generated by dataclass, NamedTuple or enum
     lines = [line.strip() for line in text.strip().splitlines()]
     return " ".join(lines[: lines.index("")] if "" in lines else lines)
 
 
 def refusal(tp: Any, reason: str = "") -> TypeError:
-    """The error for a type that cannot be described, which says what can."""
+    """Return the error for an unsupported type, with the supported ones."""
     shown = getattr(tp, "__qualname__", None) or str(tp)
-    why = reason or "it is no type that JSON can be made of"
+    why = reason or "unsupported type"
     return TypeError(
         f"cannot make a JSON Schema from {shown}: {why}; use one of: a pydantic model, a dataclass, a TypedDict, "
         "a NamedTuple, a msgspec.Struct, an enum, Literal, a union, list, dict, tuple, set, str, int, float, bool, "

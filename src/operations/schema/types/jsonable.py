@@ -1,4 +1,4 @@
-"""Any Python value as JSON-shaped data; bytes stay bytes, because every transport here can carry them."""
+"""Conversion of any Python value to JSON-like data; bytes stay bytes, which every transport supports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from operations.errors import CallError, ErrorCode
 from operations.schema.checking.values import pointer
 
 DEPTH_LIMIT = 500
-"""How deep a value may be nested; circular values run into it."""
+"""Maximum depth of a value; circular values exceed it."""
 
 _SCALARS = frozenset({str, int, float, bool, type(None), bytes})
 _PLAIN = frozenset({dict, list})
@@ -22,13 +22,13 @@ _KEYS_ARE_TEXT = frozenset({str})
 
 
 class _TooDeepError(Exception):
-    """The value is nested beyond `DEPTH_LIMIT`, or contains itself."""
+    """The value is nested deeper than `DEPTH_LIMIT`, or circular."""
 
 
 def jsonable(value: Any) -> Any:
-    """Turn anything into JSON-shaped data; raises `EXECUTION_ERROR` naming the place that cannot be turned.
+    """Convert any value to JSON-like data; raise `EXECUTION_ERROR` with the path of a value that cannot be converted.
 
-    What is JSON-shaped already comes back as it is, never a changed copy. The floats NaN and infinity pass.
+    JSON-like data is returned unchanged, never as a changed copy. NaN and infinity are allowed.
     """
     kind = type(value)
     if kind in _SCALARS:
@@ -40,15 +40,15 @@ def jsonable(value: Any) -> Any:
     except (_TooDeepError, RecursionError):
         raise CallError(
             ErrorCode.EXECUTION_ERROR,
-            f"the value contains itself or is nested deeper than {DEPTH_LIMIT} levels, so it is no JSON",
+            f"the value is circular or nested deeper than {DEPTH_LIMIT} levels",
         ) from None
 
 
 def dump_of_class(cls: Any, *, flat: bool) -> Callable[[Any], Any]:
-    """`jsonable` for one class whose instances hold no bytes and no keys but text, which is several times faster.
+    """Return a several times faster `jsonable` for a class whose instances have no bytes and only string keys.
 
-    A list of them is as fast; anything else that it is given goes the general way. `flat` says that the
-    instances hold no containers, so that none need be turned into lists.
+    A list of them is as fast; other values take the general path. With `flat`, instances contain no containers, so that
+    none need conversion to lists.
     """
     to_builtins = msgspec.to_builtins
     only = {cls}
@@ -58,7 +58,7 @@ def dump_of_class(cls: Any, *, flat: bool) -> Callable[[Any], Any]:
         if kind is cls or (kind is list and only.issuperset(map(type, value))):
             try:
                 return to_builtins(value) if flat else _with_lists(to_builtins(value), 0)
-            except Exception:  # noqa: BLE001  the general way tells what is wrong, and where
+            except Exception:  # noqa: BLE001  the general path finds the problem
                 return jsonable(value)
         return jsonable(value)
 
@@ -66,7 +66,7 @@ def dump_of_class(cls: Any, *, flat: bool) -> Callable[[Any], Any]:
 
 
 def _is_plain(node: Any, depth: int) -> bool:
-    """Whether a dict or list holds JSON-shaped data only, all the way down."""
+    """Whether a dict or list contains only JSON-like data."""
     if depth > DEPTH_LIMIT:
         raise _TooDeepError
     if type(node) is dict:
@@ -85,7 +85,7 @@ def _is_plain(node: Any, depth: int) -> bool:
 
 
 def _simplify(value: Any) -> Any:
-    """Go through msgspec where it can, else step by step in Python, which finds the pointer of what cannot."""
+    """Convert with msgspec if possible, else step by step in Python, which finds the path of a failure."""
     is_pydantic = hasattr(type(value), "__pydantic_serializer__")
     try:
         if is_pydantic:
@@ -94,13 +94,13 @@ def _simplify(value: Any) -> Any:
             data = msgspec.to_builtins(value, builtin_types=_KEPT, str_keys=True, enc_hook=_step)
     except RecursionError:
         raise
-    except Exception:  # noqa: BLE001  whatever an object's own code raises is told by the walk, with its place
+    except Exception:  # noqa: BLE001  user code may raise anything; the walk finds the path
         return _walk(value, "", 0)
     return jsonable(data) if is_pydantic else _with_lists(data, 0)
 
 
 def _with_lists(node: Any, depth: int) -> Any:
-    """Replace in a fresh structure what msgspec leaves: tuples by lists, and the other byte types by bytes."""
+    """Convert what msgspec leaves in a new structure: tuples to lists, other byte types to bytes."""
     kind = type(node)
     if kind in _SCALARS:
         return node
@@ -120,7 +120,7 @@ def _with_lists(node: Any, depth: int) -> Any:
 
 
 def _step(value: Any) -> Any:
-    """One step of an object that msgspec does not know towards JSON; `TypeError` when there is none."""
+    """Convert an object that msgspec does not support by one step; raise `TypeError` if impossible."""
     kind = type(value)
     if hasattr(kind, "__pydantic_serializer__") or kind.__module__.startswith("pydantic"):
         from operations.schema.types.pydantic_types import dump_instance
@@ -142,11 +142,11 @@ def _step(value: Any) -> Any:
         return os.fspath(value)
     if kind.__module__ == "ipaddress":
         return str(value)
-    raise TypeError(f"{kind.__qualname__} cannot be turned into JSON")
+    raise TypeError(f"{kind.__qualname__} cannot be converted to JSON")
 
 
 def _walk(value: Any, path: str, depth: int) -> Any:
-    """Turn `value` step by step, knowing where it is."""
+    """Convert `value` step by step, tracking its path."""
     if depth > DEPTH_LIMIT:
         raise _TooDeepError
     kind = type(value)
@@ -163,7 +163,7 @@ def _walk(value: Any, path: str, depth: int) -> Any:
 
 
 def _unfold(value: Any, path: str) -> Any:
-    """One level of an object: its members as they are, or its text."""
+    """Convert one level of an object: to its fields, or to its text."""
     kind = type(value)
     try:
         if _is_record(value):
@@ -190,7 +190,7 @@ def _is_record(value: Any) -> bool:
 
 
 def _members(value: Any) -> Any:
-    """A struct's or dataclass's members by their JSON names, each as it is."""
+    """Return a struct's or dataclass's fields by their JSON names."""
     if not issubclass(type(value), msgspec.Struct):
         return {
             name: getattr(value, name)
@@ -209,12 +209,12 @@ def _members(value: Any) -> Any:
 
 
 def _enum_type() -> Any:
-    # An instance of an enum exists only when `enum` is loaded; looking it up spares the import elsewhere.
+    # Enum instances exist only if `enum` is loaded; looking it up avoids the import.
     return sys.modules["enum"].Enum
 
 
 def _key_text(key: Any, path: str) -> str:
-    """A key as JSON writes it."""
+    """Return a key as JSON writes it."""
     if type(key) is str:
         return key
     if key is None or key is True or key is False:
@@ -230,14 +230,14 @@ def _key_text(key: Any, path: str) -> str:
 def _refusal(value: Any, path: str, error: Exception, *, what: str = "") -> CallError:
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    text = f"at {path or '(the value itself)'}: {what}{name} cannot be turned into JSON"
+    text = f"at {path or '(the value itself)'}: {what}{name} cannot be converted to JSON"
     reason = "" if isinstance(error, TypeError) and "is unsupported" in str(error) else f": {error_text(error)}"
     return CallError(ErrorCode.EXECUTION_ERROR, text + reason, {"path": path})
 
 
 def error_text(error: BaseException) -> str:
-    """An exception's message, or its type's name when it has none (or cannot say)."""
+    """Return an exception's message, or the name of its type if it has none."""
     try:
         return str(error) or type(error).__name__
-    except Exception:  # noqa: BLE001  a message that raises is no message
+    except Exception:  # noqa: BLE001  str() of an exception may raise
         return type(error).__name__

@@ -1,4 +1,4 @@
-"""Python values from JSON-shaped data: one loader per type, msgspec's where it can, else put together from parts."""
+"""Loaders of Python values from JSON-like data: msgspec's if it supports a type, else composed from parts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from operations.schema.types.hints import (
     is_enum,
     is_union,
     key_of,
-    peel,
     record_kind,
     refusal,
     union_members,
+    unwrap_type,
 )
 from operations.schema.types.jsonable import error_text, jsonable
 from operations.schema.types.mismatch import found_within, mismatch, too_deep, wrong_kind
@@ -31,7 +31,7 @@ Load = Callable[[Any], Any]
 
 
 def make_load(tp: Any) -> Load:
-    """A function that builds values of `tp`; it raises `VALIDATION_ERROR` with the places that do not fit."""
+    """Return a function that builds values of `tp`; it raises `VALIDATION_ERROR` with the paths of mismatches."""
     load = Loaders(native=True).of(tp)
 
     def guarded(value: Any) -> Any:
@@ -44,7 +44,7 @@ def make_load(tp: Any) -> Load:
 
 
 def load_int(value: Any) -> Any:
-    """An int, also from a float that is whole."""
+    """Load an int, also from a whole float."""
     if value.__class__ is int:
         return value
     if isinstance(value, float) and value.is_integer():
@@ -55,7 +55,7 @@ def load_int(value: Any) -> Any:
 
 
 def load_float(value: Any) -> Any:
-    """A float, also from an int."""
+    """Load a float, also from an int."""
     if value.__class__ is float:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -67,15 +67,15 @@ def load_float(value: Any) -> Any:
 
 
 class Loaders:
-    """Makes the loaders of a type and its parts; `native` lets msgspec do the parts that it can do alone."""
+    """Creates the loaders of a type and its parts; `native` lets msgspec load the parts that it supports."""
 
     def __init__(self, *, native: bool) -> None:
         self._native = native
         self._made: dict[Any, list[Load]] = {}
 
     def of(self, tp: Any) -> Load:
-        """The loader of one type."""
-        base, _ = peel(tp)
+        """Return the loader of one type."""
+        base, _ = unwrap_type(tp)
         if leaf := _LEAVES.get(base if isinstance(base, type) else None):
             return leaf
         if is_anything(base):
@@ -89,13 +89,13 @@ class Loaders:
         elif self._native and is_native(tp):
             return make_native_load(tp, lambda value: Loaders(native=False).of(tp)(value))
         if isinstance(base, Alias):
-            return self._once(base.key, lambda: self.of(base.resolve()))
+            return self._recursive(base.key, lambda: self.of(base.resolve()))
         if record_kind(base):
-            return self._once(base, lambda: self._of_record(base))
+            return self._recursive(base, lambda: self._of_record(base))
         return self._of_form(base)
 
-    def _once(self, key: Any, make: Callable[[], Load]) -> Load:
-        """The loader of something that may refer to itself: a second request gets a way to the first one's."""
+    def _recursive(self, key: Any, make: Callable[[], Load]) -> Load:
+        """Return a loader that may refer to itself: a nested request gets a forward to the first one."""
         key = key_of(key)
         if key in self._made:
             holder = self._made[key]
@@ -135,10 +135,10 @@ class Loaders:
         return _row_load([self.of(argument) for argument in arguments])
 
     def _key_load(self, arguments: Sequence[Any]) -> Load:
-        if not arguments or peel(arguments[0])[0] is str:
+        if not arguments or unwrap_type(arguments[0])[0] is str:
             return _same
         key = arguments[0]
-        if is_enum(peel(key)[0]) or uses_pydantic(key):
+        if is_enum(unwrap_type(key)[0]) or uses_pydantic(key):
             return self.of(key)
         return lambda name: next(iter(_convert({name: None}, dict[key, None])))  # type: ignore[valid-type]
 
@@ -148,7 +148,7 @@ def _same(value: Any) -> Any:
 
 
 def _never(value: Any) -> Any:
-    raise mismatch([("", "there can be no value here")])
+    raise mismatch([("", "no value is allowed")])
 
 
 def _convert(value: Any, tp: Any) -> Any:
@@ -201,7 +201,7 @@ def _dict_load(key: Load, item: Load, build: Callable[[Any], Any]) -> Load:
 
 
 def raise_all(tries: Iterable[tuple[Any, Load, Any]]) -> None:
-    """Load each member again and raise everything that is wrong with them, each under its own step."""
+    """Load each field again and raise every mismatch, each with its path."""
     found: list[Found] = []
     for step, load, value in tries:
         try:
@@ -213,7 +213,7 @@ def raise_all(tries: Iterable[tuple[Any, Load, Any]]) -> None:
 
 
 def _built(build: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call a type's constructor; what it raises is a mismatch, unless it is a CallError of the user's own."""
+    """Call a type's constructor; its exceptions become mismatches, except CallErrors of user code."""
     try:
         return build(*arguments, **named)
     except (CallError, RecursionError):
@@ -245,7 +245,7 @@ def _literal_load(values: Sequence[Any]) -> Load:
 
 
 def _text_load(tp: Any) -> Load:
-    """The loader of a type written as text (or of a subclass of a builtin): what its constructor makes of it."""
+    """Return the loader of a type written as a string (or of a subclass of a builtin), by its constructor."""
     if tp is Never or tp is NoReturn:
         return _never
     if not isinstance(tp, type):
@@ -278,8 +278,8 @@ _LEAVES: dict[Any, Load] = {
 
 
 def make_native_load(tp: Any, explain: Load) -> Load:
-    """msgspec's own loader; `explain` is asked what is wrong with a value that it refuses, and where."""
-    # msgspec prepares a class once but a generic alias on every call, so the type is put on a class of its own.
+    """Return msgspec's loader; `explain` finds the path of a mismatch."""
+    # msgspec prepares a class once but a generic alias on every call, so the type is put in a class.
     box: Any = msgspec.defstruct("Box", [("value", tp)], array_like=True)
     convert = msgspec.convert
 
@@ -289,7 +289,7 @@ def make_native_load(tp: Any, explain: Load) -> Load:
         except CallError:
             raise
         except Exception as error:  # noqa: BLE001  a class's own code may raise anything
-            return _second_look(value, box, explain, error)
+            return _load_leniently(value, box, explain, error)
 
     def load_with_keys(value: Any) -> Any:
         try:
@@ -297,24 +297,24 @@ def make_native_load(tp: Any, explain: Load) -> Load:
         except CallError:
             raise
         except Exception as error:  # noqa: BLE001  as above
-            return _second_look(value, box, explain, error)
+            return _load_leniently(value, box, explain, error)
 
-    # An option given to `convert` costs more than a small value does, hence two functions.
+    # Passing an option to `convert` costs more than converting a small value, hence two functions.
     return load_with_keys if has_typed_keys(tp) else load
 
 
-def _second_look(value: Any, box: Any, explain: Load, error: Exception) -> Any:
-    """Load a value whose floats are whole where ints are wanted, or tell where it does not fit."""
+def _load_leniently(value: Any, box: Any, explain: Load, error: Exception) -> Any:
+    """Load a value with whole floats where ints are expected, or raise with the path of the mismatch."""
     try:
         if isinstance(error, msgspec.ValidationError):
             try:
                 return msgspec.convert((_with_ints(value),), box, str_keys=True).value
             except msgspec.ValidationError as again:
                 error = again
-        explain(value)  # raises with the exact place, which msgspec leaves out for mappings
+        explain(value)  # raises with the exact path, which msgspec omits for mappings
     except RecursionError:
         raise too_deep() from None
-    raise mismatch([_place(error_text(error))]) from error
+    raise mismatch([_split_error(error_text(error))]) from error
 
 
 def _with_ints(value: Any) -> Any:
@@ -325,8 +325,8 @@ def _with_ints(value: Any) -> Any:
     return [_with_ints(item) for item in value] if isinstance(value, list) else value
 
 
-def _place(message: str) -> Found:
-    """The pointer and the message in one of msgspec's, which ends in ``- at `$[0].value` ``."""
+def _split_error(message: str) -> Found:
+    """Return the pointer and message of a msgspec error, which ends in ``- at `$[0].value` ``."""
     text, _, path = message.rpartition(" - at `$[0]")
     if not text:
         return "", message.partition(" - at `")[0]

@@ -11,28 +11,28 @@ from operations.schema.problems import Found
 
 
 def mismatch(found: Iterable[Found]) -> CallError:
-    """Return a `VALIDATION_ERROR` that lists what was found."""
+    """Return a `VALIDATION_ERROR` with these problems."""
     errors = [{"path": path, "message": message} for path, message in found]
     text = "\n".join(f"{error['path'] or '(value)'}: {error['message']}" for error in errors)
     return CallError(ErrorCode.VALIDATION_ERROR, text, {"errors": errors})
 
 
 def wrong_kind(expected: str, value: Any) -> CallError:
-    """Return the error of a value of another kind than its type expects."""
+    """Return the error for a value of the wrong kind."""
     return mismatch([("", f"expected {expected}, got {_json_kind(value)}")])
 
 
 def too_deep() -> CallError:
-    """Return the error of data nested too deeply to build its type."""
+    """Return the error for data nested too deeply."""
     return mismatch([("", "is nested too deeply")])
 
 
 def found_within(error: CallError, step: str | int) -> list[Found]:
-    """Return what an error found, with pointers that start one level further out."""
+    """Return the problems of an error, with pointers that start one level further out."""
     prefix = pointer((step,))
     details = error.details
     if error.code is not ErrorCode.VALIDATION_ERROR or not isinstance(details, dict) or "errors" not in details:
-        raise error  # raised by the user's own code
+        raise error  # raised by user code
     return [(prefix + item["path"], item["message"]) for item in details["errors"]]
 
 

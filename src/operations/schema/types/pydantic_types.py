@@ -1,4 +1,4 @@
-"""The pydantic side: adapters for pydantic's own types. Imported only when a value or type is pydantic's."""
+"""Adapters for pydantic types. Imported only if a value or type is pydantic's."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ _MODES = {"input": "validation", "output": "serialization"}
 
 
 class _Generator(GenerateJsonSchema):
-    """Pydantic's own documents, but that bytes are base64 text as everywhere else here."""
+    """Pydantic's JSON Schema generator, with bytes as base64."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  as the base declares it
 
     def bytes_schema(self, schema: Any) -> dict[str, Any]:
-        """The document of bytes."""
+        """Return the document of bytes."""
         return {"type": "string", "contentEncoding": "base64"}
 
 
 def adapt(tp: Any) -> pydantic.TypeAdapter[Any] | None:
-    """An adapter for the whole of `tp`, or None when pydantic does not know some part of it."""
+    """Return an adapter for the whole of `tp`; None if pydantic does not support a part of it."""
     try:
         adapter = pydantic.TypeAdapter(tp)
     except (pydantic.errors.PydanticUserError, pydantic.errors.PydanticUndefinedAnnotation):
         return None
     if not adapter.pydantic_complete and not adapter.rebuild(raise_errors=False):
-        raise refusal(tp, "it names types that are not defined yet")
+        raise refusal(tp, "it refers to undefined types")
     return adapter
 
 
 def describe(adapter: pydantic.TypeAdapter[Any], mode: Mode) -> dict[str, Any]:
-    """The JSON Schema document of an adapter's type, by alias."""
+    """Return the JSON Schema document of an adapter's type, by alias."""
     try:
         return adapter.json_schema(
             by_alias=True,
@@ -56,7 +56,7 @@ def describe(adapter: pydantic.TypeAdapter[Any], mode: Mode) -> dict[str, Any]:
 
 
 def make_load(adapter: pydantic.TypeAdapter[Any]) -> Callable[[Any], Any]:
-    """A function that builds the adapter's type from JSON-shaped data, running its validators."""
+    """Return a function that builds the adapter's type from JSON-like data, with its validators."""
     validate = adapter.validator.validate_python
     prepare: list[Callable[[Any], Any] | None] = []
 
@@ -67,7 +67,7 @@ def make_load(adapter: pydantic.TypeAdapter[Any]) -> Callable[[Any], Any]:
         if read is not None:
             value = read(value)
         try:
-            # Lax, because the data comes from JSON, where a datetime is text even for a strict model.
+            # Lax mode: the data comes from JSON, where a datetime is a string even for a strict model.
             return validate(value, strict=False)
         except pydantic.ValidationError as error:
             raise _load_error(error, value) from error
@@ -81,7 +81,7 @@ def _load_error(error: pydantic.ValidationError, value: Any) -> CallError:
 
 
 def _pointer(loc: Sequence[Any], value: Any, kind: str) -> str:
-    """The place in the data; pydantic's location also names union members and validators, which are left out."""
+    """Return the path in the data; pydantic's location also has union members and validators, which are omitted."""
     path = ""
     for index, step in enumerate(loc):
         if (isinstance(value, Mapping) and step in value) or (
@@ -95,7 +95,7 @@ def _pointer(loc: Sequence[Any], value: Any, kind: str) -> str:
 
 
 def make_dump(adapter: pydantic.TypeAdapter[Any], jsonable: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that turns the adapter's values into JSON-shaped data; `jsonable` turns any other value."""
+    """Return a function that converts the adapter's values to JSON-like data; `jsonable` converts any others."""
     serialize = adapter.serializer.to_python
     as_json = not _may_hold_bytes(adapter.core_schema)
 
@@ -111,10 +111,10 @@ def make_dump(adapter: pydantic.TypeAdapter[Any], jsonable: Callable[[Any], Any]
 
 
 def dump_instance(value: Any) -> Any:
-    """One step of a pydantic object towards JSON: its members by alias, bytes kept as bytes."""
+    """Convert a pydantic object by one step: to its fields by alias, with bytes unchanged."""
     cls: Any = type(value)
     if not hasattr(cls, "__pydantic_core_schema__"):
-        return pydantic_core.to_jsonable_python(value)  # one of its small types: a secret, a URL
+        return pydantic_core.to_jsonable_python(value)  # a small type: a secret, a URL
     serializer = cls.__pydantic_serializer__
     if _is_json_safe(cls):
         try:
@@ -130,7 +130,7 @@ def _is_json_safe(cls: Any) -> bool:
 
 
 def _may_hold_bytes(node: Any) -> bool:
-    """Whether values of a core schema may hold bytes, which pydantic's JSON mode would turn into text."""
+    """Whether values of a core schema may contain bytes, which pydantic's JSON mode converts to strings."""
     if isinstance(node, list | tuple):
         return any(_may_hold_bytes(item) for item in node)
     if not isinstance(node, dict):
@@ -145,7 +145,7 @@ def _may_hold_bytes(node: Any) -> bool:
 
 
 def _bytes_reader(adapter: pydantic.TypeAdapter[Any]) -> Callable[[Any], Any] | None:
-    """A function that decodes base64 text where the type has bytes; None when it has none."""
+    """Return a function that decodes base64 where the type has bytes; None if it has none."""
     try:
         document = describe(adapter, "input")
     except TypeError:
@@ -164,7 +164,7 @@ def _read_bytes(value: Any, node: Any, defs: Mapping[str, Any], path: str) -> An
     if options:
         return _read_option(value, options, defs, path)
     if isinstance(value, str):
-        # Pydantic's own encoded types decode their text themselves; they are known by their format.
+        # Pydantic's encoded types decode themselves; they are recognised by their format.
         encoded = node.get("contentEncoding") == "base64" and "format" not in node
         return _decoded(value, path) if encoded else value
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The codec of a function's parameters: one object whose members are loaded and dumped by their own types."""
+"""The codec of a function's parameters: an object whose fields are loaded and dumped by their types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EXACT: dict[Any, str] = {load_int: "int", load_float: "float"}
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One member of a record: a function's parameter, as the record's schema and codec need it."""
+    """A field of a record: a function's parameter."""
 
     name: str
     type: Any
@@ -26,9 +26,9 @@ class Field(msgspec.Struct, frozen=True):
 
 
 def record_codec(fields: Sequence[Field], *, extra: Any = None) -> TypeCodec[dict[str, Any]]:
-    """The codec of an object with these members; others are refused, unless `extra` gives their type.
+    """Return the codec of an object with these fields; others are rejected, unless `extra` gives their type.
 
-    An optional member that is absent stays absent, so that the function's own default applies.
+    An absent optional field stays absent, so that the function's default applies.
     """
     fields = tuple(fields)
     codecs = {field.name: codec_for(field.type, mode="input") for field in fields}
@@ -57,9 +57,9 @@ def _describe(fields: Sequence[Field], extra: Any) -> dict[str, Any]:
 def _make_each(
     each: Mapping[str, Callable[[Any], Any] | None], rest: Callable[[Any], Any] | None
 ) -> Callable[[Any], Any] | None:
-    """A function that passes each member through its own, or None when there is nothing to do.
+    """Return a function that converts each field; None if there is nothing to do.
 
-    Written as source for just these members, because it runs on every call of an operation.
+    It is generated as source for these fields, because it runs on every call of an operation.
     """
     busy = {name: function for name, function in each.items() if function is not None}
     if not busy and rest is None:
@@ -95,7 +95,7 @@ def _fail(
     known: Collection[str],
     rest: Callable[[Any], Any] | None,
 ) -> None:
-    """Raise everything that is wrong with the members, not just the first thing met."""
+    """Raise all mismatches of the fields, not just the first."""
     tries = [(name, function, value[name]) for name, function in busy.items() if name in value]
     if rest is not None:
         tries += [(name, rest, member) for name, member in value.items() if name not in known]

@@ -1,4 +1,4 @@
-"""Which library looks after a type: pydantic, msgspec alone, or our own composition of both; or nobody need."""
+"""Selection of the library for a type: pydantic, msgspec alone, a composition of both, or none."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from operations.schema.types.hints import (
     is_union,
     key_of,
     members,
-    peel,
     record_kind,
     union_members,
+    unwrap_type,
 )
 
 TEXTS = {
@@ -35,7 +35,7 @@ TEXTS = {
     UUID: "uuid",
     Decimal: "decimal",
 }
-"""The types that msgspec writes as text, with the format that says so."""
+"""Types that msgspec writes as strings, with their format."""
 
 _NATIVE_LEAVES = frozenset({str, int, float, bool, type(None), bytes, bytearray, *TEXTS})
 _SAME_LEAVES = frozenset({str, bool, type(None), list, dict})
@@ -43,7 +43,7 @@ _PLAIN_LEAVES = frozenset({str, int, float, bool, type(None), bytes})
 
 
 def children(tp: Any) -> Iterator[Any]:
-    """The types that a peeled type is made of."""
+    """Yield the parts of an unwrapped type."""
     if isinstance(tp, Alias):
         yield tp.resolve()
     elif record_kind(tp):
@@ -53,13 +53,13 @@ def children(tp: Any) -> Iterator[Any]:
 
 
 def uses_pydantic(tp: Any) -> bool:
-    """Whether `tp` is, holds or is annotated with something of pydantic's."""
+    """Whether `tp` is, contains or is annotated with a pydantic type."""
     if "pydantic" not in sys.modules:
         return False
     seen: list[Any] = []
 
     def visit(part: Any) -> bool:
-        base, notes = peel(part)
+        base, notes = unwrap_type(part)
         if any(type(note).__module__.startswith("pydantic") for note in notes) or is_pydantic(base):
             return True
         key = base.key if isinstance(base, Alias) else base
@@ -72,7 +72,7 @@ def uses_pydantic(tp: Any) -> bool:
 
 
 def is_pydantic(tp: Any) -> bool:
-    """Whether `tp` itself is a class that pydantic knows how to handle by what is written on it."""
+    """Whether `tp` itself is a class with pydantic's hooks."""
     cls = get_origin(tp) or tp
     return isinstance(cls, type) and (
         hasattr(cls, "__pydantic_core_schema__") or hasattr(cls, "__get_pydantic_core_schema__")
@@ -80,11 +80,11 @@ def is_pydantic(tp: Any) -> bool:
 
 
 def is_native(tp: Any) -> bool:
-    """Whether msgspec loads all of `tp` in just the way we would."""
+    """Whether msgspec loads all of `tp` exactly as we do."""
     seen: list[Any] = []
 
     def visit(part: Any) -> bool:
-        base, _ = peel(part)
+        base, _ = unwrap_type(part)
         if key_of(base) in _NATIVE_LEAVES or is_anything(base):
             return True
         if isinstance(base, Alias):
@@ -98,7 +98,7 @@ def is_native(tp: Any) -> bool:
 
 
 def _is_native_form(tp: Any) -> bool:
-    """Whether msgspec knows this form, its parts aside."""
+    """Whether msgspec supports this form, apart from its parts."""
     kind = record_kind(tp)
     if kind == "dataclass":
         return _is_native_dataclass(tp)
@@ -111,7 +111,7 @@ def _is_native_form(tp: Any) -> bool:
 
 
 def _is_native_dataclass(tp: Any) -> bool:
-    # msgspec passes a dataclass's constructor by, and leaves a plain default out of the instance's own members.
+    # msgspec bypasses a dataclass's constructor, and omits plain defaults from the instance's attributes.
     return all(member.settable and member.readable and member.default is NO_DEFAULT for member in members(tp))
 
 
@@ -124,17 +124,17 @@ def _accepted_by_msgspec(tp: Any) -> bool:
 
 
 def has_typed_keys(tp: Any) -> bool:
-    """Whether `tp` holds a mapping whose keys are something else than text."""
-    return _somewhere(tp, lambda part: get_origin(part) is dict and peel(get_args(part)[0])[0] is not str)
+    """Whether `tp` has a mapping with keys other than strings."""
+    return _somewhere(tp, lambda part: get_origin(part) is dict and unwrap_type(get_args(part)[0])[0] is not str)
 
 
 def may_hold_bytes(tp: Any) -> bool:
-    """Whether values of `tp` may hold bytes: it says so, or it does not say what they hold."""
+    """Whether values of `tp` may contain bytes, by declaration or because their type is open."""
     return _somewhere(tp, lambda part: part in (bytes, bytearray, list, dict, set, tuple) or is_anything(part))
 
 
 def is_flat(tp: Any) -> bool:
-    """Whether `tp` holds no list, tuple, set or mapping, however deep."""
+    """Whether `tp` contains no list, tuple, set or mapping at any depth."""
     return not _somewhere(tp, lambda part: container(part) or tuple in (part, get_origin(part)) or _is_row(part))
 
 
@@ -144,35 +144,35 @@ def _is_row(tp: Any) -> bool:
 
 
 def _somewhere(tp: Any, test: Callable[[Any], Any]) -> bool:
-    """Whether `test` holds for `tp` or for anything it is made of."""
+    """Whether `test` holds for `tp` or any of its parts."""
     seen: list[Any] = []
 
     def visit(part: Any) -> bool:
-        base, _ = peel(part)
+        base, _ = unwrap_type(part)
         if isinstance(base, Alias):
             base = base.key
         if base in seen:
             return False
         seen.append(base)
-        return bool(test(base)) or any(visit(child) for child in children(peel(base)[0]))
+        return bool(test(base)) or any(visit(child) for child in children(unwrap_type(base)[0]))
 
     return visit(tp)
 
 
 def needs_no_load(tp: Any) -> bool:
-    """Whether JSON-shaped data that fits the schema is the Python value already."""
+    """Whether valid JSON-like data is already the Python value."""
     return _all_leaves(tp, lambda leaf: leaf in _SAME_LEAVES or is_anything(leaf), (str, bool))
 
 
 def needs_no_dump(tp: Any) -> bool:
-    """Whether the Python value is JSON-shaped already."""
+    """Whether the Python value is already JSON-like."""
     return _all_leaves(tp, lambda leaf: leaf in _PLAIN_LEAVES, (str, bool, int))
 
 
 def _all_leaves(tp: Any, accept: Callable[[Any], bool], literals: tuple[type, ...]) -> bool:
-    base, _ = peel(tp)
+    base, _ = unwrap_type(tp)
     if isinstance(base, Alias):
-        return False  # it may refer to itself; going through the members is right, only slower
+        return False  # may refer to itself; walking the fields is correct, only slower
     if is_union(base):
         return all(_all_leaves(member, accept, literals) for member in union_members(base))
     origin, arguments = get_origin(base), get_args(base)
@@ -181,12 +181,12 @@ def _all_leaves(tp: Any, accept: Callable[[Any], bool], literals: tuple[type, ..
     if origin is list:
         return _all_leaves(arguments[0], accept, literals)
     if origin is dict:
-        return peel(arguments[0])[0] is str and _all_leaves(arguments[1], accept, literals)
+        return unwrap_type(arguments[0])[0] is str and _all_leaves(arguments[1], accept, literals)
     return accept(key_of(base))
 
 
 def container(tp: Any) -> tuple[Literal["list", "set", "dict"], Callable[[Any], Any]] | None:
-    """What sort of container `tp` is and what builds it; None for anything else."""
+    """Return the kind of container that `tp` is and its constructor; None for anything else."""
     origin = key_of(get_origin(tp) or tp)
     if origin in LISTS:
         return "list", LISTS[origin]

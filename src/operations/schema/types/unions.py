@@ -1,4 +1,4 @@
-"""Choosing the member of a union that a JSON-shaped value is meant for."""
+"""Selection of the union member that a JSON-like value is meant for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ALL = frozenset().union(*_KINDS.values())
 
 
 class Variant:
-    """One member of a union: what it accepts, and how to load it."""
+    """A member of a union: what it accepts, and its loader."""
 
     def __init__(self, tp: Any, load: Load) -> None:
         self.load = load
@@ -41,7 +41,7 @@ class Variant:
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """The JSON kinds it accepts."""
+        """The JSON types that it accepts."""
         return _kinds_of(self._document, self._document)
 
     @property
@@ -49,14 +49,14 @@ class Variant:
         return self.schema.document
 
     def loses(self, value: Any) -> bool:
-        """Whether it would drop a member of `value` that it does not know."""
+        """Whether it would drop a property of `value` that it does not declare."""
         if not isinstance(value, dict) or not isinstance(self._document, Mapping):
             return False
         known = self._document.get("properties")
         return known is not None and not self._document.get("additionalProperties") and not value.keys() <= known.keys()
 
     def checks(self, value: Any) -> bool:
-        """Whether `value` fits its schema; what a checker cannot even look at (bytes inside) may still load."""
+        """Whether `value` matches its schema; a value that cannot be checked (bytes inside) may still load."""
         try:
             return self.schema.check(value)
         except (ValueError, TypeError):
@@ -64,7 +64,7 @@ class Variant:
 
 
 def make_union_load(members: Sequence[tuple[Any, Load]]) -> Load:
-    """A loader that tries the members a value fits: in order, but one that loses nothing before one that does."""
+    """Return a loader that tries the matching members in order, lossless ones first."""
     variants = [Variant(tp, load) for tp, load in members if tp is not None and tp is not type(None)]
     nullable = len(variants) < len(members)
     if nullable and len(variants) == 1:
@@ -75,17 +75,17 @@ def make_union_load(members: Sequence[tuple[Any, Load]]) -> Load:
         if value is None and nullable:
             return None
         kinds = _KINDS.get(type(value), _ALL)
-        fitting = [variant for variant in variants if kinds & variant.kinds]
-        if len(fitting) > 1:
-            fitting = [variant for variant in fitting if variant.checks(value)] or fitting
-            fitting.sort(key=lambda variant: _rank(variant, value))
-        return _first_that_loads(fitting, value)
+        candidates = [variant for variant in variants if kinds & variant.kinds]
+        if len(candidates) > 1:
+            candidates = [variant for variant in candidates if variant.checks(value)] or candidates
+            candidates.sort(key=lambda variant: _rank(variant, value))
+        return _first_that_loads(candidates, value)
 
     return load
 
 
 def _rank(variant: Variant, value: Any) -> tuple[bool, bool]:
-    # Almost any text is base64, so bytes are the last thing to make of one.
+    # Almost any string is valid base64, so bytes come last.
     return variant.loses(value), isinstance(value, str) and "bytes" in variant.kinds
 
 
@@ -96,11 +96,11 @@ def _first_that_loads(variants: Sequence[Variant], value: Any) -> Any:
             return variant.load(value)
         except CallError as error:
             failed = failed or error
-    raise failed or mismatch([("", "fits no member of the union")])
+    raise failed or mismatch([("", "matches no member of the union")])
 
 
 def _kinds_of(node: Any, root: Any, depth: int = 0) -> frozenset[str]:
-    """The JSON kinds that a schema accepts, as far as can be told from its outside."""
+    """Return the JSON types that a schema accepts, as far as its top level shows."""
     if not isinstance(node, Mapping) or depth > 20:
         return _ALL
     if "$ref" in node:

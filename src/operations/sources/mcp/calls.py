@@ -1,4 +1,4 @@
-"""One call to a server: request metadata, time limit, retries that are safe, and answers to the server's requests."""
+"""One call to a server: request metadata, time limit, safe retries, and responses to the server's requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from operations.context import TRACE_FIELDS, Identity, OperationContext
 from operations.errors import CallError, ErrorCode
 from operations.sources.mcp.config import MCPClientConfig
-from operations.sources.mcp.connection import Connection
+from operations.sources.mcp.connection import MCPConnection
 from operations.sources.mcp.limits import MAX_DEPTH, is_too_deep
 from operations.sources.mcp.protocol import (
     HEADER_MISMATCH,
@@ -26,20 +26,22 @@ from operations.sources.mcp.protocol import (
 )
 
 MAX_INPUT_ROUNDS = 10
-"""How often a server may request more input before it responds to a call."""
+"""Maximum number of times that a server may request more input before it responds to a call."""
 RECONNECT_SECONDS = 0.25
 GRACE_SECONDS = 0.25
 IDENTITY = "operations/identity"
 """The `_meta` key of the caller's identity."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class MCPRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of an operation."""
 
     method: str
     params: Mapping[str, Any]
     what: str
     """The subject, for error messages: `tool 'add'`."""
+    meta: Mapping[str, Any] = {}
+    """Fields of its `_meta`, beside those of every request."""
     repeatable: bool = False
     """Whether it only reads, so that it may be sent again after a lost connection."""
 
@@ -54,22 +56,22 @@ class ToolList(Protocol):
         """Whether the list has a tool of that name."""
 
 
-class Caller:
+class MCPCaller:
     """Sends the requests of operations over a connection."""
 
-    def __init__(self, connection: Connection, config: MCPClientConfig, tools: ToolList) -> None:
+    def __init__(self, connection: MCPConnection, config: MCPClientConfig, tools: ToolList) -> None:
         self._connection = connection
         self._config = config
         self._tools = tools
 
     async def call(
-        self, request: Request, context: OperationContext, on_progress: OnProgress | None = None
+        self, request: MCPRequest, context: OperationContext, on_progress: OnProgress | None = None
     ) -> dict[str, Any]:
         """Return the server's result; raise `CallError` for every failure."""
         clock = asyncio.get_running_loop().time
         seconds = self._seconds(context)
         until = None if seconds is None else clock() + seconds
-        meta = request_meta(self._config, context)
+        meta = {**request.meta, **request_meta(self._config, context)}
         params = as_json({**request.params, "_meta": meta} if meta else request.params, self._config.max_message_bytes)
         pending = _PendingRequest(request, params, _trace_fields(self._config, context), until, on_progress)
         try:
@@ -125,13 +127,13 @@ class Caller:
             raise RequestTimeoutError from None
 
     async def _provide_input(self, pending: _PendingRequest, result: dict[str, Any]) -> dict[str, Any]:
-        """Answer the requests that the server needs for its result, and send the request again with the answers."""
+        """Respond to the server's input requests, and send the request again with the responses."""
         pause = 0.05
         for _ in range(MAX_INPUT_ROUNDS):
-            asked = result.get("inputRequests")
+            input_requests = result.get("inputRequests")
             more: dict[str, Any] = {}
-            if isinstance(asked, Mapping) and asked:
-                more["inputResponses"] = await self._answers(asked)
+            if isinstance(input_requests, Mapping) and input_requests:
+                more["inputResponses"] = await self._input_responses(input_requests)
             else:
                 await asyncio.sleep(pause)
                 pause = min(0.25, pause * 2)
@@ -142,18 +144,18 @@ class Caller:
                 return result
         raise RequestFailedError(-32603, f"the server requested input more than {MAX_INPUT_ROUNDS} times")
 
-    async def _answers(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    async def _input_responses(self, input_requests: Mapping[str, Any]) -> dict[str, Any]:
         session = await self._connection.get_session()
-        answers: dict[str, Any] = {}
-        for key, question in asked.items():
+        responses: dict[str, Any] = {}
+        for key, question in input_requests.items():
             if not isinstance(question, Mapping):
                 raise RequestFailedError(-32603, "the server sent an invalid input request")
             params = question.get("params")
-            answer = await session.answer(str(question.get("method")), params or {})
-            answers[key] = as_json(answer, self._config.max_message_bytes)
-        return answers
+            respond = await session.respond(str(question.get("method")), params or {})
+            responses[key] = as_json(respond, self._config.max_message_bytes)
+        return responses
 
-    async def _is_removed(self, request: Request) -> bool:
+    async def _is_removed(self, request: MCPRequest) -> bool:
         """Whether the server removed the tool; servers report that with the same code as bad arguments."""
         if request.method != "tools/call":
             return False
@@ -179,7 +181,7 @@ class Caller:
 class _PendingRequest(msgspec.Struct, frozen=True):
     """A request in flight: its current parameters and its time limit."""
 
-    request: Request
+    request: MCPRequest
     params: Mapping[str, Any]
     headers: Mapping[str, str]
     until: float | None
@@ -236,9 +238,9 @@ def as_json(params: Mapping[str, Any], max_bytes: int) -> dict[str, Any]:
         encoded = msgspec.json.encode(params)
         plain: dict[str, Any] = msgspec.json.decode(encoded)
     except (TypeError, ValueError, RecursionError, OverflowError):
-        raise CallError(ErrorCode.VALIDATION_ERROR, "the request cannot be written as JSON") from None
+        raise CallError(ErrorCode.VALIDATION_ERROR, "the request cannot be encoded as JSON") from None
     if len(encoded) > max_bytes:
-        message = f"the request has {len(encoded):,} bytes: max_message_bytes is {max_bytes:,}"
+        message = f"the request has {len(encoded):,} bytes and exceeds max_message_bytes ({max_bytes:,})"
         raise CallError(ErrorCode.VALIDATION_ERROR, message, {"bytes": len(encoded), "limit": max_bytes})
     # Fast path: most requests have fewer brackets than levels are allowed.
     if encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH and is_too_deep(encoded):

@@ -10,10 +10,11 @@ from typing import Any
 
 from operations.catalogue import OperationCatalogue
 from operations.errors import CallError
-from operations.sources.mcp.calls import Caller
+from operations.sources.mcp.calls import MCPCaller
 from operations.sources.mcp.config import MCPClientConfig, namespace_of
-from operations.sources.mcp.connection import Connection, MCPClientState
+from operations.sources.mcp.connection import MCPClientState, MCPConnection
 from operations.sources.mcp.limits import MAX_DEPTH, MAX_TOOL_LIST_BYTES, MAX_TOOLS, TOO_DEEP, list_all
+from operations.sources.mcp.own_servers import is_own, own_operations
 from operations.sources.mcp.protocol import (
     MCPServerInfo,
     RequestFailedError,
@@ -24,7 +25,7 @@ from operations.sources.mcp.protocol import (
     explain,
 )
 from operations.sources.mcp.resources import prompt_operations, resource_operations
-from operations.sources.mcp.tools import Origin, is_tool, tool_operations
+from operations.sources.mcp.tools import ServerOrigin, is_tool, tool_operations
 from operations.spec import Operation
 
 _log = logging.getLogger("operations.mcp")
@@ -39,8 +40,8 @@ class MCPClient:
         self.error: CallError | None = None
         """Why the first attempt to connect failed."""
         self._config = config
-        self._connection = Connection(name, config, self._on_changed)
-        self._calls = Caller(self._connection, config, self)
+        self._connection = MCPConnection(name, config, self._on_changed)
+        self._calls = MCPCaller(self._connection, config, self)
         self._operations: dict[str, Operation[Any]] = {}
         self._tools: frozenset[str] = frozenset()
         self._registries: list[OperationCatalogue] = []
@@ -128,23 +129,25 @@ class MCPClient:
         listed = await list_all(fetch, "tools/list", "tools", server=self.name, **limits)
         tools = [tool for tool in listed if is_tool(tool)]
         if len(tools) < len(listed):
-            _log.warning("%s: %d tools without a name are left out", self.name, len(listed) - len(tools))
-        refused = {tool["name"]: f"it is nested deeper than {MAX_DEPTH} levels" for tool in tools if TOO_DEEP in tool}
+            _log.warning("%s: skipped %d tools without a name", self.name, len(listed) - len(tools))
+        refused = {tool["name"]: f"nested deeper than {MAX_DEPTH} levels" for tool in tools if TOO_DEEP in tool}
         schemas = {tool["name"]: tool.get("inputSchema") for tool in tools if tool["name"] not in refused}
-        refused.update(session.admit_tools(schemas))
+        refused.update(session.set_tools(schemas))
         for name, reason in refused.items():
-            _log.warning("%s: tool %r is left out: %s", self.name, name, reason)
+            _log.warning("%s: skipped tool %r: %s", self.name, name, reason)
         return [tool for tool in tools if tool["name"] not in refused]
 
     def _to_operations(self, info: MCPServerInfo, listed: Iterable[Any]) -> list[Operation[Any]]:
-        origin = Origin(
+        origin = ServerOrigin(
             server=self.name,
             namespace=self.namespace,
             version=info.version or "1.0.0",
             calls=self._calls,
             output_policy=self._config.output_policy,
         )
-        operations = tool_operations(origin, listed)
+        tools = list(listed)
+        operations = own_operations(origin, filter(is_own, tools))
+        operations += tool_operations(origin, (tool for tool in tools if not is_own(tool)))
         if "resources" in info.capabilities:
             operations += resource_operations(origin)
         if "prompts" in info.capabilities:
@@ -162,8 +165,8 @@ class MCPClient:
         for registry in self._registries:
             try:
                 _update(registry, before, after, self.name)
-            except Exception as error:  # noqa: BLE001  # one registry must not keep the others from their update
-                _log.warning("%s: a registry could not be updated: %s", self.name, explain(error), exc_info=error)
+            except Exception as error:  # noqa: BLE001  # a failing registry must not block the others
+                _log.warning("%s: cannot update a registry: %s", self.name, explain(error), exc_info=error)
 
     async def _on_changed(self, session: ServerSession) -> None:
         """List the tools again after a change or a reconnect; a failure leaves the operations unchanged.
@@ -202,5 +205,5 @@ def _update(
         if registered is None or registered is before.get(operation.id):
             free.append(operation)
         elif registered is not operation:
-            _log.warning("%s: %s is registered by another source and stays as it is", server, operation.id)
+            _log.warning("%s: skipped %s, which another source has registered", server, operation.id)
     registry.register_all(free, replace=True)

@@ -80,12 +80,12 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if (self.command is None) == (self.url is None):
             given = "both" if self.command is not None else "neither"
-            message = f"an MCP server has either a command (stdio) or a url (streamable HTTP); {given} was given"
+            message = f"expected either a command (stdio) or a url (streamable HTTP), but {given} is set"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
         misplaced = self._misplaced()
         if misplaced:
             kind = "a command" if self.url is None else "a url"
-            message = f"{', '.join(misplaced)} cannot be given for an MCP server with {kind}"
+            message = f"{', '.join(misplaced)} cannot be used by an MCP server with {kind}"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
     def _misplaced(self) -> list[str]:
@@ -122,7 +122,7 @@ def read_config(name: str, entry: Any) -> MCPClientConfig | None:
     if isinstance(entry, MCPClientConfig):
         return entry
     if not isinstance(entry, Mapping):
-        message = f"MCP server {name!r}: a mapping or an MCPClientConfig is wanted, not {type(entry).__name__}"
+        message = f"MCP server {name!r}: expected a mapping or an MCPClientConfig, not {type(entry).__name__}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     if entry.get("disabled") is True:
         return None
@@ -146,18 +146,18 @@ def _check_kind(name: str, kind: Any, known: Mapping[str, Any]) -> None:
     misplaced = "url" if kind in _STDIO_KINDS else "command" if kind in _HTTP_KINDS else None
     if kind is None or (misplaced is not None and misplaced not in known):
         return
-    message = f"MCP server {name!r}: type {kind!r} is not one of stdio and http, or does not fit the rest"
+    message = f"MCP server {name!r}: invalid type {kind!r}: expected stdio with command, or http with url"
     raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
 
 def _convert(known: dict[str, Any]) -> MCPClientConfig:
-    """A config from plain data; functions and an `MCPOAuth` in it are used unchanged."""
+    """Return a config from plain data; functions and an `MCPOAuth` are used unchanged."""
     oauth = known.get("oauth")
     if isinstance(oauth, Mapping):
         known = {**known, "oauth": MCPOAuth(**oauth)}
     for field in ("command", "url"):
         if not isinstance(known.get(field), str | None):
-            raise CallError(ErrorCode.VALIDATION_ERROR, f"{field} is text")
+            raise CallError(ErrorCode.VALIDATION_ERROR, f"{field}: expected a string")
     if isinstance(known.get("args"), str):
-        raise CallError(ErrorCode.VALIDATION_ERROR, "args is a list of texts")
+        raise CallError(ErrorCode.VALIDATION_ERROR, "args: expected a list of strings")
     return MCPClientConfig(**known)

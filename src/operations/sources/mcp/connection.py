@@ -1,4 +1,4 @@
-"""Connection: one session with a server, kept open by an owner task that opens, renews and closes it."""
+"""MCPConnection: one session with a server, kept open by an owner task that opens, renews and closes it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from operations.sources.mcp.protocol import ServerSession, explain, unavailable
 
 _log = logging.getLogger("operations.mcp")
 
-MISSING = 'MCP servers need the MCP SDK: pip install "operations[mcp]"'
+MISSING = 'MCP servers require the MCP SDK: pip install "operations[mcp]"'
 _SDK = frozenset({"mcp", "mcp_types", "anyio", "httpx2", "pydantic"})
 CLOSE_SECONDS = 5.0
 """Time limit of an orderly close, after which the connection is aborted."""
 MIN_PAUSE_SECONDS = 0.05
 MIN_SESSION_SECONDS = 5.0
-"""A session that ends sooner counts as a failed attempt, so that the back-off applies."""
+"""A session that ends sooner counts as a failed attempt, so that back-off applies."""
 
 
 class MCPClientState(StrEnum):
@@ -36,7 +36,7 @@ class MCPClientState(StrEnum):
     CLOSED = "closed"
 
 
-class Connection:
+class MCPConnection:
     """Keeps a session open for callers in any task; one owner task opens, watches and closes it."""
 
     def __init__(
@@ -133,7 +133,7 @@ class Connection:
             failed = self.state is MCPClientState.CONNECTING and not self._is_closing
             self.state = MCPClientState.FAILED if failed else MCPClientState.CLOSED
             self.session = None
-            self._settle(unavailable(self.name, "the client was closed"))
+            self._set_outcome(unavailable(self.name, "the client was closed"))
             self._outcome = None
 
     async def _run_session(self) -> None:
@@ -184,7 +184,7 @@ class Connection:
         self._has_changed = not is_first
         if self._has_changed:
             self._wake.set()
-        self._settle(session)
+        self._set_outcome(session)
         _log.debug("%s: connected, protocol %s", self.name, session.info.protocol_version)
 
     def _fail(self, error: BaseException, was_open: bool) -> None:
@@ -197,9 +197,9 @@ class Connection:
         failure = error if isinstance(error, CallError) else unavailable(self.name, f"cannot connect: {reason}")
         if self.state is not MCPClientState.CONNECTING:
             _log.warning("%s: cannot reconnect: %s", self.name, reason)
-        self._settle(failure)
+        self._set_outcome(failure)
 
-    def _settle(self, outcome: ServerSession | CallError) -> None:
+    def _set_outcome(self, outcome: ServerSession | CallError) -> None:
         self._retry_now.clear()
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_result(outcome)

@@ -1,7 +1,7 @@
 """Streamable HTTP transport: the SDK's, over an HTTP client that contains failures and limits bodies.
 
-In the SDK's transport, a refused connection or a failed authorisation ends the whole session, and a body may have any
-size. This client responds to such a request with a JSON-RPC error, which says whether the server can have seen it.
+In the SDK's transport, a refused connection or failed authorisation ends the whole session, and bodies are unlimited.
+This client responds to such a request with a JSON-RPC error that says whether the server may have received it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from operations.sources.mcp.oauth import oauth_provider
 from operations.sources.mcp.protocol import RequestFailedError, RequestLostError, explain
 
 LOST = "operations/lost"
-"""The field of an error's data that marks our own errors."""
+"""Field of an error's data that marks our own errors."""
 NOTIFICATION_SECONDS = 5.0
-"""Time limit of a notification, during which the SDK sends nothing else."""
+"""Time limit of a notification, which blocks the SDK's other messages."""
 MAX_OTHER_BYTES = 1024 * 1024
-"""The part that is read of error bodies, and of responses other than the protocol's."""
+"""Maximum number of bytes read of error bodies and of responses outside the protocol."""
 DECODED_CHUNK_BYTES = 1024 * 1024
-"""The largest chunk that httpx2 decompresses at a time."""
+"""Maximum size of the chunks that httpx2 decompresses."""
 _SESSION = "mcp-session-id"
 _SESSION_ERRORS = frozenset({-32000, -32001, -32600})
-"""The codes of servers for an unknown session, with status 400 or 404."""
-# The SDK has no codes for these; it starts its messages so.
+"""Error codes of servers for an unknown session, with status 400 or 404."""
+# The SDK has no codes for these errors, only message prefixes.
 _STREAM_FAILED = "SSE stream "
 _EVENT_TOO_LARGE = "SSE stream failed: Server-sent event exceeded"
 _UNREADABLE = "Failed to parse "
@@ -119,11 +119,11 @@ class ContainedClient(httpx2.AsyncClient):
         response.headers.pop("content-encoding", None)
 
     def _explain_status(self, request: httpx2.Request, response: httpx2.Response, body: bytes) -> httpx2.Response:
-        """Return the response if it is a JSON-RPC error; otherwise, or if the session expired, one in its place."""
+        """Return the response if it is a JSON-RPC error; otherwise, or if the session expired, a substitute."""
         status = response.status_code
         error = _rpc_error(body)
         if self._is_expired(request, status, error):
-            lost = {"reason": "the server does not know the session any more", "executed": "no", "renew": True}
+            lost = {"reason": "the session expired on the server", "executed": "no", "renew": True}
             return _error_response(request, status, -32600, "session expired", {LOST: lost})
         if error is not None or status == 404:
             return response
@@ -135,9 +135,9 @@ class ContainedClient(httpx2.AsyncClient):
         return _error_response(request, status, INTERNAL_ERROR, message, {"status": status})
 
     async def _open_notifications(self, request: httpx2.Request, options: dict[str, Any]) -> httpx2.Response:
-        """Open the stream of notifications, with more retries than the SDK's.
+        """Open the stream of notifications, with more retries than the SDK.
 
-        An expired session is detected here before any call meets it.
+        Detects an expired session before a call does.
         """
         request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "read": None}
         pauses = iter((0.1, 0.2, 0.5, 1.0, 2.0))
@@ -158,7 +158,7 @@ class ContainedClient(httpx2.AsyncClient):
 
 
 class _LimitedBody(httpx2.AsyncByteStream):
-    """The decompressed body of a response up to a limit, past which it ends or raises `ResponseTooLargeError`."""
+    """The decompressed body of a response; above a limit it is truncated or raises `ResponseTooLargeError`."""
 
     def __init__(self, response: httpx2.Response, limit: int, *, truncate: bool) -> None:
         self._limit = limit
@@ -185,7 +185,7 @@ class _LimitedBody(httpx2.AsyncByteStream):
 
 
 class _PrunedEvents(httpx2.AsyncByteStream):
-    """An event stream without tools that are nested too deep."""
+    """An event stream without tools that are nested too deeply."""
 
     def __init__(self, response: httpx2.Response, max_bytes: int) -> None:
         self._response = response
@@ -203,7 +203,7 @@ class _PrunedEvents(httpx2.AsyncByteStream):
 
 
 def actual_failure(error: RequestFailedError) -> RequestLostError | RequestFailedError:
-    """Return the failure behind an error that this client or the SDK made up, else the error itself."""
+    """Return the failure behind an error that this client or the SDK generated, else the error itself."""
     data = error.data.get(LOST) if isinstance(error.data, Mapping) else None
     if isinstance(data, Mapping):
         return RequestLostError(
@@ -245,7 +245,7 @@ def _is_request(request: httpx2.Request) -> bool:
 
 
 def _prune(message: bytes) -> bytes:
-    """A message without tools that are nested too deep; the same object if the SDK can parse it as it is."""
+    """Return a message without tools that are nested too deeply; the same object if the SDK can parse it unchanged."""
     try:
         jsonrpc_message_adapter.validate_json(message, by_name=False)
     except ValidationError:
@@ -261,10 +261,10 @@ def _prune_events(response: httpx2.Response, max_bytes: int) -> httpx2.Response:
 
 def _rpc_error(body: bytes) -> Mapping[str, Any] | None:
     try:
-        answer = msgspec.json.decode(body)
+        respond = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return None
-    error = answer.get("error") if isinstance(answer, dict) else None
+    error = respond.get("error") if isinstance(respond, dict) else None
     return error if isinstance(error, dict) and isinstance(error.get("code"), int) else None
 
 

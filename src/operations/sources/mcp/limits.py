@@ -1,4 +1,4 @@
-"""Limits on what a server may send: the length of its lists and the nesting of its messages. Imports no SDK."""
+"""Limits on a server's messages: length of lists and depth of nesting. Imports no SDK."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _log = logging.getLogger("operations.mcp")
 MAX_PAGES = 1_000
 MAX_ITEMS = 100_000
 MAX_LIST_BYTES = 64 * 1024 * 1024
-"""JSON bytes of all pages of a list."""
+"""Maximum size of all pages of a list, in JSON bytes."""
 MAX_TOOLS = 10_000
 MAX_TOOL_LIST_BYTES = 16 * 1024 * 1024
-"""As `MAX_LIST_BYTES`, for tools, which are kept in memory."""
+"""As `MAX_LIST_BYTES`, for tools, which stay in memory."""
 MAX_DEPTH = 200
-"""Levels of nesting in a message; the SDK's JSON parser accepts no more."""
+"""Maximum depth of nesting in a message; the SDK's JSON parser accepts no more."""
 TOO_DEEP = "operations/too-deep"
-"""The field that replaces the contents of a listed tool that exceeds `MAX_DEPTH`."""
+"""Field that replaces the contents of a listed tool deeper than `MAX_DEPTH`."""
 
 Fetch = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Sends a request: method and parameters to result."""
+"""Function that sends a request: method and parameters to result."""
 
 # Strings, and runs of brackets outside them. Every alternative matches without backtracking, also at the end of input.
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\.?[^"\\]*+)*+"?|[\[{]++|[\]}]++', re.S)
@@ -37,7 +37,7 @@ _MAX_HEADER_BYTES = 4_096
 async def list_all(
     fetch: Fetch, method: str, field: str, *, server: str, max_items: int = MAX_ITEMS, max_bytes: int = MAX_LIST_BYTES
 ) -> list[Any]:
-    """Return every item of a paged list, up to the limits; a list that exceeds one is cut off with a warning."""
+    """Return every item of a paged list, up to the limits; truncate a longer list with a warning."""
     collected = _List(max_items, max_bytes)
     params: dict[str, Any] = {}
     while True:
@@ -77,7 +77,7 @@ class _List:
         if not isinstance(cursor, str):
             return None
         if cursor in self._cursors:
-            return "the server repeats a cursor"
+            return "the server repeated a cursor"
         if len(self._cursors) == MAX_PAGES:
             return f"more than {MAX_PAGES:,} pages"
         self._cursors.add(cursor)
@@ -86,14 +86,14 @@ class _List:
 
 
 def without_deep_tools(message: bytes) -> bytes | None:
-    """Return a `tools/list` response that is nested too deep, with `TOO_DEEP` for the contents of each deep tool.
+    """Return a too deeply nested `tools/list` response with the contents of each deep tool replaced by `TOO_DEEP`.
 
     None for any other message.
     """
     if len(message) > MAX_TOOL_LIST_BYTES or b'"tools"' not in message:
         return None
     try:
-        response = msgspec.json.decode(_cut_off(message))
+        response = msgspec.json.decode(_truncate_deep(message))
         tools = response["result"]["tools"]
     except (msgspec.DecodeError, LookupError, TypeError):
         return None
@@ -107,11 +107,11 @@ def without_deep_tools(message: bytes) -> bytes | None:
 
 def is_too_deep(text: bytes) -> bool:
     """Whether JSON is nested deeper than `MAX_DEPTH` levels."""
-    return _cut_off(text) != text
+    return _truncate_deep(text) != text
 
 
-def _cut_off(text: bytes) -> bytes:
-    """JSON with a marker string for every value below `MAX_DEPTH` levels; not recursive, as parsers are."""
+def _truncate_deep(text: bytes) -> bytes:
+    """Return JSON with every value below `MAX_DEPTH` replaced by a marker; not recursive, unlike parsers."""
     parts: list[bytes] = []
     start = depth = 0
     for token in _TOKENS.finditer(text):
@@ -131,9 +131,9 @@ def _cut_off(text: bytes) -> bytes:
 
 
 def response_id(message: bytes) -> int | None:
-    """Return the request id of a response that cannot be parsed; None if it is not a response or has no such id.
+    """Return the request id of an unparsable response; None if it is not a response or has no id.
 
-    The id is looked for before the first nested value and after the last one.
+    Searches before the first nested value and after the last.
     """
     opening = message[:_MAX_HEADER_BYTES].lstrip()
     if not opening.startswith(b"{"):

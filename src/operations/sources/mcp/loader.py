@@ -1,4 +1,4 @@
-"""MCPClientLoader: loads several servers in parallel; a failing server does not affect the others."""
+"""MCPClientLoader: connect to several servers in parallel; a failing server does not affect the others."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ _ENDED = (MCPClientState.FAILED, MCPClientState.CLOSED)
 
 
 class MCPClientLoader:
-    """Loads servers in parallel and holds their clients; `async with` closes them all."""
+    """Connects to servers in parallel and owns their clients; `async with` closes them all."""
 
     def __init__(
         self, *, elicitation: ServerRequestHandler | None = None, sampling: ServerRequestHandler | None = None
     ) -> None:
         self.errors: dict[str, CallError] = {}
-        """The error of each server that could not be loaded, by name."""
+        """Errors of the servers that failed, by name."""
         self._handlers = {"elicitation": elicitation, "sampling": sampling}
         self._clients: dict[str, MCPClient] = {}
 
     async def load(self, configs: Mapping[str, Any]) -> list[MCPClient]:
-        """Load every server of `{"name": config}` or `{"mcpServers": {…}}`; return the clients that connected.
+        """Connect to every server of `{"name": config}` or `{"mcpServers": {…}}`; return the connected clients.
 
-        A config is an `MCPClientConfig` or a mapping in the form that editors use. Failures are logged and kept in
-        `errors`.
+        A config is an `MCPClientConfig` or a mapping in editors' format. Failures are logged and stored in `errors`.
         """
         clients: list[MCPClient] = []
         for name, config in read_servers(configs).items():
@@ -52,11 +51,11 @@ class MCPClientLoader:
         return [client for client in clients if client.name not in self.errors]
 
     def get_client(self, name: str) -> MCPClient | None:
-        """Return the client of a server, failed ones included; None for an unknown name."""
+        """Return the client of a server, also a failed one; None for an unknown name."""
         return self._clients.get(name)
 
     def get_all_wrappers(self) -> list[MCPClient]:
-        """Return every client, failed ones included (see `state`)."""
+        """Return every client, also failed ones (see `state`)."""
         return list(self._clients.values())
 
     def get_all_operations(self) -> list[Operation[Any]]:
@@ -87,16 +86,16 @@ class MCPClientLoader:
             self._report(client.name, error)
 
     def _is_free(self, name: str) -> bool:
-        """Whether a namespace is free; that of a closed or failed client may be used again."""
+        """Whether a namespace is free; that of a closed or failed client may be reused."""
         for known, client in self._clients.items():
             if client.state not in _ENDED and client.namespace == namespace_of(name):
-                message = f"MCP server {name!r}: the namespace {client.namespace!r} is taken by the server {known!r}"
+                message = f"MCP server {name!r}: namespace {client.namespace!r} is used by server {known!r}"
                 self._report(name, CallError(ErrorCode.VALIDATION_ERROR, message))
                 return False
         return True
 
     def _with_handlers(self, config: MCPClientConfig) -> MCPClientConfig:
-        """The config, with the loader's handlers where it has none."""
+        """Return the config, with the loader's handlers as defaults."""
         missing = {
             name: handler
             for name, handler in self._handlers.items()

@@ -41,7 +41,7 @@ async def negotiate(
         return
     if protocol != "auto" and protocol not in MODERN_PROTOCOL_VERSIONS:
         allowed = ", ".join(("auto", "legacy", *MODERN_PROTOCOL_VERSIONS))
-        raise CallError(ErrorCode.VALIDATION_ERROR, f"protocol {protocol!r} is not one of {allowed}")
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"invalid protocol {protocol!r}: expected one of {allowed}")
     discover = _Discovery(dispatcher, requests, min(MAX_DISCOVERY_SECONDS, seconds / 2))
     version = LATEST_MODERN_VERSION if protocol == "auto" else protocol
     try:
@@ -100,7 +100,7 @@ class _Discovery:
 
 
 def _common_version(error: MCPError) -> str | None:
-    """The newest version without a handshake that a server offers when it refuses another one."""
+    """Return the newest version without a handshake that a server offers when it rejects another."""
     if error.code != types.UNSUPPORTED_PROTOCOL_VERSION or not isinstance(error.data, dict):
         return None
     supported = error.data.get("supported")

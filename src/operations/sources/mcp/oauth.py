@@ -20,17 +20,17 @@ from pydantic import AnyUrl, BaseModel, ValidationError
 from operations.errors import CallError, ErrorCode
 from operations.sources.mcp.config import MCPOAuth
 
-Kept = TypeVar("Kept", bound=BaseModel)
+Stored = TypeVar("Stored", bound=BaseModel)
 
 
 class FileTokenStorage:
     """Tokens and registration of one server in one private file (0600 in a directory of 0700)."""
 
-    def __init__(self, folder: str | Path, url: str) -> None:
+    def __init__(self, directory: str | Path, url: str) -> None:
         host = urlsplit(url).hostname or "server"
         self.known_client: OAuthClientInformationFull | None = None
-        """A client that an administrator registered; it is not stored here."""
-        self.path = Path(folder).expanduser() / f"{host}-{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
+        """A pre-registered client; it is not stored here."""
+        self.path = Path(directory).expanduser() / f"{host}-{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
 
     async def get_tokens(self) -> OAuthToken | None:
         """Return the stored tokens, or None."""
@@ -38,7 +38,7 @@ class FileTokenStorage:
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """Store tokens."""
-        await self._keep("tokens", tokens)
+        await self._save("tokens", tokens)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         """Return the known client, or the stored registration, or None."""
@@ -48,26 +48,26 @@ class FileTokenStorage:
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         """Store a registration."""
-        await self._keep("client", client_info)
+        await self._save("client", client_info)
 
-    async def _keep(self, name: str, value: OAuthToken | OAuthClientInformationFull) -> None:
+    async def _save(self, name: str, value: OAuthToken | OAuthClientInformationFull) -> None:
         plain = value.model_dump(by_alias=True, mode="json", exclude_none=True)
         await asyncio.to_thread(self._store, name, plain)
 
     def _load(self) -> dict[str, Any]:
         try:
-            kept = msgspec.json.decode(self.path.read_bytes())
+            stored = msgspec.json.decode(self.path.read_bytes())
         except (FileNotFoundError, msgspec.DecodeError):
             return {}
-        return kept if isinstance(kept, dict) else {}
+        return stored if isinstance(stored, dict) else {}
 
     def _store(self, name: str, value: dict[str, Any]) -> None:
-        """Replace the file atomically, so that no reader sees half of one."""
-        folder = self.path.parent
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        folder.chmod(0o700)
+        """Replace the file atomically."""
+        directory = self.path.parent
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        directory.chmod(0o700)
         content = msgspec.json.encode({**self._load(), name: value})
-        draft = folder / f".{self.path.name}.{secrets.token_hex(4)}"
+        draft = directory / f".{self.path.name}.{secrets.token_hex(4)}"
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -81,7 +81,7 @@ def oauth_provider(url: str, settings: MCPOAuth) -> httpx2.Auth:
         return _client_credentials(url, settings, storage)
     wait = settings.wait_for_redirect
     if wait is None:
-        raise CallError(ErrorCode.VALIDATION_ERROR, "oauth: open_url needs wait_for_redirect as well")
+        raise CallError(ErrorCode.VALIDATION_ERROR, "oauth: open_url requires wait_for_redirect")
 
     async def callback() -> AuthorizationCodeResult:
         return _read_redirect(await wait())
@@ -112,7 +112,7 @@ def oauth_provider(url: str, settings: MCPOAuth) -> httpx2.Auth:
 
 def _client_credentials(url: str, settings: MCPOAuth, storage: FileTokenStorage) -> httpx2.Auth:
     if settings.client_id is None or settings.client_secret is None:
-        message = "oauth: give open_url and wait_for_redirect for a user's consent, or client_id and client_secret"
+        message = "oauth: set open_url and wait_for_redirect for user consent, or client_id and client_secret"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     return ClientCredentialsOAuthProvider(
         url, storage, settings.client_id, settings.client_secret, scope=settings.scope, issuer=settings.issuer
@@ -123,13 +123,13 @@ def _read_redirect(address: str) -> AuthorizationCodeResult:
     query = parse_qs(urlsplit(address).query)
     values = {name: values[0] for name, values in query.items()}
     if "code" not in values:
-        reason = values.get("error", "no code came back")
-        raise CallError(ErrorCode.ACCESS_DENIED, f"authorisation was refused: {reason}")
+        reason = values.get("error", "the redirect has no code")
+        raise CallError(ErrorCode.ACCESS_DENIED, f"authorisation failed: {reason}")
     return AuthorizationCodeResult(code=values["code"], state=values.get("state"), iss=values.get("iss"))
 
 
-def _read(kind: type[Kept], kept: Any) -> Kept | None:
+def _read(kind: type[Stored], stored: Any) -> Stored | None:
     try:
-        return None if kept is None else kind.model_validate(kept)
+        return None if stored is None else kind.model_validate(stored)
     except ValidationError:
         return None

@@ -15,7 +15,7 @@ _log = logging.getLogger("operations.mcp")
 MAX_EVENTS = 1_000
 MAX_MESSAGE_CHARACTERS = 1024 * 1024
 EVENT = "operations/event"
-"""The `_meta` key that marks an event of a subscription; a final result does not have it."""
+"""The `_meta` key that marks progress events of a subscription; a final result does not have it."""
 
 
 class ProgressEvent(NamedTuple):
@@ -27,7 +27,7 @@ class ProgressEvent(NamedTuple):
 
 
 class ProgressQueue:
-    """Undelivered progress of one call. Newer progress replaces older: a full queue drops its oldest events."""
+    """Undelivered progress of one call; a full queue drops its oldest events."""
 
     def __init__(self, *, max_events: int = MAX_EVENTS, max_message_characters: int = MAX_MESSAGE_CHARACTERS) -> None:
         self._max_events = max_events
@@ -78,7 +78,7 @@ class ProgressReporter:
         self._is_reporting = False
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
-        """Report an event; while another is being reported it is queued."""
+        """Report an event, or queue it while another is being reported."""
         self._queue.put(ProgressEvent(progress, total, message))
         if self._is_reporting:
             return
@@ -99,7 +99,7 @@ class ProgressReporter:
 
 
 def progress_envelope(event: ProgressEvent) -> ResponseEnvelope[dict[str, Any]]:
-    """Return the envelope of a progress event; `is_progress` tells it from the result."""
+    """Return the envelope of a progress event; `is_progress` distinguishes it from the result."""
     data = {name: value for name, value in event._asdict().items() if value is not None}
     return mcp_envelope(data, extensions={EVENT: "progress"})
 

@@ -11,7 +11,7 @@ from operations.errors import CallError, ErrorCode
 
 Executed = Literal["no", "unknown"]
 OnProgress = Callable[[float, float | None, str | None], Awaitable[None]]
-"""Receives progress: the current value, the total and a message."""
+"""Callback for progress: current value, total and message."""
 
 PARSE_ERROR = -32700
 METHOD_NOT_FOUND = -32601
@@ -50,11 +50,11 @@ class ServerSession(Protocol):
     ) -> dict[str, Any]:
         """Return the result unchanged; raise RequestFailedError, RequestLostError or RequestTimeoutError."""
 
-    async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the client's result for a request of the server; raise RequestFailedError without a handler."""
+    async def respond(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the client's response to a server's request; raise RequestFailedError without a handler."""
 
-    def admit_tools(self, input_schemas: Mapping[str, Any]) -> Mapping[str, str]:
-        """Record the input schemas of all listed tools by name; return why the protocol forbids some of them."""
+    def set_tools(self, input_schemas: Mapping[str, Any]) -> Mapping[str, str]:
+        """Store the input schemas of all listed tools; return the tools that the protocol forbids, with reasons."""
 
 
 class RequestFailedError(Exception):

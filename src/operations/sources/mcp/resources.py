@@ -9,12 +9,14 @@ from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope, mcp_envelope
 from operations.errors import CallError
 from operations.schema import from_schema
-from operations.sources.mcp.calls import Request
+from operations.sources.mcp.calls import MCPRequest
 from operations.sources.mcp.limits import list_all
 from operations.sources.mcp.protocol import METHOD_NOT_FOUND
-from operations.sources.mcp.tools import Origin
+from operations.sources.mcp.tools import ServerOrigin
 from operations.spec import Operation, OperationSpec, OperationType
 
+OFFERS = "mcpOffers"
+"""The annotation of these operations: which list or read of the server they are, `resources.list` for example."""
 _TEXT = {"type": "string"}
 _OBJECTS = {"type": "array", "items": {"type": "object"}}
 _NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -40,9 +42,9 @@ _MESSAGES = _open(messages={"type": "array", "items": _open(role=_TEXT, content=
 Handler = Callable[[Any, OperationContext], Awaitable[ResponseEnvelope[Any]]]
 
 
-def resource_operations(origin: Origin) -> list[Operation[Any]]:
+def resource_operations(origin: ServerOrigin) -> list[Operation[Any]]:
     """Return `resources.list` (resources and templates) and `resources.read` (the contents at a URI)."""
-    reader = _Reader(origin)
+    reader = _Handlers(origin)
     return [
         _query(origin, "resources", "list", "Resources and resource templates of the server", _NOTHING, _RESOURCES)(
             reader.list_resources
@@ -51,19 +53,19 @@ def resource_operations(origin: Origin) -> list[Operation[Any]]:
     ]
 
 
-def prompt_operations(origin: Origin) -> list[Operation[Any]]:
+def prompt_operations(origin: ServerOrigin) -> list[Operation[Any]]:
     """Return `prompts.list` and `prompts.get` (the messages of one prompt)."""
-    reader = _Reader(origin)
+    reader = _Handlers(origin)
     return [
         _query(origin, "prompts", "list", "Prompts of the server", _NOTHING, _PROMPTS)(reader.list_prompts),
         _query(origin, "prompts", "get", "The messages of a prompt", _PROMPT, _MESSAGES)(reader.get_prompt),
     ]
 
 
-class _Reader:
+class _Handlers:
     """Handlers of the operations on one server's resources and prompts."""
 
-    def __init__(self, origin: Origin) -> None:
+    def __init__(self, origin: ServerOrigin) -> None:
         self._origin = origin
 
     async def list_resources(self, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
@@ -101,7 +103,7 @@ class _Reader:
     async def _request(
         self, method: str, params: Mapping[str, Any], what: str, context: OperationContext
     ) -> dict[str, Any]:
-        request = Request(method=method, params=params, what=what, repeatable=True)
+        request = MCPRequest(method=method, params=params, what=what, repeatable=True)
         return await self._origin.calls.call(request, context)
 
     async def _list(self, method: str, field: str, context: OperationContext) -> list[Any]:
@@ -112,7 +114,7 @@ class _Reader:
 
 
 def _query(
-    origin: Origin, group: str, name: str, description: str, takes: Mapping[str, Any], gives: Mapping[str, Any]
+    origin: ServerOrigin, group: str, name: str, description: str, takes: Mapping[str, Any], gives: Mapping[str, Any]
 ) -> Callable[[Handler], Operation[Any]]:
     spec = OperationSpec(
         name=name,
@@ -123,8 +125,9 @@ def _query(
         input_schema=from_schema(takes),
         output_schema=from_schema(gives),
         output_policy=origin.output_policy,
+        annotations={OFFERS: f"{group}.{'read' if name == 'get' else name}"},
     )
-    return lambda handler: Operation(spec=spec, handler=handler, threaded=False, dump=None, describes=_always)
+    return lambda handler: Operation(spec=spec, handler=handler, threaded=False, dump=None, schema_applies=_always)
 
 
 def _items(result: Mapping[str, Any], member: str) -> list[Any]:

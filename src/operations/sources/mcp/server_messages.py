@@ -1,4 +1,4 @@
-"""Messages that a server sends by itself: requests (elicitation, sampling) and notifications (changes, log)."""
+"""Messages that a server initiates: requests (elicitation, sampling) and notifications (changes, log)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("operations.mcp")
 ELICIT = "elicitation/create"
 SAMPLE = "sampling/createMessage"
 MAX_SERVER_REQUESTS = 100
-"""Requests of one server that its handlers answer at a time; further ones are refused."""
+"""Maximum number of concurrent requests of one server; further ones are rejected."""
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING}
 
 
@@ -34,7 +34,7 @@ def dump_model(model: BaseModel) -> dict[str, Any]:
 
 
 class ServerRequests:
-    """Passes a server's requests to the user's handlers; those without a handler are refused immediately."""
+    """Passes a server's requests to the user's handlers; rejects those without a handler immediately."""
 
     def __init__(self, server: str, config: MCPClientConfig) -> None:
         self._server = server
@@ -45,23 +45,23 @@ class ServerRequests:
         if config.sampling is not None:
             self._handlers[SAMPLE] = config.sampling
 
-    async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def respond(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the handler's result; raise `RequestFailedError` without a handler or a result."""
         handler = self._handlers.get(method)
         if handler is None:
             raise RequestFailedError(types.INVALID_REQUEST, f"{method} is not supported by this client")
         if self._running >= MAX_SERVER_REQUESTS:
-            raise RequestFailedError(types.INVALID_REQUEST, f"more than {MAX_SERVER_REQUESTS} requests at a time")
+            raise RequestFailedError(types.INVALID_REQUEST, f"more than {MAX_SERVER_REQUESTS} concurrent requests")
         self._running += 1
         try:
-            answer = await handler(MCPServerRequest(self._server, method, params))
+            respond = await handler(MCPServerRequest(self._server, method, params))
         except Exception as error:
             _log.warning("%s: the handler for %s failed: %s", self._server, method, explain(error), exc_info=error)
-            raise RequestFailedError(types.INTERNAL_ERROR, f"the client could not answer {method}") from error
+            raise RequestFailedError(types.INTERNAL_ERROR, f"the client could not handle {method}") from error
         finally:
             self._running -= 1
-        if answer is not None:
-            return dict(answer)
+        if respond is not None:
+            return dict(respond)
         if method == ELICIT:
             return {"action": "decline"}
         raise RequestFailedError(types.INVALID_REQUEST, "the client declined")
@@ -79,41 +79,41 @@ class ServerRequests:
 
     @property
     def elicitation_callback(self) -> ElicitationFnT | None:
-        """The callback for an SDK session; None announces no capability and refuses."""
+        """The callback for an SDK session; None announces no capability and rejects requests."""
         return self._elicit if ELICIT in self._handlers else None
 
     @property
     def sampling_callback(self) -> SamplingFnT | None:
-        """The callback for an SDK session; None announces no capability and refuses."""
+        """The callback for an SDK session; None announces no capability and rejects requests."""
         return self._sample if SAMPLE in self._handlers else None
 
     async def _elicit(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        answer = await self._answer_typed(ELICIT, params, (types.ElicitResult,))
-        assert isinstance(answer, types.ElicitResult | types.ErrorData)
-        return answer
+        respond = await self._respond_typed(ELICIT, params, (types.ElicitResult,))
+        assert isinstance(respond, types.ElicitResult | types.ErrorData)
+        return respond
 
     async def _sample(
         self, context: ClientRequestContext, params: types.CreateMessageRequestParams
     ) -> types.CreateMessageResult | types.CreateMessageResultWithTools | types.ErrorData:
         kinds = (types.CreateMessageResult, types.CreateMessageResultWithTools)
-        answer = await self._answer_typed(SAMPLE, params, kinds)
-        assert isinstance(answer, (*kinds, types.ErrorData))
-        return answer
+        respond = await self._respond_typed(SAMPLE, params, kinds)
+        assert isinstance(respond, (*kinds, types.ErrorData))
+        return respond
 
-    async def _answer_typed(self, method: str, params: BaseModel, kinds: tuple[type[BaseModel], ...]) -> BaseModel:
+    async def _respond_typed(self, method: str, params: BaseModel, kinds: tuple[type[BaseModel], ...]) -> BaseModel:
         try:
-            answer = await self.answer(method, dump_model(params))
+            respond = await self.respond(method, dump_model(params))
         except RequestFailedError as error:
             return types.ErrorData(code=error.code, message=error.message)
         for kind in kinds:
             try:
-                return kind.model_validate(answer)
+                return kind.model_validate(respond)
             except ValidationError as error:
                 reason = explain(error)
         _log.warning("%s: the handler for %s returned an invalid result: %s", self._server, method, reason)
-        return types.ErrorData(code=types.INTERNAL_ERROR, message=f"the client could not answer {method}")
+        return types.ErrorData(code=types.INTERNAL_ERROR, message=f"the client could not handle {method}")
 
 
 class Notifications:
@@ -124,19 +124,19 @@ class Notifications:
         self._on_changed = on_changed
 
     async def receive(self, message: IncomingMessage) -> None:
-        """Report a changed list of tools; log messages that cannot be read."""
+        """Report a changed list of tools; log unreadable messages."""
         if isinstance(message, types.ToolListChangedNotification):
             self._on_changed()
         elif isinstance(message, Exception):
-            _log.warning("%s: a message that could not be read: %s", self._server, message)
+            _log.warning("%s: unreadable message: %s", self._server, message)
 
     async def log(self, params: types.LoggingMessageNotificationParams) -> None:
-        """Log a log message of the server."""
+        """Write a server's log message to the log."""
         _log.log(_LEVELS.get(params.level, logging.ERROR), "%s: %s", self._server, params.data)
 
     @contextlib.asynccontextmanager
     async def subscribed(self, client: ClientSession) -> AsyncIterator[None]:
-        """Subscribe to changes where the protocol requires it; older versions send them without a subscription."""
+        """Subscribe to changes if the protocol requires it; older versions send them without a subscription."""
         tools = client.server_capabilities.tools if client.server_capabilities else None
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
             yield

@@ -1,7 +1,7 @@
-"""One session with a server over the SDK: opened, negotiated, and used for requests with unparsed results.
+"""A session with a server over the SDK: opening, negotiation, and requests with unparsed results.
 
-Results are returned as the server sent them. The SDK's typed methods would reject a whole page of tools for one bad
-one, drop unknown fields, and raise where a result does not match its schema; here the result pipeline decides.
+Results are returned as sent. The SDK's typed methods would reject a whole page of tools for one invalid tool, drop
+unknown fields, and raise if a result does not match its schema; here the result pipeline decides.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from operations.sources.mcp.stdio import stdio_transport
 _NAME_PARAMS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 
 
-class Session:
+class MCPSession:
     """An initialised session; requests may be made from any task."""
 
     def __init__(
@@ -89,12 +89,12 @@ class Session:
                 raise
             raise RequestTimeoutError from None
 
-    async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the client's result for a request of the server."""
-        return await self._requests.answer(method, params)
+    async def respond(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the client's response to a server's request."""
+        return await self._requests.respond(method, params)
 
-    def admit_tools(self, input_schemas: Mapping[str, Any]) -> Mapping[str, str]:
-        """Record which arguments of each tool are sent as headers too; return why the protocol forbids some tools."""
+    def set_tools(self, input_schemas: Mapping[str, Any]) -> Mapping[str, str]:
+        """Store which arguments of each tool are also sent as headers; return the tools that the protocol forbids."""
         if not self._is_modern:
             return {}
         found = {name: find_invalid_x_mcp_header(schema) for name, schema in input_schemas.items()}
@@ -107,7 +107,7 @@ class Session:
     def _prepare(
         self, method: str, params: Mapping[str, Any], headers: Mapping[str, str] | None
     ) -> tuple[Mapping[str, Any], CallOptions]:
-        """The parameters and headers with the additions of the protocol version."""
+        """Return the parameters and headers with the additions of the protocol version."""
         if not self._is_modern:
             return params, {"headers": {**(headers or {}), **self._headers}}
         sent = {**(headers or {}), **self._headers, "mcp-method": method}
@@ -138,7 +138,7 @@ class SessionHooks(msgspec.Struct, frozen=True):
 @contextlib.asynccontextmanager
 async def open_session(
     name: str, config: MCPClientConfig, hooks: SessionHooks, *, protocol: str
-) -> AsyncIterator[Session]:
+) -> AsyncIterator[MCPSession]:
     """Open a session for the duration of the block; the block must be left in the task that entered it."""
     requests = ServerRequests(name, config)
     notifications = Notifications(name, hooks.changed)
@@ -159,7 +159,7 @@ async def open_session(
         await stack.enter_async_context(client)
         await negotiate(client, dispatcher, requests, protocol=protocol, seconds=config.connect_timeout)
         async with notifications.subscribed(client):
-            yield Session(dispatcher, incoming, _server_info(client), requests)
+            yield MCPSession(dispatcher, incoming, _server_info(client), requests)
 
 
 def _server_info(client: ClientSession) -> MCPServerInfo:

@@ -1,7 +1,7 @@
 """Stdio transport: a server as a child process, messages over its standard streams, its stderr to the log.
 
-The SDK's transport copies a long message once for each chunk that arrives (seconds for 20 MB), does not limit its
-length, and fails on output that is not UTF-8.
+The SDK's transport copies a long message once per received chunk (seconds for 20 MB), does not limit its length, and
+fails on output that is not UTF-8.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ async def stdio_transport(name: str, config: MCPClientConfig) -> AsyncIterator[S
                     receive.close()
                     await _stop(process, name)
                     await pump.drained()
-                if failure is not None and pump.last_words:
-                    failure.add_note(f"its stderr ends with: {' / '.join(pump.last_words)}")
+                if failure is not None and pump.last_stderr:
+                    failure.add_note(f"its stderr ends with: {' / '.join(pump.last_stderr)}")
                 tasks.cancel_scope.cancel()
 
 
@@ -77,7 +77,7 @@ class _Pump:
         self._process = process
         self._max_bytes = max_bytes
         self._stderr_ended = asyncio.Event()
-        self.last_words: deque[str] = deque(maxlen=3)
+        self.last_stderr: deque[str] = deque(maxlen=3)
 
     async def read_messages(self, incoming: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         """Pass on each line of stdout that is a message; log other lines."""
@@ -97,7 +97,7 @@ class _Pump:
             return await stdout.readline()
         except ValueError:
             limit = f"{self._max_bytes:,} bytes"
-            _log.error("%s: a message of more than %s; the connection is closed", self._name, limit)
+            _log.error("%s: a message exceeds %s; closing the connection", self._name, limit)
             return b""
 
     async def write_messages(
@@ -145,7 +145,7 @@ class _Pump:
             return self._recover(line, error)
 
     def _recover(self, line: bytes, error: ValidationError) -> SessionMessage | None:
-        """A substitute for a message that the SDK cannot parse: without its deep tools, or an error response."""
+        """Return a substitute for a message that the SDK cannot parse: without its deep tools, or an error response."""
         with contextlib.suppress(ValidationError):
             pruned = without_deep_tools(line)
             if pruned is not None:
@@ -157,13 +157,13 @@ class _Pump:
             return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=failure))
         shown = line[:200].decode(errors="replace").strip()
         if shown:
-            _log.warning("%s: not a message on stdout, ignored: %s", self._name, shown)
+            _log.warning("%s: ignored a line on stdout that is not a message: %s", self._name, shown)
         return None
 
     def _log_line(self, line: bytes) -> None:
         text = line[:MAX_LOG_LINE].decode(errors="replace").rstrip()
         if text:
-            self.last_words.append(text[:200])
+            self.last_stderr.append(text[:200])
             _log.info("%s: %s", self._name, text)
 
 

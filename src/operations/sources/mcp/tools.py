@@ -17,7 +17,7 @@ from operations.context import OperationContext
 from operations.envelope import MCPResponseMeta, ResponseEnvelope, mcp_envelope
 from operations.errors import CallError, ErrorCode
 from operations.schema import UNKNOWN, Policy, Schema, from_schema
-from operations.sources.mcp.calls import Request
+from operations.sources.mcp.calls import MCPRequest
 from operations.sources.mcp.progress import (
     ProgressEvent,
     ProgressQueue,
@@ -36,22 +36,22 @@ _MISSING: Any = object()
 _read_json = msgspec.json.Decoder().decode
 
 
-class Calls(Protocol):
+class RequestSender(Protocol):
     """Sends requests to a server."""
 
     async def call(
-        self, request: Request, context: OperationContext, on_progress: OnProgress | None = None
+        self, request: MCPRequest, context: OperationContext, on_progress: OnProgress | None = None
     ) -> dict[str, Any]:
         """Return the server's result; raise CallError."""
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The server of an operation: its names, and the way to call it."""
+class ServerOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """The server of an operation: its names and its request sender."""
 
     server: str
     namespace: str
     version: str
-    calls: Calls
+    calls: RequestSender
     output_policy: Policy | None
 
 
@@ -60,12 +60,12 @@ def is_tool(listed: Any) -> bool:
     return isinstance(listed, Mapping) and isinstance(listed.get("name"), str) and bool(listed["name"])
 
 
-def tool_operations(origin: Origin, listed: Iterable[Mapping[str, Any]]) -> list[Operation[Any]]:
-    """Return an operation for each listed tool; problems are logged and cost only the tool they concern."""
+def tool_operations(origin: ServerOrigin, listed: Iterable[Mapping[str, Any]]) -> list[Operation[Any]]:
+    """Return an operation for each listed tool; a problem is logged and affects only its tool."""
     tools: dict[str, Mapping[str, Any]] = {}
     for tool in listed:
         if tool["name"] in tools:
-            _log.warning("%s: tool %r is listed more than once; the first is kept", origin.server, tool["name"])
+            _log.warning("%s: duplicate tool %r; using the first", origin.server, tool["name"])
         else:
             tools[tool["name"]] = tool
     names = assign_names(tools)
@@ -73,22 +73,24 @@ def tool_operations(origin: Origin, listed: Iterable[Mapping[str, Any]]) -> list
 
 
 def assign_names(originals: Iterable[str]) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """Map tool names to operation names, each with the annotations that keep the original.
+    """Map tool names to operation names, each with annotations that have the original name.
 
-    Valid names are never changed. A mapped name that another tool has gets a suffix: a hash of its original, so that
-    it depends neither on the other tools nor on their order.
+    Valid names never change. A mapped name that another tool has gets a suffix: a hash of its original, which depends
+    neither on the other tools nor on their order.
     """
     mapped = {original: map_source_name(original) for original in originals}
     claims = Counter(name for name, _ in mapped.values())
     assigned: dict[str, tuple[str, Mapping[str, Any]]] = {}
-    for original, (name, kept) in mapped.items():
-        if kept and claims[name] > 1:
+    for original, (name, name_annotations) in mapped.items():
+        if name_annotations and claims[name] > 1:
             name = f"{name}_{hashlib.sha256(original.encode(errors='surrogatepass')).hexdigest()[:8]}"
-        assigned[original] = name, kept
+        assigned[original] = name, name_annotations
     return assigned
 
 
-def _operation(origin: Origin, tool: Mapping[str, Any], name: str, kept: Mapping[str, Any]) -> Operation[Any]:
+def _operation(
+    origin: ServerOrigin, tool: Mapping[str, Any], name: str, name_annotations: Mapping[str, Any]
+) -> Operation[Any]:
     hints = tool.get("annotations")
     hints = hints if isinstance(hints, Mapping) else {}
     read_only = hints.get("readOnlyHint") is True
@@ -103,32 +105,34 @@ def _operation(origin: Origin, tool: Mapping[str, Any], name: str, kept: Mapping
         title=title if isinstance(title, str) else None,
         input_schema=_schema(origin, tool, "inputSchema"),
         output_schema=_schema(origin, tool, "outputSchema"),
-        annotations={**hints, **kept, **_other_fields(tool)},
+        annotations={**hints, **name_annotations, **_other_fields(tool)},
         output_policy=origin.output_policy,
     )
-    runner = _ToolRunner(origin.calls, tool, spec.output_schema, read_only)
+    runner = ToolRunner(origin.calls, tool, spec.output_schema, read_only)
     return Operation(
         spec=spec,
         handler=runner.run,
         stream=runner.follow,
         threaded=False,
         dump=None,
-        describes=_never if spec.output_schema.is_unknown else is_tool_data,
+        schema_applies=_never if spec.output_schema.is_unknown else is_tool_data,
     )
 
 
-def _schema(origin: Origin, tool: Mapping[str, Any], field: str) -> Schema:
+def _schema(origin: ServerOrigin, tool: Mapping[str, Any], field: str) -> Schema:
     document = tool.get(field)
     if document is None:
         return UNKNOWN
     if isinstance(document, Mapping | bool):
         return from_schema(document)
-    _log.warning("%s: the %s of tool %r is not a JSON Schema; anything goes", origin.server, field, tool["name"])
+    _log.warning(
+        "%s: the %s of tool %r is not a JSON Schema; any value is accepted", origin.server, field, tool["name"]
+    )
     return UNKNOWN
 
 
 def _other_fields(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a tool that a spec does not have (`icons`, `_meta`, …)."""
+    """Return the fields of a tool that a spec does not have (`icons`, `_meta`, …)."""
     others = {key: value for key, value in tool.items() if key not in _SPEC_FIELDS}
     return {"mcp": others} if others else {}
 
@@ -138,11 +142,11 @@ def _requires_task(tool: Mapping[str, Any]) -> bool:
     return isinstance(execution, Mapping) and execution.get("taskSupport") == "required"
 
 
-class _ToolRunner:
+class ToolRunner:
     """Calls one tool, for its result or for its progress followed by its result."""
 
-    def __init__(self, calls: Calls, tool: Mapping[str, Any], output_schema: Schema, read_only: bool) -> None:
-        self._calls = calls
+    def __init__(self, calls: RequestSender, tool: Mapping[str, Any], output_schema: Schema, read_only: bool) -> None:
+        self.calls = calls
         self._tool: str = tool["name"]
         self._requires_task = _requires_task(tool)
         self._output_schema = output_schema
@@ -177,27 +181,39 @@ class _ToolRunner:
     async def _call(
         self, input: Any, context: OperationContext, on_progress: OnProgress | None
     ) -> ResponseEnvelope[Any]:
-        if not isinstance(input, Mapping):
-            message = f"the arguments of tool {self._tool!r} are an object, not {type(input).__name__}"
-            raise CallError(ErrorCode.VALIDATION_ERROR, message)
-        request = Request(
-            method="tools/call",
-            params={"name": self._tool, "arguments": input},
-            what=f"tool {self._tool!r}",
-            repeatable=self._read_only,
-        )
         try:
-            result = await self._calls.call(request, context, on_progress)
+            result = await self.calls.call(self.request(input), context, on_progress)
         except CallError as error:
             if self._requires_task and error.code is ErrorCode.OPERATION_NOT_FOUND:
                 message = f"tool {self._tool!r} requires MCP tasks, which this client does not support"
                 raise CallError(ErrorCode.EXECUTION_ERROR, message, error.details) from error
             raise
+        return self.read(result)
+
+    def request(self, input: Any) -> MCPRequest:
+        """Return the request for an input."""
+        if not isinstance(input, Mapping):
+            message = f"the arguments of tool {self._tool!r} are an object, not {type(input).__name__}"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message)
+        return self.tool_request(input)
+
+    def tool_request(self, arguments: Mapping[str, Any], meta: Mapping[str, Any] | None = None) -> MCPRequest:
+        """Return the request for arguments."""
+        return MCPRequest(
+            method="tools/call",
+            params={"name": self._tool, "arguments": arguments},
+            what=f"tool {self._tool!r}",
+            meta=meta or {},
+            repeatable=self._read_only,
+        )
+
+    def read(self, result: Mapping[str, Any]) -> ResponseEnvelope[Any]:
+        """Return the envelope of a result."""
         return tool_envelope(result, self._output_schema)
 
 
 def tool_envelope(result: Mapping[str, Any], output_schema: Schema) -> ResponseEnvelope[Any]:
-    """Return the envelope of a `tools/call` result: structured content, else matching JSON text, else the blocks."""
+    """Return the envelope of a `tools/call` result; `data` is structured content, matching JSON text, or blocks."""
     content = [content_block(_as_block(block)) for block in _as_list(result.get("content"))]
     structured = result.get("structuredContent")
     extensions = result.get("_meta")
@@ -212,7 +228,7 @@ def tool_envelope(result: Mapping[str, Any], output_schema: Schema) -> ResponseE
         data,
         is_error=is_error,
         content=content,
-        # The envelope's field takes objects only; other JSON values (legal since 2026-07-28) are in `data`.
+        # The envelope's field accepts only objects; other JSON values (allowed since 2026-07-28) are in `data`.
         structured_content=structured if isinstance(structured, dict) else None,
         extensions=extensions if isinstance(extensions, dict) else None,
     )
@@ -231,7 +247,7 @@ def is_tool_data(envelope: ResponseEnvelope[Any]) -> bool:
 
 
 def _json_text(content: list[Any], schema: Schema) -> Any:
-    """The value of a single text block that holds JSON valid by the output schema."""
+    """Return the value of a single text block with JSON that matches the output schema."""
     if len(content) != 1 or content[0].type != "text" or schema.is_unknown:
         return _MISSING
     try:

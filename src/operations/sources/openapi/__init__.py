@@ -1,4 +1,4 @@
-"""The OpenAPI source: every path and method of an API document as an operation, called over HTTP."""
+"""The OpenAPI source: each path and method of a document as an operation, called over HTTP."""
 
 from operations.sources.openapi.config import (
     HTTPAuth,

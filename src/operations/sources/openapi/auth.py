@@ -1,4 +1,4 @@
-"""Credentials: which ones an operation asks for, how each is sent, and tokens fetched by OAuth2."""
+"""Credentials: selection for an operation, placement in the request, and OAuth2 tokens."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ import msgspec
 from operations.errors import CallError, ErrorCode
 from operations.http import HTTPClient, HTTPRequest, read_body
 from operations.sources.openapi.config import HTTPAuth
-from operations.sources.openapi.origins import CredentialOrigins, is_complete, show_origin, withheld
+from operations.sources.openapi.origins import CredentialOrigins, is_complete, show_origin, withheld_error
 
 _EARLY_SECONDS = 30
 _LIFETIME = 3600.0
-_MAX_TOKEN_ANSWER = 1024 * 1024
+_MAX_TOKEN_RESPONSE = 1024 * 1024
 
 
-class Credentials(msgspec.Struct, frozen=True):
-    """What a request carries to authenticate its caller."""
+class RequestCredentials(msgspec.Struct, frozen=True):
+    """Headers, query parameters and cookies that authenticate a request."""
 
     headers: Sequence[tuple[str, str]] = ()
     query: Sequence[tuple[str, str]] = ()
     cookies: Sequence[tuple[str, str]] = ()
 
 
-NOBODY = Credentials()
+NO_CREDENTIALS = RequestCredentials()
 
 
 Scheme = Mapping[str, Any]
 """A security scheme of the document."""
 
 
-class Authenticator:
-    """Source of credentials for calls to one API; fetched tokens are kept until they expire."""
+class CredentialSource:
+    """Source of credentials for one API; fetched tokens are cached until they expire."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Authenticator:
         self._schemes = schemes
         self._client = client
         self._home = home
-        """The address that a token URL may be relative to."""
+        """Base URL for relative token URLs."""
         self._origins = origins
         self._tokens: dict[tuple[str, str, str, tuple[str, ...]], tuple[str, float]] = {}
         self._fetching = asyncio.Lock()
@@ -59,34 +59,34 @@ class Authenticator:
     def choose(
         self, security: Sequence[Mapping[str, Any]], own: HTTPAuth | None
     ) -> Sequence[tuple[HTTPAuth, Scheme | None]]:
-        """Return the credentials for an operation: the call's own, or the configured ones that it asks for."""
+        """Return the credentials for an operation: the call's own, or those of the configuration that it requires."""
         auth = self._auth if own is None else own
         if auth is None:
             return ()
         if isinstance(auth, HTTPAuth):
             return ((auth, self._matching_scheme(auth, security)),)
-        return [(auth[name], self._schemes.get(name)) for name in self._first_met(security)]
+        return [(auth[name], self._schemes.get(name)) for name in self._first_satisfied(security)]
 
-    async def show(self, chosen: Sequence[tuple[HTTPAuth, Scheme | None]], timeout: float) -> Credentials:
-        """Return the chosen credentials as a request carries them; a token is fetched within `timeout` seconds."""
-        shown = [await self._show(auth, scheme, timeout) for auth, scheme in chosen]
-        return Credentials(
+    async def resolve(self, chosen: Sequence[tuple[HTTPAuth, Scheme | None]], timeout: float) -> RequestCredentials:
+        """Return the chosen credentials in request form; a token is fetched within `timeout` seconds."""
+        shown = [await self._resolve(auth, scheme, timeout) for auth, scheme in chosen]
+        return RequestCredentials(
             [pair for part in shown for pair in part.headers],
             [pair for part in shown for pair in part.query],
             [pair for part in shown for pair in part.cookies],
         )
 
-    def renew(self, refused: Credentials) -> bool:
-        """Drop the fetched token that was refused; whether another try may do better."""
+    def renew(self, refused: RequestCredentials) -> bool:
+        """Drop a rejected token; return whether a retry may succeed."""
         used = {value.rpartition(" ")[2] for _, value in refused.headers}
         fetched = [key for key, (token, _) in self._tokens.items() if token in used]
         for key in fetched:
             del self._tokens[key]
-        # Where it is gone already, another call was refused before this one and has fetched its successor.
+        # If the token is already gone, a concurrent call was rejected first and has fetched a new one.
         return bool(fetched) or (bool(self._tokens) and bool(used))
 
-    def _first_met(self, security: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-        """The names of the first alternative all of whose schemes we have credentials for."""
+    def _first_satisfied(self, security: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+        """Return the scheme names of the first alternative for which all credentials are configured."""
         assert isinstance(self._auth, Mapping)
         for alternative in security:
             if alternative and all(name in self._auth for name in alternative):
@@ -94,7 +94,7 @@ class Authenticator:
         return []
 
     def _matching_scheme(self, auth: HTTPAuth, security: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-        """The scheme of the document that one configured credential fits, to learn where it goes."""
+        """Return the document's scheme that matches the single configured credential, for its placement."""
         wanted = {"api_key": "apiKey", "oauth2": "oauth2"}.get(auth.type)
         names = [name for alternative in security for name in alternative] or list(self._schemes)
         for name in names:
@@ -103,18 +103,18 @@ class Authenticator:
                 return scheme
         return None
 
-    async def _show(self, auth: HTTPAuth, scheme: Mapping[str, Any] | None, timeout: float) -> Credentials:
+    async def _resolve(self, auth: HTTPAuth, scheme: Mapping[str, Any] | None, timeout: float) -> RequestCredentials:
         if auth.type == "basic":
             pair = f"{auth.username or ''}:{auth.password or ''}" if auth.token is None else auth.token
             encoded = base64.b64encode(pair.encode()).decode() if auth.token is None else auth.token
-            return Credentials(headers=[("Authorization", f"{auth.prefix or 'Basic'} {encoded}")])
+            return RequestCredentials(headers=[("Authorization", f"{auth.prefix or 'Basic'} {encoded}")])
         if auth.type == "api_key":
-            return _show_key(auth, scheme)
+            return _api_key(auth, scheme)
         token = auth.token
         if token is None and auth.type == "oauth2":
             token = await self._token(auth, scheme, timeout)
         prefix = "Bearer" if auth.prefix is None else auth.prefix
-        return Credentials(headers=[(auth.header_name or "Authorization", f"{prefix} {token or ''}".strip())])
+        return RequestCredentials(headers=[(auth.header_name or "Authorization", f"{prefix} {token or ''}".strip())])
 
     async def _token(self, auth: HTTPAuth, scheme: Mapping[str, Any] | None, timeout: float) -> str:
         url = self._token_endpoint(auth, scheme)
@@ -123,19 +123,19 @@ class Authenticator:
         if time.monotonic() < expires:
             return token
         try:
-            async with asyncio.timeout(timeout) as patience, self._fetching:
+            async with asyncio.timeout(timeout) as wait_seconds, self._fetching:
                 token, expires = self._tokens.get(key, ("", 0.0))
                 if time.monotonic() >= expires:
                     token, lifetime = await self._fetch(url, auth, timeout)
                     self._tokens[key] = token, time.monotonic() + lifetime - _EARLY_SECONDS
                 return token
         except TimeoutError:
-            if not patience.expired():
+            if not wait_seconds.expired():
                 raise
-            raise CallError(ErrorCode.TIMEOUT, "oauth2: the token endpoint did not answer in time") from None
+            raise CallError(ErrorCode.TIMEOUT, "oauth2: the token endpoint did not respond in time") from None
 
     def _token_endpoint(self, auth: HTTPAuth, scheme: Mapping[str, Any] | None) -> str:
-        """Return the address of the token endpoint; raise where only the document names its origin."""
+        """Return the URL of the token endpoint; raise if its origin comes only from the document."""
         if auth.token_url is not None and is_complete(auth.token_url):
             return auth.token_url
         url = auth.token_url or _token_url(scheme)
@@ -144,15 +144,15 @@ class Authenticator:
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
         url = urljoin(self._home, url)
         if not is_complete(url):
-            message = f"oauth2: invalid token URL {url!r}: expected an address such as https://login.example.com/token"
+            message = f"oauth2: invalid token URL {url!r}: expected a URL such as https://login.example.com/token"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
         if url not in self._origins:
             instead = f"set token_url, or add {show_origin(url)!r} to credential_origins"
-            raise withheld("oauth2: the token endpoint", url, instead)
+            raise withheld_error("oauth2: the token endpoint", url, instead)
         return url
 
     async def _fetch(self, url: str, auth: HTTPAuth, timeout: float) -> tuple[str, float]:
-        """Ask for a token with the client's own credentials."""
+        """Fetch a token with the client's credentials."""
         form = {"grant_type": "client_credentials"}
         if auth.scopes:
             form["scope"] = " ".join(auth.scopes)
@@ -165,7 +165,7 @@ class Authenticator:
         body = urlencode(form).encode()
         request = HTTPRequest(method="POST", url=url, headers=headers, body=body, timeout=timeout)
         async with self._client.send(request) as response:
-            body = await read_body(response, limit=_MAX_TOKEN_ANSWER)
+            body = await read_body(response, limit=_MAX_TOKEN_RESPONSE)
             status = response.status
         return _read_token(status, body)
 
@@ -178,21 +178,21 @@ def _read_token(status: int, body: bytes) -> tuple[str, float]:
     token = answer.get("access_token") if isinstance(answer, dict) else None
     if status != 200 or not isinstance(token, str):
         error = answer.get("error") if isinstance(answer, dict) else None
-        message = f"oauth2: the token endpoint answered {status}{f' ({error})' if isinstance(error, str) else ''}"
+        message = f"oauth2: the token endpoint returned {status}{f' ({error})' if isinstance(error, str) else ''}"
         raise CallError(ErrorCode.EXECUTION_ERROR, message, {"statusCode": status})
     return token, _lifetime(answer.get("expires_in"))
 
 
-def _lifetime(told: Any) -> float:
-    """For how many seconds a token is good; an hour where nobody says so."""
+def _lifetime(expires_in: Any) -> float:
+    """Return the lifetime of a token in seconds; one hour by default."""
     try:
-        seconds = float(told)
+        seconds = float(expires_in)
     except (TypeError, ValueError, OverflowError):
         return _LIFETIME
-    return seconds if seconds >= 0 and not isinstance(told, bool) else _LIFETIME
+    return seconds if seconds >= 0 and not isinstance(expires_in, bool) else _LIFETIME
 
 
-def _show_key(auth: HTTPAuth, scheme: Mapping[str, Any] | None) -> Credentials:
+def _api_key(auth: HTTPAuth, scheme: Mapping[str, Any] | None) -> RequestCredentials:
     location: Any = auth.location
     name = auth.header_name
     if name is None and scheme is not None:
@@ -200,12 +200,12 @@ def _show_key(auth: HTTPAuth, scheme: Mapping[str, Any] | None) -> Credentials:
     value = f"{auth.prefix} {auth.token or ''}" if auth.prefix else auth.token or ""
     pair = (name or "X-API-Key", value)
     if location == "query":
-        return Credentials(query=[pair])
+        return RequestCredentials(query=[pair])
     if location != "cookie":
-        return Credentials(headers=[pair])
+        return RequestCredentials(headers=[pair])
     if ";" in value:
-        raise CallError(ErrorCode.VALIDATION_ERROR, "an API key that holds a semicolon cannot be sent as a cookie")
-    return Credentials(cookies=[pair])
+        raise CallError(ErrorCode.VALIDATION_ERROR, "an API key with a semicolon cannot be sent as a cookie")
+    return RequestCredentials(cookies=[pair])
 
 
 def _token_url(scheme: Mapping[str, Any] | None) -> str | None:

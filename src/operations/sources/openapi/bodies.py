@@ -1,6 +1,6 @@
-"""Bodies: the body of a request, taken from an input and written in one of the media types of its operation.
+"""Request bodies: built from an input, encoded in one of the operation's media types.
 
-Pure, but for reading the size of each file that is to be sent. Knows nothing of documents or HTTP clients.
+No I/O except reading the sizes of files. Independent of documents and HTTP clients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Shape = Literal["file", "text", "object with files", "object", "array", "primiti
 _FORM = "application/x-www-form-urlencoded"
 _LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
 _CHARSET = re.compile(r';\s*charset\s*=\s*"?([^";\s]+)', re.IGNORECASE)
-# Which kinds of media type suit a value, best first.
+# Kinds of media types that suit a value, best first.
 _PREFERENCES: Mapping[Shape, Sequence[Kind]] = {
     "file": ("other", "xml", "text", "yaml", "lines", "json"),
     "text": ("text", "xml", "yaml", "lines", "other", "json", "form"),
@@ -47,12 +47,12 @@ class Body(msgspec.Struct, frozen=True):
 
     content_type: str | None
     data: bytes | None
-    """The whole body; None where it has to be streamed."""
+    """The whole body; None if it has to be streamed."""
     parts: tuple[Content, ...] = ()
 
     @property
     def length(self) -> int | None:
-        """Number of bytes to send; None where it is not known in advance."""
+        """Number of bytes to send; None if unknown."""
         total = len(self.data or b"")
         for part in self.parts:
             size = len(part) if isinstance(part, bytes) else part.size
@@ -62,9 +62,9 @@ class Body(msgspec.Struct, frozen=True):
         return total
 
     @property
-    def spent(self) -> bool:
+    def consumed(self) -> bool:
         """Whether it was sent and cannot be sent again."""
-        return any(not isinstance(part, bytes) and part.spent for part in self.parts)
+        return any(not isinstance(part, bytes) and part.consumed for part in self.parts)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield the body in pieces; files are read as they are sent."""
@@ -78,13 +78,13 @@ class Body(msgspec.Struct, frozen=True):
                     async for chunk in chunks:
                         yield chunk
 
-    def shown(self) -> Any:
+    def preview(self) -> Any:
         """Return the body as data: its bytes, or its parts with the path and size of each file."""
-        return self.data if self.data is not None else [_shown(part) for part in self.parts]
+        return self.data if self.data is not None else [_preview(part) for part in self.parts]
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
-    """One media type that a body can be sent in."""
+    """A media type of a body."""
 
     media_type: str
     encoding: Mapping[str, Mapping[str, Any]]
@@ -93,24 +93,24 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     """The names of the object's properties; None for a body that is not a plain object."""
     required: Sequence[str] = ()
     hint: Mapping[str, Any] | None = None
-    """The schema of a multipart body, which distinguishes files from strings."""
+    """Schema of a multipart body, to distinguish files from strings."""
 
 
 class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How an input holds the body: property by property, or whole under one key."""
+    """How an input contains the body: as separate properties, or whole under one key."""
 
     formats: Sequence[Format]
-    """The media types of the operation, in the order of preference."""
+    """Media types of the operation, in order of preference."""
     required: bool
     members: Mapping[str, str] | None
-    """Input key to body property, for an object that is flattened; None for a body given whole."""
+    """Body property by input key, for a flattened object; None for a whole body."""
     key: str
-    """The input key of a body given whole."""
+    """Input key of a whole body."""
     takes_files: bool
-    """Whether one of the media types can carry a file, or bytes that come in pieces."""
+    """Whether one of the media types supports files or streamed bytes."""
 
-    def body(self, input: Mapping[str, Any], wanted: str | None, preferred: Sequence[str]) -> Body | None:
-        """Return the body of an input in the media type `wanted`, else in the best for its value; None without one."""
+    def body(self, input: Mapping[str, Any], requested_type: str | None, preferred: Sequence[str]) -> Body | None:
+        """Return the body of an input in `requested_type`, else in the best media type; None if there is no body."""
         if self.members is None:
             if self.key not in input:
                 return None
@@ -119,15 +119,15 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
             value = {member: input[key] for key, member in self.members.items() if key in input}
             if not value and not self.required:
                 return None
-            formats = self._fitting(value)
-        chosen = self._choose(formats, value, wanted, preferred)
+            formats = self._best_formats(value)
+        chosen = self._choose(formats, value, requested_type, preferred)
         known = {kind.media_type: kind for kind in self.formats}.get(chosen)
         if known is None:
             return encode_body(chosen, value)
         return encode_body(chosen, value, encoding=known.encoding, schema_hint=known.hint)
 
-    def _fitting(self, value: Mapping[str, Any]) -> Sequence[Format]:
-        """Return the formats that share most properties with the value, those without a missing one before others."""
+    def _best_formats(self, value: Mapping[str, Any]) -> Sequence[Format]:
+        """Return the formats that share most properties with the value, those without missing ones first."""
         flat = [kind for kind in self.formats if kind.members is not None]
         if len(flat) < 2:
             return flat
@@ -136,13 +136,15 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
         whole = [kind for kind in best if value.keys() >= set(kind.required)]
         return whole or best
 
-    def _choose(self, formats: Sequence[Format], value: Any, wanted: str | None, preferred: Sequence[str]) -> str:
+    def _choose(
+        self, formats: Sequence[Format], value: Any, requested_type: str | None, preferred: Sequence[str]
+    ) -> str:
         every = [kind.media_type for kind in self.formats]
-        if wanted is not None:
-            return choose_media_type(every, value, wanted)
+        if requested_type is not None:
+            return choose_media_type(every, value, requested_type)
         offered = [kind.media_type for kind in formats]
         if len(offered) == 1 and is_json(offered[0]):
-            return offered[0]  # the usual case: there is no choice
+            return offered[0]  # the usual case: one media type
         for media_type in preferred:
             for kind in offered:
                 if essence(kind) == essence(media_type):
@@ -150,17 +152,17 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
         return choose_media_type(offered, value)
 
 
-def _shown(part: Content) -> Any:
+def _preview(part: Content) -> Any:
     if isinstance(part, bytes):
         return part
     return {"path": str(part.path) if isinstance(part, FileContent) else None, "size": part.size}
 
 
 def choose_media_type(available: Sequence[str], value: Any, requested: str | None = None) -> str:
-    """Return the media type for a value: the requested one, else the best of those offered for such a value.
+    """Return the media type for a value: the requested one, else the best offered one.
 
-    JSON is preferred, but for text, files and objects that hold files. A wildcard among the offers gives a concrete
-    type that fits it. Asking for a type that is not offered is refused with `VALIDATION_ERROR`.
+    JSON is preferred, except for strings, files and objects with files. A wildcard among the offered types is replaced
+    by a matching concrete type. A requested type that is not offered raises `VALIDATION_ERROR`.
     """
     if requested is not None:
         return _requested_type(available, requested)
@@ -177,13 +179,13 @@ def choose_media_type(available: Sequence[str], value: Any, requested: str | Non
 
 
 def _requested_type(available: Sequence[str], requested: str) -> str:
-    wanted = essence(requested)
+    requested_type = essence(requested)
     for offered in available:
-        if essence(offered) == wanted:
+        if essence(offered) == requested_type:
             return requested if ";" in requested else offered
-    if not available or any(fnmatchcase(wanted, essence(offered)) for offered in available):
+    if not available or any(fnmatchcase(requested_type, essence(offered)) for offered in available):
         return requested
-    message = f"The body cannot be sent as {requested}: the operation takes {', '.join(available)}"
+    message = f"cannot send the body as {requested}: expected one of {', '.join(available)}"
     raise CallError(ErrorCode.VALIDATION_ERROR, message, {"mediaType": requested, "available": list(available)})
 
 
@@ -199,7 +201,7 @@ def _shape_of(value: Any) -> Shape:
 
 
 def _concrete(offered: str, shape: Shape, value: Any) -> str:
-    """Return an offered media type with its wildcard replaced by what suits the value."""
+    """Return an offered media type with its wildcard replaced to suit the value."""
     bare = essence(offered)
     if "*" not in bare:
         return offered
@@ -217,7 +219,7 @@ def _json_rank(media_type: str, shape: Shape) -> int:
     bare = essence(media_type)
     if bare == "application/json":
         return 0
-    # A JSON Patch is an array of steps; other patches are objects.
+    # A JSON Patch is an array of steps; other patch formats are objects.
     return 2 if "patch" in bare and (bare == "application/json-patch+json") != (shape == "array") else 1
 
 
@@ -245,10 +247,10 @@ def encode_body(
     encoding: Mapping[str, Encoding] | None = None,
     schema_hint: Mapping[str, Any] | None = None,
 ) -> Body:
-    """Return a value as a body of a media type; raise `VALIDATION_ERROR` for a value that the type cannot carry.
+    """Encode a value as a body of a media type; raise `VALIDATION_ERROR` if the type cannot represent it.
 
-    `encoding` is the OAS encoding of each property, for forms and multipart; `schema_hint` the body's schema, which
-    tells the files among its properties.
+    `encoding` has the OAS encoding of each property, for forms and multipart; `schema_hint` is the body's schema, which
+    identifies files among its properties.
     """
     if "*" in media_type:
         media_type = choose_media_type([media_type], value)
@@ -256,7 +258,7 @@ def encode_body(
         header_text(media_type)
         return _encode(media_type, value, encoding or {}, schema_hint)
     except (ValueError, LookupError, RecursionError) as error:
-        message = f"The body cannot be sent as {media_type}: {reason_of(error)}"
+        message = f"cannot send the body as {media_type}: {reason_of(error)}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message, {"mediaType": media_type}) from None
 
 
@@ -267,7 +269,7 @@ def _encode(
     if kind == "json":
         return Body(media_type, json_bytes(value))
     if kind in ("multipart", "form") and isinstance(value, (list, tuple)):
-        value = {str(index): item for index, item in enumerate(value)}  # a form has no lists but in its properties
+        value = {str(index): item for index, item in enumerate(value)}  # forms have lists only within properties
     if kind == "multipart" and isinstance(value, dict):
         content_type, parts = encode_multipart(media_type, value, encoding, schema_hint)
         return _body_of(content_type, parts)
@@ -277,25 +279,25 @@ def _encode(
     if verbatim is not None:
         return verbatim
     if kind == "lines":
-        items = value if isinstance(value, (list, tuple)) else [value]  # often the schema describes one line
+        items = value if isinstance(value, (list, tuple)) else [value]  # the schema often describes one line
         return Body(media_type, b"".join([json_bytes(item) + b"\n" for item in items]))
     if kind == "yaml":
-        return Body(media_type, json_bytes(value))  # JSON is YAML
+        return Body(media_type, json_bytes(value))  # JSON is valid YAML
     if kind == "text" and not isinstance(value, (dict, list, tuple)) and value is not None:
         return _text_body(media_type, scalar_text(value))
-    raise ValueError(_WANTED.get(kind, "give bytes, a path object or text"))
+    raise ValueError(_EXPECTED.get(kind, "pass bytes, a path object or a string"))
 
 
-_WANTED: Mapping[Kind, str] = {
-    "xml": "give the XML text",
-    "text": "give the text",
-    "form": "give an object",
-    "multipart": "give an object",
+_EXPECTED: Mapping[Kind, str] = {
+    "xml": "pass the XML as a string",
+    "text": "pass a string",
+    "form": "pass an object",
+    "multipart": "pass an object",
 }
 
 
 def _verbatim(media_type: str, value: Any, kind: Kind) -> Body | None:
-    """Return the body for a value that is one already: a string, bytes or a file."""
+    """Return the body for a value that is already encoded: a string, bytes or a file."""
     if isinstance(value, str):
         return _text_body(media_type, value) if kind != "multipart" else None
     if isinstance(value, bytes) and kind != "multipart":

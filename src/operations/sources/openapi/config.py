@@ -1,4 +1,4 @@
-"""How an API is called: where it is, as whom, how patiently, and how much of an answer is too much."""
+"""Configuration of an API: address, credentials, retries and limits."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ ResponseHook = Callable[[HTTPRequest, int, Sequence[tuple[str, str]]], Awaitable
 
 
 class HTTPAuth(msgspec.Struct, frozen=True, kw_only=True):
-    """Credentials of one kind; secrets never appear in its text."""
+    """Credentials of one type; its repr has no secrets."""
 
     type: Literal["bearer", "api_key", "basic", "oauth2"]
     token: str | None = None
-    """The bearer token or the API key."""
+    """Bearer token or API key."""
     header_name: str | None = None
-    """The header (or, by `location`, the query parameter or cookie) that an API key goes in."""
+    """Header (or, by `location`, query parameter or cookie) with the API key."""
     location: Literal["header", "query", "cookie"] = "header"
     prefix: str | None = None
-    """What stands before the token: `Bearer` unless said otherwise; nothing before an API key."""
+    """Prefix of the token: `Bearer` by default, none for an API key."""
     username: str | None = None
     password: str | None = None
     token_url: str | None = None
@@ -42,63 +42,64 @@ class HTTPAuth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HTTPRetry(msgspec.Struct, frozen=True, kw_only=True):
-    """When a call is made again: only one that may be repeated safely, and only for answers that ask for it."""
+    """Retries: only of calls that are safe to repeat, and only after the listed statuses or connection failures."""
 
     attempts: int = 3
     statuses: Sequence[int] = (429, 502, 503, 504)
     first_delay: float = 0.25
     longest_delay: float = 20.0
-    """Also the longest `Retry-After` that is waited for."""
+    """Maximum delay in seconds, also for `Retry-After`."""
     mutations: bool = False
-    """Whether calls that are not idempotent by HTTP's rules are repeated as well."""
+    """Whether calls that are not idempotent in HTTP are retried as well."""
 
 
 class HTTPLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is accepted before a call fails with a clear error."""
+    """Limits above which a call fails with an error."""
 
     response_bytes: int = 64 * 1024 * 1024
-    """The largest body after decompression; a download to a file is not limited by it."""
+    """Maximum size of a decompressed body; downloads to a file are not limited."""
     event_bytes: int = 16 * 1024 * 1024
     redirects: int = 5
     connections: int = 100
 
 
 class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """An API: the namespace of its operations, its address, its credentials, its limits."""
+    """An API: namespace of its operations, base URL, credentials and limits."""
 
-    namespace: str
+    namespace: str | None
+    """The namespace of the operations. For a document of another registry the prefix of theirs; None for no prefix."""
     base_url: str | None = None
     """Replaces the document's servers."""
     server_variables: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}
     content_types: Sequence[str] = ()
-    """Media types of request bodies to prefer where an operation offers several that fit, the best first."""
+    """Preferred media types of request bodies, best first, for operations with several suitable ones."""
     auth: HTTPAuth | Mapping[str, HTTPAuth] | None = None
-    """One for every call, or by the names of the document's security schemes."""
+    """One credential for every call, or several by the document's security scheme names."""
     credential_origins: Sequence[str] = ()
-    """Origins such as `https://login.example.com` that get `auth` and `headers` too.
+    """Further origins, such as `https://login.example.com`, that receive `auth` and `headers`.
 
-    The origin of `base_url`, or without it the origin that the document was requested from, gets them anyway.
+    The origin of `base_url`, or without it the origin that the document was requested from, always receives them.
     """
     timeout: float = 30.0
-    """Seconds for a call, or until the head of an answer that comes in parts."""
+    """Time limit in seconds for a call; for a streamed response, until its headers."""
     idle_timeout: float | None = None
-    """Seconds that a stream of events or a download may be silent; not limited by default."""
+    """Time limit in seconds between pieces of an event stream or download; none by default."""
     retry: HTTPRetry = HTTPRetry()
     limits: HTTPLimits = HTTPLimits()
     client: HTTPClient | None = None
     proxy: str | None = None
     output_policy: Policy | None = None
     reconnect: int = 0
-    """How often a stream that broke off is taken up again with `Last-Event-ID`."""
+    """Maximum number of reconnections of a stream with `Last-Event-ID`."""
     cache: bool = False
-    """Whether answers with a validator (`ETag`, `Last-Modified`) are kept and asked for conditionally."""
+    """Whether responses with a validator (`ETag`, `Last-Modified`) are cached and revalidated."""
     on_request: RequestHook | None = None
     on_response: ResponseHook | None = None
 
     def __post_init__(self) -> None:
         check_origins(self.credential_origins)
-        # Settings that came out of a configuration file are mappings.
+        # Settings from a configuration file are mappings.
         force = msgspec.structs.force_setattr
         for name, kind in (("retry", HTTPRetry), ("limits", HTTPLimits)):
             if isinstance(getattr(self, name), Mapping):
@@ -112,38 +113,38 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _read(name: str, value: Any, kind: type[T]) -> T:
-    """A setting given as a mapping; raises `VALIDATION_ERROR` that names what is wrong with it."""
+    """Convert a mapping to a settings struct; raise `VALIDATION_ERROR` that names the problem."""
     if isinstance(value, kind):
         return value
     try:
         known = {field.name for field in msgspec.structs.fields(kind)}  # type: ignore[arg-type]
         unknown = [key for key in value if key not in known]
         if unknown:
-            raise msgspec.ValidationError(f"{unknown[0]!r} is not known; there are {', '.join(sorted(known))}")
+            raise msgspec.ValidationError(f"unknown key {unknown[0]!r}: expected one of {', '.join(sorted(known))}")
         return msgspec.convert(dict(value), kind)
     except (msgspec.ValidationError, TypeError) as error:
-        # The text of such an error names fields and types, never values.
+        # msgspec's message has field names and types, never values.
         raise CallError(ErrorCode.VALIDATION_ERROR, f"{name}: {error}") from None
 
 
 class HTTPCallOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call does differently: pass it as `metadata={"http": HTTPCallOptions(...)}` in the call's context.
+    """Options of one call: pass them as `metadata={"http": HTTPCallOptions(...)}` in the call's context.
 
-    Only an object of this class counts, never a mapping that travelled: a caller from elsewhere cannot set headers or
-    write files with it.
+    Only an instance of this class counts, never a mapping from a message: a remote caller cannot set headers or write
+    files with it.
     """
 
     headers: Mapping[str, str] = {}
     auth: HTTPAuth | None = None
     content_type: str | None = None
-    """Which of the operation's request bodies to send."""
+    """Media type of the request body."""
     timeout: float | None = None
     dry_run: bool = False
     """Return the request that would be sent instead of sending it."""
     download_to: str | os.PathLike[str] | None = None
-    """Write the body to this path as it arrives; `data` is then the path and the size."""
+    """Path that the body is written to as it arrives; `data` is then the path and the size."""
     url: str | None = None
-    """Send to this address instead, for the next page of a list; it must be of the same origin."""
+    """URL to send the request to, for the next page of a list; must have the same origin."""
 
 
 NO_OPTIONS = HTTPCallOptions()

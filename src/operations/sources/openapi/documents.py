@@ -1,4 +1,4 @@
-"""API documents: decoded lazily, and joined to the files that they refer to."""
+"""OpenAPI documents: lazy decoding, and references to other files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from operations.errors import CallError, ErrorCode
 from operations.sources.openapi.yaml_text import read_yaml, with_text_keys
 
 MAIN = "api:///document"
-"""The address of a document that was given without one."""
+"""Address of a document without one."""
 
 _LAZY_LEVELS = {"paths": 2, "components": 2, "definitions": 1, "parameters": 1, "responses": 1}
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -56,7 +56,7 @@ class LazyObject(Mapping[str, Any]):
         return key in self._raw
 
     def raw(self, key: str) -> msgspec.Raw | None:
-        """Return a property's JSON text; None where it was decoded with the object."""
+        """Return a property's JSON text; None if it was decoded with the object."""
         raw = self._raw[key]
         return raw if isinstance(raw, msgspec.Raw) else None
 
@@ -80,7 +80,7 @@ def _decode(raw: msgspec.Raw) -> Any:
     try:
         return _decode_strictly(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Huge numbers, lone surrogates and other encodings are no reason to lose an operation.
+        # Tolerate huge numbers, lone surrogates and other encodings.
         return json.loads(bytes(raw).decode("utf-8", "replace"))
 
 
@@ -95,7 +95,7 @@ def as_utf8(text: bytes | str) -> bytes:
 
 
 def read_document(text: bytes | str | Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Read an API document (or a part of one) from JSON or YAML text; raises `VALIDATION_ERROR` when it is neither."""
+    """Parse a document, or part of one, from JSON or YAML text; raise `VALIDATION_ERROR` if it is neither."""
     if isinstance(text, Mapping):
         return text if _has_text_keys(text) else with_text_keys(text)
     data = as_utf8(text)
@@ -103,7 +103,7 @@ def read_document(text: bytes | str | Mapping[str, Any], name: str) -> Mapping[s
         try:
             return LazyObject(_decode_members(data), _LAZY_LEVELS)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            # A YAML document may open with a brace as well.
+            # A YAML document may start with a brace, too.
             reason = f"malformed JSON: {error}"
     else:
         reason = ""
@@ -112,12 +112,12 @@ def read_document(text: bytes | str | Mapping[str, Any], name: str) -> Mapping[s
     except CallError as error:
         raise CallError(ErrorCode.VALIDATION_ERROR, f"{name}: {reason or error.message}") from None
     if not isinstance(document, Mapping):
-        raise CallError(ErrorCode.VALIDATION_ERROR, f"{name}: not an API document: it holds no object")
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"{name}: not an OpenAPI document: expected an object")
     return document
 
 
 def _has_text_keys(document: Any) -> bool:
-    """Whether every key is a string: other YAML readers return numbers for statuses."""
+    """Whether every key is a string: other YAML parsers return numbers for statuses."""
     pending, seen = [document], {id(document)}
     while pending:
         node = pending.pop()
@@ -135,11 +135,11 @@ class DanglingReferenceError(LookupError):
 
 
 class IdentifiedReferenceError(DanglingReferenceError):
-    """A reference to a schema by its `$id`, which validation follows but which is not a path in a document."""
+    """A reference to a schema by `$id`, which validation resolves but which is not a path in a document."""
 
 
-class Node(NamedTuple):
-    """A node of a document: its value, the document's address, and the keys that lead to it."""
+class DocNode(NamedTuple):
+    """A node of a document: its value, the document's address and the path of keys."""
 
     value: Any
     address: str
@@ -147,24 +147,24 @@ class Node(NamedTuple):
 
     @property
     def pointer(self) -> str:
-        """The JSON pointer of the node, as a fragment of an address."""
+        """The node's JSON pointer, as a URL fragment."""
         return "".join(f"/{quote(key.replace('~', '~0').replace('/', '~1'), safe='~')}" for key in self.keys)
 
-    def get(self, *keys: str) -> Node:
-        """Return the node below this one; its value is None where there is none."""
+    def get(self, *keys: str) -> DocNode:
+        """Return the node below this one; its value is None if there is none."""
         value = self.value
         for key in keys:
             value = value.get(key) if isinstance(value, Mapping) else None
-        return Node(value, self.address, self.keys + keys)
+        return DocNode(value, self.address, self.keys + keys)
 
-    def items(self) -> Iterator[tuple[str, Node]]:
-        """Yield the properties of an object, or the items of a list by their index."""
+    def items(self) -> Iterator[tuple[str, DocNode]]:
+        """Yield the properties of an object, or the items of a list by index."""
         if isinstance(self.value, Mapping):
             for key in self.value:
-                yield key, Node(self.value[key], self.address, (*self.keys, key))
+                yield key, DocNode(self.value[key], self.address, (*self.keys, key))
         elif isinstance(self.value, list):
             for index, item in enumerate(self.value):
-                yield str(index), Node(item, self.address, (*self.keys, str(index)))
+                yield str(index), DocNode(item, self.address, (*self.keys, str(index)))
 
     def text(self, key: str) -> str:
         """Return a property that is a string; empty for any other."""
@@ -178,7 +178,7 @@ class Documents:
     def __init__(
         self, main: Mapping[str, Any], address: str = MAIN, *, loader: Callable[[str], Any] | None = None
     ) -> None:
-        self.root = Node(main, address)
+        self.root = DocNode(main, address)
         self._parts: dict[str, Any] = {address: main}
         self._loader = loader
 
@@ -190,12 +190,12 @@ class Documents:
         self._parts[address] = document
 
     def load(self, address: str) -> Any:
-        """Return the document at an address; raise DanglingReferenceError without one."""
+        """Return the document at an address; raise `DanglingReferenceError` if there is none."""
         if address not in self._parts:
             if address in self._identified:
-                raise IdentifiedReferenceError(f"{address} is the `$id` of a schema")
+                raise IdentifiedReferenceError(f"{address} is the `$id` of a schema, not a document")
             if self._loader is None:
-                raise DanglingReferenceError(f"{address} is outside of the document, and no loader was given")
+                raise DanglingReferenceError(f"{address} is outside the document: pass loader= to allow it")
             self._parts[address] = read_document(self._loader(address), address)
         return self._parts[address]
 
@@ -215,7 +215,7 @@ class Documents:
             pending += [(member, base) for member in members if isinstance(member, (Mapping, list))]
         return frozenset(found)
 
-    def follow(self, node: Node) -> Node:
+    def follow(self, node: DocNode) -> DocNode:
         """Return the node itself, or the target of its `$ref`."""
         seen: set[tuple[str, str]] = set()
         while isinstance(node.value, Mapping) and isinstance(node.value.get("$ref"), str):
@@ -223,18 +223,18 @@ class Documents:
             joined = node.address + reference if reference.startswith("#") else urljoin(node.address, reference)
             address, _, pointer = joined.partition("#")
             if (address, pointer) in seen:
-                raise DanglingReferenceError(f"the reference {reference!r} leads back to itself")
+                raise DanglingReferenceError(f"circular reference {reference!r}")
             seen.add((address, pointer))
             node = self._at(address, pointer)
         return node
 
-    def schema(self, node: Node) -> Any:
-        """Return the JSON Schema at a node, for use in the main document: its value, or a reference to another file."""
+    def schema(self, node: DocNode) -> Any:
+        """Return the JSON Schema at a node for use in the main document: its value, or a reference to another file."""
         if node.address == self.root.address or not isinstance(node.value, Mapping):
             return True if node.value is None else node.value
         return {"$ref": f"{node.address}#{node.pointer}"}
 
-    def _at(self, address: str, pointer: str) -> Node:
+    def _at(self, address: str, pointer: str) -> DocNode:
         value = self.load(address)
         keys = [unquote(part).replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
         for key in keys:
@@ -244,14 +244,14 @@ class Documents:
                 value = value[int(key)]
             else:
                 where = "" if address == self.root.address else address
-                raise DanglingReferenceError(f"the reference {where}#{pointer} leads nowhere")
-        return Node(value, address, tuple(keys))
+                raise DanglingReferenceError(f"unresolved reference {where}#{pointer}")
+        return DocNode(value, address, tuple(keys))
 
 
-async def read_referenced_files(documents: Documents, text: bytes | None, read: Read, *, folder: str) -> list[str]:
-    """Read every file in `folder` that is referred to, directly or not; return what could not be read, and why.
+async def read_referenced_files(documents: Documents, text: bytes | None, read: Read, *, directory: str) -> list[str]:
+    """Read every referenced file in `directory`, also indirectly referenced ones; return the failures.
 
-    `text` is the main document's JSON, if it is JSON, which is searched faster than a tree is walked.
+    `text` is the main document's JSON, if it is JSON: searching it is faster than walking the tree.
     """
     address = documents.root.address
     found = _search_references(text) if text is not None else _walk_references(documents.root.value)
@@ -262,13 +262,13 @@ async def read_referenced_files(documents: Documents, text: bytes | None, read: 
         target = pending.pop()
         if urlsplit(target).scheme != "file":
             continue
-        if not target.startswith(folder) or "/../" in unquote(target):
-            problems.append(f"{target} lies outside of the document's folder: pass root= to allow it")
+        if not target.startswith(directory) or "/../" in unquote(target):
+            problems.append(f"{target} is outside the document's directory: pass root= to allow it")
             continue
         try:
             document = read_document(await read(unquote(urlsplit(target).path)), target)
         except (OSError, CallError) as error:
-            problems.append(f"{target} cannot be read: {error}")
+            problems.append(f"cannot read {target}: {error}")
             continue
         documents.add(target, document)
         for further in _absolute_addresses(target, _walk_references(document)):

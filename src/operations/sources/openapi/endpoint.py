@@ -1,4 +1,4 @@
-"""Endpoint: one path and method as an operation; its description is read on first use."""
+"""OpenAPIEndpoint: one path and method as an operation; its description is read on first use."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from operations.envelope import HTTPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.schema import Schema, deferred_schema, lift_required
 from operations.schema.dialects.schema_repairs import repair_schema
-from operations.sources.openapi.documents import DanglingReferenceError, Documents, LazyObject, Node
-from operations.sources.openapi.inputs import why_nothing_fits
+from operations.sources.openapi.documents import DanglingReferenceError, DocNode, Documents, LazyObject
+from operations.sources.openapi.inputs import explain_impossible
 from operations.sources.openapi.media import is_stream
 from operations.sources.openapi.requests import RequestBuilder
 from operations.sources.openapi.service import HTTPService
 from operations.sources.openapi.template import BrokenOperationError, Template, TemplateReader
-from operations.sources.openapi.uploads import SetAside
+from operations.sources.openapi.uploads import SplitInput
 from operations.spec import Operation, OperationSpec, OperationType, map_source_name
 
 _STREAM_MARK = b"event-stream"
@@ -28,31 +28,31 @@ _BODILESS = frozenset({"get", "head", "options", "trace"})
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A path and a method, and where they are described."""
+    """A path and method, and the location of their description."""
 
     path: str
     method: str
-    item: Node
+    item: DocNode
     keys: tuple[str, ...]
 
-    def description(self) -> Node:
-        """Return the whole description of the operation."""
+    def description(self) -> DocNode:
+        """Return the operation's whole description."""
         return self.item.get(*self.keys)
 
     def raw(self) -> msgspec.Raw | None:
-        """Return its JSON text; None where it was already decoded."""
+        """Return its JSON text; None if it is already decoded."""
         value = self.item.value
         return value.raw(self.keys[0]) if len(self.keys) == 1 and isinstance(value, LazyObject) else None
 
 
-class Names:
+class NameAllocator:
     """Assigns a unique name to each operation of a document: its id, or method and path."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
-    def give(self, operation_id: object, method: str, path: str) -> tuple[str, dict[str, Any]]:
-        """Return a name, and annotations that keep the original where it had to be changed."""
+    def assign(self, operation_id: object, method: str, path: str) -> tuple[str, dict[str, Any]]:
+        """Return a name, and annotations with the original if it had to change."""
         if isinstance(operation_id, str) and operation_id.strip():
             name, annotations = map_source_name(operation_id)
         else:
@@ -67,8 +67,8 @@ class Names:
         return unique, annotations
 
 
-class Head(msgspec.Struct, rename="camel", gc=False):
-    """The parts of a description that are needed before the operation is used."""
+class EndpointSummary(msgspec.Struct, rename="camel", gc=False):
+    """The parts of a description that are needed before first use."""
 
     ref: Any = msgspec.field(name="$ref", default=None)
     operation_id: Any = None
@@ -78,24 +78,24 @@ class Head(msgspec.Struct, rename="camel", gc=False):
     deprecated: Any = None
 
 
-_decode_head = msgspec.json.Decoder(Head).decode
+_decode_head = msgspec.json.Decoder(EndpointSummary).decode
 
 
-class Endpoint:
+class OpenAPIEndpoint:
     """One operation of a document."""
 
-    _described: tuple[int, str] | None = None
-    """Status and content type of the last response that the output schema applies to; most responses are alike."""
+    _last_described: tuple[int, str] | None = None
+    """Status and content type of the last response that the output schema applies to: most responses are alike."""
 
     def __init__(
-        self, service: HTTPService, reader: TemplateReader, documents: Documents, names: Names, entry: Entry
+        self, service: HTTPService, reader: TemplateReader, documents: Documents, names: NameAllocator, entry: Entry
     ) -> None:
         self._service = service
         self._reader = reader
         self._documents = documents
         self._entry = entry
-        self._head = _head(entry, documents)
-        self.name, self._annotations = names.give(self._head.operation_id, entry.method, entry.path)
+        self._summary = _summary(entry, documents)
+        self.name, self._annotations = names.assign(self._summary.operation_id, entry.method, entry.path)
 
     @property
     def id(self) -> str:
@@ -104,55 +104,55 @@ class Endpoint:
 
     def operation(self) -> Operation[Any]:
         """Return the operation, without reading its description."""
-        streams, plain = self._ways()
+        streams, plain = self._response_kinds()
         return Operation(
             spec=self._spec(streams),
             handler=self.call if plain else None,
             stream=self.stream if streams else None,
             threaded=False,
             dump=None,
-            describes=self.describes,
-            set_aside=None if self._entry.method in _BODILESS else self.set_aside,
+            schema_applies=self.schema_applies,
+            split_files=None if self._entry.method in _BODILESS else self.split_files,
             wants_context=False,
         )
 
     def notes(self) -> list[str]:
-        """Return what in its description could not be used."""
+        """Return the parts of its description that could not be used."""
         try:
             template = self._template
         except BrokenOperationError as error:
             return [f"cannot be called: {error}"]
-        impossible = why_nothing_fits(self._documents, template.plan.document)
-        return [*template.notes, f"no input fits: {impossible}"] if impossible else list(template.notes)
+        impossible = explain_impossible(self._documents, template.plan.document)
+        return [*template.notes, f"no input is valid: {impossible}"] if impossible else list(template.notes)
 
     def call(self, input: Any, context: OperationContext) -> Awaitable[Any]:
-        """The handler."""
+        """Call the endpoint."""
         return self._service.call(self._require_builder(), input, context)
 
     def stream(self, input: Any, context: OperationContext) -> AsyncIterator[Any]:
-        """The stream."""
+        """Yield the endpoint's events."""
         return self._service.stream(self._require_builder(), input, context)
 
-    def set_aside(self, input: Any) -> SetAside | None:
-        """Split the files from an input; None where the body cannot hold any."""
+    def split_files(self, input: Any) -> SplitInput | None:
+        """Split the files from an input; None if the body cannot contain any."""
         try:
             plan = self._template.plan.body
         except BrokenOperationError:
             return None
-        return SetAside.of(input) if plan is not None and plan.takes_files else None
+        return SplitInput.split(input) if plan is not None and plan.takes_files else None
 
-    def describes(self, envelope: ResponseEnvelope[Any]) -> bool:
+    def schema_applies(self, envelope: ResponseEnvelope[Any]) -> bool:
         """Whether the output schema applies to a response."""
         meta = envelope.meta
         if not isinstance(meta, HTTPResponseMeta):
             return False
         got = (meta.status_code, meta.content_type)
-        if got == self._described:
+        if got == self._last_described:
             return True
-        answer = self._template.answer
-        if answer is None or not answer.describes(*got):
+        response_description = self._template.response_description
+        if response_description is None or not response_description.applies_to(*got):
             return False
-        self._described = got
+        self._last_described = got
         return True
 
     @cached_property
@@ -161,7 +161,7 @@ class Endpoint:
         try:
             description = self._documents.follow(entry.description())
             if description.value is None:
-                description = description._replace(value={})  # an empty description, which YAML allows
+                description = description._replace(value={})  # YAML allows an empty description
         except DanglingReferenceError as error:
             raise BrokenOperationError(str(error)) from error
         return self._reader.read(entry.path, entry.method, entry.item, description)
@@ -185,13 +185,14 @@ class Endpoint:
             raise CallError(ErrorCode.EXECUTION_ERROR, message) from error
 
     def _spec(self, streams: bool) -> OperationSpec:
-        head, config, entry = self._head, self._service.config, self._entry
+        head, config, entry = self._summary, self._service.config, self._entry
         method = entry.method.upper()
         annotations = {"method": method, "path": entry.path, **self._annotations}
         if head.deprecated is True:
             annotations["deprecated"] = True
         summary = head.summary if isinstance(head.summary, str) else ""
         reads = method in ("GET", "HEAD", "QUERY")
+        assert config.namespace is not None  # documents of other registries alone do without
         return OperationSpec(
             namespace=config.namespace,
             name=self.name,
@@ -218,14 +219,14 @@ class Endpoint:
 
     def _output_document(self) -> Any:
         try:
-            answer = self._template.answer
+            response_description = self._template.response_description
         except BrokenOperationError:
             return True
-        schema = True if answer is None else answer.schema
+        schema = True if response_description is None else response_description.schema
         return self._service.beside_document(schema) if isinstance(schema, Mapping) else schema
 
-    def _ways(self) -> tuple[bool, bool]:
-        """Return whether the endpoint responds with an event stream, and whether with anything else."""
+    def _response_kinds(self) -> tuple[bool, bool]:
+        """Return whether the endpoint responds with an event stream, and whether with other content."""
         if not self._service.may_stream:
             return False, True
         raw = self._entry.raw()
@@ -240,29 +241,29 @@ class Endpoint:
 
 
 def _revise_input(schema: dict[str, Any] | bool) -> None:
-    """Require no property that only the server sets, and repair contradictions; the input itself is sent."""
+    """Do not require read-only properties, and repair contradictions."""
     lift_required(schema, "readOnly", root=False)
     repair_schema(schema)
 
 
 def _revise_output(schema: dict[str, Any] | bool) -> None:
-    """Require no property that the server only accepts, and repair contradictions."""
+    """Do not require write-only properties, and repair contradictions."""
     lift_required(schema, "writeOnly")
     repair_schema(schema)
 
 
-def _head(entry: Entry, documents: Documents) -> Head:
+def _summary(entry: Entry, documents: Documents) -> EndpointSummary:
     raw = entry.raw()
     try:
-        if raw is not None and (head := _decoded_head(raw)) is not None and head.ref is None:
+        if raw is not None and (head := _decoded_summary(raw)) is not None and head.ref is None:
             return head
         value = documents.follow(entry.description()).value
-        return msgspec.convert(value, Head) if isinstance(value, Mapping) else Head()
+        return msgspec.convert(value, EndpointSummary) if isinstance(value, Mapping) else EndpointSummary()
     except (msgspec.ValidationError, DanglingReferenceError):
-        return Head()
+        return EndpointSummary()
 
 
-def _decoded_head(raw: msgspec.Raw) -> Head | None:
+def _decoded_summary(raw: msgspec.Raw) -> EndpointSummary | None:
     try:
         return _decode_head(raw)
     except UnicodeDecodeError:

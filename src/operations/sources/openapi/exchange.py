@@ -1,10 +1,11 @@
-"""Exchange: sends a request, follows redirects and retries where that is safe; no credentials leave their origin."""
+"""Exchange: send a request, with redirects and retries if they are safe; credentials never leave their origins."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import random
+import sys
 import time
 from collections.abc import Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -15,45 +16,46 @@ import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.http import HTTPClient, HTTPRequest, HTTPResponse
-from operations.sources.openapi.auth import Credentials
+from operations.sources.openapi.auth import RequestCredentials
 from operations.sources.openapi.bodies import Body
 from operations.sources.openapi.config import HTTPServiceConfig
 from operations.sources.openapi.origins import HARMLESS, CredentialOrigins, origin, without_query
 from operations.sources.openapi.parameters import query_string
-from operations.sources.openapi.requests import PreparedRequest, overridden
+from operations.sources.openapi.requests import PreparedRequest, override_headers
 from operations.sources.openapi.responses import header
+from operations.telemetry import tracing
 
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "QUERY"})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_UNREADABLE = "\ufffd"  # what a client returns for the bytes of a header that it cannot read
+_UNREADABLE = "\ufffd"  # clients return it for undecodable header bytes
 _WRITTEN = "".join(map(chr, range(0x21, 0x7F))).replace("\\", "")
-"""Characters that stay as they are in an address that a server wrote."""
+"""Characters that stay unencoded in a redirect URL."""
 
 
-class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to send, with its credentials and its time limits."""
+class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to send, with its credentials and time limits."""
 
     prepared: PreparedRequest
-    credentials: Credentials
+    credentials: RequestCredentials
     deadline: float | None
-    """Monotonic seconds."""
+    """Monotonic time in seconds."""
     timeout: float
     streaming: bool = False
     extra: Sequence[tuple[str, str]] = ()
 
 
-class Sent:
-    """A response whose connection is held until `close`."""
+class OpenResponse:
+    """A response whose connection stays open until `close`."""
 
-    __slots__ = ("_held", "response")
+    __slots__ = ("_connection", "response")
 
-    def __init__(self, response: HTTPResponse, held: AbstractAsyncContextManager[HTTPResponse]) -> None:
+    def __init__(self, response: HTTPResponse, connection: AbstractAsyncContextManager[HTTPResponse]) -> None:
         self.response = response
-        self._held = held
+        self._connection = connection
 
     def close(self) -> Awaitable[object]:
         """Release the connection."""
-        return self._held.__aexit__(None, None, None)
+        return self._connection.__aexit__(None, None, None)
 
 
 class Exchange:
@@ -64,7 +66,7 @@ class Exchange:
         self._config = config
         self._origins = origins
 
-    async def send(self, outgoing: Outgoing) -> Sent:
+    async def send(self, outgoing: OutgoingRequest) -> OpenResponse:
         """Return the response to a request, after redirects and retries; the caller closes it."""
         attempt = 1
         while True:
@@ -87,9 +89,9 @@ class Exchange:
             await asyncio.sleep(delay)
             attempt += 1
 
-    async def _follow(self, outgoing: Outgoing, request: HTTPRequest, sent: Sent) -> Sent:
-        """Follow redirects until a response is none."""
-        trail = Trail(request.url, self._origins, outgoing.prepared.body, outgoing.credentials.query)
+    async def _follow(self, outgoing: OutgoingRequest, request: HTTPRequest, sent: OpenResponse) -> OpenResponse:
+        """Follow redirects to the final response."""
+        trail = RedirectChain(request.url, self._origins, outgoing.prepared.body, outgoing.credentials.query)
         for _ in range(self._config.limits.redirects):
             location = header(sent.response.headers, "location")
             following = trail.follow(request, sent.response.status, location)
@@ -104,13 +106,16 @@ class Exchange:
         message = f"{request.method} {without_query(request.url)}: more than {self._config.limits.redirects} redirects"
         raise CallError(ErrorCode.EXECUTION_ERROR, message)
 
-    async def _send_one(self, request: HTTPRequest) -> Sent:
+    async def _send_one(self, request: HTTPRequest) -> OpenResponse:
         config = self._config
         if config.on_request is not None:
             changed = config.on_request(request)
             request = (await changed if inspect.isawaitable(changed) else changed) or request
-        held = self._client.send(request)
-        sent = Sent(await held.__aenter__(), held)
+        if tracing.SDK in sys.modules and tracing.is_active():
+            sent = await self._send_traced(request)
+        else:
+            connection = self._client.send(request)
+            sent = OpenResponse(await connection.__aenter__(), connection)
         if config.on_response is not None:
             try:
                 told = config.on_response(request, sent.response.status, sent.response.headers)
@@ -121,11 +126,22 @@ class Exchange:
                 raise
         return sent
 
-    def _request(self, outgoing: Outgoing) -> HTTPRequest:
+    async def _send_traced(self, request: HTTPRequest) -> OpenResponse:
+        """Send a request in a span, with its trace context."""
+        from operations.telemetry import otel
+
+        with otel.http_span(request.method, without_query(request.url)) as span:
+            headers = override_headers(request.headers, list(tracing.current_trace().items()))
+            connection = self._client.send(msgspec.structs.replace(request, headers=headers))
+            sent = OpenResponse(await connection.__aenter__(), connection)
+            otel.note_status(span, sent.response.status)
+            return sent
+
+    def _request(self, outgoing: OutgoingRequest) -> HTTPRequest:
         prepared, body = outgoing.prepared, outgoing.prepared.body
         headers = prepared.headers_with(outgoing.credentials)
         if outgoing.extra:
-            headers = overridden(headers, outgoing.extra)
+            headers = override_headers(headers, outgoing.extra)
         if body is not None and body.data is None and body.length is not None:
             headers = [*headers, ("Content-Length", str(body.length))]
         timeout = outgoing.timeout
@@ -144,26 +160,28 @@ class Exchange:
             stream=outgoing.streaming,
         )
 
-    def _delay_after_error(self, outgoing: Outgoing, error: CallError, attempt: int) -> float | None:
-        """Return how long to wait before the next attempt; None for no further attempt."""
+    def _delay_after_error(self, outgoing: OutgoingRequest, error: CallError, attempt: int) -> float | None:
+        """Return the delay before the next attempt; None to stop."""
         if error.code is not ErrorCode.UNAVAILABLE:
             return None
         untouched = isinstance(error.details, dict) and error.details.get("executed") == "no"
         return self._next_delay(outgoing, attempt, safe=untouched)
 
-    def _delay_after(self, outgoing: Outgoing, response: HTTPResponse, attempt: int) -> float | None:
-        asked = _retry_after(header(response.headers, "retry-after"))
-        return self._next_delay(outgoing, attempt, asked=asked)
+    def _delay_after(self, outgoing: OutgoingRequest, response: HTTPResponse, attempt: int) -> float | None:
+        requested = _retry_after(header(response.headers, "retry-after"))
+        return self._next_delay(outgoing, attempt, requested=requested)
 
     def _next_delay(
-        self, outgoing: Outgoing, attempt: int, *, safe: bool = False, asked: float | None = None
+        self, outgoing: OutgoingRequest, attempt: int, *, safe: bool = False, requested: float | None = None
     ) -> float | None:
         retry, body = self._config.retry, outgoing.prepared.body
-        if body is not None and body.spent:
+        if body is not None and body.consumed:
             return None
         if attempt >= retry.attempts or not (safe or retry.mutations or outgoing.prepared.method in _IDEMPOTENT):
             return None
-        delay = asked if asked is not None else retry.first_delay * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
+        delay = (
+            requested if requested is not None else retry.first_delay * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
+        )
         if delay > retry.longest_delay:
             return None
         if outgoing.deadline is not None and time.monotonic() + delay >= outgoing.deadline:
@@ -172,7 +190,7 @@ class Exchange:
 
 
 def _retry_after(value: str) -> float | None:
-    """Return the seconds that a `Retry-After` header asks for; None without any."""
+    """Return the seconds of a `Retry-After` header; None without one."""
     if value.isascii() and value.strip().isdigit():
         return float(value)
     try:
@@ -181,10 +199,10 @@ def _retry_after(value: str) -> float | None:
         return None
 
 
-class Trail:
-    """The redirects of one request: it stays as it is within its origin and those that get credentials.
+class RedirectChain:
+    """The redirects of one request: unchanged within its origin and the credential origins.
 
-    Elsewhere nothing on it may be a secret, and it gets nothing back when it returns.
+    At any other origin all possible secrets are removed, and are not restored when a redirect leads back.
     """
 
     __slots__ = ("_body", "_home", "_is_intact", "_key", "_origins")
@@ -196,13 +214,13 @@ class Trail:
         self._origins = origins
         self._body = body
         self._key = key
-        """Credentials that go in the query."""
+        """Credentials in the query."""
         self._is_intact = True
 
     def follow(self, request: HTTPRequest, status: int, location: str) -> HTTPRequest | None:
-        """Return the request that a redirect asks for; None where it is not followed.
+        """Return the request for a redirect; None if it is not followed.
 
-        Another origin gets the harmless headers only: any other one may be a secret.
+        Another origin receives only harmless headers: any other header may be a secret.
         """
         url = _address(request.url, location)
         if url is None or (self._home[0] == "https" and origin(url)[0] != "https"):
@@ -218,13 +236,13 @@ class Trail:
             kept = [pair for pair in headers if pair[0].lower() not in ("content-type", "content-length")]
             return msgspec.structs.replace(request, method="GET", url=url, headers=kept, body=None)
         body = self._body
-        if not self._is_intact or (body is not None and body.spent):
+        if not self._is_intact or (body is not None and body.consumed):
             return None
-        again = body.chunks() if body is not None and body.data is None else request.body
-        return msgspec.structs.replace(request, url=url, headers=headers, body=again)
+        next_request = body.chunks() if body is not None and body.data is None else request.body
+        return msgspec.structs.replace(request, url=url, headers=headers, body=next_request)
 
     def _with_key(self, url: str) -> str:
-        """Return the address with the credentials of the query, where the redirect left them out."""
+        """Return the URL with the query's credentials, if the redirect dropped them."""
         given = {name for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True)}
         missing = [pair for pair in self._key if pair[0] not in given]
         if not missing:
@@ -236,11 +254,11 @@ class Trail:
 
 
 def _address(base: str, location: str) -> str | None:
-    """Return the target of a redirect, percent-encoded as browsers do it; None where it is not an HTTP address."""
+    """Return the target of a redirect, percent-encoded as in browsers; None if it is not an HTTP URL."""
     if not location or _UNREADABLE in location:
         return None
     try:
         url = quote(urljoin(base, location), safe=_WRITTEN)
         return url if origin(url)[0] in ("http", "https") else None
     except ValueError:
-        return None  # no host, or no port, that could be one
+        return None  # invalid host or port

@@ -26,17 +26,17 @@ from operations.sources.openapi.uploads import Content, Upload, is_file, upload_
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
 Encoding = Mapping[str, Any]
-"""One property's OAS encoding; `collectionFormat` is used too, for the form parameters of Swagger 2.0."""
+"""OAS encoding of one property; also `collectionFormat`, for Swagger 2.0 form parameters."""
 
 
 def encode_form(value: Mapping[str, Any], encoding: Mapping[str, Encoding]) -> bytes:
-    """Return an object as form data; raise ValueError with the name of a property that cannot be written."""
+    """Encode an object as form data; raise `ValueError` with the name of a property that cannot be encoded."""
     written: list[str] = []
     for name, item in value.items():
         try:
             written += [f"{key}={text}" for key, text in _property_pairs(name, item, encoding.get(name, {}))]
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"the property {name!r}: {reason_of(error)}") from None
+            raise ValueError(f"property {name!r}: {reason_of(error)}") from None
     return "&".join(written).encode()
 
 
@@ -47,7 +47,7 @@ def _property_pairs(name: str, value: Any, encoding: Encoding) -> Pairs:
     if parameter is not None:
         return form_pairs(parameter, value)
     media_type = first_type(encoding)
-    # Objects are JSON by default; arrays are repeated, unless the encoding says JSON.
+    # Objects are JSON by default; arrays are repeated, unless the encoding is JSON.
     if isinstance(value, dict) or (media_type is not None and is_json(media_type)):
         return [(quoted(name), quoted(content_text(media_type or "application/json", value)))]
     plain = Parameter(name, "query", media_type=media_type)
@@ -57,7 +57,7 @@ def _property_pairs(name: str, value: Any, encoding: Encoding) -> Pairs:
 
 
 def styled_parameter(name: str, encoding: Encoding) -> Parameter | None:
-    """Return a property with a style as a parameter; None where its content type decides."""
+    """Return a property with a style as a parameter; None if its content type decides."""
     style, explode = encoding.get("style"), encoding.get("explode")
     reserved, collection_format = encoding.get("allowReserved"), encoding.get("collectionFormat")
     if style is None and explode is None and reserved is None and collection_format is None:
@@ -66,7 +66,7 @@ def styled_parameter(name: str, encoding: Encoding) -> Parameter | None:
 
 
 def first_type(encoding: Encoding) -> str | None:
-    """Return the first content type of an encoding without a wildcard."""
+    """Return the first content type of an encoding, ignoring wildcards."""
     for media_type in str(encoding.get("contentType") or "").split(","):
         if media_type.strip() and "*" not in media_type:
             return media_type.strip()
@@ -79,11 +79,11 @@ def encode_multipart(
     encoding: Mapping[str, Encoding],
     schema: Mapping[str, Any] | None = None,
 ) -> tuple[str, list[Content]]:
-    """Return an object as parts: the content type with its boundary, and the bytes and files to send in order.
+    """Encode an object as multipart: return the content type with its boundary, and the bytes and files in order.
 
-    Raises ValueError that names the property which cannot be written.
+    Raise `ValueError` with the name of a property that cannot be encoded.
     """
-    # 128 random bits, which no content contains and no sender can guess.
+    # 128 random bits: the content does not contain them and no sender can guess them.
     boundary = secrets.token_hex(16)
     properties = _member(schema or {}, "properties")
     pieces: list[Content] = []
@@ -99,7 +99,7 @@ def encode_multipart(
                     pending.clear()
                 pending += b"\r\n"
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"the property {name!r}: {reason_of(error)}") from None
+            raise ValueError(f"property {name!r}: {reason_of(error)}") from None
     pending += f"--{boundary}--\r\n".encode()
     return f"{essence(media_type)}; boundary={boundary}", [*pieces, bytes(pending)]
 
@@ -129,7 +129,7 @@ def _is_json(media_type: str | None) -> bool:
 def _value_part(name: str, value: Any, media_type: str | None, encoding: Encoding) -> tuple[str, Content]:
     if media_type is None and isinstance(value, (dict, list, tuple)):
         media_type = "application/json"
-    # Text is the default of a part, and some servers treat any part with a type as a file.
+    # Text is the default type of a part, and some servers treat a part with a type as a file.
     text = scalar_text(value) if media_type is None else content_text(media_type, value)
     return _head(name, None, media_type, encoding), text.encode()
 
@@ -142,7 +142,7 @@ def _upload_part(name: str, upload: Upload, encoding: Encoding) -> tuple[str, Co
 
 
 def guess_type(offered: str, filename: str) -> str:
-    """Return which of the offered content types (`image/png, image/*`) a file has, by its name."""
+    """Return the offered content type (`image/png, image/*`) that matches a file name."""
     types = [media_type.strip() for media_type in offered.split(",") if media_type.strip()]
     if len(types) == 1 and "*" not in types[0]:
         return types[0]
@@ -168,7 +168,7 @@ def _head(name: str, filename: str | None, media_type: str | None, encoding: Enc
 
 
 def _header_value(described: Any) -> Any:
-    """Return the value of a part's header: a plain value, or the constant or default of an OAS Header Object."""
+    """Return a part's header: a plain value, or the constant or default of an OAS Header Object."""
     if not isinstance(described, Mapping):
         return described
     schema = _member(described, "schema")
@@ -176,7 +176,7 @@ def _header_value(described: Any) -> Any:
 
 
 def _member(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a property that should be an object; an empty one for anything else (`true` is a schema, for example)."""
+    """Return a property if it is an object; else an empty object (`true` is also a schema)."""
     member = of.get(name)
     return member if isinstance(member, Mapping) else {}
 

@@ -1,4 +1,4 @@
-"""Inputs: one flat input made of the parameters and the body of an operation, and where each property of it goes."""
+"""Inputs: the parameters and body of an operation merged into one flat object, and where each property is sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ import msgspec
 from operations.schema.dialects.keywords import TYPES
 from operations.schema.dialects.overlaps import kinds_of, kinds_overlap
 from operations.sources.openapi.bodies import BodyPlan, Format
-from operations.sources.openapi.documents import DanglingReferenceError, Documents, IdentifiedReferenceError, Node
+from operations.sources.openapi.documents import (
+    DanglingReferenceError,
+    DocNode,
+    Documents,
+    IdentifiedReferenceError,
+)
 from operations.sources.openapi.media import essence, is_json, is_text
 from operations.sources.openapi.parameters import Parameter
 
@@ -23,12 +28,12 @@ _PLAIN_OBJECT = frozenset(
 )
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 _SCALARS = ("string", "integer", "number", "boolean", "file")
-_DEEPEST = 20
-_DEEPEST_INPUT = 12
+_MAX_DEPTH = 20
+_MAX_INPUT_DEPTH = 12
 
 
-class Field(msgspec.Struct, frozen=True):
-    """A parameter with the schema of its value."""
+class InputField(msgspec.Struct, frozen=True):
+    """A parameter and the schema of its value."""
 
     parameter: Parameter
     schema: Any
@@ -37,22 +42,22 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class InputPlan(msgspec.Struct, frozen=True):
-    """The input schema of an operation, and where each property of an input goes."""
+    """The input schema of an operation, and where each property is sent."""
 
     document: Mapping[str, Any]
     parameters: Mapping[str, Parameter]
-    """Input key to parameter."""
+    """Parameter by input key."""
     body: BodyPlan | None
 
 
-def plan_input(documents: Documents, fields: Sequence[Field], body: Node | None, notes: list[str]) -> InputPlan:
-    """Merge parameters and body into one object; names that collide are kept apart by a prefix."""
+def plan_input(documents: Documents, fields: Sequence[InputField], body: DocNode | None, notes: list[str]) -> InputPlan:
+    """Merge parameters and body into one object; colliding names get a prefix."""
     parameters, properties, required = _plan_parameters(fields)
     plan = None
     if body is not None:
         planned = plan_body(documents, body, frozenset(parameters), notes)
         plan = planned.plan
-        properties |= {key: described(schema, planned.description) for key, schema in planned.properties.items()}
+        properties |= {key: with_description(schema, planned.description) for key, schema in planned.properties.items()}
         required += planned.required
     document: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
     if required:
@@ -60,7 +65,7 @@ def plan_input(documents: Documents, fields: Sequence[Field], body: Node | None,
     return InputPlan(document, parameters, plan)
 
 
-def _plan_parameters(fields: Sequence[Field]) -> tuple[dict[str, Parameter], dict[str, Any], list[str]]:
+def _plan_parameters(fields: Sequence[InputField]) -> tuple[dict[str, Parameter], dict[str, Any], list[str]]:
     parameters: dict[str, Parameter] = {}
     properties: dict[str, Any] = {}
     required: list[str] = []
@@ -69,13 +74,13 @@ def _plan_parameters(fields: Sequence[Field]) -> tuple[dict[str, Parameter], dic
         name = field.parameter.name
         key = free_name(name if times[name] == 1 else f"{field.parameter.location}_{name}", parameters)
         parameters[key] = field.parameter
-        properties[key] = described(field.schema, field.description)
+        properties[key] = with_description(field.schema, field.description)
         if field.required:
             required.append(key)
     return parameters, properties, required
 
 
-def described(schema: Any, description: str) -> Any:
+def with_description(schema: Any, description: str) -> Any:
     """Return a schema with a description, unless it already has one."""
     if not description or not isinstance(schema, (Mapping, bool)) or schema is False:
         return schema
@@ -87,7 +92,7 @@ def described(schema: Any, description: str) -> Any:
 
 
 class PlannedBody(NamedTuple):
-    """A body's plan, and what it adds to the input schema."""
+    """A body's plan and its part of the input schema."""
 
     plan: BodyPlan
     properties: Mapping[str, Any]
@@ -96,31 +101,31 @@ class PlannedBody(NamedTuple):
 
 
 class _Content(NamedTuple):
-    """One media type with its schema, flattened where that is possible."""
+    """A media type with its schema, flattened if possible."""
 
     media_type: str
-    media: Node
+    media: DocNode
     schema: Any
-    members: _Members | None
+    members: _Properties | None
 
 
-class _Members(msgspec.Struct):
-    """The properties of an object that can be flattened."""
+class _Properties(msgspec.Struct):
+    """The properties of a flattened object."""
 
-    properties: dict[str, Node]
+    properties: dict[str, DocNode]
     required: list[str]
     hidden: bool = False
-    """Whether it has others that only the server sets."""
+    """Whether it has read-only properties, too."""
 
 
-def plan_body(documents: Documents, body: Node, taken: frozenset[str], notes: list[str]) -> PlannedBody:
-    """Plan how an input holds a body, beside parameters whose keys are `taken`.
+def plan_body(documents: Documents, body: DocNode, taken: frozenset[str], notes: list[str]) -> PlannedBody:
+    """Plan how an input contains a body; `taken` has the keys of parameters.
 
-    It is taken apart when everything it may be is a plain object. Media types whose members differ are then one flat
-    input, and what is given tells which one is meant.
+    The body is flattened if all its schemas are plain objects. Media types with different properties are merged, and
+    the given properties select the media type.
     """
     content = {kind: _followed(documents, media) for kind, media in body.get("content").items()}
-    declared = content or {"application/octet-stream": Node(None, body.address)}
+    declared = content or {"application/octet-stream": DocNode(None, body.address)}
     contents = [_content(documents, kind, declared[kind], notes) for kind in sorted(declared, key=_preference)]
     distinct = _distinct(contents)
     required = body.value.get("required") is True
@@ -133,24 +138,26 @@ def plan_body(documents: Documents, body: Node, taken: frozenset[str], notes: li
     files = any(not is_json(kind) and essence(kind) != _FORMS[0] for kind in declared)
     plan = BodyPlan(formats=formats, required=required, members=names if flat else None, key=key, takes_files=files)
     if flat:
-        return PlannedBody(plan, _member_schemas(documents, distinct, contents), _needed(distinct) if required else [])
+        return PlannedBody(
+            plan, _member_schemas(documents, distinct, contents), _required_by_all(distinct) if required else []
+        )
     whole = _any_of([content.schema for content in distinct])
     return PlannedBody(plan, {key: whole}, [key] if required else [], body.text("description"))
 
 
-def _content(documents: Documents, kind: str, media: Node, notes: list[str]) -> _Content:
+def _content(documents: Documents, kind: str, media: DocNode, notes: list[str]) -> _Content:
     schema = media.get("schema")
     if essence(kind) == _FORMS[1] and (schema.value is None or _declared_type(documents, schema) in _SCALARS):
-        told = "is not given" if schema.value is None else "is of a single value, which no form is"
-        notes.append(f"the schema of {essence(kind)} {told}: any fields are taken")
+        explanation = "is missing" if schema.value is None else "is not an object, which a form requires"
+        notes.append(f"the schema of {essence(kind)} {explanation}: any fields are accepted")
         return _Content(kind, media, {"type": "object"}, None)
     if is_json(kind) or essence(kind) in _FORMS:
-        return _Content(kind, media, documents.schema(schema), _members(documents, schema, notes))
+        return _Content(kind, media, documents.schema(schema), _properties_of(documents, schema, notes))
     return _Content(kind, media, _raw_schema(documents, schema, kind), None)
 
 
 def _distinct(contents: Sequence[_Content]) -> list[_Content]:
-    """Return the contents with different schemas: XML with the schema of JSON, for example, is not another input."""
+    """Return the contents with different schemas: XML with JSON's schema, for example, is not a different input."""
     kept: list[_Content] = []
     for content in contents:
         own = content.media.get("schema").value
@@ -183,7 +190,7 @@ def _member_schemas(documents: Documents, distinct: Sequence[_Content], contents
     return {name: _any_of(schemas) for name, schemas in found.items()}
 
 
-def _needed(distinct: Sequence[_Content]) -> list[str]:
+def _required_by_all(distinct: Sequence[_Content]) -> list[str]:
     """Return the properties that all contents require."""
     lists = [content.members.required for content in distinct if content.members is not None]
     shown = {name for content in distinct if content.members for name in content.members.properties}
@@ -195,8 +202,8 @@ def _any_of(schemas: Sequence[Any]) -> Any:
     return different[0] if len(different) == 1 else {"anyOf": different}
 
 
-def _raw_schema(documents: Documents, schema: Node, media_type: str) -> Any:
-    """Return the schema of a body that is sent unchanged: a string or bytes."""
+def _raw_schema(documents: Documents, schema: DocNode, media_type: str) -> Any:
+    """Return the schema of a body that is sent unchanged: string or bytes."""
     if _declared_type(documents, schema) == "string":
         return documents.schema(schema)
     if essence(media_type).endswith(("/*", "yaml", "jsonl", "ndjson", "json-seq")):
@@ -204,13 +211,13 @@ def _raw_schema(documents: Documents, schema: Node, media_type: str) -> Any:
     return {"type": "string", "contentMediaType": essence(media_type)}
 
 
-def _declared_type(documents: Documents, schema: Node) -> str | None:
+def _declared_type(documents: Documents, schema: DocNode) -> str | None:
     kind = _followed(documents, schema).get("type").value
     return kind if isinstance(kind, str) else None
 
 
 def _file_schema(schema: Any) -> Any:
-    """Return the schema of a part of a form: a file may be its content, or its content with a name and a type."""
+    """Return the schema of a multipart file: its content, or an object with content, name and type."""
     if not isinstance(schema, Mapping):
         return schema
     if schema.get("type") == "array" and isinstance(schema.get("items"), Mapping):
@@ -227,8 +234,8 @@ def _file_schema(schema: Any) -> Any:
     return {"anyOf": [schema, named]}
 
 
-def _hint(documents: Documents, members: _Members) -> dict[str, Any]:
-    """Return the schemas of a multipart body's properties, as far as they distinguish files from strings."""
+def _hint(documents: Documents, members: _Properties) -> dict[str, Any]:
+    """Return the schemas of a multipart body's properties, reduced to what identifies files."""
     properties = {}
     for name, node in members.properties.items():
         followed = _followed(documents, node)
@@ -239,30 +246,30 @@ def _hint(documents: Documents, members: _Members) -> dict[str, Any]:
     return {"properties": properties}
 
 
-def _followed(documents: Documents, node: Node) -> Node:
+def _followed(documents: Documents, node: DocNode) -> DocNode:
     try:
         return documents.follow(node)
     except DanglingReferenceError:
         return node
 
 
-def _members(documents: Documents, node: Node, notes: list[str], depth: int = 0) -> _Members | None:
-    """Return the properties of a plain object schema, including those of its `allOf`; None for any other schema."""
+def _properties_of(documents: Documents, node: DocNode, notes: list[str], depth: int = 0) -> _Properties | None:
+    """Return the properties of a plain object schema, including its `allOf`; None for any other schema."""
     try:
         node = documents.follow(node)
     except IdentifiedReferenceError:
         return None
     except DanglingReferenceError as error:
-        notes.append(f"the body's schema accepts anything: {error}")
+        notes.append(f"the body's schema is ignored: {error}")
         return None
     schema = node.value
-    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return None
     if schema.get("additionalProperties") not in (None, False):
         return None
-    members = _Members({}, [])
+    members = _Properties({}, [])
     for _, part in node.get("allOf").items():
-        inherited = _members(documents, part, notes, depth + 1)
+        inherited = _properties_of(documents, part, notes, depth + 1)
         if inherited is None:
             return None
         members.properties |= inherited.properties
@@ -278,27 +285,27 @@ def _members(documents: Documents, node: Node, notes: list[str], depth: int = 0)
     return _without_read_only(documents, members)
 
 
-def _without_read_only(documents: Documents, members: _Members) -> _Members:
-    """Return the properties that a caller may send, without those that only the server sets."""
+def _without_read_only(documents: Documents, members: _Properties) -> _Properties:
+    """Return the properties without read-only ones."""
     shown = {name: node for name, node in members.properties.items() if not _is_read_only(documents, node)}
     required = [name for name in dict.fromkeys(members.required) if name in shown or name not in members.properties]
-    return _Members(shown, required, members.hidden or len(shown) < len(members.properties))
+    return _Properties(shown, required, members.hidden or len(shown) < len(members.properties))
 
 
-def _is_read_only(documents: Documents, node: Node, depth: int = 0) -> bool:
-    """Whether only the server sets a property, by its own schema, its `$ref` or its `allOf`."""
-    if not isinstance(node.value, Mapping) or depth > _DEEPEST:
+def _is_read_only(documents: Documents, node: DocNode, depth: int = 0) -> bool:
+    """Whether a property is read-only, by its own schema, its `$ref` or its `allOf`."""
+    if not isinstance(node.value, Mapping) or depth > _MAX_DEPTH:
         return False
     if node.value.get("readOnly") is True:
         return True
-    parts: Iterator[Node] = (part for _, part in node.get("allOf").items())
+    parts: Iterator[DocNode] = (part for _, part in node.get("allOf").items())
     if any(_is_read_only(documents, part, depth + 1) for part in parts):
         return True
     target = _followed(documents, node)
     return target is not node and _is_read_only(documents, target, depth + 1)
 
 
-def _encoding(media: Node) -> Mapping[str, Mapping[str, Any]]:
+def _encoding(media: DocNode) -> Mapping[str, Mapping[str, Any]]:
     declared = media.get("encoding").value
     if not isinstance(declared, Mapping):
         return {}
@@ -311,58 +318,58 @@ def _preference(media_type: str) -> tuple[bool, bool, bool, bool]:
 
 
 def free_name(name: str, taken: Any) -> str:
-    """Return the name, with underscores appended while it is taken."""
+    """Return the name, with underscores appended until it is free."""
     while name in taken:
         name = f"{name}_"
     return name
 
 
-def why_nothing_fits(documents: Documents, input_schema: Any) -> str | None:
-    """Return where and why no input satisfies an input schema; None where that is not certain.
+def explain_impossible(documents: Documents, input_schema: Any) -> str | None:
+    """Return where and why no input can be valid; None if that is not certain.
 
-    Only what must be given is looked at, and only what is sure is told: two types at once, or itself without end.
+    Checks required properties only, for two certain reasons: conflicting types, or endless recursion.
     """
     if not isinstance(input_schema, Mapping):
         return None
-    return _why(documents, Node(input_schema, documents.root.address), "", ())
+    return _explain(documents, DocNode(input_schema, documents.root.address), "", ())
 
 
-def _why(documents: Documents, node: Node, where: str, trail: tuple[int, ...]) -> str | None:
+def _explain(documents: Documents, node: DocNode, where: str, ancestors: tuple[int, ...]) -> str | None:
     parts = list(_parts(documents, node, 0))
-    if len(trail) > _DEEPEST_INPUT:
+    if len(ancestors) > _MAX_INPUT_DEPTH:
         return None
-    if any(id(part.value) in trail for part in parts):
-        return f"{where or '/'} requires itself without end"
+    if any(id(part.value) in ancestors for part in parts):
+        return f"{where or '/'} requires itself endlessly"
     kinds = [found for part in parts if (found := kinds_of(part.value)) is not None and found <= TYPES]
     if any(not kinds_overlap(first, second) for first in kinds for second in kinds):
-        told = " and ".join(sorted({"/".join(sorted(kind)) for kind in kinds}))
-        return f"{where or '/'} has to be {told} at once"
-    trail = (*trail, *(id(part.value) for part in parts))
+        explanation = " and ".join(sorted({"/".join(sorted(kind)) for kind in kinds}))
+        return f"{where or '/'} has conflicting types: {explanation}"
+    ancestors = (*ancestors, *(id(part.value) for part in parts))
     for part in parts:
         required = part.value.get("required")
         for name in required if isinstance(required, list) and not _may_be_null(part) else ():
             member = part.get("properties", name) if isinstance(name, str) else None
             if member is not None and isinstance(member.value, Mapping) and member.value.get("readOnly") is not True:
-                reason = _why(documents, member, f"{where}/{name}", trail)
+                reason = _explain(documents, member, f"{where}/{name}", ancestors)
                 if reason is not None:
                     return reason
     return None
 
 
-def _parts(documents: Documents, node: Node, depth: int) -> Iterator[Node]:
-    """Yield a schema and the parts of its `allOf`, except nullable ones, which null satisfies."""
+def _parts(documents: Documents, node: DocNode, depth: int) -> Iterator[DocNode]:
+    """Yield a schema and the parts of its `allOf`, except nullable ones, which accept null."""
     try:
         node = documents.follow(node)
     except DanglingReferenceError:
         return
-    if not isinstance(node.value, Mapping) or depth > _DEEPEST_INPUT or _may_be_null(node):
+    if not isinstance(node.value, Mapping) or depth > _MAX_INPUT_DEPTH or _may_be_null(node):
         return
     yield node
     for _, part in node.get("allOf").items():
         yield from _parts(documents, part, depth + 1)
 
 
-def _may_be_null(node: Node) -> bool:
+def _may_be_null(node: DocNode) -> bool:
     kind = node.value.get("type")
     nullable = node.value.get("nullable") is True or node.value.get("x-nullable") is True
     return nullable or (isinstance(kind, list) and "null" in kind)

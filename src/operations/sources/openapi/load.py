@@ -1,34 +1,35 @@
-"""from_openapi and its variants: API documents as operations, each read on first use."""
+"""from_openapi and its variants: OpenAPI documents as operations, each read on first use."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, TracebackType
 from typing import Any, Protocol
 from urllib.parse import urljoin
 
 from operations.errors import CallError, ErrorCode
-from operations.http import ClientOptions, HTTPResponse, default_client, read_body
+from operations.http import ClientOptions, HTTPClient, HTTPResponse, default_client, read_body
 from operations.registry import OperationRegistry
-from operations.sources.openapi.auth import NOBODY
+from operations.sources.openapi.auth import NO_CREDENTIALS, CredentialSource, RequestCredentials
 from operations.sources.openapi.config import HTTPServiceConfig
 from operations.sources.openapi.documents import (
     MAIN,
     DanglingReferenceError,
+    DocNode,
     Documents,
     LazyObject,
-    Node,
     as_utf8,
     read_document,
     read_referenced_files,
 )
-from operations.sources.openapi.endpoint import Endpoint, Entry, Names
-from operations.sources.openapi.exchange import Exchange, Outgoing
+from operations.sources.openapi.endpoint import Entry, NameAllocator, OpenAPIEndpoint
+from operations.sources.openapi.exchange import Exchange, OutgoingRequest
 from operations.sources.openapi.origins import CredentialOrigins, without_query
+from operations.sources.openapi.own_documents import OwnEndpoint, is_own, read_own_entries
 from operations.sources.openapi.requests import PreparedRequest
 from operations.sources.openapi.responses import header
 from operations.sources.openapi.service import HTTPService
@@ -49,10 +50,14 @@ class OpenAPIFS(Protocol):
 
 
 class APIOperations(list[Operation[Any]]):
-    """The operations of a document, with the service they are called through."""
+    """The operations of a document and the service that calls them."""
 
     def __init__(
-        self, operations: list[Operation[Any]], service: HTTPService, endpoints: list[Endpoint], problems: list[str]
+        self,
+        operations: list[Operation[Any]],
+        service: HTTPService,
+        endpoints: Sequence[OpenAPIEndpoint | OwnEndpoint],
+        problems: list[str],
     ) -> None:
         super().__init__(operations)
         self.service = service
@@ -60,9 +65,9 @@ class APIOperations(list[Operation[Any]]):
         self._problems = problems
 
     def diagnostics(self) -> dict[str, list[str]]:
-        """Return what in the document could not be used, by operation id; `""` is the document itself.
+        """Return the unusable parts of the document, by operation id; `""` is the document itself.
 
-        This reads every operation, which loading did not.
+        Reads every operation, unlike loading.
         """
         found = {"": list(self._problems)} if self._problems else {}
         for endpoint in self._endpoints:
@@ -77,17 +82,25 @@ class APIOperations(list[Operation[Any]]):
 
 
 def from_openapi(
-    document: Mapping[str, Any] | bytes | str, config: HTTPServiceConfig, *, loader: Loader | None = None
+    document: Mapping[str, Any] | bytes | str,
+    config: HTTPServiceConfig,
+    *,
+    loader: Loader | None = None,
+    own: bool = True,
 ) -> APIOperations:
-    """Return the operations of a document; files that it refers to are read through `loader(address)` only."""
+    """Return the operations of a document; files that it refers to are read through `loader(address)` only.
+
+    A document that a registry of this kind serves gives the operations of that registry, without loss; `own=False`
+    reads it as any other document.
+    """
     if isinstance(document, (bytes, str)):
         document = as_utf8(document)
     elif not isinstance(document, Mapping):
-        message = f"the document is {type(document).__name__}, not a mapping, text or bytes"
+        message = f"invalid document: expected a mapping, str or bytes, not {type(document).__name__}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     main = read_document(document, "the document")
     may_stream = not isinstance(document, bytes) or _mentions_streams(document)
-    return _operations(Documents(main, loader=loader), config, [], may_stream=may_stream)
+    return _operations(Documents(main, loader=loader), config, [], may_stream=may_stream, own=own)
 
 
 async def from_openapi_file(
@@ -97,8 +110,9 @@ async def from_openapi_file(
     *,
     root: str | Path | None = None,
     loader: Loader | None = None,
+    own: bool = True,
 ) -> APIOperations:
-    """Return the operations of a document in a file; it may refer to files in its directory, or below `root`."""
+    """Return the operations of a document in a file; it may refer to files in its directory or below `root`."""
 
     async def read(name: str) -> bytes | str:
         if fs is None:
@@ -106,57 +120,84 @@ async def from_openapi_file(
         content = fs.read(name)
         content = await content if inspect.isawaitable(content) else content
         if not isinstance(content, (bytes, str)):
-            raise OSError(f"the file reader gave {type(content).__name__}, not text or bytes")
+            raise OSError(f"the file system returned {type(content).__name__}: expected str or bytes")
         return content
 
     location = _absolute(path, fs)
-    folder = location.parent if root is None else _absolute(root, fs)
+    directory = location.parent if root is None else _absolute(root, fs)
     try:
         text = as_utf8(await read(str(location)))
     except (OSError, LookupError) as error:
         # A file system over a mapping raises KeyError for a missing file.
         reason = "no such file" if isinstance(error, LookupError) else error.strerror or error
-        message = f"{path} cannot be read: {reason}"
+        message = f"cannot read {path}: {reason}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message) from error
     documents = Documents(read_document(text, str(path)), location.as_uri(), loader=loader)
     text_of_json = text if isinstance(documents.root.value, LazyObject) else None
-    problems = await read_referenced_files(documents, text_of_json, read, folder=folder.as_uri().rstrip("/") + "/")
-    return _operations(documents, config, problems, may_stream=len(documents) > 1 or _mentions_streams(text))
+    problems = await read_referenced_files(
+        documents, text_of_json, read, directory=directory.as_uri().rstrip("/") + "/"
+    )
+    may_stream = len(documents) > 1 or _mentions_streams(text)
+    return _operations(documents, config, problems, may_stream=may_stream, own=own)
 
 
-async def from_openapi_url(url: str, config: HTTPServiceConfig, *, loader: Loader | None = None) -> APIOperations:
-    """Return the operations of a document at a URL; redirects are followed, and no credentials are sent."""
+async def from_openapi_url(
+    url: str, config: HTTPServiceConfig, *, loader: Loader | None = None, own: bool = True
+) -> APIOperations:
+    """Return the operations of a document at a URL; redirects are followed, and no credentials are sent.
+
+    A document that is refused without credentials is requested again with them, and so is that of another registry,
+    which describes what its reader may call; both only where the requested origin gets credentials anyway.
+    """
     if not url.lower().startswith(("http://", "https://")):
-        message = f"{url.partition('?')[0]!r} is no http or https address; from_openapi_file reads files"
+        message = f"{url.partition('?')[0]!r} is not an http or https URL: use from_openapi_file for files"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     client = config.client or default_client(ClientOptions(proxy=config.proxy))
-    wanted = [("Accept", "application/json, application/yaml, */*")]
-    outgoing = Outgoing(
-        prepared=PreparedRequest("GET", url, "", wanted, None, None),
-        credentials=NOBODY,
-        deadline=None,
-        timeout=config.timeout,
-    )
     try:
-        sent = await Exchange(client, config, CredentialOrigins(None, None, ())).send(outgoing)
-        try:
-            body = await read_body(sent.response, limit=_DOCUMENT_BYTES)
-        finally:
-            await sent.close()
+        response, body = await _request(url, config, client, NO_CREDENTIALS, CredentialOrigins(None, None, ()))
+        if config.auth is not None and (response.status == 401 or (own and _may_be_own(body))):
+            origins = CredentialOrigins(config.base_url, url, config.credential_origins)
+            authenticator = CredentialSource(config.auth, {}, client, url, origins)
+            chosen = authenticator.choose([{"bearer": []}], None)
+            if chosen and url in origins:
+                credentials = await authenticator.resolve(chosen, config.timeout)
+                response, body = await _request(url, config, client, credentials, origins)
     finally:
         if config.client is None:
             await client.close()
-    found = sent.response.url
-    if sent.response.status != 200:
-        raise CallError(ErrorCode.UNAVAILABLE, _not_a_document(url, found, sent.response))
+    found = response.url
+    if response.status != 200:
+        raise CallError(ErrorCode.UNAVAILABLE, _not_a_document(url, found, response))
     body = as_utf8(body)
     documents = Documents(read_document(body, without_query(found)), found, loader=loader)
     may_stream = _mentions_streams(body)
-    return _operations(documents, config, [], may_stream=may_stream, document_url=found, requested_url=url)
+    return _operations(documents, config, [], may_stream=may_stream, document_url=found, requested_url=url, own=own)
+
+
+async def _request(
+    url: str, config: HTTPServiceConfig, client: HTTPClient, credentials: RequestCredentials, origins: CredentialOrigins
+) -> tuple[HTTPResponse, bytes]:
+    """Return the response to a request for a document, and its body."""
+    wanted = [("Accept", "application/json, application/yaml, */*")]
+    outgoing = OutgoingRequest(
+        prepared=PreparedRequest("GET", url, "", wanted, None, None),
+        credentials=credentials,
+        deadline=None,
+        timeout=config.timeout,
+    )
+    sent = await Exchange(client, config, origins).send(outgoing)
+    try:
+        return sent.response, await read_body(sent.response, limit=_DOCUMENT_BYTES)
+    finally:
+        await sent.close()
+
+
+def _may_be_own(body: bytes) -> bool:
+    return b'"x-operations":{"version":1}' in body[:65536]
 
 
 class HTTPServices:
-    """The APIs whose operations a registry holds, by namespace; leaving its block closes them all."""
+    """The APIs of a registry, by namespace; leaving its block closes them all."""
 
     def __init__(self, registry: OperationRegistry) -> None:
         self.registry = registry
@@ -166,28 +207,29 @@ class HTTPServices:
         self, source: Mapping[str, Any] | str | Path, config: HTTPServiceConfig, *, replace: bool = False
     ) -> APIOperations:
         """Register the operations of a document: one at hand, a file's path, or a URL."""
-        if config.namespace in self._services and not replace:
-            message = f"the service {config.namespace!r} is there already; pass replace=True to replace it"
+        name = config.namespace or ""
+        if name in self._services and not replace:
+            message = f"service {name!r} already exists: pass replace=True to replace it"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
         operations = await _load(source, config)
-        if config.namespace in self._services:
-            await self.remove(config.namespace)
+        if name in self._services:
+            await self.remove(name)
         self.registry.register_all(operations)
-        self._services[config.namespace] = operations
+        self._services[name] = operations
         return operations
 
     async def remove(self, namespace: str) -> None:
         """Unregister a service's operations and close its connections."""
         operations = self._services.pop(namespace, None)
         if operations is None:
-            raise CallError(ErrorCode.OPERATION_NOT_FOUND, f"there is no service {namespace!r}")
+            raise CallError(ErrorCode.OPERATION_NOT_FOUND, f"unknown service {namespace!r}")
         for operation in operations:
             if self.registry.get_operation(operation.id) is operation:
                 self.registry.unregister(operation.id)
         await operations.close()
 
     def get(self, namespace: str) -> APIOperations | None:
-        """Return the operations of a service; None without one."""
+        """Return the operations of a service; None if unknown."""
         return self._services.get(namespace)
 
     def list(self) -> list[str]:
@@ -218,19 +260,19 @@ async def _load(source: Mapping[str, Any] | str | Path, config: HTTPServiceConfi
 
 
 def _not_a_document(url: str, found: str, response: HTTPResponse) -> str:
-    led = "" if found == url else f", which {without_query(url)} led to,"
+    led = "" if found == url else f" (redirected from {without_query(url)})"
     target = header(response.headers, "location")
     further = f" to {without_query(urljoin(found, target))}, which is not followed" if target else ""
-    return f"{without_query(found)}{led} answered {response.status}{further}, not an API document"
+    return f"{without_query(found)}{led} returned {response.status}{further}, not an OpenAPI document"
 
 
 def _absolute(path: str | Path, fs: OpenAPIFS | None) -> Path:
-    """Return an absolute path; a given file system has its own root."""
+    """Return an absolute path; a custom file system has its own root."""
     return Path(os.path.abspath(path)) if fs is None else Path("/", path)
 
 
 def _mentions_streams(text: bytes) -> bool:
-    """Whether a document may describe event streams: one search is faster than reading each operation."""
+    """Whether a document may describe event streams: searching the text is faster than reading every operation."""
     return b"event-stream" in text
 
 
@@ -242,32 +284,41 @@ def _operations(
     may_stream: bool,
     document_url: str | None = None,
     requested_url: str | None = None,
+    own: bool = True,
 ) -> APIOperations:
     _require_document(documents.root)
+    own = own and is_own(documents)
+    if config.namespace is None and not own:
+        message = "the namespace of this document's operations is missing: set it in HTTPServiceConfig"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
     service = HTTPService(
         documents, config, document_url=document_url, requested_url=requested_url, may_stream=may_stream
     )
+    endpoints: list[OpenAPIEndpoint] | list[OwnEndpoint]
+    if own:
+        endpoints = read_own_entries(service, documents, _entries(documents, problems), problems)
+        return APIOperations([endpoint.operation() for endpoint in endpoints], service, endpoints, problems)
     reader = TemplateReader(documents)
-    names = Names()
-    endpoints = [Endpoint(service, reader, documents, names, entry) for entry in _entries(documents, problems)]
+    names = NameAllocator()
+    endpoints = [OpenAPIEndpoint(service, reader, documents, names, entry) for entry in _entries(documents, problems)]
     return APIOperations([endpoint.operation() for endpoint in endpoints], service, endpoints, problems)
 
 
-def _require_document(root: Node) -> None:
+def _require_document(root: DocNode) -> None:
     document = root.value
     version = document.get("openapi", document.get("swagger"))
     if version is None or ("paths" not in document and "webhooks" not in document and "components" not in document):
         name = "" if root.address == MAIN else f"{root.address.partition('?')[0].removeprefix('file://')}: "
-        message = f"{name}not an API document: it has no `openapi` or `swagger` version, or no paths"
+        message = f"{name}not an OpenAPI document: expected `openapi` or `swagger`, and `paths`"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
 
 def _entries(documents: Documents, problems: list[str]) -> Iterator[Entry]:
-    """Yield every path and method of the document in order; references of paths are followed."""
+    """Yield every path and method of the document in order, with references of paths resolved."""
     newest = str(documents.root.value.get("openapi", "")).startswith("3.2")
     paths = documents.root.get("paths")
     if not isinstance(paths.value, (Mapping, NoneType)):
-        problems.append(f"the paths are {type(paths.value).__name__}, not an object")
+        problems.append(f"`paths` is {type(paths.value).__name__}, not an object")
         return
     for path, own in paths.items():
         if path.startswith("x-"):
@@ -275,18 +326,18 @@ def _entries(documents: Documents, problems: list[str]) -> Iterator[Entry]:
         try:
             item = documents.follow(own)
         except DanglingReferenceError as error:
-            problems.append(f"the path {path} is left out: {error}")
+            problems.append(f"path {path} is skipped: {error}")
             continue
         if not isinstance(item.value, Mapping):
-            problems.append(f"the path {path} is left out: it is {type(item.value).__name__}, not an object")
+            problems.append(f"path {path} is skipped: it is {type(item.value).__name__}, not an object")
             continue
         yield from _methods(path, item, newest)
         if own is not item:
-            # Operations beside a `$ref` count where its target has none of the same method.
+            # Operations beside a `$ref` count unless its target has the same method.
             yield from (entry for entry in _methods(path, own, newest) if entry.method not in item.value)
 
 
-def _methods(path: str, item: Node, newest: bool) -> Iterator[Entry]:
+def _methods(path: str, item: DocNode, newest: bool) -> Iterator[Entry]:
     described = set(item.value)
     for method in (*_METHODS, "query") if newest else _METHODS:
         if method in described:

@@ -1,4 +1,4 @@
-"""Media types: the kind of content that each announces."""
+"""Classification of media types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EVENT_STREAM = "text/event-stream"
 
 @lru_cache(256)
 def is_json(media_type: str) -> bool:
-    """Whether the content is JSON: `application/json`, and every other that ends in `/json` or `+json`."""
+    """Whether the content is JSON: `application/json`, or any type that ends in `/json` or `+json`."""
     return essence(media_type).endswith(("/json", "+json"))
 
 

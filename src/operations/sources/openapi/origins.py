@@ -1,4 +1,4 @@
-"""Origins: where requests go, and which of those places get the user's credentials."""
+"""Origins of requests, and which of them receive the user's credentials."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from operations.errors import CallError, ErrorCode
 Origin = tuple[str, str, int | None]
 
 HARMLESS = frozenset({"accept", "accept-encoding", "user-agent", "content-type", "last-event-id", "range"})
-"""Headers that every origin gets; any other one may be a secret."""
+"""Headers that every origin receives; any other may be a secret."""
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _AMBIGUOUS = re.compile(r"[\\\s\x00-\x1f]|//[^/?#]*@")
 
 
 def origin(url: str) -> Origin:
-    """Return scheme, host and port of an address, with the default port filled in."""
+    """Return scheme, host and port of a URL, with the default port filled in."""
     parts = urlsplit(url)
     return parts.scheme, (parts.hostname or "").lower(), parts.port or _DEFAULT_PORTS.get(parts.scheme)
 
 
 def is_same_origin(url: str, home: str | None) -> bool:
-    """Whether an address is at the API's own server; every address is where the document gives the API none."""
+    """Whether a URL is on the API's server; true for any URL if the document has no server."""
     return home is None or origin(url) == origin(home)
 
 
 def is_complete(url: str) -> bool:
-    """Whether requests can be sent to an address: it names a host, and no variable is left in it."""
+    """Whether requests can be sent to a URL: it has a host and no unfilled variables."""
     try:
         parts = urlsplit(url)
         return parts.scheme in _DEFAULT_PORTS and bool(parts.hostname) and parts.port != 0 and "{" not in url
@@ -39,21 +39,21 @@ def is_complete(url: str) -> bool:
 
 
 def show_origin(url: str) -> str:
-    """Return the origin of an address as it is written: `https://host` or `http://host:8080`."""
+    """Format the origin of a URL: `https://host` or `http://host:8080`."""
     scheme, host, port = origin(url)
     host = f"[{host}]" if ":" in host else host
     return f"{scheme}://{host}" if port == _DEFAULT_PORTS.get(scheme) else f"{scheme}://{host}:{port}"
 
 
 def without_query(url: str) -> str:
-    """Return an address as it may be shown: no query, no credentials."""
+    """Return a URL for display: no query, no credentials."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return urlunsplit((parts.scheme, f"{host}:{parts.port}" if parts.port else host, parts.path, "", ""))
 
 
 class CredentialOrigins:
-    """The origins that get the user's credentials: those that the user named, never those that a document names.
+    """The origins that receive the user's credentials: those that the user chose, never those of a document.
 
     They are the origin of `base_url`, or without it the origin that the document was requested from (before any
     redirect), and the configured `credential_origins`.
@@ -64,12 +64,12 @@ class CredentialOrigins:
         self._origins = {origin(url) for url in ((first, *named) if first is not None else named)}
 
     def __contains__(self, url: str) -> bool:
-        # Clients disagree on the host of an address with one of these, so that no credentials go there.
+        # Clients disagree on the host of a URL with one of these characters: send no credentials there.
         return not _AMBIGUOUS.search(url) and origin(url) in self._origins
 
 
 def check_origins(given: Any) -> None:
-    """Raise `VALIDATION_ERROR` where the configured origins are not a list of origins."""
+    """Raise `VALIDATION_ERROR` if the configured origins are not a list of origins."""
     for each in [given] if isinstance(given, str) else given:
         if isinstance(given, str) or not isinstance(each, str) or not _is_origin(each):
             message = f"invalid credential_origins {each!r}: expected a list such as ['https://login.example.com']"
@@ -80,13 +80,13 @@ def _is_origin(url: str) -> bool:
     return is_complete(url) and not _AMBIGUOUS.search(url) and url.rstrip("/").count("/") == 2 and not {*url} & {*"?#"}
 
 
-def harmless(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers that every origin gets."""
+def harmless_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that every origin receives."""
     return {name: value for name, value in headers.items() if name.lower() in HARMLESS}
 
 
-def withheld(what: str, url: str, instead: str) -> CallError:
-    """Return the error of credentials for an origin that the user did not name; `instead` is what to do about it."""
+def withheld_error(what: str, url: str, instead: str) -> CallError:
+    """Return the error for credentials of an origin that the user did not choose; `instead` says what to do."""
     target = show_origin(url)
-    message = f"{what}: no credentials or configured headers for {target}, which only the document names: {instead}"
+    message = f"{what}: no credentials are sent to {target}, which comes only from the document: {instead}"
     return CallError(ErrorCode.VALIDATION_ERROR, message, {"origin": target, "executed": "no"})

@@ -1,4 +1,4 @@
-"""Lists that come in pages: an async iterator over the pages, or over their items, for the usual ways of paging."""
+"""Pagination: async iterators over the pages of a list, or over their items."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ _REL_NEXT = re.compile(r';\s*rel\s*=\s*(?:"[^"]*\bnext\b[^"]*"|next\b)', re.IGNO
 
 
 class Pagination(msgspec.Struct, frozen=True, kw_only=True):
-    """How an operation's pages follow each other.
+    """How to get an operation's next page.
 
-    `link`: the `Link` header names the next page. `cursor`: the answer holds what a parameter must be for the next
-    page, at the JSON pointer `cursor` in the data, or in the header `cursor`. `page`: a parameter counts pages (or,
-    with `step`, items) until one comes back empty.
+    `link`: from the `Link` header. `cursor`: the next value of a parameter is at the JSON pointer `cursor` in the data,
+    or in the header `cursor`. `page`: a parameter counts pages (or, with `step`, items) until a page is empty.
     """
 
     kind: Literal["link", "cursor", "page"] = "link"
     parameter: str = "page"
     cursor: str = "/next_cursor"
     items: str = ""
-    """JSON pointer to the list of items in a page's data; empty when the page is the list."""
+    """JSON pointer to the items in a page's data; empty if the page is the list."""
     first: int = 1
     step: int = 1
-    most: int = 10_000
-    """How many pages at the most: an API whose pages never end must not be followed for ever."""
+    max_pages: int = 10_000
+    """Maximum number of pages, for APIs whose pages never end."""
 
 
 async def pages(
@@ -46,29 +45,29 @@ async def pages(
     *,
     pagination: Pagination = Pagination(),  # noqa: B008  # frozen
 ) -> AsyncIterator[ResponseEnvelope[Any]]:
-    """Each page of a list, as the envelope of its own answer."""
+    """Yield each page of a list as an envelope."""
     value: dict[str, Any] = dict(input or {})
     call = context or OperationContext()
     if pagination.kind == "page":
         value.setdefault(pagination.parameter, pagination.first)
     seen: set[str] = set()
-    for _ in range(pagination.most):
+    for _ in range(pagination.max_pages):
         envelope = await registry.execute(operation, value, call)
-        if pagination.kind == "page" and not _at(envelope.data, pagination.items):
+        if pagination.kind == "page" and not _at_pointer(envelope.data, pagination.items):
             return
         yield envelope
         following = _next(pagination, envelope, value)
         if following is None:
             return
-        mark = repr(following)
-        if mark in seen:
-            raise CallError(ErrorCode.EXECUTION_ERROR, f"the next page is one that was seen already: {mark}")
-        seen.add(mark)
+        page_key = repr(following)
+        if page_key in seen:
+            raise CallError(ErrorCode.EXECUTION_ERROR, f"repeated page: {page_key}")
+        seen.add(page_key)
         if pagination.kind == "link":
-            call = _to(call, envelope, str(following))
+            call = _context_for(call, envelope, str(following))
         else:
             value[pagination.parameter] = following
-    raise CallError(ErrorCode.EXECUTION_ERROR, f"the list has more than {pagination.most} pages")
+    raise CallError(ErrorCode.EXECUTION_ERROR, f"the list has more than {pagination.max_pages} pages")
 
 
 async def items(
@@ -79,15 +78,15 @@ async def items(
     *,
     pagination: Pagination = Pagination(),  # noqa: B008  # frozen
 ) -> AsyncIterator[Any]:
-    """Each item of a list, page after page."""
+    """Yield each item of a list, page by page."""
     async for page in pages(registry, operation, input, context, pagination=pagination):
-        found = _at(page.data, pagination.items)
+        found = _at_pointer(page.data, pagination.items)
         for item in found if isinstance(found, list) else ():
             yield item
 
 
 def _next(pagination: Pagination, envelope: ResponseEnvelope[Any], value: Mapping[str, Any]) -> Any:
-    """What leads to the next page; None after the last."""
+    """Return what identifies the next page; None after the last."""
     meta = envelope.meta
     if pagination.kind == "page":
         return value[pagination.parameter] + pagination.step
@@ -97,24 +96,24 @@ def _next(pagination: Pagination, envelope: ResponseEnvelope[Any], value: Mappin
         return next_link(meta.headers.get("link", ""))
     if not pagination.cursor.startswith("/"):
         return meta.headers.get(pagination.cursor.lower()) or None
-    return _at(envelope.data, pagination.cursor) or None
+    return _at_pointer(envelope.data, pagination.cursor) or None
 
 
 def next_link(header: str) -> str | None:
-    """The address that a `Link` header calls the next one."""
+    """Return the `next` URL of a `Link` header."""
     for target, parameters in _LINK.findall(header):
         if _REL_NEXT.search(parameters):
             return str(target)
     return None
 
 
-def _to(context: OperationContext, envelope: ResponseEnvelope[Any], address: str) -> OperationContext:
-    """The context for a call of the next page's address."""
+def _context_for(context: OperationContext, envelope: ResponseEnvelope[Any], address: str) -> OperationContext:
+    """Return the context for a call to the next page's URL."""
     changed = msgspec.structs.replace(call_options(context), url=address)
     return msgspec.structs.replace(context, metadata={**context.metadata, "http": changed})
 
 
-def _at(data: Any, path: str) -> Any:
+def _at_pointer(data: Any, path: str) -> Any:
     for part in path.split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
         if isinstance(data, list):

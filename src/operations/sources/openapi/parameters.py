@@ -1,7 +1,7 @@
-"""Parameters: values written into a path, a query string, headers and the Cookie header by the rules of OAS.
+"""Parameters: encode values into a path, a query string, headers and the Cookie header by the rules of OAS.
 
-Pure: everything is resolved already, so nothing here knows of documents, references or HTTP clients. Values are
-JSON-shaped (bytes count as base64 text) and are always data: no value can change the structure of the request.
+Pure: all references are resolved, so this is independent of documents and HTTP clients. Values are JSON-like (bytes
+are base64) and are always data: no value can change the structure of the request.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _DELIMITERS = {"spaceDelimited": " ", "pipeDelimited": "|", "ssv": " ", "tsv": "
 _is_literal = re.compile(r"[A-Za-z0-9_.~/:-]*").fullmatch
 _is_plain = re.compile(r"[A-Za-z0-9_.~-]*").fullmatch
 _is_token = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
-# Empty segments, and those of one or two dots, raw or encoded however often, with or without the `;…` that some
-# servers cut off: what normalising a path makes another path of.
+# Empty and dot segments, raw or repeatedly encoded, with or without the `;…` that some servers strip: normalising the
+# path would turn it into another path.
 _find_lost_segment = re.compile(r"/(?:(?:\.|%(?:25)*2e){1,2}(?:;[^/]*)?)?(?=/|$)", re.IGNORECASE).search
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _QUERY_EXPRESSION = re.compile(r"\{[?&#][^{}]*\}")
-# What may not stand in a value where reserved characters are allowed: `#`, `[` and `]` end or break a query, `&` and
-# `+` mean something in a form, and a percent sign outside of a triple is data.
+# Characters to encode even where reserved ones are allowed: `#`, `[` and `]` end or break a query, `&` and `+` are
+# special in forms, and a percent sign outside a triple is data.
 _UNRESERVED_ONLY = re.compile(r"%(?![0-9A-Fa-f]{2})|[^A-Za-z0-9_.~:/?@!$'()*,;=%-]+")
 _NOT_LITERAL = re.compile(r"%(?![0-9A-Fa-f]{2})|[^A-Za-z0-9_.~:/?@!$&'()*+,;=%-]+")
 _NOT_IN_HEADERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -46,28 +46,28 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """One parameter as its document describes it, with nothing left to look up."""
+    """A parameter with its references resolved."""
 
     name: str
     location: Location
     style: str | None = None
-    """None, or one that the location does not know, means the location's default."""
+    """The style; None, or one that the location does not support, means the location's default."""
     explode: bool | None = None
-    """None means the style's default: true for `form` and `cookie`."""
+    """Whether to explode; None means the style's default: true for `form` and `cookie`."""
     allow_reserved: bool = False
-    """Reserved characters and percent-encoded triples stay as they are; heeded in queries only."""
+    """Whether reserved characters and percent-encoded triples stay unencoded; for queries only."""
     media_type: str | None = None
-    """For a parameter described by `content`: the value is written as this type, and that text is what is sent."""
+    """Media type of a parameter described by `content`, which its value is encoded in."""
     collection_format: str | None = None
-    """Swagger 2.0's word for arrays, which decides instead of the style; its default `csv` has to be given."""
+    """Swagger 2.0's format of arrays, which takes precedence over the style; its default `csv` must be explicit."""
     allow_empty: bool = False
-    """An empty array or object is sent as `name=` instead of being left out."""
+    """Whether an empty array or object is sent as `name=` instead of omitted."""
 
 
 class PathTemplate:
-    """A path key, taken apart once: encoded literals and the parameters between them.
+    """A parsed path key: encoded literals with parameters between them.
 
-    A key may hold a query (`/search?kind={kind}`), which is filled too. A `#…` is never sent and is left out, as are
+    A key may have a query (`/search?kind={kind}`), which is filled, too. A `#…` is never sent and is dropped, as are
     the query expressions of URI templates (`{?page,size}`), whose parameters are described as query parameters.
     """
 
@@ -78,19 +78,19 @@ class PathTemplate:
             key = _QUERY_EXPRESSION.sub("", key).replace("?}", "}").partition("#")[0]
         path, _, query = key.partition("?")
         described = {parameter.name: parameter for parameter in parameters if parameter.location == "path"}
-        self._path = _Filling(path, described)
-        self._query = _Filling(query, described) if query else None
+        self._path = _TextTemplate(path, described)
+        self._query = _TextTemplate(query, described) if query else None
 
     def fill(self, values: Mapping[str, Any]) -> tuple[str, str]:
-        """Return path and query with the values in their places; no value can leave its segment."""
+        """Return path and query with the values filled in; no value can leave its segment."""
         path = self._path.fill(values)
         if self._path.parameters and _find_lost_segment(path if path.startswith("/") else f"/{path}"):
-            self._path.refuse_lost_segments(path)
+            self._path.check_segments(path)
         return path, "" if self._query is None else self._query.fill(values)
 
 
-class _Filling:
-    """Text with places for parameters."""
+class _TextTemplate:
+    """Text with placeholders for parameters."""
 
     __slots__ = ("_literals", "_template", "parameters")
 
@@ -110,31 +110,31 @@ class _Filling:
             written = f"{written}{text}{self._literals[index]}"
         return written
 
-    def refuse_lost_segments(self, filled: str) -> None:
-        """Refuse a value that leaves its segment empty or a dot segment; such segments of the key itself stay."""
+    def check_segments(self, filled: str) -> None:
+        """Reject a value that makes its segment empty or a dot segment; such segments of the key itself are allowed."""
         position = 0
-        # Values hold no slash, so the segments are the same ones before and after filling.
+        # Values contain no slash, so the segments before and after filling correspond.
         for shape, segment in zip(_PLACEHOLDER.sub("\0", self._template).split("/"), filled.split("/"), strict=True):
             if "\0" in shape and _find_lost_segment(f"/{segment}"):
-                reason = "servers would take its path segment for another path" if segment else "it is empty"
+                reason = "servers would normalise its path segment to another path" if segment else "it is empty"
                 raise _refusal(self.parameters[position], ValueError(reason))
             position += shape.count("\0")
 
 
-def place_name(place: str) -> str:
-    """Return the name of a place's parameter: `proxy`, `path` and `id` for `{proxy+}`, `{+path}` and `{id:[0-9]+}`."""
-    return re.split("[:=]", place)[0].strip("+* ")
+def placeholder_name(placeholder: str) -> str:
+    """Return the name of a placeholder's parameter: `proxy`, `path`, `id` for `{proxy+}`, `{+path}`, `{id:[0-9]+}`."""
+    return re.split("[:=]", placeholder)[0].strip("+* ")
 
 
-def _undescribed(place: str, described: Mapping[str, Parameter]) -> Parameter:
-    name = place_name(place)
+def _undescribed(placeholder: str, described: Mapping[str, Parameter]) -> Parameter:
+    name = placeholder_name(placeholder)
     return described.get(name) or Parameter(name, "path")
 
 
 def query_string(
     parameters: Sequence[Parameter], values: Mapping[str, Any], extra: Sequence[tuple[str, str]] = ()
 ) -> str:
-    """The query string, without its `?`: the parameters in order, then `extra` pairs (an API key, say)."""
+    """Return the query string without `?`: the parameters in order, then `extra` pairs, such as an API key."""
     written: list[str] = []
     for parameter in parameters:
         value = values.get(parameter.name)
@@ -153,11 +153,10 @@ def query_string(
 
 
 def header_values(parameters: Sequence[Parameter], values: Mapping[str, Any]) -> Pairs:
-    """The header parameters as pairs of name and value.
+    """Return the header parameters as pairs of name and value.
 
-    Values pass through unchanged, as OAS asks, but for what a header cannot carry: other than ASCII is
-    percent-encoded, a comma inside an array's item too (unless the item brings quotes of its own), and control
-    characters are refused.
+    As OAS requires, values are unchanged except for what a header cannot contain: non-ASCII characters and commas
+    within array items (unless quoted) are percent-encoded, and control characters are rejected.
     """
     written: Pairs = []
     for parameter in parameters:
@@ -173,10 +172,10 @@ def header_values(parameters: Sequence[Parameter], values: Mapping[str, Any]) ->
 
 
 def cookie_header(parameters: Sequence[Parameter], values: Mapping[str, Any]) -> str | None:
-    """The value of the Cookie header, or None where there is nothing to send.
+    """Return the value of the Cookie header; None if there is nothing to send.
 
-    Style `form` percent-encodes; style `cookie` and `text/plain` content go out as they are, and what would end the
-    cookie is refused. Exploded arrays and objects are cookies of their own.
+    Style `form` percent-encodes. Style `cookie` and `text/plain` content are sent unchanged, and characters that would
+    end the cookie are rejected. Exploded arrays and objects become separate cookies.
     """
     written: list[str] = []
     for parameter in parameters:
@@ -192,10 +191,10 @@ def cookie_header(parameters: Sequence[Parameter], values: Mapping[str, Any]) ->
 
 
 def form_pairs(parameter: Parameter, value: Any, *, key: Encode | None = None, text: Encode | None = None) -> Pairs:
-    """One value as the encoded `name=value` pairs of a form, a query or a cookie; raises ValueError where it cannot.
+    """Encode a value as `name=value` pairs of a form, query or cookie; raise `ValueError` if that is impossible.
 
-    `key` and `text` encode names and values; percent-encoding unless told otherwise. What is undefined by RFC 6570
-    (null, an empty array or object, a null member) gives no pair.
+    `key` and `text` encode names and values, by default with percent-encoding. Undefined values of RFC 6570 (null, an
+    empty array or object, a null property) give no pair.
     """
     key = key or quoted
     text = text or (_quoted_but_reserved if parameter.allow_reserved else quoted)
@@ -225,7 +224,7 @@ def _container_pairs(parameter: Parameter, value: Any, key: Encode, text: Encode
 
 
 def _deep_members(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The leaves of a deepObject with their names: `a[b][c]`, `a[b][]` for plain arrays, `a[0][b]` for nested ones."""
+    """Yield the leaves of a deepObject by name: `a[b][c]`, `a[b][]` for plain arrays, `a[0][b]` for nested ones."""
     if isinstance(value, dict):
         for name, member in value.items():
             yield from _deep_members(f"{prefix}[{name}]", member)
@@ -246,7 +245,7 @@ def _whole_query(parameter: Parameter, value: Any) -> str:
 
 def _path_text(parameter: Parameter, value: Any) -> str:
     if value is None:
-        raise ValueError("it is missing")
+        raise ValueError("missing required parameter")
     if parameter.media_type is not None:
         value = content_text(parameter.media_type, value)
     explode = parameter.explode is True and parameter.collection_format is None
@@ -265,7 +264,7 @@ def _path_text(parameter: Parameter, value: Any) -> str:
 
 
 def _matrix_text(name: str, members: list[str], explode: bool, paired: bool) -> str:
-    # RFC 6570: an empty value is written without its `=`.
+    # RFC 6570: an empty value is written without `=`.
     if not explode:
         members = [f"{name}={','.join(members)}"]
     elif not paired:
@@ -276,7 +275,7 @@ def _matrix_text(name: str, members: list[str], explode: bool, paired: bool) -> 
 def _header_text(parameter: Parameter, value: Any) -> str | None:
     if parameter.media_type is not None:
         text = content_text(parameter.media_type, value)
-        # JSON has an escape of its own for what headers cannot carry.
+        # JSON escapes characters that headers cannot contain.
         return text if text.isascii() or not is_json(parameter.media_type) else _ascii_json(text)
     if not isinstance(value, _CONTAINERS):
         return scalar_text(value)
@@ -292,7 +291,7 @@ def _ascii_json(text: str) -> str:
 
 
 def _members(value: Any, key: Encode, text: Encode, *, paired: bool = False) -> list[str]:
-    """An array's items, or an object's names and values in turn or as `name=value`; null members are left out."""
+    """Return an array's items, or an object's names and values, alternating or as `name=value`, without nulls."""
     if not isinstance(value, dict):
         return [text(scalar_text(item)) for item in value if item is not None]
     named = [(key(str(name)), text(scalar_text(item))) for name, item in value.items() if item is not None]
@@ -301,12 +300,12 @@ def _members(value: Any, key: Encode, text: Encode, *, paired: bool = False) -> 
 
 def _join(members: list[str], delimiter: str) -> str:
     if any(delimiter in member for member in members):
-        raise ValueError("an item holds the character that separates the items")
+        raise ValueError("an item contains the separator of the items")
     return delimiter.join(members)
 
 
 def scalar_text(value: Any) -> str:
-    """A value as the text that stands for it: primitives as JSON writes them, without quotes; the rest as JSON."""
+    """Return a value as text: primitives as in JSON but without quotes, other values as JSON."""
     if isinstance(value, str):
         return value if type(value) is str else str.__str__(value)
     if isinstance(value, bool):
@@ -322,20 +321,20 @@ def scalar_text(value: Any) -> str:
 
 def _float_text(value: float) -> str:
     if not isfinite(value):
-        raise ValueError("NaN and infinity cannot be written as JSON")
-    # Whole numbers are written as integers, where a reader of JSON could not tell the difference.
+        raise ValueError("JSON has no NaN or infinity")
+    # Write whole numbers as integers: JSON does not distinguish them.
     return str(int(value)) if value.is_integer() and abs(value) < 1e21 else _encode_json(value).decode()
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as compact JSON, bytes as base64 text; raises ValueError for what JSON cannot say."""
+    """Encode a value as compact JSON, bytes as base64; raise `ValueError` if JSON cannot represent it."""
     try:
         data = _encode_json(value)
     except (TypeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"it cannot be written as JSON: {error}") from None
-    # NaN and infinity are silently encoded as null.
+        raise ValueError(f"it cannot be encoded as JSON: {error}") from None
+    # msgspec silently encodes NaN and infinity as null.
     if b"null" in data and _holds_nan(value):
-        raise ValueError("NaN and infinity cannot be written as JSON")
+        raise ValueError("JSON has no NaN or infinity")
     return data
 
 
@@ -353,7 +352,7 @@ def _holds_nan(value: Any) -> bool:
 
 
 def content_text(media_type: str, value: Any) -> str:
-    """A value as text of a media type; raises ValueError where an array or object has no such text."""
+    """Encode a value as text of a media type; raise `ValueError` for an array or object without such a form."""
     if is_json(media_type):
         return json_bytes(value).decode()
     if not isinstance(value, _CONTAINERS):
@@ -361,11 +360,11 @@ def content_text(media_type: str, value: Any) -> str:
     if essence(media_type) == "application/x-www-form-urlencoded" and isinstance(value, dict):
         pairs = [pair for name, item in value.items() for pair in form_pairs(Parameter(str(name), "query"), item)]
         return "&".join([f"{name}={text}" for name, text in pairs])
-    raise ValueError(f"an array or object cannot be written as {media_type}: give the text")
+    raise ValueError(f"an array or object cannot be encoded as {media_type}: pass a string")
 
 
 def quoted(text: str) -> str:
-    """Text with everything but unreserved characters percent-encoded."""
+    """Percent-encode everything except unreserved characters."""
     return text if _is_plain(text) else quote(text, safe="")
 
 
@@ -386,22 +385,22 @@ def _without_commas(encode: Encode) -> Encode:
 
 
 def header_name(name: str) -> str:
-    """A name as the name of a header; raises ValueError where it cannot be one."""
+    """Return a header name; raise `ValueError` if it is invalid."""
     if not _is_token(name):
         raise ValueError(f"{name!r} is not a header name")
     return name
 
 
 def header_text(text: str) -> str:
-    """Text as the value of a header; raises ValueError where it holds a line break or another control character."""
+    """Return a header value; raise `ValueError` if it contains a line break or another control character."""
     if _NOT_IN_HEADERS.search(text):
-        raise ValueError("it holds a line break or another control character")
+        raise ValueError("it contains a line break or another control character")
     return _NOT_ASCII.sub(lambda found: quote(found[0], safe=""), text).strip(" \t")
 
 
 def _cookie_text(text: str) -> str:
     if _NOT_IN_COOKIES.search(text):
-        raise ValueError("it holds a character that cannot stand in a cookie")
+        raise ValueError("it contains a character that is not allowed in a cookie")
     return text
 
 
@@ -412,15 +411,15 @@ def _cookie_name(name: str) -> str:
 
 
 def _refusal(parameter: Parameter, error: Exception) -> CallError:
-    message = f"The {parameter.location} parameter {parameter.name!r} cannot be sent: {reason_of(error)}"
+    message = f"cannot send {parameter.location} parameter {parameter.name!r}: {reason_of(error)}"
     return CallError(ErrorCode.VALIDATION_ERROR, message, {"parameter": parameter.name, "in": parameter.location})
 
 
 def reason_of(error: Exception) -> str:
-    """Why a value cannot be written, for a person."""
+    """Return why a value cannot be encoded."""
     match error:
         case UnicodeEncodeError(encoding="utf-8"):
-            return "it holds half of a surrogate pair, which cannot be encoded"
+            return "it contains a lone surrogate, which cannot be encoded"
         case RecursionError():
             return "it is nested too deeply"
     return str(error)

@@ -1,4 +1,4 @@
-"""Responses: the data of a body by its content type, the error of a status, a body written to a file."""
+"""Responses: data by content type, errors by status, and downloads to a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PIECE = 1024 * 1024
 
 
 def header(headers: Sequence[tuple[str, str]], name: str) -> str:
-    """Return the first header of a name; empty without one."""
+    """Return the first header of a name; empty if there is none."""
     for key, value in headers:
         if key == name or key.lower() == name:
             return value
@@ -55,7 +55,7 @@ def _read_broken(content_type: str, body: bytes, error: Exception) -> Any:
     """Return malformed JSON as text, or parsed without a byte order mark."""
     if body.startswith(BOM_UTF8):
         return read_data(content_type, body.removeprefix(BOM_UTF8))
-    _log.warning("an answer of type %s is not JSON (%s): it is given as text", content_type, error)
+    _log.warning("response of type %s is not valid JSON (%s): returned as text", content_type, error)
     return body.decode("utf-8", "replace")
 
 
@@ -72,20 +72,20 @@ def _as_utf8(body: bytes, content_type: str) -> bytes:
 
 
 def read_meta(status: int, headers: Sequence[tuple[str, str]]) -> HTTPResponseMeta:
-    """Return the meta of a response head."""
+    """Return the meta of a response."""
     meta = http_envelope(None, status_code=status, headers=headers).meta
     assert isinstance(meta, HTTPResponseMeta)
     return meta
 
 
 def make_error(method: str, path: str, meta: HTTPResponseMeta, data: Any) -> CallError:
-    """Return the error of a response of status 300 or above, with status, headers and parsed body in its details."""
+    """Return the error for a response with status 300 or above; details have status, headers and parsed body."""
     status = meta.status_code
     details = {key: value for key, value in meta.to_dict().items() if key != "source"}
-    said = _message(data)
+    reason = _message(data)
     return CallError(
         ErrorCode.EXECUTION_ERROR,
-        f"{method} {path} answered {status} {_phrase(status)}{f': {said}' if said else ''}",
+        f"{method} {path} returned {status} {_phrase(status)}{f': {reason}' if reason else ''}",
         {**details, "body": data},
     )
 
@@ -94,7 +94,7 @@ def _phrase(status: int) -> str:
     try:
         return HTTPStatus(status).phrase
     except ValueError:
-        return "(no such status)"
+        return "(unknown status)"
 
 
 def _message(data: Any) -> str:
@@ -115,20 +115,20 @@ async def download(response: HTTPResponse, path: str | os.PathLike[str]) -> dict
     try:
         return {"path": os.fspath(path), "size": await _write(response, Path(path))}
     except OSError as error:
-        message = f"the answer cannot be written to {os.fspath(path)}: {error.strerror or error}"
+        message = f"cannot write the response to {os.fspath(path)}: {error.strerror or error}"
         raise CallError(ErrorCode.EXECUTION_ERROR, message) from error
 
 
 async def _write(response: HTTPResponse, path: Path) -> int:
-    # A unique name: neither another download to the same path nor a user's file is overwritten.
+    # A unique name: no other download and no user file is overwritten.
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     size = 0
     if await asyncio.to_thread(path.is_dir):
-        raise IsADirectoryError(EISDIR, "it is a folder")
+        raise IsADirectoryError(EISDIR, "it is a directory")
     file = await asyncio.to_thread(partial.open, "xb")
     try:
         with file:
-            async for piece in _gathered(response.chunks()):
+            async for piece in _batched(response.chunks()):
                 await asyncio.to_thread(file.write, piece)
                 size += len(piece)
         await asyncio.to_thread(partial.replace, path)
@@ -138,8 +138,8 @@ async def _write(response: HTTPResponse, path: Path) -> int:
     return size
 
 
-async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the same bytes in fewer, larger pieces: each costs a switch to another thread."""
+async def _batched(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the same bytes in fewer, larger pieces: each piece costs a thread switch."""
     waiting = bytearray()
     async for chunk in chunks:
         waiting += chunk

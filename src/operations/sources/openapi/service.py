@@ -17,21 +17,21 @@ from operations.envelope import HTTPResponseMeta, ResponseEnvelope, SSEEvent, lo
 from operations.errors import CallError, ErrorCode
 from operations.http import ClientOptions, HTTPClient, HTTPResponse, default_client, read_body
 from operations.sources.openapi import swagger2
-from operations.sources.openapi.auth import NOBODY, Authenticator, Credentials
-from operations.sources.openapi.caching import CONDITIONS, Kept, ValidatorCache
+from operations.sources.openapi.auth import NO_CREDENTIALS, CredentialSource, RequestCredentials
+from operations.sources.openapi.caching import CONDITIONS, CachedResponse, ValidatorCache
 from operations.sources.openapi.config import NO_OPTIONS, HTTPCallOptions, HTTPServiceConfig
 from operations.sources.openapi.documents import Documents
-from operations.sources.openapi.exchange import Exchange, Outgoing, Sent
+from operations.sources.openapi.exchange import Exchange, OpenResponse, OutgoingRequest
 from operations.sources.openapi.media import EVENT_STREAM, is_stream
 from operations.sources.openapi.origins import CredentialOrigins, is_same_origin, origin
-from operations.sources.openapi.requests import PreparedRequest, RequestBuilder, base_url, untrusted
+from operations.sources.openapi.requests import PreparedRequest, RequestBuilder, base_url, untrusted_server_error
 from operations.sources.openapi.responses import download, header, make_error, read_data, read_meta
 from operations.sources.openapi.sse import ServerSentEvent, SSEParser
 from operations.sources.openapi.template import Template, security_schemes
 
 _log = logging.getLogger("operations")
 _ATTEMPTS = 3
-"""How often a request is sent at most while its token is refused and another one can be fetched."""
+"""Maximum number of attempts with refreshed tokens."""
 _SECTIONS = ("components", "definitions", "paths", "parameters", "responses", "webhooks")
 
 
@@ -41,16 +41,16 @@ def call_options(context: OperationContext) -> HTTPCallOptions:
     return options if isinstance(options, HTTPCallOptions) else NO_OPTIONS
 
 
-class _Answer(NamedTuple):
+class Received(NamedTuple):
     """A response, the credentials it was asked for with, and the cached response that it may confirm."""
 
-    sent: Sent
-    credentials: Credentials
-    kept: Kept | None
+    sent: OpenResponse
+    credentials: RequestCredentials
+    cached_response: CachedResponse | None
 
 
 class HTTPService:
-    """State shared by the operations of one document: the client, the credentials, the cache."""
+    """State shared by the operations of one document: client, credentials, cache."""
 
     def __init__(
         self,
@@ -67,13 +67,13 @@ class HTTPService:
         self._client = config.client
         self._owned: HTTPClient | None = None
         self._exchange: Exchange | None = None
-        self._authenticator: Authenticator | None = None
+        self._authenticator: CredentialSource | None = None
         self._cache = ValidatorCache() if config.cache else None
         document = documents.root.value
         root: Any = swagger2.servers(document) if "swagger" in document else document.get("servers")
         servers = [server for server in root if isinstance(server, Mapping)] if isinstance(root, list) else []
         self.base_url = base_url(servers, config, document_url)
-        """What paths are appended to, except for operations with their own servers; None where it is not known."""
+        """Base of all paths, except for operations with their own servers; None if unknown."""
         self.origins = CredentialOrigins(config.base_url, requested_url, config.credential_origins)
         swagger = "swagger" in document
         self.dialect = "openapi-3.0" if swagger or str(document.get("openapi")).startswith("3.0") else "2020-12"
@@ -93,7 +93,7 @@ class HTTPService:
     def _sections(self) -> dict[str, Any]:
         document = self._documents.root.value
         sections = {key: document[key] for key in _SECTIONS if isinstance(document.get(key), Mapping)}
-        # References to other files are relative to the document's own address.
+        # References to other files are relative to the document's address.
         return {**sections, "$id": self._documents.root.address} if len(self._documents) > 1 else sections
 
     async def close(self) -> None:
@@ -104,17 +104,17 @@ class HTTPService:
             await client.close()
 
     async def call(self, builder: RequestBuilder, input: Any, context: OperationContext) -> Any:
-        """Make one call; return its envelope, or raise a `CallError` with everything that the response holds."""
+        """Make one call; return its envelope, or raise a `CallError` with the whole response."""
         template, options = builder.template, call_options(context)
         prepared = _prepare(builder, input, options, builder.accept)
         if options.dry_run:
-            return self._dry_run(prepared)
+            return self.dry_run(prepared)
         # A call with its own conditions gets the server's response to them, and a download is not cached.
         cached = self._cache is not None and options.download_to is None and not prepared.own & CONDITIONS
-        sent, credentials, kept = await self._send(template, prepared, options, context, cache=cached)
+        sent, credentials, cached_response = await self.send(template, prepared, options, context, cache=cached)
         try:
-            if kept is not None and sent.response.status == 304:
-                return kept.renewed(sent.response.headers)
+            if cached_response is not None and sent.response.status == 304:
+                return cached_response.renewed(sent.response.headers)
             meta = _read_head(sent.response, template)
             if options.download_to is not None and meta.status_code < 300:
                 return ResponseEnvelope(await download(sent.response, options.download_to), meta)
@@ -123,25 +123,28 @@ class HTTPService:
             await sent.close()
         envelope = _envelope(meta, body, template)
         if self._cache is not None and cached:
-            self._cache.keep(prepared, credentials, envelope)
+            self._cache.store(prepared, credentials, envelope)
         return envelope
 
     async def stream(self, builder: RequestBuilder, input: Any, context: OperationContext) -> AsyncIterator[Any]:
-        """Yield an endpoint's events, each as an envelope; reconnect where the stream broke off, if so configured."""
+        """Yield an endpoint's events as envelopes; reconnect after a failure, if configured."""
         template, options = builder.template, call_options(context)
         prepared = _prepare(builder, input, options, EVENT_STREAM)
         if options.dry_run:
-            yield self._dry_run(prepared)
+            yield self.dry_run(prepared)
             return
-        parser = self._parser()
+        parser = self.parser()
+        resumed = context.metadata.get("lastEventId")
+        if isinstance(resumed, str):
+            parser.last_event_id = resumed
         for attempt in range(self.config.reconnect + 1):
             last = attempt == self.config.reconnect
             resume = [("Last-Event-ID", parser.last_event_id)] if parser.last_event_id else ()
             try:
-                sent, _, _ = await self._send(template, prepared, options, context, streaming=True, extra=resume)
+                sent, _, _ = await self.send(template, prepared, options, context, streaming=True, extra=resume)
                 try:
                     if attempt and sent.response.status == 204:
-                        return  # how a server ends a stream that it sent before
+                        return  # a server ends a resumed stream this way
                     if not _is_event_stream(sent.response):
                         meta = _read_head(sent.response, template)
                         body = await read_body(sent.response, limit=self.config.limits.response_bytes)
@@ -156,11 +159,11 @@ class HTTPService:
             except CallError as error:
                 if last or not _may_resume(error, context):
                     raise
-                _log.warning("%s %s: the stream broke off (%s)", prepared.method, template.path, error.message)
-            parser = self._parser(parser)
+                _log.warning("%s %s: the stream was interrupted (%s)", prepared.method, template.path, error.message)
+            parser = self.parser(parser)
             await asyncio.sleep(min((parser.reconnection_time or 0) / 1000, self.config.retry.longest_delay))
 
-    async def _send(
+    async def send(
         self,
         template: Template,
         prepared: PreparedRequest,
@@ -170,18 +173,18 @@ class HTTPService:
         cache: bool = False,
         streaming: bool = False,
         extra: Sequence[tuple[str, str]] = (),
-    ) -> _Answer:
+    ) -> Received:
         """Send a request with its credentials; a token that is refused is fetched again."""
         exchange, deadline = self._exchange or self._open(), context.deadline
-        credentials, kept = NOBODY, None
+        credentials, cached_response = NO_CREDENTIALS, None
         for attempt in range(1, _ATTEMPTS + 1):
             if self.config.auth is not None or options.auth is not None:
                 credentials = await self._credentials(template, prepared, options, context)
             if cache and self._cache is not None:
-                kept = self._cache.find(prepared, credentials)
-                extra = () if kept is None else kept.conditions()
+                cached_response = self._cache.find(prepared, credentials)
+                extra = () if cached_response is None else cached_response.conditions()
             sent = await exchange.send(
-                Outgoing(
+                OutgoingRequest(
                     prepared=prepared,
                     credentials=credentials,
                     deadline=None if deadline is None else time.monotonic() + deadline / 1000 - time.time(),
@@ -193,7 +196,7 @@ class HTTPService:
             if sent.response.status != 401 or attempt == _ATTEMPTS or not self._may_renew(credentials, prepared):
                 break
             await sent.close()
-        return _Answer(sent, credentials, kept)
+        return Received(sent, credentials, cached_response)
 
     async def _events(self, response: HTTPResponse, parser: SSEParser) -> AsyncIterator[ResponseEnvelope[Any]]:
         meta = read_meta(response.status, response.headers)
@@ -202,31 +205,31 @@ class HTTPService:
                 yield _event_envelope(event, meta)
         parser.close()
         if parser.skipped:
-            _log.warning("%d malformed fields of a stream of events were skipped", parser.skipped)
+            _log.warning("skipped %d malformed fields of an event stream", parser.skipped)
 
     async def _credentials(
         self, template: Template, prepared: PreparedRequest, options: HTTPCallOptions, context: OperationContext
-    ) -> Credentials:
-        """Return the credentials for a request; raise where the API's own server is not to get them."""
+    ) -> RequestCredentials:
+        """Return the credentials for a request; raise if the API's server must not receive them."""
         assert self._authenticator is not None
         chosen = self._authenticator.choose(template.security, options.auth)
         if not chosen:
-            return NOBODY
+            return NO_CREDENTIALS
         if prepared.url not in self.origins:
-            error = untrusted(template, prepared.url)
+            error = untrusted_server_error(template, prepared.url)
             if is_same_origin(prepared.url, self.base_url):
                 raise error
             _log.warning("%s; the request is sent without them", error.message)
-            return NOBODY
+            return NO_CREDENTIALS
         timeout = self.config.timeout if options.timeout is None else options.timeout
         if context.deadline is not None:
             timeout = min(timeout, context.deadline / 1000 - time.time())
-        return await self._authenticator.show(chosen, timeout)
+        return await self._authenticator.resolve(chosen, timeout)
 
-    def _may_renew(self, refused: Credentials, prepared: PreparedRequest) -> bool:
+    def _may_renew(self, refused: RequestCredentials, prepared: PreparedRequest) -> bool:
         if self._authenticator is None or not self._authenticator.renew(refused):
             return False
-        return prepared.body is None or not prepared.body.spent
+        return prepared.body is None or not prepared.body.consumed
 
     def _open(self) -> Exchange:
         client = self._client
@@ -240,24 +243,26 @@ class HTTPService:
                 )
             )
         schemes = security_schemes(self._documents)
-        self._authenticator = Authenticator(self.config.auth, schemes, client, self.base_url or "", self.origins)
+        self._authenticator = CredentialSource(self.config.auth, schemes, client, self.base_url or "", self.origins)
         self._exchange = Exchange(client, self.config, self.origins)
         return self._exchange
 
-    def _parser(self, before: SSEParser | None = None) -> SSEParser:
+    def parser(self, before: SSEParser | None = None) -> SSEParser:
+        """Return a parser of events with the configured limits; it goes on where the one before ended."""
         most = self.config.limits.event_bytes
         parser = SSEParser(max_line=most, max_event=most)
         if before is not None:
             parser.last_event_id, parser.reconnection_time = before.last_event_id, before.reconnection_time
         return parser
 
-    def _dry_run(self, prepared: PreparedRequest) -> ResponseEnvelope[Any]:
+    def dry_run(self, prepared: PreparedRequest) -> ResponseEnvelope[Any]:
+        """Return the request that would be sent."""
         body = prepared.body
         request = {
             "method": prepared.method,
             "url": prepared.url_with(),
             "headers": [list(pair) for pair in prepared.headers_with()],
-            "body": None if body is None else body.shown(),
+            "body": None if body is None else body.preview(),
         }
         return local_envelope(request, f"{self.config.namespace}.dry_run")
 
@@ -268,10 +273,10 @@ def _prepare(builder: RequestBuilder, input: Any, options: HTTPCallOptions, acce
 
 
 def _read_head(response: HTTPResponse, template: Template) -> HTTPResponseMeta:
-    """Return what the head says; raise `VALIDATION_ERROR` where an event stream follows."""
+    """Return the meta of a response; raise `VALIDATION_ERROR` if it is an event stream."""
     meta = read_meta(response.status, response.headers)
     if is_stream(meta.content_type) and meta.status_code < 400:
-        message = f"{template.method} {template.path} answered with a stream of events: use subscribe"
+        message = f"{template.method} {template.path} returned an event stream: use subscribe()"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     return meta
 
@@ -289,20 +294,20 @@ def _is_event_stream(response: HTTPResponse) -> bool:
 
 
 def _may_resume(error: CallError, context: OperationContext) -> bool:
-    """Whether a stream that failed is reconnected: it broke off, or went silent with time left."""
+    """Whether to reconnect a failed stream: it was interrupted, or idle with time left."""
     silent = error.code is ErrorCode.TIMEOUT and context.deadline is None
     return silent or error.code is ErrorCode.UNAVAILABLE
 
 
 def _sent_to(address: str, prepared: PreparedRequest) -> PreparedRequest:
-    """Return the request to another address, which must be of the same origin."""
+    """Return the request with another URL, which must have the same origin."""
     try:
         target = urljoin(prepared.url, address).partition("#")[0]
         at_home = origin(target) == origin(prepared.url)
     except ValueError:
         at_home = False
     if not at_home:
-        raise CallError(ErrorCode.VALIDATION_ERROR, "the address of a call must be of the API's own origin")
+        raise CallError(ErrorCode.VALIDATION_ERROR, "the URL of a call must have the API's origin")
     url, _, query = target.partition("?")
     return msgspec.structs.replace(prepared, url=url, query=query)
 

@@ -1,4 +1,4 @@
-"""Server-Sent Events: bytes in, events out, by the HTML standard; it knows nothing of HTTP or envelopes."""
+"""Server-Sent Events: a parser from bytes to events by the HTML standard; independent of HTTP and envelopes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MAX_EVENT = 16 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 _NUL, _LF, _CR = 0, 10, 13  # `10 in chunk` takes a sixth of the time of `b"\n" in chunk`
 _LARGE_CHUNK = 4096
-_MAX_DIGITS = 640  # what `int` reads under any limit that a process can set
-_LONG_LINE = "a line of the event stream is longer than {} bytes"
-_LARGE_EVENT = "an event of the stream has more than {} bytes of data"
+_MAX_DIGITS = 640  # within any limit that a process can set for `int`
+_LONG_LINE = "a line of the event stream exceeds {} bytes"
+_LARGE_EVENT = "the data of an event exceeds {} bytes"
 
 
 class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
-    """One dispatched event: its data, its type, the last event id at that moment, and the `retry` it came with."""
+    """A dispatched event: data, type, last event id at that time, and `retry`."""
 
     data: str
     type: str = "message"
@@ -29,30 +29,30 @@ class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class SSEParser:
-    """Turns the chunks of a stream into events, wherever the chunks are cut, and holds a bounded number of bytes.
+    """Incremental parser: converts chunks of any size to events, with bounded memory.
 
-    A line may have `max_line` bytes and the data of an event `max_event` bytes; what exceeds them ends the stream with
-    a `CallError`. Events before it in the same chunk are returned first, and the next `feed` or `close` raises.
+    A line may have `max_line` bytes, and the data of an event `max_event` bytes; more ends the stream with a
+    `CallError`. Earlier events of the same chunk are returned first; the next `feed` or `close` raises.
 
-    `last_event_id` and `reconnection_time` (milliseconds) are what a reconnection needs: they outlive `close`, after
-    which the parser reads another stream. `skipped` counts the `id` and `retry` fields whose value had to be ignored.
+    `last_event_id` and `reconnection_time` (milliseconds) serve a reconnection: they survive `close`, after which the
+    parser reads another stream. `skipped` counts ignored `id` and `retry` fields.
     """
 
     __slots__ = (
+        "_at_block_start",
         "_data",
+        "_extra_lines",
         "_failure",
-        "_held",
         "_id",
-        "_idle",
         "_max_event",
         "_max_line",
-        "_more",
-        "_opening",
-        "_owed",
+        "_may_continue",
+        "_partial_line",
+        "_prefix",
+        "_raise_next",
         "_retry",
         "_safe_length",
         "_type",
-        "_uneven",
         "last_event_id",
         "reconnection_time",
         "skipped",
@@ -68,9 +68,9 @@ class SSEParser:
         self._start()
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """Take the next bytes of the stream, and return the events they complete."""
-        # Servers tend to send one event at a time, in one of few forms: these need no general look at their lines.
-        if self._idle and _CR not in chunk and len(chunk) <= self._safe_length:
+        """Parse the next bytes of the stream; return the events that they complete."""
+        # Fast path: servers usually send one event per chunk, in one of a few forms.
+        if self._at_block_start and _CR not in chunk and len(chunk) <= self._safe_length:
             id_, type_ = self.last_event_id, "message"
             line, _, rest = chunk.partition(b"\n")
             name, _, value = line.partition(b": ")
@@ -88,87 +88,87 @@ class SSEParser:
                 return [ServerSentEvent(text, type_, id_)]
         events: list[ServerSentEvent] = []
         try:
-            self._take(self._evened(chunk) if self._uneven else chunk, events)
+            self._take(self._strip_rest(chunk) if self._may_continue else chunk, events)
         except CallError as error:
             self._start()
             self._failure = error.message
-            self._owed = bool(events)
+            self._raise_next = bool(events)
             if not events:
                 raise
         return events
 
     def close(self) -> None:
-        """End the stream: what is unfinished is dropped, and the next chunk is the first of another stream."""
-        owed = self._failure if self._owed else ""
+        """End the stream: drop unfinished data; the next chunk starts another stream."""
+        raise_next = self._failure if self._raise_next else ""
         self._start()
-        if owed:
-            _fail(owed)
+        if raise_next:
+            _fail(raise_next)
 
     def _start(self) -> None:
-        self._opening: bytes | None = b""  # the stream's first bytes, while they may be those of a byte order mark
-        self._uneven = True  # whether the next chunk may begin with the rest of a byte order mark or of a CRLF
-        self._idle = False  # whether the next chunk begins a block, and is not uneven
-        self._held = bytearray()  # the line that has not ended yet
-        self._data: bytes | bytearray | None = None  # of the block that has not ended yet, like the next four
-        self._more: list[bytes] = []  # lines of data to be joined to the others
+        self._prefix: bytes | None = b""  # first bytes of the stream, until a byte order mark is ruled out
+        self._may_continue = True  # whether the next chunk may start with the rest of a BOM or CRLF
+        self._at_block_start = False  # whether the next chunk starts a block, without such a rest
+        self._partial_line = bytearray()  # unfinished line
+        self._data: bytes | bytearray | None = None  # of the unfinished block, like the next four
+        self._extra_lines: list[bytes] = []  # further lines of data
         self._type = "message"
         self._id: str | None = None
         self._retry: int | None = None
         self._failure = ""
-        self._owed = False  # whether the failure is still to be raised
+        self._raise_next = False  # whether the failure has not been raised yet
 
-    def _evened(self, chunk: bytes) -> bytes:
-        """The chunk without what belongs to the bytes before it."""
+    def _strip_rest(self, chunk: bytes) -> bytes:
+        """Return the chunk without the rest of a BOM or CRLF."""
         if self._failure:
             _fail(self._failure)
-        if self._opening is None:
-            self._uneven = not chunk
+        if self._prefix is None:
+            self._may_continue = not chunk
             return chunk.removeprefix(b"\n")
-        chunk = self._opening + chunk
+        chunk = self._prefix + chunk
         if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
-            self._opening = chunk
+            self._prefix = chunk
             return b""
-        self._opening = None
-        self._uneven = False
+        self._prefix = None
+        self._may_continue = False
         return chunk.removeprefix(_BOM)
 
     def _take(self, chunk: bytes, events: list[ServerSentEvent]) -> None:
-        """Read the lines that the chunk completes, and hold the rest."""
+        """Parse the lines that the chunk completes; buffer the rest."""
         if _CR in chunk:
             last = chunk[-1]
             lines = chunk.splitlines()
             rest = b"" if last in b"\r\n" else lines.pop()
-            # A CR at the end of a chunk ends its line at once: no event waits for the LF that may follow.
-            self._uneven = last == _CR
+            # A CR at the end of a chunk ends its line immediately: no event waits for a possible LF.
+            self._may_continue = last == _CR
         elif _LF in chunk:
             lines = chunk.split(b"\n") if len(chunk) < _LARGE_CHUNK else _split(chunk)
             rest = lines.pop()
         else:
-            self._hold(chunk)
+            self._buffer_line(chunk)
             return
         length = len(chunk)
-        if self._held:
-            length += len(self._held)
-            lines[0] = b"".join((self._held, lines[0]))
-            self._held = bytearray()
+        if self._partial_line:
+            length += len(self._partial_line)
+            lines[0] = b"".join((self._partial_line, lines[0]))
+            self._partial_line = bytearray()
         if length > self._safe_length and max(map(len, lines)) > self._safe_length:
             self._read_long(lines, events)
         else:
             self._read(lines, events)
         if rest:
-            self._hold(rest)
+            self._buffer_line(rest)
         else:
-            self._idle = not lines[-1] and not self._uneven
+            self._at_block_start = not lines[-1] and not self._may_continue
 
-    def _hold(self, part: bytes) -> None:
-        """Keep what there is of a line until its end arrives."""
-        if len(self._held) + len(part) > self._max_line:
+    def _buffer_line(self, part: bytes) -> None:
+        """Buffer an unfinished line."""
+        if len(self._partial_line) + len(part) > self._max_line:
             _fail(_LONG_LINE.format(self._max_line))
-        self._held += part
-        self._idle = False
+        self._partial_line += part
+        self._at_block_start = False
 
     def _read_long(self, lines: list[bytes], events: list[ServerSentEvent]) -> None:
-        """Interpret lines of which some may exceed a limit by themselves."""
+        """Interpret lines when one of them may exceed a limit."""
         for line in lines:
             if len(line) > self._max_line:
                 _fail(_LONG_LINE.format(self._max_line))
@@ -177,11 +177,11 @@ class SSEParser:
                 _fail(_LARGE_EVENT.format(self._max_event))
 
     def _read(self, lines: list[bytes], events: list[ServerSentEvent]) -> None:
-        """Interpret lines: the usual ones in place, for speed, and the others in `_read_field`."""
-        data, more = self._data, self._more
+        """Interpret lines: common ones inline, for speed, others in `_read_field`."""
+        data, extra_lines = self._data, self._extra_lines
         for line in lines:
             if not line:
-                data = self._joined(data) if more and data is not None else data
+                data = self._joined(data) if extra_lines and data is not None else data
                 if self._id is not None:
                     self.last_event_id, self._id = self._id, None
                 if data is not None:
@@ -208,11 +208,11 @@ class SSEParser:
             if data is None:
                 data = value
             else:
-                more.append(value)
-        self._data = self._joined(data) if more and data is not None else data
+                extra_lines.append(value)
+        self._data = self._joined(data) if extra_lines and data is not None else data
 
     def _read_field(self, line: bytes) -> bytes | None:
-        """Interpret a line that has no space after its first colon, or a rarer field; return what is data."""
+        """Interpret a line without a space after its first colon, or a rarer field; return its data."""
         if line.startswith(b"data:"):
             return line[5:]
         name, _, value = line.partition(b":")
@@ -233,24 +233,24 @@ class SSEParser:
 
     def _read_retry(self, value: bytes) -> None:
         digits = value.lstrip(b"0")
-        if value.isdigit() and len(digits) <= _MAX_DIGITS:  # digits of bytes are those of ASCII
+        if value.isdigit() and len(digits) <= _MAX_DIGITS:  # bytes.isdigit() is ASCII only
             self._retry = self.reconnection_time = int(digits or b"0")
         else:
             self.skipped += 1
 
     def _joined(self, data: bytes | bytearray) -> bytearray:
-        """The block's data with the lines in `_more`, in a buffer that grows in place."""
+        """Return the block's data joined with `_extra_lines`, in a growing buffer."""
         joined = data if isinstance(data, bytearray) else bytearray(data)
         joined += b"\n"
-        joined += b"\n".join(self._more)
-        self._more.clear()
+        joined += b"\n".join(self._extra_lines)
+        self._extra_lines.clear()
         if len(joined) > self._max_event:
             _fail(_LARGE_EVENT.format(self._max_event))
         return joined
 
 
 def _split(chunk: bytes) -> list[bytes]:
-    """The lines of a large chunk: `find` skips over long ones thirty times as fast as `split` walks through them."""
+    """Split a large chunk into lines: `find` skips long lines thirty times as fast as `split`."""
     if _LF in chunk[: _LARGE_CHUNK // 4]:
         return chunk.split(b"\n")
     lines = []

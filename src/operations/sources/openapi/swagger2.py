@@ -1,11 +1,11 @@
-"""Swagger 2.0 as OpenAPI 3: one operation at a time, references left as they are."""
+"""Conversion of Swagger 2.0 to OpenAPI 3, one operation at a time; references stay unchanged."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from operations.sources.openapi.documents import Documents, Node
+from operations.sources.openapi.documents import DocNode, Documents
 
 _SCHEMA_KEYS = (
     *("type", "format", "items", "enum", "default", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
@@ -15,21 +15,21 @@ _FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
 
 
 def modern_parameter(parameter: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter with its type in a `schema`, as OpenAPI 3 has it."""
+    """Return a parameter with its type in a `schema`, as in OpenAPI 3."""
     kept = {key: value for key, value in parameter.items() if key not in _SCHEMA_KEYS}
     if parameter.get("type") == "array":
         kept.setdefault("collectionFormat", "csv")
     return {**kept, "schema": _schema_of(parameter)}
 
 
-def request_body(documents: Documents, parameters: Sequence[Node], consumes: Sequence[str]) -> Node | None:
-    """The request body that `body` and `formData` parameters describe; None without any."""
+def request_body(documents: Documents, parameters: Sequence[DocNode], consumes: Sequence[str]) -> DocNode | None:
+    """Return the request body for `body` and `formData` parameters; None if there are none."""
     body = next((node for node in parameters if node.value.get("in") == "body"), None)
     if body is not None:
         media = list(consumes) or ["application/json"]
         content = {kind: {"schema": documents.schema(body.get("schema"))} for kind in media}
         value = {"required": body.value.get("required") is True, "content": content}
-        return Node(value, documents.root.address)
+        return DocNode(value, documents.root.address)
     fields = [node.value for node in parameters if node.value.get("in") == "formData"]
     if not fields:
         return None
@@ -47,11 +47,11 @@ def request_body(documents: Documents, parameters: Sequence[Node], consumes: Seq
     media = [kind for kind in consumes if kind.partition(";")[0].strip().lower() in _FORMS]
     chosen = _FORMS[0] if uploads else (media[0] if media else _FORMS[1])
     value = {"required": bool(schema["required"]), "content": {chosen: {"schema": schema, "encoding": encoding}}}
-    return Node(value, documents.root.address)
+    return DocNode(value, documents.root.address)
 
 
-def modern_response(documents: Documents, response: Node, produces: Sequence[str]) -> Node:
-    """A response with its schema under each media type that is produced."""
+def modern_response(documents: Documents, response: DocNode, produces: Sequence[str]) -> DocNode:
+    """Return a response with its schema under each produced media type."""
     schema = response.get("schema")
     if schema.value is None:
         return response
@@ -60,11 +60,11 @@ def modern_response(documents: Documents, response: Node, produces: Sequence[str
     else:
         shown = documents.schema(schema)
     media = list(produces) or ["application/json"]
-    return Node({**response.value, "content": {kind: {"schema": shown} for kind in media}}, documents.root.address)
+    return DocNode({**response.value, "content": {kind: {"schema": shown} for kind in media}}, documents.root.address)
 
 
 def servers(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The document's servers: its host and base path under each scheme, `https` first."""
+    """Return the document's servers: host and base path under each scheme, `https` first."""
     base = document.get("basePath")
     path = base if isinstance(base, str) else ""
     host = document.get("host")
@@ -77,7 +77,7 @@ def servers(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def security_scheme(scheme: Mapping[str, Any]) -> dict[str, Any]:
-    """A security definition as OpenAPI 3 writes it."""
+    """Return a security definition in OpenAPI 3 form."""
     kind = scheme.get("type")
     if kind == "basic":
         return {"type": "http", "scheme": "basic"}
@@ -94,7 +94,7 @@ def _described(field: Mapping[str, Any]) -> dict[str, Any]:
 def _schema_of(parameter: Mapping[str, Any]) -> dict[str, Any]:
     own = parameter.get("schema")
     if isinstance(own, Mapping) and "type" not in parameter:
-        return dict(own)  # as only OpenAPI 3 has it
+        return dict(own)  # already in OpenAPI 3 form
     schema = {key: parameter[key] for key in _SCHEMA_KEYS if key in parameter}
     if schema.get("type") == "file":
         return {"type": "string", "format": "binary"}

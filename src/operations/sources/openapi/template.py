@@ -1,4 +1,4 @@
-"""Template: everything the description of one operation says, read when the operation is first used."""
+"""Template: the parsed description of one operation, read on first use."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ from typing import Any
 import msgspec
 
 from operations.sources.openapi import swagger2
-from operations.sources.openapi.documents import DanglingReferenceError, Documents, Node
-from operations.sources.openapi.inputs import Field, InputPlan, plan_input
+from operations.sources.openapi.documents import DanglingReferenceError, DocNode, Documents
+from operations.sources.openapi.inputs import InputField, InputPlan, plan_input
 from operations.sources.openapi.media import is_json, is_stream, is_text
-from operations.sources.openapi.parameters import Parameter, place_name
+from operations.sources.openapi.parameters import Parameter, placeholder_name
 
 _IGNORED_HEADERS = ("accept", "content-type", "authorization")
 _VARIABLE = re.compile(r"\{([^{}?&#][^{}]*)\}")
-_TELLING = frozenset({"type", "$ref", "allOf", "anyOf", "oneOf", "enum", "const", "properties", "items"})
-"""Keywords that tell what kind of value a schema is about."""
+_TYPE_KEYWORDS = frozenset({"type", "$ref", "allOf", "anyOf", "oneOf", "enum", "const", "properties", "items"})
+"""Keywords that determine the type of a schema's values."""
+_PROBLEMS = frozenset({"application/problem+json", "application/problem+xml"})
 _LOCATIONS = ("path", "query", "header", "cookie", "querystring")
 
 
 class BrokenOperationError(Exception):
-    """The description of an operation cannot be used; the text says why."""
+    """An operation's description that cannot be used; the message says why."""
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """The answer that an operation's output schema speaks of."""
+class ResponseDescription(msgspec.Struct, frozen=True):
+    """The response that an operation's output schema describes."""
 
     status: str
     """A status, a range such as `2XX`, or `default`."""
     media_type: str
     schema: Any
     others: frozenset[str]
-    """The statuses that are described apart, and so are not the default."""
+    """Statuses with their own description, to which the default does not apply."""
 
-    def describes(self, status: int, content_type: str) -> bool:
-        """Whether an answer of this status and content type is the one described."""
+    def applies_to(self, status: int, content_type: str) -> bool:
+        """Whether the schema applies to a response with this status and content type."""
         text = str(status)
         if self.status.lower() == "default":
             fits = text not in self.others and f"{text[0]}XX" not in self.others
@@ -51,22 +52,22 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation, ready to make requests from inputs."""
+    """A parsed operation, ready to build requests."""
 
     method: str
     path: str
     plan: InputPlan
     servers: Sequence[Mapping[str, Any]]
     security: Sequence[Mapping[str, Any]]
-    answer: Answer | None
+    response_description: ResponseDescription | None
     accepts: Sequence[str]
-    """The media types of its successful answers, streams included."""
+    """Media types of successful responses, including streams."""
     notes: Sequence[str]
-    """What in the description could not be used, and what was done instead."""
+    """Unusable parts of the description, and what was done instead."""
 
     @property
     def streams(self) -> bool:
-        """Whether it can answer with a stream of events."""
+        """Whether it may respond with an event stream."""
         return any(is_stream(kind) for kind in self.accepts)
 
 
@@ -78,8 +79,8 @@ class TemplateReader:
         self._root = documents.root
         self._swagger = str(self._root.value.get("swagger", "")).startswith("2")
 
-    def read(self, path: str, method: str, item: Node, operation: Node) -> Template:
-        """Read one operation; raises BrokenOperationError with the reason when it cannot be used."""
+    def read(self, path: str, method: str, item: DocNode, operation: DocNode) -> Template:
+        """Read one operation; raise `BrokenOperationError` if it cannot be used."""
         if not isinstance(operation.value, Mapping):
             raise BrokenOperationError(f"its description is {type(operation.value).__name__}, not an object")
         notes: list[str] = []
@@ -87,7 +88,7 @@ class TemplateReader:
             parameters = self._parameters(path, item, operation, notes)
             body = self._body(operation, parameters)
             plan = plan_input(self._documents, self._fields(path, parameters, notes), body, notes)
-            answer, accepts = self._answer(operation, notes)
+            response_description, accepts = self._response_description(operation, notes)
         except DanglingReferenceError as error:
             raise BrokenOperationError(str(error)) from error
         return Template(
@@ -96,48 +97,50 @@ class TemplateReader:
             plan=plan,
             servers=self._servers(item, operation),
             security=self._security(operation),
-            answer=answer,
+            response_description=response_description,
             accepts=accepts,
             notes=notes,
         )
 
-    def _parameters(self, path: str, item: Node, operation: Node, notes: list[str]) -> list[Node]:
-        """The parameters of the path and of the operation, the latter going before the former."""
-        found: dict[tuple[str, str], Node] = {}
+    def _parameters(self, path: str, item: DocNode, operation: DocNode, notes: list[str]) -> list[DocNode]:
+        """Return the parameters of path and operation; the operation's take precedence."""
+        found: dict[tuple[str, str], DocNode] = {}
         for owner in (item, operation):
             for _, reference in owner.get("parameters").items():
                 node = self._documents.follow(reference)
                 if node.text("name") and node.text("in"):
                     found[node.text("in"), node.text("name")] = node
                 else:
-                    notes.append(f"the parameter at {reference.pointer} has no name or no place: left out")
+                    notes.append(f"parameter at {reference.pointer} is skipped: missing name or location")
         return list(found.values())
 
-    def _fields(self, path: str, parameters: Sequence[Node], notes: list[str]) -> list[Field]:
+    def _fields(self, path: str, parameters: Sequence[DocNode], notes: list[str]) -> list[InputField]:
         names = {node.text("name") for node in parameters if node.text("in") == "path"}
-        wanted = [name if name in names else place_name(name) for name in _VARIABLE.findall(path)]
-        fields = [self._field(node) for node in parameters if self._is_sent(node, wanted, notes)]
+        path_names = [name if name in names else placeholder_name(name) for name in _VARIABLE.findall(path)]
+        fields = [self._field(node) for node in parameters if self._is_sent(node, path_names, notes)]
         declared = {field.parameter.name for field in fields if field.parameter.location == "path"}
-        for name in dict.fromkeys(wanted):
+        for name in dict.fromkeys(path_names):
             if name not in declared:
-                notes.append(f"the path has {{{name}}}, which is not declared: taken as text")
-                fields.append(Field(Parameter(name=name, location="path"), _filled({"type": "string"}), True, ""))
+                notes.append(f"path parameter {{{name}}} is not declared: assumed to be a string")
+                fields.append(
+                    InputField(Parameter(name=name, location="path"), _non_empty({"type": "string"}), True, "")
+                )
         return fields
 
-    def _is_sent(self, node: Node, wanted: Sequence[str], notes: list[str]) -> bool:
+    def _is_sent(self, node: DocNode, path_names: Sequence[str], notes: list[str]) -> bool:
         place, name = node.text("in"), node.text("name")
         if place not in _LOCATIONS:
             if place not in ("body", "formData"):
-                notes.append(f"the parameter {name!r} is in {place!r}, which is nowhere: left out")
+                notes.append(f"parameter {name!r} is skipped: unknown location {place!r}")
             return False
         if place == "header" and name.lower() in _IGNORED_HEADERS:
             return False
-        if place == "path" and name not in wanted:
-            notes.append(f"the path has no {{{name}}}: the parameter is left out")
+        if place == "path" and name not in path_names:
+            notes.append(f"path parameter {name!r} is skipped: the path has no {{{name}}}")
             return False
         return True
 
-    def _field(self, node: Node) -> Field:
+    def _field(self, node: DocNode) -> InputField:
         value = swagger2.modern_parameter(node.value) if self._swagger else node.value
         schema_node = node.get("schema")
         media_type = None
@@ -158,42 +161,46 @@ class TemplateReader:
         schema = True if schema is None else schema
         in_path = value["in"] == "path"
         required = in_path or value.get("required") is True
-        return Field(parameter, _filled(schema) if in_path else schema, required, node.text("description"))
+        return InputField(parameter, _non_empty(schema) if in_path else schema, required, node.text("description"))
 
-    def _body(self, operation: Node, parameters: Sequence[Node]) -> Node | None:
+    def _body(self, operation: DocNode, parameters: Sequence[DocNode]) -> DocNode | None:
         if self._swagger:
             return swagger2.request_body(self._documents, parameters, self._media("consumes", operation))
         node = self._documents.follow(operation.get("requestBody"))
         return node if isinstance(node.value, Mapping) and isinstance(node.value.get("content"), Mapping) else None
 
-    def _media(self, key: str, operation: Node) -> list[str]:
+    def _media(self, key: str, operation: DocNode) -> list[str]:
         declared = operation.value.get(key, self._root.value.get(key))
         return [kind for kind in declared if isinstance(kind, str)] if isinstance(declared, list) else []
 
-    def _answer(self, operation: Node, notes: list[str]) -> tuple[Answer | None, list[str]]:
-        """The successful answer that the output schema is taken from, and the media types of all of them."""
+    def _response_description(
+        self, operation: DocNode, notes: list[str]
+    ) -> tuple[ResponseDescription | None, list[str]]:
+        """Return the successful response for the output schema, and the media types of all successful responses."""
         accepts: list[str] = []
-        chosen: Answer | None = None
+        chosen: ResponseDescription | None = None
         responses = dict(operation.get("responses").items())
         for status in _successes(responses):
             try:
                 response = self._response(responses[status], operation)
             except DanglingReferenceError as error:
-                notes.append(f"the answer {status} is not described: {error}")
+                notes.append(f"response {status} has no usable description: {error}")
                 continue
             media = {kind.partition(";")[0].strip().lower(): node for kind, node in response.get("content").items()}
+            for kind in _PROBLEMS & media.keys():
+                del media[kind]  # an error, whatever the status is
             accepts += [kind for kind in media if kind not in accepts]
             if chosen is None and media:
                 chosen = self._choose(status, media, frozenset(responses))
         return chosen, accepts
 
-    def _response(self, node: Node, operation: Node) -> Node:
+    def _response(self, node: DocNode, operation: DocNode) -> DocNode:
         response = self._documents.follow(node)
         if self._swagger:
             return swagger2.modern_response(self._documents, response, self._media("produces", operation))
         return response
 
-    def _choose(self, status: str, media: Mapping[str, Node], others: frozenset[str]) -> Answer:
+    def _choose(self, status: str, media: Mapping[str, DocNode], others: frozenset[str]) -> ResponseDescription:
         kind = min(media, key=lambda kind: (not is_json(kind), is_stream(kind), not is_text(kind)))
         node = self._documents.follow(media[kind])
         if is_stream(kind):
@@ -203,22 +210,22 @@ class TemplateReader:
             schema = self._documents.schema(node.get("schema"))
         else:
             schema = True
-        return Answer(status, kind, schema, others - {"default"})
+        return ResponseDescription(status, kind, schema, others - {"default"})
 
-    def _servers(self, item: Node, operation: Node) -> list[Mapping[str, Any]]:
+    def _servers(self, item: DocNode, operation: DocNode) -> list[Mapping[str, Any]]:
         for owner in (operation, item, self._root):
             found = [node.value for _, node in owner.get("servers").items() if isinstance(node.value, Mapping)]
             if found:
                 return found
         return list(swagger2.servers(self._root.value)) if self._swagger else [{"url": "/"}]
 
-    def _security(self, operation: Node) -> list[Mapping[str, Any]]:
+    def _security(self, operation: DocNode) -> list[Mapping[str, Any]]:
         declared = operation.value.get("security", self._root.value.get("security"))
         return [entry for entry in declared if isinstance(entry, Mapping)] if isinstance(declared, list) else []
 
 
 def security_schemes(documents: Documents) -> dict[str, Mapping[str, Any]]:
-    """The document's security schemes by name, as OpenAPI 3 writes them."""
+    """Return the document's security schemes by name, in OpenAPI 3 form."""
     schemes: dict[str, Mapping[str, Any]] = {}
     root = documents.root
     for owner, modern in ((root.get("components", "securitySchemes"), False), (root.get("securityDefinitions"), True)):
@@ -232,28 +239,28 @@ def security_schemes(documents: Documents) -> dict[str, Mapping[str, Any]]:
     return schemes
 
 
-def _filled(schema: Any) -> Any:
-    """The schema of a path parameter, which cannot be empty: an empty segment would be another path."""
+def _non_empty(schema: Any) -> Any:
+    """Return the schema of a path parameter, which must not be empty: an empty segment changes the path."""
     if schema is True:
         schema = {}
     if not isinstance(schema, Mapping):
         return schema
-    if not schema.keys() & _TELLING:
-        schema = {**schema, "type": ["string", "number", "boolean"]}  # what else it is, nobody says
+    if not schema.keys() & _TYPE_KEYWORDS:
+        schema = {**schema, "type": ["string", "number", "boolean"]}  # the type is not declared
     bounds = {"string": "minLength", "array": "minItems", "object": "minProperties"}
     kind = schema.get("type")
     bound = bounds.get(kind) if isinstance(kind, str) else "minLength"
     if "$ref" in schema:
         return {"allOf": [schema], **dict.fromkeys(bounds.values(), 1)}
     if kind == "array" and "items" in schema:
-        schema = {**schema, "items": _filled(schema["items"])}
+        schema = {**schema, "items": _non_empty(schema["items"])}
     if bound is None or (isinstance(schema.get(bound), int) and schema[bound] > 0):
         return schema
     return {**schema, bound: 1}
 
 
 def _successes(responses: Mapping[str, Any]) -> Iterator[str]:
-    """The statuses that mean success, the most telling first: 200, 201, the other 2xx, the default."""
+    """Yield the statuses that mean success, most specific first: 200, 201, other 2xx, the default."""
     known = [status for status in responses if status[:1] == "2"]
     yield from sorted(known, key=lambda status: (status != "200", status != "201", status))
     if "default" in responses:

@@ -1,7 +1,7 @@
-"""Uploads: what can be sent as a file, and its content in pieces, never all of it in memory.
+"""Uploads: values that are sent as files, streamed in chunks.
 
-A file is bytes of any kind, a path object, an open binary file, an async iterator of bytes, or one of these with a name
-and a type. Text is never taken for a path, so that nothing that came in as JSON makes us read a file.
+A file is a bytes-like object, a path object, an open binary file, an async iterator of bytes, or one of these with a
+name and type. A string is never a path, so that no JSON input can make us read a file.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from operations.sources.openapi.media import is_json
 
 CHUNK = 256 * 1024
 _UPLOAD_KEYS = {"content", "filename", "contentType", "headers"}
-_DEEPEST = 6
-_STAND_IN = b"file"
+_MAX_DEPTH = 6
+_PLACEHOLDER = b"file"
 
 
 class FileContent(msgspec.Struct, frozen=True):
@@ -29,23 +29,23 @@ class FileContent(msgspec.Struct, frozen=True):
 
     path: Path
     size: int | None
-    """Its size when the request was built, which is how much is sent; None for a pipe or a device."""
-    spent: bool = False
-    """Never: it is opened again for each attempt."""
+    """Size when the request was built, which is how much is sent; None for a pipe or device."""
+    consumed: bool = False
+    """Always false: the file is opened again for each attempt."""
 
     @classmethod
     def at(cls, path: Path) -> FileContent:
-        """The file at a path; raises ValueError where there is none."""
+        """Return the file at a path; raise `ValueError` if it cannot be read."""
         try:
             status = path.stat()
         except OSError as error:
-            raise ValueError(f"the file {str(path)!r} cannot be read: {error.strerror}") from None
+            raise ValueError(f"cannot read file {str(path)!r}: {error.strerror}") from None
         if stat.S_ISDIR(status.st_mode):
             raise ValueError(f"{str(path)!r} is a directory")
         return cls(path, status.st_size if stat.S_ISREG(status.st_mode) else None)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The content, never more than a chunk of it in memory."""
+        """Yield the content in chunks."""
         try:
             file = await asyncio.to_thread(self.path.open, "rb")
         except OSError as error:
@@ -56,14 +56,14 @@ class FileContent(msgspec.Struct, frozen=True):
 
 
 class OpenFile:
-    """A binary file that the caller opened: sent from where it stands, and again from there if it can go back."""
+    """A binary file that the caller opened: sent from its position, and again from there if it is seekable."""
 
-    __slots__ = ("_file", "_start", "name", "size", "spent")
+    __slots__ = ("_file", "_start", "consumed", "name", "size")
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self.spent = False
-        """Whether it was read and cannot go back."""
+        self.consumed = False
+        """Whether it was read and is not seekable."""
         self._start: int | None = None
         self.size: int | None = None
         name = getattr(file, "name", None)
@@ -74,14 +74,14 @@ class OpenFile:
                 self.size = file.seek(0, os.SEEK_END) - self._start
                 file.seek(self._start)
         except (OSError, ValueError, AttributeError) as error:
-            raise ValueError(f"the open file cannot be read: {error}") from None
+            raise ValueError(f"cannot read the open file: {error}") from None
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The content from where the file stood when the request was built; the file stays open."""
-        if self.spent:
-            raise CallError(ErrorCode.EXECUTION_ERROR, "An open file that cannot go back was sent already")
+        """Yield the content from the position at which the request was built; the file stays open."""
+        if self.consumed:
+            raise CallError(ErrorCode.EXECUTION_ERROR, "cannot send the open file again: it is not seekable")
         if self._start is None:
-            self.spent = True
+            self.consumed = True
         else:
             await asyncio.to_thread(self._file.seek, self._start)
         async for chunk in _read(self._file, self.name or "that was given", self.size):
@@ -89,49 +89,49 @@ class OpenFile:
 
 
 class StreamContent:
-    """Bytes that come in pieces, once."""
+    """A one-time stream of bytes."""
 
-    __slots__ = ("_pieces", "size", "spent")
+    __slots__ = ("_pieces", "consumed", "size")
 
     def __init__(self, pieces: AsyncIterable[Any]) -> None:
         self._pieces = pieces
         self.size: int | None = None
-        self.spent = False
+        self.consumed = False
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The pieces as they come."""
-        if self.spent:
-            raise CallError(ErrorCode.EXECUTION_ERROR, "A body that comes in pieces was sent already")
-        self.spent = True
+        """Yield the pieces of the stream."""
+        if self.consumed:
+            raise CallError(ErrorCode.EXECUTION_ERROR, "cannot send the streamed body again")
+        self.consumed = True
         async for piece in self._pieces:
             if not isinstance(piece, (bytes, bytearray, memoryview)):
-                message = f"A body that comes in pieces must give bytes, not {type(piece).__name__}"
+                message = f"invalid piece of a streamed body: expected bytes, not {type(piece).__name__}"
                 raise CallError(ErrorCode.VALIDATION_ERROR, message)
             if piece:
                 yield bytes(piece)
 
 
-class Blob:
-    """Bytes that lie in memory already, sent in chunks without another copy of them all."""
+class BytesContent:
+    """Bytes in memory, sent in chunks without copying them all."""
 
-    __slots__ = ("_data", "size", "spent")
+    __slots__ = ("_data", "consumed", "size")
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
-        # No view of ours is kept: the caller may close what is behind theirs as soon as the call is over.
+        # Keep no view of ours: the caller may close the underlying buffer when the call ends.
         with memoryview(data) as view:
             self.size: int | None = view.nbytes
             self._data = data if view.c_contiguous else view.tobytes()
-        self.spent = False
+        self.consumed = False
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The bytes in chunks."""
+        """Yield the bytes in chunks."""
         for start in range(0, self.size or 0, CHUNK):
             with memoryview(self._data) as view, view.cast("B") as plain:
                 chunk = plain[start : start + CHUNK].tobytes()
             yield chunk
 
 
-Streamed = FileContent | OpenFile | StreamContent | Blob
+Streamed = FileContent | OpenFile | StreamContent | BytesContent
 Content = bytes | Streamed
 
 
@@ -144,16 +144,16 @@ async def _read(file: BinaryIO, name: str, size: int | None) -> AsyncIterator[by
     except (OSError, ValueError) as error:
         raise _unreadable(name, error) from error
     if left:
-        raise CallError(ErrorCode.EXECUTION_ERROR, f"The file {name!r} became shorter while it was sent")
+        raise CallError(ErrorCode.EXECUTION_ERROR, f"file {name!r} was truncated while it was sent")
 
 
 def _unreadable(name: str, error: Exception) -> CallError:
     reason = getattr(error, "strerror", None) or error
-    return CallError(ErrorCode.EXECUTION_ERROR, f"The file {name!r} could not be read while it was sent: {reason}")
+    return CallError(ErrorCode.EXECUTION_ERROR, f"cannot read file {name!r} while sending it: {reason}")
 
 
 class Upload(msgspec.Struct, frozen=True):
-    """A value that is a file: its content, and what its sender says of it."""
+    """A file to send: content, name, type and headers."""
 
     content: Content
     filename: str | None = None
@@ -162,12 +162,12 @@ class Upload(msgspec.Struct, frozen=True):
 
 
 def upload_of(value: Any, schema: Mapping[str, Any] | None = None) -> Upload | None:
-    """A value as a file, or None where it is none; raises ValueError where there is no such file.
+    """Return a value as a file; None if it is not one. Raise `ValueError` if the file does not exist.
 
-    Text is a file where the schema says binary, and then its own content.
+    A string is a file's content if the schema is binary.
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return Upload(bytes(value) if memoryview(value).nbytes <= CHUNK else Blob(value))
+        return Upload(bytes(value) if memoryview(value).nbytes <= CHUNK else BytesContent(value))
     if isinstance(value, os.PathLike):
         return Upload(FileContent.at(Path(value)), Path(value).name)
     if _is_open_file(value):
@@ -181,7 +181,7 @@ def upload_of(value: Any, schema: Mapping[str, Any] | None = None) -> Upload | N
 
 
 def is_file(value: Any) -> bool:
-    """Whether a value can only be a file, whatever its schema says."""
+    """Whether a value can only be a file, independent of its schema."""
     if isinstance(value, dict) and value.keys() <= _UPLOAD_KEYS:
         value = value.get("content")
     return isinstance(value, (bytes, bytearray, memoryview)) or _is_outside_json(value)
@@ -224,24 +224,24 @@ def is_binary(schema: Mapping[str, Any]) -> bool:
     return "contentEncoding" not in schema and not is_json(media_type) and not media_type.startswith("text/")
 
 
-class SetAside:
-    """An input without its files, and the way to put them back once the rest was validated."""
+class SplitInput:
+    """An input split into data and files, so that the data can be validated without them."""
 
-    __slots__ = ("_files", "shown")
+    __slots__ = ("_files", "without_files")
 
-    def __init__(self, shown: Any, files: list[tuple[tuple[Any, ...], Any]]) -> None:
-        self.shown = shown
+    def __init__(self, without_files: Any, files: list[tuple[tuple[Any, ...], Any]]) -> None:
+        self.without_files = without_files
         self._files = files
 
     @classmethod
-    def of(cls, input: Any) -> SetAside | None:
-        """The input taken apart; None where there is no file in it."""
+    def split(cls, input: Any) -> SplitInput | None:
+        """Split an input; None if it has no files."""
         files: list[tuple[tuple[Any, ...], Any]] = []
-        shown = _without_files(input, (), files)
-        return cls(shown, files) if files else None
+        without_files = _without_files(input, (), files)
+        return cls(without_files, files) if files else None
 
-    def put_back(self, value: Any) -> Any:
-        """The value with the files where they were."""
+    def restore(self, value: Any) -> Any:
+        """Return the value with the files restored."""
         for path, file in self._files:
             holder = value
             for key in path[:-1]:
@@ -251,16 +251,16 @@ class SetAside:
 
 
 def _without_files(value: Any, path: tuple[Any, ...], files: list[tuple[tuple[Any, ...], Any]]) -> Any:
-    """A copy of the value in which something small stands in for each file; the value itself where there is none."""
+    """Return a copy of the value with a placeholder for each file; the value itself if it has none."""
     large = isinstance(value, (bytearray, memoryview)) or (isinstance(value, bytes) and len(value) > CHUNK)
     if large or _is_outside_json(value):
         files.append((path, value))
-        return _STAND_IN
-    if len(path) >= _DEEPEST or not isinstance(value, (dict, list, tuple)):
+        return _PLACEHOLDER
+    if len(path) >= _MAX_DEPTH or not isinstance(value, (dict, list, tuple)):
         return value
     before = len(files)
     members = value.items() if isinstance(value, dict) else enumerate(value)
-    shown = {key: _without_files(member, (*path, key), files) for key, member in members}
+    without_files = {key: _without_files(member, (*path, key), files) for key, member in members}
     if len(files) == before:
         return value
-    return shown if isinstance(value, dict) else list(shown.values())
+    return without_files if isinstance(value, dict) else list(without_files.values())

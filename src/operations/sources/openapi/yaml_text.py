@@ -1,4 +1,4 @@
-"""YAML text to JSON-shaped data by the rules of YAML 1.2: dates, `yes` and `=` stay text, keys become text."""
+"""YAML parser for JSON-like data by YAML 1.2: dates, `yes` and `=` stay strings, and keys become strings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from operations.errors import CallError, ErrorCode
 
 _MAX_NODES = 5_000_000
-"""How many values a document may unfold to: aliases can make a few lines into billions."""
+"""Maximum number of values that aliases may expand to: a few lines can expand to billions."""
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _OCTAL = re.compile(r"0o[0-7]+")
@@ -23,15 +23,14 @@ _CONSTANTS = {
 
 
 def read_yaml(text: str) -> Any:
-    """Read one document; raises `VALIDATION_ERROR` that says what is wrong where."""
-    # Control characters have no place in YAML, and real documents have them all the same.
+    """Parse one document; raise `VALIDATION_ERROR` with what is wrong and where."""
+    # YAML does not allow control characters, but real documents contain them.
     text = _CONTROLS.sub("", text)
     try:
         return with_text_keys(_read_fast(text))
     except ValueError as error:
         reason = str(error)
-    # Not every document that people publish is strictly YAML 1.2: a second, more lenient reader has a look, and where
-    # tabs stand for spaces, a third.
+    # Published documents are not always valid YAML 1.2: retry with a more lenient parser, and with tabs replaced.
     for lenient in dict.fromkeys((text, text.replace("\t", "  "))):
         try:
             return with_text_keys(_read_lenient(lenient))
@@ -64,19 +63,19 @@ def _read_lenient(text: str) -> Any:
 
 
 def _missing() -> CallError:
-    message = 'reading YAML needs the extra "openapi": pip install "operations[openapi]"'
+    message = 'YAML requires the extra "openapi": pip install "operations[openapi]"'
     return CallError(ErrorCode.VALIDATION_ERROR, message)
 
 
 class _Builder:
-    """Values from the events of PyYAML's parser, typed by YAML 1.2's core schema instead of PyYAML's 1.1."""
+    """Builds values from PyYAML's parser events, typed by the core schema of YAML 1.2 instead of PyYAML's 1.1."""
 
     def __init__(self, parser: Any) -> None:
         self._parser = parser
         self._anchors: dict[str, Any] = {}
 
     def document(self) -> Any:
-        """The first document of the stream; None for an empty one."""
+        """Return the first document of the stream; None if it is empty."""
         events = self._parser
         events.get_event()
         if type(events.peek_event()).__name__ != "DocumentStartEvent":
@@ -91,7 +90,7 @@ class _Builder:
         kind = type(event).__name__
         if kind == "AliasEvent":
             if event.anchor not in self._anchors:
-                raise ValueError(f"the alias *{event.anchor} has no anchor")
+                raise ValueError(f"unknown alias *{event.anchor}")
             return self._anchors[event.anchor]
         if kind == "ScalarEvent":
             value = _scalar(event.value, event.tag, plain=event.implicit[0])
@@ -142,7 +141,7 @@ def _scalar(text: str, tag: str | None, *, plain: bool) -> Any:
 
 
 def with_text_keys(value: Any) -> Any:
-    """The value with text for keys and no number JSON lacks; refuses one that aliases unfold without end."""
+    """Return the value with string keys and only JSON numbers; raise if aliases expand endlessly."""
     left = _MAX_NODES
     seen: dict[int, tuple[Any, int]] = {}
 
@@ -150,7 +149,7 @@ def with_text_keys(value: Any) -> Any:
         nonlocal left
         left -= 1
         if left < 0:
-            raise ValueError(f"aliases unfold to more than {_MAX_NODES:,} values")
+            raise ValueError(f"aliases expand to more than {_MAX_NODES:,} values")
         kind = type(node)
         if kind is dict:
             known = seen.get(id(node))

@@ -1,4 +1,4 @@
-"""The scanner: the operations in a folder or package of Python modules, each imported on its own."""
+"""The scanner: operations in a directory or package of Python modules, each imported in isolation."""
 
 from operations.sources.scanner.files import FileEntry, LocalFS, ScannerFS
 from operations.sources.scanner.manifest import ManifestChange, OperationManifest, Skipped

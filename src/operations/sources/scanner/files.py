@@ -1,4 +1,4 @@
-"""ScannerFS: the two methods that a scan needs of a file system, and the local one."""
+"""ScannerFS: the file system interface of a scan, and the local implementation."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class FileEntry(msgspec.Struct, frozen=True):
     """One entry of a directory."""
 
     name: str
-    is_folder: bool
+    is_directory: bool
     stamp: Any = None
-    """A value that changes with the file's content; None where the file system has none."""
+    """A value that changes with the file's content; None if the file system has none."""
 
 
 class ScannerFS(Protocol):
-    """Where modules are read from."""
+    """File system that modules are read from."""
 
     def list(self, path: str) -> Iterable[FileEntry]:
-        """Return the entries of a directory; raise `OSError` where there is none."""
+        """Return the entries of a directory; raise `OSError` if it does not exist."""
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file; raise `OSError` where there is none."""
+        """Return the content of a file; raise `OSError` if it does not exist."""
 
 
 class LocalFS:
@@ -48,5 +48,5 @@ class LocalFS:
         """Return the content of a regular file; reading a pipe or a device could block."""
         file = Path(path)
         if file.exists() and not file.is_file():
-            raise OSError("it is not a regular file")
+            raise OSError("not a regular file")
         return file.read_bytes()

@@ -1,4 +1,4 @@
-"""Importing a module in a daemon thread, so that an exit, a hang or output during the import stays there."""
+"""Import of a module in a daemon thread, so that an exit, hang or output of the import affects only that thread."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from operations.errors import CallError, ErrorCode
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_MOST_TEXT = 300
+_MAX_MESSAGE = 300
 _importing = threading.Lock()
 _inside = threading.local()
 
 
 def import_isolated(name: str, path: str, read: Callable[[ModuleType], T], *, timeout: float) -> T | str:
-    """Return what `read` makes of the module, or one line that says why the import failed.
+    """Return the result of `read` for the module, or one line that says why the import failed.
 
-    Import and `read`, which may run the module's code as well, have a thread of their own: an exit or an endless loop
-    affects that thread only. Output goes to stderr, stdin is empty, and the current directory is restored.
+    The import and `read`, which may also run the module's code, run in a separate thread: an exit or endless loop
+    affects only that thread. Output goes to stderr, stdin is empty, and the current directory is restored.
     """
     if getattr(_inside, "importing", False):
         # A nested scan would deadlock on the import lock.
-        message = "a module that is being scanned cannot scan: call scan_operations in a function"
+        message = "cannot scan during a scan: call scan_operations in a function, not at import"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     outcome: list[T | str] = []
 
@@ -40,15 +40,15 @@ def import_isolated(name: str, path: str, read: Callable[[ModuleType], T], *, ti
         _inside.importing = True
         try:
             outcome.append(read(importlib.import_module(name)))
-        except BaseException as error:  # noqa: BLE001  # whatever a module raises, it is skipped
+        except BaseException as error:  # noqa: BLE001  # a module that raises anything is skipped
             outcome.append(_explain(error, name, path))
 
     thread = threading.Thread(target=work, name=f"import {name}", daemon=True)
-    with _importing, _streams_kept_from(thread), _folder_kept():
+    with _importing, _streams_redirected(thread), _directory_restored():
         thread.start()
         thread.join(timeout)
     if not outcome:
-        return f"it was not imported within {timeout:g} seconds; does it run something that never ends?"
+        return f"import did not finish within {timeout:g} seconds: move long-running code into functions"
     return outcome[0]
 
 
@@ -60,7 +60,7 @@ async def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
-    def settle(settler: Callable[[Any], None], outcome: Any) -> None:
+    def deliver(settler: Callable[[Any], None], outcome: Any) -> None:
         if not done.done():
             settler(outcome)
 
@@ -71,14 +71,14 @@ async def in_background(function: Callable[P, T], *args: P.args, **kwargs: P.kwa
         except BaseException as error:  # noqa: BLE001  # the caller gets it
             settler, outcome = done.set_exception, error
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, settler, outcome)
+            loop.call_soon_threadsafe(deliver, settler, outcome)
 
     threading.Thread(target=work, name="operations scan", daemon=True).start()
     return await done
 
 
-class _Diverted:
-    """A standard stream that is another one in one thread; a module may keep a reference to it."""
+class _ThreadStream:
+    """A standard stream that is replaced in one thread; a module may keep a reference to it."""
 
     def __init__(self, usual: Any, other: Any, thread: threading.Thread) -> None:
         self._usual = usual
@@ -93,11 +93,11 @@ class _Diverted:
 
 
 @contextlib.contextmanager
-def _streams_kept_from(thread: threading.Thread) -> Iterator[None]:
+def _streams_redirected(thread: threading.Thread) -> Iterator[None]:
     stdin, stdout = sys.stdin, sys.stdout
     with open("/dev/null" if sys.platform != "win32" else "nul", encoding="utf-8") as nothing:
-        sys.stdin = _Diverted(stdin, nothing, thread)
-        sys.stdout = _Diverted(stdout, sys.stderr, thread)
+        sys.stdin = _ThreadStream(stdin, nothing, thread)
+        sys.stdout = _ThreadStream(stdout, sys.stderr, thread)
         try:
             yield
         finally:
@@ -105,7 +105,7 @@ def _streams_kept_from(thread: threading.Thread) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _folder_kept() -> Iterator[None]:
+def _directory_restored() -> Iterator[None]:
     """Restore the current directory, which the whole process shares."""
     try:
         before = os.getcwd()
@@ -120,18 +120,18 @@ def _folder_kept() -> Iterator[None]:
 
 
 def _explain(error: BaseException, name: str, path: str) -> str:
-    """Return one line about an error, with module names as in the source."""
+    """Return one line for an error, with module names as in the source."""
     if isinstance(error, SyntaxError):
-        place = "" if error.filename in (None, path) else f" of {error.filename}"
-        reason = f"syntax error in line {error.lineno or 1}{place}: {error.msg}"
+        where = "" if error.filename in (None, path) else f" of {error.filename}"
+        reason = f"syntax error in line {error.lineno or 1}{where}: {error.msg}"
     elif isinstance(error, SystemExit):
-        reason = f"it exits when it is imported (sys.exit({error.code!r})); keep that for `if __name__ == '__main__'`"
+        reason = f"sys.exit({error.code!r}) during import; move it to `if __name__ == '__main__'`"
     elif isinstance(error, EOFError):
-        reason = "it asks for input when it is imported"
+        reason = "reads stdin during import"
     elif isinstance(error, ModuleNotFoundError):
         beside = Path(path).with_name(f"{error.name}.py").is_file() or Path(path).with_name(f"{error.name}").is_dir()
-        advice = f"; it is beside it: `from . import {error.name}`" if beside else ""
-        reason = f"it imports {error.name!r}, which is not there{_line(error, path)}{advice}"
+        advice = f"; write `from . import {error.name}`" if beside else ""
+        reason = f"cannot find module {error.name!r}{_line(error, path)}{advice}"
     elif isinstance(error, ImportError) and "partially initialized module" in str(error):
         reason = f"circular import: {error}"
     else:
@@ -140,7 +140,7 @@ def _explain(error: BaseException, name: str, path: str) -> str:
     if own_root.startswith("scanned_"):
         reason = reason.replace(own_root, "")
     reason = " ".join(reason.split())
-    return reason if len(reason) <= _MOST_TEXT else f"{reason[:_MOST_TEXT]}…"
+    return reason if len(reason) <= _MAX_MESSAGE else f"{reason[:_MAX_MESSAGE]}…"
 
 
 def _text(error: BaseException) -> str:
@@ -148,13 +148,13 @@ def _text(error: BaseException) -> str:
     try:
         return str(error)
     except BaseException:  # noqa: BLE001  # __str__ is code of the module, too
-        return "(its text cannot be read)"
+        return "(its message cannot be read)"
 
 
 def _line(error: BaseException, path: str) -> str:
     """Return the last line of the module in the traceback."""
     try:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    except Exception:  # noqa: BLE001  # a traceback may hold anything
+    except Exception:  # noqa: BLE001  # a traceback may contain anything
         return ""
     return f" (line {lines[-1]})" if lines and lines[-1] else ""

@@ -1,4 +1,4 @@
-"""OperationManifest: the operations of scanned modules, and what was skipped and why."""
+"""OperationManifest: the operations of scanned modules, and what was skipped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from operations.spec import Operation, OperationSpec, OperationSpecSchema
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """Something that is not among the operations."""
+    """A skipped file or operation, with the reason."""
 
     path: str
     """The file or, for one operation of a file, its id."""
@@ -27,12 +27,12 @@ class OperationManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     operations: Sequence[Operation[Any]] = ()
     specs: Sequence[OperationSpec] = ()
-    """Specs without a handler, which is registered separately."""
+    """Specs without handlers, which are registered separately."""
     skipped: Sequence[Skipped] = ()
     origins: Mapping[str, str] = {}
     """The file of each operation and spec, by id."""
     files: Sequence[str] = ()
-    """Every directory and module file that was read: a change to one of them may change the operations."""
+    """Every directory and module file read: a change to one may change the operations."""
 
 
 class ManifestChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,18 +43,18 @@ class ManifestChange(msgspec.Struct, frozen=True, kw_only=True):
     replaced: Sequence[str] = ()
     removed: Sequence[str] = ()
     skipped: Sequence[Skipped] = ()
-    """Changed files that could not be imported: their operations stay as they were."""
+    """Changed files that cannot be imported: their previous operations stay."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class ModuleDefinitions(msgspec.Struct, frozen=True):
     """The operations and specs of one module."""
 
     operations: Sequence[Operation[Any]] = ()
     specs: Sequence[OperationSpec] = ()
 
 
-def collect(module: ModuleType) -> Found:
-    """Return the operations and specs that a module defines; imported ones only where `__all__` names them.
+def collect(module: ModuleType) -> ModuleDefinitions:
+    """Return the operations and specs that a module defines, and imported ones that `__all__` names.
 
     Reads `vars()` and `type()` only: a module's `__getattr__` or a lazy object's `__class__` may raise.
     """
@@ -66,11 +66,13 @@ def collect(module: ModuleType) -> Found:
             operations.setdefault(id(value), value)
         elif issubclass(type(value), OperationSpec):
             specs.setdefault(id(value), value)
-    return Found(list(operations.values()), list(specs.values()))
+    return ModuleDefinitions(list(operations.values()), list(specs.values()))
 
 
-def assemble(found: Mapping[str, Found], skipped: Iterable[Skipped], files: Sequence[str]) -> OperationManifest:
-    """Return one manifest of all modules, by path; a duplicate id is skipped and names the first file."""
+def assemble(
+    found: Mapping[str, ModuleDefinitions], skipped: Iterable[Skipped], files: Sequence[str]
+) -> OperationManifest:
+    """Merge all modules into one manifest, by path; a duplicate id is skipped."""
     left_out = list(skipped)
     operations: dict[str, Operation[Any]] = {}
     specs: dict[str, OperationSpec] = {}
@@ -82,11 +84,11 @@ def assemble(found: Mapping[str, Found], skipped: Iterable[Skipped], files: Sequ
         for spec in has.specs:
             if spec.id in operations:
                 if operations[spec.id].spec is not spec:
-                    left_out.append(Skipped(path, f"{spec.id} is defined in {origins[spec.id]} already"))
+                    left_out.append(Skipped(path, f"duplicate id {spec.id}: already defined in {origins[spec.id]}"))
                 continue
             problems = collect_errors(OperationSpecSchema, spec.to_dict())
             if problems:
-                left_out.append(Skipped(path, f"{spec.id} is not a valid spec: {format_value_errors(problems)}"))
+                left_out.append(Skipped(path, f"invalid spec {spec.id}: {format_value_errors(problems)}"))
                 continue
             _claim(specs, spec, path, origins, left_out)
     return OperationManifest(
@@ -103,11 +105,11 @@ def _claim(taken: dict[str, Any], value: Any, path: str, origins: dict[str, str]
         taken[value.id] = value
         origins[value.id] = path
     elif taken[value.id] is not value:
-        left_out.append(Skipped(path, f"{value.id} is defined in {origins[value.id]} already"))
+        left_out.append(Skipped(path, f"duplicate id {value.id}: already defined in {origins[value.id]}"))
 
 
 def _is_imported(operation: Operation[Any], module: ModuleType) -> bool:
-    """Whether a function's operation is defined in another module, under the function's name."""
+    """Whether a function's operation was defined in another module, under the function's name."""
     if not isinstance(operation, FunctionOperation):
         return False
     home = sys.modules.get(getattr(operation.function, "__module__", None) or "")

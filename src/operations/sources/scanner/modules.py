@@ -1,4 +1,4 @@
-"""The modules of a directory: which files they are, and the names in `sys.modules` that they are imported under."""
+"""The modules of a directory: their files and their names in `sys.modules`."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class ModuleFile(msgspec.Struct, frozen=True):
     name: str
     """Its name in `sys.modules`."""
     namespace: str | None
-    """The default namespace of its functions; None where the module's name is the namespace."""
+    """Default namespace of its functions; None if the module's name is the namespace."""
     stamp: object = None
 
 
 class ModuleTree:
-    """A top directory and the name that its modules are imported under.
+    """A top directory and the package name of its modules.
 
     `real` is the name of an importable package or module; without it, each tree gets a unique name, so that equal file
     names never collide in `sys.modules`.
     """
 
-    def __init__(self, folder: str, fs: ScannerFS, *, real: str | None = None) -> None:
-        self.folder = folder
+    def __init__(self, directory: str, fs: ScannerFS, *, real: str | None = None) -> None:
+        self.directory = directory
         self.fs = fs
         self.is_isolated = real is None
         self.root = real or f"scanned_{next(_numbers)}"
@@ -57,7 +57,7 @@ class ModuleTree:
     def install(self) -> None:
         """Register the tree with the import system, permanently.
 
-        A function may import a sibling module only when it is called.
+        A function may import a sibling module only when called.
         """
         if _finder not in sys.meta_path:
             sys.meta_path.insert(0, _finder)
@@ -68,25 +68,25 @@ class ModuleTree:
         return ".".join((self.root, *parts))
 
     def locate(self, name: str) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a module by its name in `sys.modules`; None where there is no file for it."""
-        folder = self.folder
+        """Return the spec of a module by its name in `sys.modules`; None if it has no file."""
+        directory = self.directory
         parts = name.split(".")[1:]
-        if not parts and folder.endswith(".py"):
-            return self._spec(name, folder, package=None)
+        if not parts and directory.endswith(".py"):
+            return self._spec(name, directory, package=None)
         if parts:
-            folder = posixpath.join(folder, *parts[:-1])
-            names = self._names(folder)
+            directory = posixpath.join(directory, *parts[:-1])
+            names = self._names(directory)
             if parts[-1] not in names and f"{parts[-1]}.py" in names:
-                return self._spec(name, posixpath.join(folder, f"{parts[-1]}.py"), package=None)
+                return self._spec(name, posixpath.join(directory, f"{parts[-1]}.py"), package=None)
             if parts[-1] not in names:
                 return None
-            folder = posixpath.join(folder, parts[-1])
-        if "__init__.py" in self._names(folder):
-            return self._spec(name, posixpath.join(folder, "__init__.py"), package=folder)
-        if parts and f"{parts[-1]}.py" in self._names(posixpath.dirname(folder)):
-            return self._spec(name, f"{folder}.py", package=None)
+            directory = posixpath.join(directory, parts[-1])
+        if "__init__.py" in self._names(directory):
+            return self._spec(name, posixpath.join(directory, "__init__.py"), package=directory)
+        if parts and f"{parts[-1]}.py" in self._names(posixpath.dirname(directory)):
+            return self._spec(name, f"{directory}.py", package=None)
         spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
-        spec.submodule_search_locations = [folder]
+        spec.submodule_search_locations = [directory]
         return spec
 
     def _spec(self, name: str, path: str, *, package: str | None) -> importlib.machinery.ModuleSpec | None:
@@ -94,9 +94,9 @@ class ModuleTree:
             name, path, loader=_Loader(self, path), submodule_search_locations=None if package is None else [package]
         )
 
-    def _names(self, folder: str) -> set[str]:
+    def _names(self, directory: str) -> set[str]:
         try:
-            return {entry.name for entry in self.fs.list(folder)}
+            return {entry.name for entry in self.fs.list(directory)}
         except OSError:
             return set()
 
@@ -111,7 +111,7 @@ class _Loader(importlib.abc.SourceLoader):
     def get_filename(self, fullname: str) -> str:
         return self._path
 
-    def get_data(self, path: str | bytes) -> bytes:  # the base class asks for compiled files too
+    def get_data(self, path: str | bytes) -> bytes:  # the base class also requests compiled files
         if path != self._path:
             raise OSError(f"{path!r} is not read")
         return self._tree.fs.read(self._path)
@@ -139,96 +139,104 @@ class _Finder(importlib.abc.MetaPathFinder):
 _finder = _Finder()
 
 
-class Place(msgspec.Struct, frozen=True):
-    """What to scan: a directory of a module tree, or one file of it."""
+class ScanTarget(msgspec.Struct, frozen=True):
+    """The target of a scan: a directory of a module tree, or one of its files."""
 
     tree: ModuleTree
-    folder: str
+    directory: str
     parts: tuple[str, ...]
-    """The path from the tree's top to the directory."""
+    """Path from the tree's top to the directory."""
     only: str | None = None
-    """The one file to scan; None for all."""
+    """The only file to scan; None for all."""
 
 
 class Walk(msgspec.Struct, frozen=True):
-    """The modules of a place."""
+    """The modules of a scan target."""
 
     modules: dict[str, ModuleFile]
-    """By path, in order."""
-    folders: list[str]
+    """Modules by path, in order."""
+    directories: list[str]
     skipped: list[Skipped]
 
 
-def walk(place: Place) -> Walk:
-    """Return every module of a place; a directory that cannot be listed is reported in `skipped`."""
+def walk(scan_target: ScanTarget) -> Walk:
+    """Return every module of a scan target; a directory that cannot be listed is reported in `skipped`."""
     found = Walk({}, [], [])
     seen: set[str] = set()
-    _walk_folder(place, place.folder, (), found, seen)
+    _walk_directory(scan_target, scan_target.directory, (), found, seen)
     return found
 
 
-def top_of_package(folder: str, fs: ScannerFS) -> tuple[str, tuple[str, ...]]:
-    """Return the outermost package directory that contains a directory, and the path down from there."""
+def top_of_package(directory: str, fs: ScannerFS) -> tuple[str, tuple[str, ...]]:
+    """Return the outermost package directory that contains a directory, and the path from there."""
     parts: tuple[str, ...] = ()
-    while _has_init(folder, fs) and posixpath.dirname(folder) != folder and _has_init(posixpath.dirname(folder), fs):
-        parts = (posixpath.basename(folder), *parts)
-        folder = posixpath.dirname(folder)
-    return folder, parts
+    while (
+        _has_init(directory, fs)
+        and posixpath.dirname(directory) != directory
+        and _has_init(posixpath.dirname(directory), fs)
+    ):
+        parts = (posixpath.basename(directory), *parts)
+        directory = posixpath.dirname(directory)
+    return directory, parts
 
 
-def _walk_folder(place: Place, folder: str, below: tuple[str, ...], found: Walk, seen: set[str]) -> None:
-    if isinstance(place.tree.fs, LocalFS):
-        real = os.path.realpath(folder)
+def _walk_directory(
+    scan_target: ScanTarget, directory: str, below: tuple[str, ...], found: Walk, seen: set[str]
+) -> None:
+    if isinstance(scan_target.tree.fs, LocalFS):
+        real = os.path.realpath(directory)
         if real in seen:
             return
         seen.add(real)
     try:
-        entries = sorted(place.tree.fs.list(folder), key=lambda entry: entry.name)
+        entries = sorted(scan_target.tree.fs.list(directory), key=lambda entry: entry.name)
     except OSError as error:
-        found.skipped.append(Skipped(folder, f"the folder cannot be listed: {error.strerror or error}"))
+        found.skipped.append(Skipped(directory, f"cannot list the directory: {error.strerror or error}"))
         return
-    if place.only is None:
-        found.folders.append(folder)
-    for entry in _relevant(entries, place, folder):
-        path = posixpath.join(folder, entry.name)
-        if not entry.is_folder:
-            _add(place, path, below, entry, found)
+    if scan_target.only is None:
+        found.directories.append(directory)
+    for entry in _relevant(entries, scan_target, directory):
+        path = posixpath.join(directory, entry.name)
+        if not entry.is_directory:
+            _add(scan_target, path, below, entry, found)
         elif len(below) < _MAX_DEPTH:
-            _walk_folder(place, path, (*below, entry.name), found, seen)
+            _walk_directory(scan_target, path, (*below, entry.name), found, seen)
 
 
-def _relevant(entries: list[FileEntry], place: Place, folder: str) -> Iterator[FileEntry]:
+def _relevant(entries: list[FileEntry], scan_target: ScanTarget, directory: str) -> Iterator[FileEntry]:
     if any(entry.name == "pyvenv.cfg" for entry in entries):
         return  # a virtual environment
     for entry in entries:
-        path = posixpath.join(folder, entry.name)
+        path = posixpath.join(directory, entry.name)
         hidden = entry.name.startswith(".") or entry.name in _IGNORED
-        if hidden or (not entry.is_folder and not entry.name.endswith(".py")):
+        if hidden or (not entry.is_directory and not entry.name.endswith(".py")):
             continue
-        if place.only is None or path == place.only:
+        if scan_target.only is None or path == scan_target.only:
             yield entry
 
 
-def _add(place: Place, path: str, below: tuple[str, ...], entry: FileEntry, found: Walk) -> None:
+def _add(scan_target: ScanTarget, path: str, below: tuple[str, ...], entry: FileEntry, found: Walk) -> None:
     stem = entry.name.removesuffix(".py")
     if stem == "__main__":
-        found.skipped.append(Skipped(path, "it is a program (__main__), not a module of operations"))
+        found.skipped.append(Skipped(path, "a program (__main__), not a module"))
         return
     if "." in stem or any("." in part for part in below):
-        found.skipped.append(Skipped(path, "its path has a dot in a name, so it cannot be imported"))
+        found.skipped.append(Skipped(path, "cannot be imported: its path has a name with a dot"))
         return
     parts = below if stem == "__init__" else (*below, stem)
-    is_top_module = path == place.tree.folder
-    name = place.tree.root if is_top_module else place.tree.module_name((*place.parts, *parts))
+    is_top_module = path == scan_target.tree.directory
+    name = scan_target.tree.root if is_top_module else scan_target.tree.module_name((*scan_target.parts, *parts))
     namespace = None
-    if place.tree.is_isolated:
-        namespace = ".".join(_UNUSABLE.sub("_", part) for part in parts or (Path(place.folder).name or "main",))
-        place.tree.namespaces[name] = namespace
-    found.modules[path] = ModuleFile(path, name, namespace, _stamp(place.tree.fs, path, entry))
+    if scan_target.tree.is_isolated:
+        namespace = ".".join(
+            _UNUSABLE.sub("_", part) for part in parts or (Path(scan_target.directory).name or "main",)
+        )
+        scan_target.tree.namespaces[name] = namespace
+    found.modules[path] = ModuleFile(path, name, namespace, _stamp(scan_target.tree.fs, path, entry))
 
 
 def _stamp(fs: ScannerFS, path: str, entry: FileEntry) -> object:
-    """Return a value that changes with the file: its content, where the file system has no stamp."""
+    """Return a value that changes with the file: its stamp, or its content if it has none."""
     if entry.stamp is not None:
         return entry.stamp
     try:
@@ -237,8 +245,8 @@ def _stamp(fs: ScannerFS, path: str, entry: FileEntry) -> object:
         return None
 
 
-def _has_init(folder: str, fs: ScannerFS) -> bool:
+def _has_init(directory: str, fs: ScannerFS) -> bool:
     try:
-        return any(entry.name == "__init__.py" for entry in fs.list(folder))
+        return any(entry.name == "__init__.py" for entry in fs.list(directory))
     except OSError:
         return False

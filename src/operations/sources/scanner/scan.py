@@ -1,4 +1,4 @@
-"""scan_operations: find modules, import them, collect operations; Scanner repeats it for changed modules."""
+"""scan_operations: find modules, import them and collect operations; `Scanner` repeats it for changed modules."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from operations.errors import CallError, ErrorCode
 from operations.sources.scanner.files import LocalFS, ScannerFS
 from operations.sources.scanner.isolation import import_isolated
 from operations.sources.scanner.manifest import (
-    Found,
     ManifestChange,
+    ModuleDefinitions,
     OperationManifest,
     Skipped,
     assemble,
     collect,
 )
-from operations.sources.scanner.modules import ModuleFile, ModuleTree, Place, Walk, top_of_package, walk
+from operations.sources.scanner.modules import ModuleFile, ModuleTree, ScanTarget, Walk, top_of_package, walk
 
 _PACKAGE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def scan_operations(path: str | Path, fs: ScannerFS | None = None, *, timeout: float = 30.0) -> OperationManifest:
-    """Return the operations in a directory, a file or an importable package, and what was skipped and why.
+    """Return the operations in a directory, a file or an importable package, and what was skipped.
 
-    Each module is imported on its own: one that raises, exits, hangs for `timeout` seconds or cannot be read is
-    reported in `skipped` and stops nothing. `fs` is where the modules are read from: the machine's files if not given.
+    Each module is imported in isolation: one that raises, exits, hangs for `timeout` seconds or cannot be read is
+    reported in `skipped`. `fs` is the file system to read from, by default the local one.
     """
     return Scanner(path, fs, timeout=timeout).scan()
 
@@ -42,29 +42,29 @@ class Scanner:
     """A scan that can be repeated for changed modules."""
 
     def __init__(self, path: str | Path, fs: ScannerFS | None = None, *, timeout: float = 30.0) -> None:
-        self._place = _find_place(path, fs, timeout)
+        self._scan_target = _find_target(path, fs, timeout)
         self._timeout = timeout
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, ModuleDefinitions] = {}
         self._failed: dict[str, str] = {}
         self._walked = Walk({}, [], [])
         self._manifest = OperationManifest()
 
     def scan(self) -> OperationManifest:
         """Import every module."""
-        self._walked = walk(self._place)
+        self._walked = walk(self._scan_target)
         for module in self._walked.modules.values():
-            self._take(module)
+            self._import(module)
         return self._assemble()
 
     def rescan(self) -> ManifestChange | None:
-        """Import changed modules and their importers again; None where nothing changed.
+        """Import changed modules and their importers again; None if nothing changed.
 
-        A module that cannot be imported any more keeps the operations it had.
+        A module that can no longer be imported keeps its operations.
         """
-        before, after = self._walked, walk(self._place)
+        before, after = self._walked, walk(self._scan_target)
         changed = {path for path, module in after.modules.items() if before.modules.get(path) != module}
         gone = before.modules.keys() - after.modules.keys()
-        if not changed and not gone and before.folders == after.folders:
+        if not changed and not gone and before.directories == after.directories:
             return None
         names = self._affected(before, after, changed | gone)
         self._walked = after
@@ -78,8 +78,8 @@ class Scanner:
         paths = {module.path for module in again}
         return _compare(old, new, [skip for skip in new.skipped if skip.path in paths])
 
-    def _take(self, module: ModuleFile) -> bool:
-        """Import a module and store what it defines; after a failure the previous definitions stay."""
+    def _import(self, module: ModuleFile) -> bool:
+        """Import a module and store its definitions; after a failure the previous ones stay."""
         outcome = import_isolated(module.name, module.path, collect, timeout=self._timeout)
         if isinstance(outcome, str):
             self._failed[module.path] = outcome
@@ -89,12 +89,12 @@ class Scanner:
         return True
 
     def _reload(self, modules: Iterable[ModuleFile]) -> None:
-        self._place.tree.install()
+        self._scan_target.tree.install()
         importlib.invalidate_caches()
-        set_aside = {module.name: sys.modules.pop(module.name, None) for module in modules}
+        unloaded = {module.name: sys.modules.pop(module.name, None) for module in modules}
         for module in modules:
-            earlier = set_aside[module.name]
-            if not self._take(module) and earlier is not None:
+            earlier = unloaded[module.name]
+            if not self._import(module) and earlier is not None:
                 sys.modules[module.name] = earlier
             elif earlier is not None:
                 _adopt_children(module.name, earlier)
@@ -104,7 +104,7 @@ class Scanner:
         imports = {}
         for path, module in after.modules.items():
             try:
-                source = self._place.tree.fs.read(path)
+                source = self._scan_target.tree.fs.read(path)
             except OSError:
                 continue
             is_package = posixpath.basename(path) == "__init__.py"
@@ -115,63 +115,65 @@ class Scanner:
         walked = self._walked
         found = {path: self._found[path] for path in walked.modules if path in self._found}
         failed = [Skipped(path, self._failed[path]) for path in walked.modules if path in self._failed]
-        self._manifest = assemble(found, [*walked.skipped, *failed], [*walked.folders, *walked.modules])
+        self._manifest = assemble(found, [*walked.skipped, *failed], [*walked.directories, *walked.modules])
         return self._manifest
 
 
-def _find_place(path: str | Path, fs: ScannerFS | None, timeout: float) -> Place:
-    """Return the place of a path or of a package's name."""
+def _find_target(path: str | Path, fs: ScannerFS | None, timeout: float) -> ScanTarget:
+    """Return the scan target for a path or a package's name."""
     text = str(path)
     if fs is not None:
-        return _folder_place(text, fs, is_file=text.endswith(".py"))
+        return _directory_target(text, fs, is_file=text.endswith(".py"))
     local = LocalFS()
     location = os.path.abspath(os.path.expanduser(text))
     if os.path.isdir(location):
-        return _folder_place(location, local, is_file=False)
+        return _directory_target(location, local, is_file=False)
     if os.path.isfile(location):
         if not location.endswith(".py"):
-            raise CallError(ErrorCode.VALIDATION_ERROR, f"{text} is not a Python module: its name does not end in .py")
-        return _folder_place(location, local, is_file=True)
+            raise CallError(
+                ErrorCode.VALIDATION_ERROR, f"{text} is not a Python module: expected a name that ends in .py"
+            )
+        return _directory_target(location, local, is_file=True)
     if isinstance(path, str) and _PACKAGE.fullmatch(text) and not text.endswith(".py"):
-        return _package_place(text, local, timeout)
-    raise CallError(ErrorCode.VALIDATION_ERROR, f"there is no folder or file {text}")
+        return _package_target(text, local, timeout)
+    raise CallError(ErrorCode.VALIDATION_ERROR, f"no such directory or file: {text}")
 
 
-def _folder_place(location: str, fs: ScannerFS, *, is_file: bool) -> Place:
-    folder = posixpath.dirname(location) if is_file else location.rstrip("/") or "/"
-    top, parts = top_of_package(folder, fs)
-    return Place(ModuleTree(top, fs), folder, parts, location if is_file else None)
+def _directory_target(location: str, fs: ScannerFS, *, is_file: bool) -> ScanTarget:
+    directory = posixpath.dirname(location) if is_file else location.rstrip("/") or "/"
+    top, parts = top_of_package(directory, fs)
+    return ScanTarget(ModuleTree(top, fs), directory, parts, location if is_file else None)
 
 
-def _package_place(name: str, fs: ScannerFS, timeout: float) -> Place:
-    """Return the place of an importable package or module."""
+def _package_target(name: str, fs: ScannerFS, timeout: float) -> ScanTarget:
+    """Return the scan target for an importable package or module."""
     root, *parts = name.split(".")
     if parts:
         # Finding a module imports its parent packages, which may run any code.
         outcome = import_isolated(".".join((root, *parts[:-1])), "", lambda module: module, timeout=timeout)
         if isinstance(outcome, str):
-            raise CallError(ErrorCode.VALIDATION_ERROR, f"the package {name!r} cannot be imported: {outcome}")
+            raise CallError(ErrorCode.VALIDATION_ERROR, f"cannot import package {name!r}: {outcome}")
     try:
         spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:
         spec = None
     if spec is None:
-        message = f"there is no folder, file or importable package {name!r}"
+        message = f"no such directory, file or importable package: {name!r}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
-    for folder in spec.submodule_search_locations or ():
-        top = posixpath.normpath(posixpath.join(folder, *[".."] * len(parts)))
-        return Place(ModuleTree(top, fs, real=root), folder, tuple(parts))
+    for directory in spec.submodule_search_locations or ():
+        top = posixpath.normpath(posixpath.join(directory, *[".."] * len(parts)))
+        return ScanTarget(ModuleTree(top, fs, real=root), directory, tuple(parts))
     if spec.origin is None or not spec.origin.endswith(".py"):
         raise CallError(ErrorCode.VALIDATION_ERROR, f"{name} is not a package of Python files")
-    folder = posixpath.dirname(spec.origin)
+    directory = posixpath.dirname(spec.origin)
     if not parts:
-        return Place(ModuleTree(spec.origin, fs, real=root), folder, (), spec.origin)
-    top = posixpath.normpath(posixpath.join(folder, *[".."] * (len(parts) - 1)))
-    return Place(ModuleTree(top, fs, real=root), folder, tuple(parts[:-1]), spec.origin)
+        return ScanTarget(ModuleTree(spec.origin, fs, real=root), directory, (), spec.origin)
+    top = posixpath.normpath(posixpath.join(directory, *[".."] * (len(parts) - 1)))
+    return ScanTarget(ModuleTree(top, fs, real=root), directory, tuple(parts[:-1]), spec.origin)
 
 
 def _adopt_children(name: str, earlier: ModuleType) -> None:
-    """Attach the submodules that were not reloaded to a package that was."""
+    """Attach the submodules that were not reloaded to a reloaded package."""
     package = sys.modules[name]
     for attribute, value in vars(earlier).items():
         if issubclass(type(value), ModuleType) and sys.modules.get(f"{name}.{attribute}") is value:

@@ -1,4 +1,4 @@
-"""watch_operations: a scan kept up to date, and a registry with it."""
+"""watch_operations: repeat a scan and keep a registry up to date."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ async def watch_operations(
     interval: float = 0.5,
     timeout: float = 30.0,
 ) -> None:
-    """Scan, then look every `interval` seconds and scan again what changed, until cancelled.
+    """Scan, then poll every `interval` seconds and rescan changes, until cancelled.
 
-    `on_change` is called with the first scan and after each change; `registry` gets what was added or changed and loses
-    what is gone, and nothing else in it is touched.
+    `on_change` receives the first scan and each change. In `registry`, operations are added, replaced and removed
+    accordingly; other operations stay unchanged.
     """
     scanner = await in_background(Scanner, path, fs, timeout=timeout)
     manifest = await in_background(scanner.scan)
@@ -53,7 +53,7 @@ async def watch_operations(
 
 
 def _apply(registry: OperationCatalogue, before: OperationManifest, after: OperationManifest) -> None:
-    """Bring a registry from one manifest to the next; what others registered stays."""
+    """Apply the difference of two manifests to a registry; operations of other sources stay."""
     old, new = _by_id(before), _by_id(after)
     for operation_id, value in old.items():
         if operation_id not in new and _is_ours(registry, operation_id, value):
@@ -64,13 +64,13 @@ def _apply(registry: OperationCatalogue, before: OperationManifest, after: Opera
             continue
         registered = registry.get_operation(operation_id)
         if registered is not None and not _is_ours(registry, operation_id, earlier):
-            _log.warning("%s is registered by another source and stays as it is", operation_id)
+            _log.warning("skipped %s, which another source has registered", operation_id)
         elif isinstance(value, Operation):
             registry.register(value, replace=True)
         elif registered is None:
             registry.register_spec(value)
         else:
-            # Its handler was registered separately, and stays.
+            # Its handler was registered separately and stays.
             registry.register(msgspec.structs.replace(registered, spec=value), replace=True)
 
 

@@ -1,0 +1,237 @@
+"""Server CPU of one 2026-07-28 `tools/call` over HTTP: raw JSON-RPC, ours, the SDK's server and FastMCP.
+
+64 connections, the same client for all; ours checks a token and serves 1,224 tools. `python -m bench.serving_mcp`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.load import cpu_seconds, load, post
+from bench.measure import save
+
+ROOT = Path(__file__).parent.parent
+TOKEN = "a-token-for-the-benchmark"
+TOOLS = 1_224
+ROUNDS = 7
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+RAW, OURS, SDK, FASTMCP = "raw JSON-RPC", "operations", "SDK", "FastMCP"
+NAMES = {RAW: "bench.add", OURS: "bench.add", SDK: "add", FASTMCP: "add"}
+
+
+def request(contender: str, port: int, method: str = "tools/call") -> bytes:
+    """Return the request for a contender."""
+    name = NAMES[contender]
+    params: dict[str, Any] = {"_meta": META}
+    if method == "tools/call":
+        params |= {"name": name, "arguments": {"a": 1, "b": 2}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    headers = {
+        "content_type": "application/json",
+        "accept": "application/json, text/event-stream",
+        "mcp_protocol_version": "2026-07-28",
+        "mcp_method": method,
+        "authorization": f"Bearer {TOKEN}",
+    }
+    if method == "tools/call":
+        headers["mcp_name"] = name
+    return post("/mcp", body, port, **headers)
+
+
+@contextlib.contextmanager
+def serving(contender: str) -> Iterator[tuple[int, int]]:
+    """The port and the process of a contender's server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "bench.serving_mcp", "serve", contender, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout is not None
+        try:
+            process.stdout.readline()
+            yield port, process.pid
+        finally:
+            process.terminate()
+
+
+async def measure(port: int, process: int, contender: str) -> float:
+    """Return the CPU seconds of one call."""
+    before = cpu_seconds(process)
+    count, failed = await load(port, request(contender, port))
+    assert not failed, f"{contender}: {failed} of {count} calls failed"
+    return (cpu_seconds(process) - before) / count
+
+
+async def main() -> None:
+    """Measure in interleaved rounds, print the ratios, keep the results."""
+    contenders = [RAW, OURS, SDK]
+    if importlib.util.find_spec("fastmcp") is not None:
+        contenders.append(FASTMCP)
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    with contextlib.ExitStack() as stack:
+        servers = {name: stack.enter_context(serving(name)) for name in contenders}
+        for number in range(ROUNDS + 1):
+            for name, (port, process) in servers.items():
+                taken = await measure(port, process, name)
+                if number:  # the first warms up
+                    samples[name].append(taken)
+    least = {name: min(taken) for name, taken in samples.items()}
+    median = {name: statistics.median(taken) for name, taken in samples.items()}
+    print("\nserver CPU of one tools/call (2026-07-28 over HTTP, 64 connections)")
+    for name, taken in sorted(least.items(), key=lambda pair: pair[1]):
+        print(f"  {name:<14} {taken * 1e6:8.1f} µs  {taken / least[RAW]:6.2f} x raw")
+    if FASTMCP in least:
+        print(f"  FastMCP costs {least[FASTMCP] / least[OURS]:.1f} times as much as ours (wanted: 20 or more)")
+    first, later = await listing()
+    print(f"tools/list of {TOOLS:,} tools: first {first * 1e3:.1f} ms, later {later * 1e3:.3f} ms (wanted: 2 or less)")
+    save("serving_mcp", {"least": least, "median": median, "list": {"first": first, "later": later}})
+
+
+async def listing() -> tuple[float, float]:
+    """Return the CPU seconds of the whole list: the first time, and the least of later ones."""
+    from operations.serving.exposure import Exposure
+    from operations.serving.mcp.listing import Listing
+
+    listed = Listing(Exposure(many_tools()), b"")
+
+    async def whole() -> float:
+        began = time.process_time()
+        cursor = None
+        count = 0
+        while True:
+            page = await listed.page(None, cursor, modern=True)
+            assert page is not None
+            count += 1
+            at = page.rfind(b'"nextCursor":"')
+            if at < 0:
+                break
+            cursor = page[at + 14 :].split(b'"', 1)[0].decode()
+        assert count == -(-TOOLS // 200)
+        return time.process_time() - began
+
+    first = await whole()
+    return first, min([await whole() for _ in range(20)])
+
+
+def many_tools() -> Any:
+    """The operations that ours serves: GitHub's number of them."""
+    from operations import OperationRegistry, operation
+
+    @operation("bench.add", type="query")
+    async def add(a: int, b: int) -> dict[str, int]:
+        """Add two numbers."""
+        return {"sum": a + b}
+
+    others = [operation(id=f"other.add_{index}", type="query")(add.function) for index in range(TOOLS - 1)]
+    return OperationRegistry([add, *others])
+
+
+def serve(contender: str, port: int) -> None:
+    """Run a contender's server."""
+    import uvicorn
+
+    class Announcing(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            print("ready", flush=True)
+
+    app = {RAW: _raw, OURS: _ours, SDK: _sdk, FASTMCP: _fastmcp}[contender]()
+    config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical", access_log=False)
+    Announcing(config).run()
+
+
+def _raw() -> Any:
+    import msgspec
+
+    decode, encode = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        message = decode((await receive())["body"])
+        given = message["params"]["arguments"]
+        data = {"sum": given["a"] + given["b"]}
+        result = {
+            "content": [{"type": "text", "text": encode(data).decode()}],
+            "structuredContent": data,
+            "isError": False,
+            "resultType": "complete",
+        }
+        body = encode({"jsonrpc": "2.0", "id": message["id"], "result": result})
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return app
+
+
+def _ours() -> Any:
+    from operations.context import Identity
+    from operations.identity.tokens import Principal, StaticTokens
+    from operations.serving.app import app
+
+    return app(many_tools(), authenticator=StaticTokens({TOKEN: Principal(Identity("bench"))}))
+
+
+def _sdk() -> Any:
+    import mcp_types as types
+    from mcp.server import Server
+
+    numbers = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+    total = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+
+    async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[types.Tool(name="add", input_schema=numbers, output_schema=total)])
+
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        given = params.arguments or {}
+        data = {"sum": given["a"] + given["b"]}
+        return types.CallToolResult(content=[types.TextContent(text=json.dumps(data))], structured_content=data)
+
+    server: Server[Any] = Server(
+        "bench",
+        version="1.0.0",
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        get_tool_input_schema=lambda name: numbers,
+    )
+    server.middleware.clear()
+    return server.streamable_http_app(json_response=True, stateless_http=True)
+
+
+def _fastmcp() -> Any:
+    from fastmcp import FastMCP
+
+    server = FastMCP("bench")
+
+    async def add(a: int, b: int) -> dict[str, int]:
+        return {"sum": a + b}
+
+    server.tool(add)
+    return server.http_app(json_response=True, stateless_http=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["serve"]:
+        serve(sys.argv[2], int(sys.argv[3]))
+    else:
+        asyncio.run(main())

@@ -1,0 +1,144 @@
+"""`install`: these operations in an editor, as an MCP server that the editor starts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from operations.cli.arguments import Argument, Command, Option, ParsedArguments
+from operations.cli.commands import SUMMARIES
+from operations.cli.configuration import require_configuration
+from operations.cli.failures import OK, CommandError
+from operations.cli.output import write_either
+from operations.cli.terminal import printable
+
+EDITORS = ("claude-code", "claude-desktop", "cursor", "vscode")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def run(args: ParsedArguments) -> int:
+    """Write the editor's configuration."""
+    if args.editor not in EDITORS:
+        raise CommandError(f"{args.editor} is not an editor that is known here", f"one of {', '.join(EDITORS)}")
+    # An editor starts the server without a terminal: the configuration must be trusted before.
+    config = require_configuration(args)
+    name = args.name or re.sub(r"[^A-Za-z0-9_-]+", "-", config.path.parent.name).strip("-") or "operations"
+    if not _NAME.fullmatch(name):
+        raise CommandError(f"{name!r} cannot be the name of a server", "letters, digits, _ and -")
+    path = editor_file(args.editor, config.path.parent)
+    entry = server_entry(args.editor, config.path)
+    before = _read(path)
+    after, state = with_server(before, args.editor, name, entry, replace=bool(args.replace), path=path)
+    text = json.dumps(after, indent=2, ensure_ascii=False) + "\n"
+    if state != "unchanged" and not args.dry_run:
+        write_atomically(path, text)
+    told = {"file": str(path), "server": name, "entry": entry, "state": state, "written": not args.dry_run}
+    verb = {"added": "added to", "replaced": "replaced in", "unchanged": "already in"}[state]
+    if args.dry_run:
+        shown = f"{name} would be {verb} {path}:\n{json.dumps({name: entry}, indent=2)}\n"
+    else:
+        shown = f"{name}: {verb} {path}\n  {' '.join([entry['command'], *entry['args']])}\n"
+    write_either(args, told, printable(shown))
+    return OK
+
+
+def editor_file(editor: str, folder: Path) -> Path:
+    """Return the file in which an editor keeps its MCP servers: the project's, or the user's for Claude Desktop."""
+    if editor == "claude-code":
+        return folder / ".mcp.json"
+    if editor == "cursor":
+        return folder / ".cursor" / "mcp.json"
+    if editor == "vscode":
+        return folder / ".vscode" / "mcp.json"
+    if sys.platform == "darwin":
+        base = Path.home() / "Library" / "Application Support"
+    elif sys.platform == "win32":
+        base = Path(os.environ.get("APPDATA") or Path.home() / "AppData" / "Roaming")
+    else:
+        base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return base / "Claude" / "claude_desktop_config.json"
+
+
+def server_entry(editor: str, config: Path) -> dict[str, Any]:
+    """Return what an editor starts: this program, with this configuration, wherever the editor runs."""
+    program = shutil.which(sys.argv[0]) if Path(sys.argv[0]).name in ("ops", "operations") else None
+    command = [str(Path(program).absolute())] if program else [sys.executable, "-m", "operations"]
+    entry: dict[str, Any] = {"command": command[0], "args": [*command[1:], "serve", "--mcp", "--config", str(config)]}
+    return {"type": "stdio", **entry} if editor in ("claude-code", "vscode") else entry
+
+
+def with_server(
+    before: Any, editor: str, name: str, entry: dict[str, Any], *, replace: bool, path: Path
+) -> tuple[dict[str, Any], str]:
+    """Return an editor's configuration with a server in it, and whether that was added, replaced or unchanged."""
+    member = "servers" if editor == "vscode" else "mcpServers"
+    servers = before.get(member, {}) if isinstance(before, dict) else None
+    if not isinstance(before, dict) or not isinstance(servers, dict):
+        raise CommandError(f"{path} is not a configuration of {editor}", "nothing was written")
+    there = servers.get(name)
+    if there == entry:
+        return before, "unchanged"
+    if there is not None and not replace:
+        raise CommandError(f"{path} has another server {name}", "--replace replaces it, --name gives another name")
+    return {**before, member: {**servers, name: entry}}, "added" if there is None else "replaced"
+
+
+def _read(path: Path) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"{path} cannot be read: {error}", "nothing was written") from None
+    try:
+        return json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError):
+        hint = "it may have comments: --dry-run shows what to add by hand, in a folder without it"
+        raise CommandError(f"{path} is not JSON that can be kept as it is", hint) from None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file, whole or not at all; a link stays one, and the file keeps its mode."""
+    target = path.resolve()
+    written = ""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, written = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(written, target.stat().st_mode & 0o777 if target.exists() else 0o644)
+        os.replace(written, target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(written)
+        raise CommandError(f"{path} cannot be written: {error.strerror or error}", "nothing was changed") from None
+
+
+COMMAND = Command(
+    name="install",
+    summary=SUMMARIES["install"],
+    run=run,
+    arguments=(Argument("EDITOR", ", ".join(EDITORS)),),
+    options=(
+        Option("--name", "the server's name in the editor; the folder's unless given", value="NAME"),
+        Option("--replace", "replace another server of that name"),
+        Option("--dry-run", "only say what would be written", "-n"),
+    ),
+    notes="""
+The editor starts `ops serve --mcp` with this configuration, which must be trusted. What else the editor's file has is
+kept. Claude Code, Cursor and VS Code have a file for each project, Claude Desktop one for the user.
+""",
+    examples=(
+        ("ops install claude-code", "in .mcp.json"),
+        ("ops install vscode --dry-run", "only look"),
+    ),
+)

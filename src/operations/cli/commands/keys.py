@@ -1,0 +1,113 @@
+"""`keys`: API keys of those who call what `ops serve` serves."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from operations.cli.arguments import Argument, Command, Option, ParsedArguments
+from operations.cli.commands import SUMMARIES
+from operations.cli.configuration import optional_configuration
+from operations.cli.failures import NOT_FOUND, OK, CommandError
+from operations.cli.output import write_json
+from operations.cli.stderr import write_line
+from operations.cli.terminal import printable, write_text
+from operations.identity.keys import APIKey, APIKeys
+
+_UNITS = {"h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
+
+
+def create(args: ParsedArguments) -> int:
+    """Make a key and print it, once."""
+    lifetime = None if args.expires is None else args.expires
+    token, kept = _keys(args).create(args.identity, scopes=args.scope, lifetime=lifetime)
+    if args.json:
+        write_json({"key": token, **_described(kept)}, compact=True)
+        return OK
+    write_text(f"{token}\n")
+    if not args.quiet:
+        write_line(f"the key {kept.id} of {printable(kept.identity)} is shown this once; its hash is kept")
+    return OK
+
+
+def show(args: ParsedArguments) -> int:
+    """List the keys without their secrets."""
+    entries = _keys(args).entries()
+    if args.json:
+        write_json([_described(each) for each in entries], compact=True)
+        return OK
+    for each in entries:
+        ends = "never expires" if each.expires_at is None else f"expires {_date(each.expires_at)}"
+        scopes = " ".join(each.scopes) or "no scopes"
+        write_text(f"{each.id}  {printable(each.identity)}  {printable(scopes)}  {_date(each.created_at)}  {ends}\n")
+    return OK
+
+
+def revoke(args: ParsedArguments) -> int:
+    """Forget a key: servers refuse it from then on."""
+    if not _keys(args).revoke(args.id):
+        raise CommandError(f"there is no key {args.id!r}", "ops keys ls lists them", exit_code=NOT_FOUND)
+    if not args.quiet:
+        write_line(f"the key {args.id} is revoked; servers end what it has open")
+    return OK
+
+
+def _keys(args: ParsedArguments) -> APIKeys:
+    if args.keys is not None:
+        return APIKeys(Path(args.keys).expanduser())
+    config = optional_configuration(args)
+    settings = config.serve if config is not None else None
+    if config is None or settings is None or settings.keys is None:
+        raise CommandError("no file of API keys is named", 'give --keys FILE, or write keys = "keys.json" in [serve]')
+    return APIKeys(config.path.parent / Path(settings.keys).expanduser())
+
+
+def _described(key: APIKey) -> dict[str, Any]:
+    data: dict[str, Any] = msgspec.to_builtins(key)
+    del data["sha256"]
+    return data
+
+
+def _date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _lifetime(text: str) -> float:
+    match = re.fullmatch(r"(\d{1,5})([hdwy])", text)
+    if match is None or int(match[1]) < 1:
+        raise ValueError(text)
+    return float(int(match[1]) * _UNITS[match[2]])
+
+
+_FILE = Option("--keys", "the file; else `keys` of [serve]", value="FILE", completes="file")
+
+COMMAND = Command(
+    name="keys",
+    summary=SUMMARIES["keys"],
+    parts=(
+        Command(
+            name="keys new",
+            summary="make a key and print it, once",
+            run=create,
+            arguments=(Argument("IDENTITY", "who calls with it"),),
+            options=(
+                Option("--scope", "a scope that it holds; may be repeated", value="SCOPE", many=True),
+                Option("--expires", "when it ends: 12h, 30d, 8w, 1y", value="TIME", convert=_lifetime),
+                _FILE,
+            ),
+            examples=(("ops keys new reporting --scope orders:read --expires 90d", "a key for another program"),),
+        ),
+        Command(name="keys ls", summary="the keys, without their secrets", run=show, options=(_FILE,)),
+        Command(
+            name="keys revoke",
+            summary="refuse a key from now on",
+            run=revoke,
+            arguments=(Argument("ID", "its id, as `ops keys ls` shows it"),),
+            options=(_FILE,),
+        ),
+    ),
+)

@@ -1,0 +1,261 @@
+"""Supervisor: runs several processes of one command, restarts those that fail, replaces them on a reload."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from operations.cli.arguments import Command, ParsedArguments
+from operations.cli.failures import DENIED, OK, USAGE
+from operations.cli.processes import print_event
+from operations.cli.runner import SUPERVISOR
+
+_FIRST_DELAY = 0.5
+_LONGEST_DELAY = 30.0
+_STEADY_SECONDS = 60.0
+"""A process that ran this long is restarted at once when it fails."""
+_READY_WITHIN = 120.0
+_KILL_AFTER = 10.0
+_LOOK_EVERY = 1.0
+_MOST_FILES = 20_000
+_FINAL = (USAGE, DENIED)
+"""Exit codes of a process that would fail again in the same way."""
+_SKIPPED = frozenset({"__pycache__", "node_modules"})
+Say = Callable[[str, str], None]
+
+
+class Child:
+    """One process, from its start to its end."""
+
+    def __init__(self, number: int, words: Sequence[str], folder: str) -> None:
+        self.number = number
+        self._words = words
+        self._path = os.path.join(folder, f"{number}-{time.monotonic_ns()}")
+        self._began = 0.0
+        self.is_ready = False
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def was_steady(self) -> bool:
+        """Whether it ran for long."""
+        return time.monotonic() - self._began >= _STEADY_SECONDS
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process; None where it does not run."""
+        return None if self._process is None or self._process.returncode is not None else self._process.pid
+
+    async def wait(self) -> int:
+        """Return the exit code, once it ended."""
+        return -1 if self._process is None else await self._process.wait()
+
+    async def start(self) -> bool:
+        """Start it and wait until it says that it is ready; False where it ends, or takes too long."""
+        self._began = time.monotonic()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+            ready.setblocking(False)
+            ready.bind(self._path)
+            environment = {**os.environ, "NOTIFY_SOCKET": self._path, SUPERVISOR: str(os.getpid())}
+            self._process = process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "operations", *self._words, env=environment
+            )
+            told = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(ready, 256))
+            ended = asyncio.ensure_future(process.wait())
+            try:
+                await asyncio.wait((told, ended), timeout=_READY_WITHIN, return_when=asyncio.FIRST_COMPLETED)
+                self.is_ready = told.done() and process.returncode is None
+            finally:
+                told.cancel()
+                ended.cancel()
+                await asyncio.wait((told, ended))
+                os.unlink(self._path)
+        return self.is_ready
+
+    async def stop(self, grace: float) -> None:
+        """Let it finish its calls; kill it where it takes longer than `grace` and a little more."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            async with asyncio.timeout(grace + _KILL_AFTER):
+                await process.wait()
+        except TimeoutError:
+            self.kill()
+            await process.wait()
+
+    def kill(self) -> None:
+        """End it at once."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._process is not None:
+                self._process.kill()
+
+
+class Supervisor:
+    """Keeps `count` processes of a command running until `told`.
+
+    A process that ends is started again, after a delay that doubles while it fails quickly. `reload` replaces the
+    processes one by one: a new one must be ready before the old one is stopped; where it is not, the old one stays.
+    """
+
+    def __init__(self, words: Callable[[int], Sequence[str]], count: int, *, grace: float, tell: Say) -> None:
+        self._words = words
+        self._count = count
+        self._grace = grace
+        self._tell = tell
+        self._children: dict[int, Child] = {}
+        self._folder = ""
+        self._reloading = asyncio.Lock()
+        self._reloads: set[asyncio.Task[None]] = set()
+        self.told = asyncio.Event()
+        """Set to stop."""
+        self.exit_code = OK
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the processes that run."""
+        return [child.pid for child in self._children.values() if child.pid is not None]
+
+    async def run(self) -> int:
+        """Run until told to stop; return the exit code."""
+        with tempfile.TemporaryDirectory(prefix="ops-") as folder:
+            self._folder = folder
+            keepers = [asyncio.create_task(self._keep(number)) for number in range(self._count)]
+            stopped = asyncio.create_task(self.told.wait())
+            await asyncio.wait([stopped, *keepers], return_when=asyncio.FIRST_COMPLETED)
+            self.told.set()
+            for task in (*keepers, *self._reloads):
+                task.cancel()
+            ended = await asyncio.gather(*keepers, *self._reloads, return_exceptions=True)
+            await asyncio.gather(*(child.stop(self._grace) for child in self._children.values()))
+        for failure in ended:
+            if isinstance(failure, Exception):
+                raise failure
+        return self.exit_code
+
+    def reload(self) -> None:
+        """Replace every process by a new one; a reload that is under way goes on."""
+        if not self._reloads:
+            task = asyncio.ensure_future(self._reload())
+            self._reloads.add(task)
+            task.add_done_callback(self._reloads.discard)
+
+    async def _reload(self) -> None:
+        async with self._reloading:
+            self._tell("reloading", "reloading")
+            replaced = [await self._replace(number) for number in list(self._children)]
+            if all(replaced):
+                self._tell("reloaded", "reloaded")
+
+    async def _replace(self, number: int) -> bool:
+        """Replace one process; False where the new one is not ready and the old one stays."""
+        old, new = self._children[number], Child(number, self._words(number), self._folder)
+        try:
+            is_ready = await new.start()
+        except asyncio.CancelledError:
+            new.kill()
+            raise
+        if not is_ready:
+            new.kill()
+            self._tell("reload failed", f"process {number}: the new one is not ready; the old one goes on")
+            return False
+        self._children[number] = new
+        await old.stop(self._grace)
+        return True
+
+    async def _keep(self, number: int) -> None:
+        """Keep one process running, whichever it is at the time."""
+        delay = 0.0
+        while True:
+            await asyncio.sleep(delay)
+            child = self._children[number] = Child(number, self._words(number), self._folder)
+            if await child.start():
+                self._tell("started", f"process {number} is ready (pid {child.pid})")
+            while True:
+                child = self._children[number]
+                code = await child.wait()
+                async with self._reloading:
+                    if self._children[number] is child:
+                        break  # it was not replaced: it ended by itself
+            if code in _FINAL and not child.is_ready:
+                self.exit_code = code
+                self.told.set()
+                return
+            self._tell("ended", f"process {number} ended with {code}; starting another one")
+            delay = 0.0 if child.was_steady else min(_LONGEST_DELAY, max(_FIRST_DELAY, delay * 2))
+
+
+async def supervise(args: ParsedArguments, command: Command, watched: Iterable[Path]) -> int:
+    """Run a command in several processes until SIGTERM or Ctrl-C; SIGHUP, or with --reload a changed file, reloads."""
+
+    def tell(event: str, text: str) -> None:
+        print_event(args, event, text)
+
+    supervisor = Supervisor(
+        lambda number: words_of(args, command, number), args.processes or 1, grace=args.grace, tell=tell
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.told.set)
+    loop.add_signal_handler(signal.SIGHUP, supervisor.reload)
+    watching = asyncio.create_task(_watch(list(watched), supervisor.reload)) if args.reload else None
+    try:
+        return await supervisor.run()
+    finally:
+        if watching is not None:
+            watching.cancel()
+
+
+def words_of(args: ParsedArguments, command: Command, number: int) -> list[str]:
+    """Return the command line of one process: that of the supervisor, for one process, with a port of its own."""
+    words = [command.name]
+    for option in command.all_options():
+        value = getattr(args, option.key, None)
+        if option.key in ("processes", "reload") or value is None or value is False or value == option.default:
+            continue
+        if option.key == "health":
+            host, port = value
+            value = f"{f'[{host}]' if ':' in host else host}:{port + number if port else 0}"
+        words += [option.name] if value is True else [option.name, str(value)]
+    return words
+
+
+async def _watch(paths: Sequence[Path], changed: Callable[[], None]) -> None:
+    """Call `changed` when a file was changed, added or removed."""
+    before = await asyncio.to_thread(_stamps, paths)
+    while True:
+        await asyncio.sleep(_LOOK_EVERY)
+        now = await asyncio.to_thread(_stamps, paths)
+        if now != before:
+            before = now
+            changed()
+
+
+def _stamps(paths: Sequence[Path]) -> Mapping[str, int]:
+    """Return when each file was changed; of folders, the Python files in them."""
+    found: dict[str, int] = {}
+    for path in paths:
+        if path.is_dir():
+            for folder, folders, names in os.walk(path):
+                folders[:] = [name for name in folders if not name.startswith(".") and name not in _SKIPPED]
+                _stamp(found, (os.path.join(folder, name) for name in names if name.endswith(".py")))
+                if len(found) > _MOST_FILES:
+                    break
+        else:
+            _stamp(found, [str(path)])
+    return found
+
+
+def _stamp(found: dict[str, int], names: Iterable[str]) -> None:
+    for name in names:
+        with contextlib.suppress(OSError):
+            found[name] = os.stat(name).st_mtime_ns

@@ -1,0 +1,100 @@
+"""Editors' MCP configuration files: `mcpServers` in most editors, `servers` in VS Code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from operations.config.documents import Document
+from operations.config.problems import ConfigProblem, Key, problems_error
+from operations.config.validation import SourceTable
+
+_WHERE: tuple[Key, ...] = (("mcpServers",), ("servers",), ("mcp", "servers"))
+_PASSED_ON = ("type", "command", "args", "env", "cwd", "url", "headers", "disabled")
+_RENAMED = {
+    "serverUrl": "url",
+    "httpUrl": "url",
+    "envFile": "env_file",
+    "includeTools": "allow",
+    "excludeTools": "deny",
+}
+_MIN_SIMILARITY = 0.85
+"""Minimum similarity that makes an unknown key a misspelling of one of ours."""
+_NO_SSE = "unsupported transport SSE: use the server's streamable HTTP URL"
+_TYPES = {
+    "local": "stdio",
+    "remote": "http",
+    "streamableHttp": "http",
+    "streamable_http": "http",
+}
+
+
+def editor_servers(document: Document) -> Iterator[SourceTable]:
+    """Yield the servers of a file; raise if it is not such a file."""
+    for where in _WHERE:
+        servers: Any = document.tree
+        for part in where:
+            servers = servers.get(part) if isinstance(servers, Mapping) else None
+        if isinstance(servers, Mapping):
+            for name, entry in servers.items():
+                yield _server(document, name, (*where, name), entry)
+            return
+    message = "not an editor's MCP configuration: expected `mcpServers` or `servers`"
+    raise problems_error([ConfigProblem(document.path, 1, "", message)])
+
+
+def editor_directory(path: Path) -> Path:
+    """Return the directory where servers run: the file's, or its parent if that is an editor's directory."""
+    directory = path.parent
+    return directory.parent if directory.name.startswith(".") else directory
+
+
+def editor_variables(path: Path) -> dict[str, str]:
+    """Return the variables that VS Code adds to the environment."""
+    directory = editor_directory(path)
+    return {
+        "workspaceFolder": str(directory),
+        "workspaceFolderBasename": directory.name,
+        "userHome": str(Path.home()),
+        "pathSeparator": "/",
+        "/": "/",
+    }
+
+
+def _server(document: Document, name: str, key: Key, entry: Any) -> SourceTable:
+    if not isinstance(entry, Mapping):
+        problem = ConfigProblem(document.path, document.line(key), name, "expected an object")
+        raise problems_error([problem])
+    directory = editor_directory(document.path)
+    table = {field: entry[field] for field in _PASSED_ON if field in entry}
+    table |= {ours: entry[theirs] for theirs, ours in _RENAMED.items() if theirs in entry}
+    # Keep a misspelt key, so that it is reported; drop keys that only the editor uses.
+    table |= {field: value for field, value in entry.items() if _is_misspelt(field, entry)}
+    kind = table.get("type")
+    if isinstance(kind, str):
+        table["type"] = _TYPES.get(kind, kind)
+    if isinstance(table.get("env"), Mapping):
+        # Editors accept numbers and booleans as strings here.
+        table["env"] = {variable: _as_text(value) for variable, value in table["env"].items()}
+    if kind == "sse":
+        table.pop("type")
+        return SourceTable(name, key, table, directory, _NO_SSE)
+    return SourceTable(name, key, table, directory)
+
+
+def _is_misspelt(field: str, entry: Mapping[str, Any]) -> bool:
+    """Whether an unknown key is a misspelling of a missing one of ours: the same letters, or a similar key."""
+    known = (*_PASSED_ON, *_RENAMED)
+    if field in known:
+        return False
+    missing = [name for name in known if name not in entry]
+    swapped = any(sorted(field.lower()) == sorted(name.lower()) for name in missing)
+    return swapped or bool(difflib.get_close_matches(field, missing, n=1, cutoff=_MIN_SIMILARITY))
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, (int, float)) else "" if value is None else value

@@ -1,0 +1,86 @@
+"""Interceptors of a configuration: the tables of `[[interceptors]]`, checked, and what they make."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from operations.config.interceptor_settings import AnyInterceptor, InterceptorSettings
+from operations.config.problems import Key, nearest
+from operations.config.validation import Checker
+from operations.interceptors import (
+    Approval,
+    Cache,
+    CircuitBreaker,
+    ConcurrencyLimit,
+    Decide,
+    Interceptor,
+    LogCalls,
+    Only,
+    RateLimit,
+    Redact,
+    ResponseLimit,
+    Retry,
+)
+
+_SELECTION = frozenset({*InterceptorSettings.__struct_fields__, "use"})
+_KINDS: dict[str, type[AnyInterceptor]] = {
+    typing.get_args(typing.get_type_hints(kind)["use"])[0]: kind for kind in typing.get_args(AnyInterceptor)
+}
+_MAKERS: dict[str, Callable[..., Interceptor]] = {
+    "log": LogCalls,
+    "retry": Retry,
+    "rate-limit": RateLimit,
+    "concurrency-limit": ConcurrencyLimit,
+    "circuit-breaker": CircuitBreaker,
+    "cache": Cache,
+    "response-limit": ResponseLimit,
+    "redact": Redact,
+}
+
+
+def read_interceptors(checker: Checker, tables: Sequence[Any], key: Key) -> list[AnyInterceptor]:
+    """Return the settings of the tables of `[[interceptors]]`; problems are reported."""
+    read = (_read(checker, table, (*key, number)) for number, table in enumerate(tables))
+    return [settings for settings in read if settings is not None]
+
+
+def make_interceptors(settings: Sequence[AnyInterceptor], decide: Decide | None = None) -> list[Interceptor]:
+    """Make the interceptors of a configuration, the first outermost; `decide` answers for those that ask."""
+    return [_select(each, _make(each, decide)) for each in settings]
+
+
+def _read(checker: Checker, table: Any, key: Key) -> AnyInterceptor | None:
+    use = table.get("use") if isinstance(table, Mapping) else None
+    kind = _KINDS.get(use) if isinstance(use, str) else None
+    if kind is None:
+        if not isinstance(table, Mapping):
+            checker.report(key, "a table is wanted")
+        elif not isinstance(use, str):
+            checker.report(key, f"use is missing: one of {', '.join(_KINDS)}")
+        else:
+            checker.report((*key, "use"), f"the interceptor is not known{nearest(use, _KINDS)}")
+        return None
+    settings: AnyInterceptor | None = checker.read(kind, table, key)
+    if settings is not None:
+        try:
+            _make(settings, None)
+        except ValueError as error:
+            checker.report(key, str(error))
+    return settings
+
+
+def _select(settings: AnyInterceptor, interceptor: Interceptor) -> Interceptor:
+    return Only(interceptor, settings.operations, exclude=settings.exclude, types=settings.types)
+
+
+def _make(settings: AnyInterceptor, decide: Decide | None) -> Interceptor:
+    given = {name: value for name, value in msgspec.structs.asdict(settings).items() if name not in _SELECTION}
+    if settings.use == "approval":
+        return Approval(decide if settings.policy == "ask" else None, timeout=settings.timeout)
+    if settings.use == "redact" and settings.fields is None:
+        del given["fields"]
+    return _MAKERS[settings.use](**given)

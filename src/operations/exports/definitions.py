@@ -1,0 +1,262 @@
+"""Shared definitions: the `$defs` of many schemas as one set, each content once. It knows nothing of operations.
+
+A definition is identified by a hash of its content and of everything that it reaches, so equal definitions of different
+schemas become one. Names are assigned last, among the definitions that one reader sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAPS
+
+_ROOT = "#"
+_POINTER = "#/$defs/"
+_USUALLY_BOOLEAN = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
+"""Keywords with boolean values that every reader knows."""
+_encode = msgspec.json.Encoder().encode
+
+Place = Callable[[str], str]
+Revise = Callable[[Any], Any]
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """One shared definition."""
+
+    key: str
+    """Hash of the content and of everything that it reaches: 32 hexadecimal digits."""
+    name: str
+    """The name that its schema gave it; definitions with different content may have the same."""
+    uses: tuple[str, ...]
+    """Keys of the definitions that it refers to directly."""
+    content: Any = None
+    keys: Mapping[str, str] = {}
+    """The key of each reference in the content."""
+
+    def schema(self, place: Place, revise: Revise | None = None) -> Any:
+        """Return the schema; `place` returns the reference to a key, and `revise` what is written for a schema.
+
+        `revise` gets every schema in it before its parts, but for the booleans of keywords such as
+        `additionalProperties`, which every reader knows.
+        """
+        return _relinked(self.content, lambda reference: place(self.keys[reference]), revise)
+
+
+class Hoisted(msgspec.Struct, frozen=True):
+    """A schema without `$defs`, and the definitions that it reaches by key."""
+
+    root: Definition
+    uses: tuple[str, ...]
+    definitions: Mapping[str, Definition]
+
+    def schema(self, place: Place, revise: Revise | None = None) -> Any:
+        """Return the schema itself, as `Definition.schema` does: a reference where it is one of the definitions."""
+        if self.root.key in self.definitions:
+            return {"$ref": place(self.root.key)}
+        return self.root.schema(place, revise)
+
+
+def hoist(document: Mapping[str, Any] | bool, root_name: str, *, with_root: bool = False) -> Hoisted:
+    """Return a converted schema with its `$defs` moved out.
+
+    A schema that refers to itself becomes a definition named `root_name` too; with `with_root`, any does.
+    """
+    contents: dict[str, Any] = {_ROOT: document}
+    if isinstance(document, dict) and "$defs" in document:
+        contents[_ROOT] = {keyword: value for keyword, value in document.items() if keyword != "$defs"}
+        contents.update((_POINTER + name, schema) for name, schema in document["$defs"].items())
+    texts, links = _read(contents)
+    keys = _keys(texts, links)
+    definitions: dict[str, Definition] = {}
+    for pointer in texts:
+        name = root_name if pointer == _ROOT else pointer[len(_POINTER) :]
+        uses = tuple(dict.fromkeys(keys[target] for target in links[pointer]))
+        definitions.setdefault(keys[pointer], Definition(keys[pointer], name, uses, contents[pointer], keys))
+    root = definitions[keys[_ROOT]]
+    if any(_ROOT in targets for targets in links.values()):
+        return Hoisted(root, (root.key,), definitions)
+    # A root may repeat the content of a definition, as the type of a tree's root does.
+    own = texts[_ROOT], [keys[target] for target in links[_ROOT]]
+    for pointer in texts:
+        if pointer != _ROOT and own == (texts[pointer], [keys[target] for target in links[pointer]]):
+            del definitions[root.key]
+            return Hoisted(definitions[keys[pointer]], (keys[pointer],), definitions)
+    if with_root:
+        return Hoisted(root, (root.key,), definitions)
+    del definitions[root.key]
+    return Hoisted(root, root.uses, definitions)
+
+
+def closure(keys: Iterable[str], definitions: Mapping[str, Definition]) -> list[str]:
+    """Return these keys and all they reach, each once, in order of first use."""
+    found = dict.fromkeys(keys)
+    pending = list(reversed(found))
+    ordered: dict[str, None] = {}
+    while pending:
+        key = pending.pop()
+        if key not in ordered:
+            ordered[key] = None
+            pending.extend(reversed(definitions[key].uses))
+    return list(ordered)
+
+
+def assign_names(definitions: Iterable[Definition], taken: Iterable[str] = ()) -> dict[str, str]:
+    """Return a unique name for each key: the first content of a name has it, later ones get digits of their hash."""
+    names: dict[str, str] = {}
+    used = set(taken)
+    for definition in definitions:
+        if definition.key in names:
+            continue
+        name, length = definition.name, 6
+        while name in used:
+            # Whoever names definitions may have taken every prefix of a hash.
+            number = f"_{length}" if length > len(definition.key) else ""
+            name = f"{definition.name}_{definition.key[:length]}{number}"
+            length += 1
+        used.add(name)
+        names[definition.key] = name
+    return names
+
+
+def _read(contents: Mapping[str, Any]) -> tuple[dict[str, bytes], dict[str, Sequence[str]]]:
+    """Return the text of each schema that the root reaches, with empty references, and its references in order."""
+    texts: dict[str, bytes] = {}
+    links: dict[str, Sequence[str]] = {}
+    pending = [_ROOT]
+    while pending:
+        pointer = pending.pop()
+        if pointer in texts:
+            continue
+        collector = _Collector()
+        texts[pointer] = _encode(_relinked(contents[pointer], collector))
+        links[pointer] = collector
+        pending.extend(reversed(collector))
+    return texts, links
+
+
+class _Collector(list[str]):
+    """Collects references, and leaves empty ones in their places."""
+
+    def __call__(self, reference: str) -> str:
+        self.append(reference)
+        return ""
+
+
+def _relinked(schema: Any, place: Place, revise: Revise | None = None) -> Any:
+    """Return the schema with every reference replaced; parts that do not change are shared, not copied."""
+    if revise is not None:
+        schema = revise(schema)
+    if not isinstance(schema, dict):
+        return schema
+    changed: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        new: Any = value
+        if keyword == "$ref" and isinstance(value, str):
+            new = place(value)
+        elif keyword in SCHEMA:
+            if not isinstance(value, bool) or keyword not in _USUALLY_BOOLEAN:
+                new = _relinked(value, place, revise)
+        elif keyword in SCHEMA_LISTS:
+            members = [_relinked(member, place, revise) for member in value]
+            new = members if any(map(_differ, members, value)) else value
+        elif keyword in SCHEMA_MAPS:
+            members = [_relinked(member, place, revise) for member in value.values()]
+            new = dict(zip(value, members, strict=True)) if any(map(_differ, members, value.values())) else value
+        if new is not value:
+            changed[keyword] = new
+    return {**schema, **changed} if changed else schema
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return one is not other
+
+
+def _keys(texts: Mapping[str, bytes], links: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the key of every schema: independent of names, equal for equal content and equal targets."""
+    keys: dict[str, str] = {}
+    for component in _Components(links).among(texts):
+        if len(component) == 1 and component[0] not in links[component[0]]:
+            (pointer,) = component
+            keys[pointer] = _digest(texts[pointer], *(keys[target] for target in links[pointer]))
+        else:
+            keys.update(_cycle_keys(component, texts, links, keys))
+    return keys
+
+
+def _cycle_keys(
+    component: Sequence[str], texts: Mapping[str, bytes], links: Mapping[str, Sequence[str]], keys: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the keys of schemas that refer to each other.
+
+    The hashes are refined by those of their targets until they tell no more schemas apart. The set of all of them is
+    part of each key: without it, hashes of different cycles could be equal although a later round would differ.
+    """
+    hashes = {pointer: _digest(texts[pointer]) for pointer in component}
+    distinct = 0
+    while distinct < (now := len(set(hashes.values()))):
+        distinct = now
+        hashes = {
+            pointer: _digest(texts[pointer], *(keys.get(target) or hashes[target] for target in links[pointer]))
+            for pointer in component
+        }
+    everyone = sorted(set(hashes.values()))
+    return {pointer: _digest(hashes[pointer].encode(), *everyone) for pointer in component}
+
+
+class _Components:
+    """Finds strongly connected components, each after those that it refers to (Tarjan, without recursion)."""
+
+    def __init__(self, links: Mapping[str, Sequence[str]]) -> None:
+        self._links = links
+        self._index: dict[str, int] = {}
+        self._low: dict[str, int] = {}
+        self._stack: list[str] = []
+        self._waiting: set[str] = set()
+
+    def among(self, pointers: Iterable[str]) -> Iterator[list[str]]:
+        """Yield the components of these schemas."""
+        for pointer in pointers:
+            if pointer not in self._index:
+                yield from self._reached_from(pointer)
+
+    def _reached_from(self, start: str) -> Iterator[list[str]]:
+        index, low = self._index, self._low
+        work = [self._enter(start)]
+        while work:
+            pointer, targets = work[-1]
+            for target in targets:
+                if target not in index:
+                    work.append(self._enter(target))
+                    break
+                if target in self._waiting:
+                    low[pointer] = min(low[pointer], index[target])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[pointer])
+                if low[pointer] == index[pointer]:
+                    yield self._leave(pointer)
+
+    def _enter(self, pointer: str) -> tuple[str, Iterator[str]]:
+        self._index[pointer] = self._low[pointer] = len(self._index)
+        self._stack.append(pointer)
+        self._waiting.add(pointer)
+        return pointer, iter(self._links[pointer])
+
+    def _leave(self, pointer: str) -> list[str]:
+        position = self._stack.index(pointer)
+        component = self._stack[position:]
+        del self._stack[position:]
+        self._waiting.difference_update(component)
+        return component
+
+
+def _digest(content: bytes, *targets: str) -> str:
+    digest = blake2b(content, digest_size=16)
+    for target in targets:
+        digest.update(target.encode())
+    return digest.hexdigest()

@@ -1,0 +1,250 @@
+"""TypeWriter: JSON Schemas as Python annotations; objects become TypedDicts, each content once."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from operations.exports.definitions import Definition, Hoisted, hoist
+
+_NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+_WORD = re.compile(r"[A-Za-z0-9]+")
+_DEEPEST = 12
+_MOST_LITERALS = 60
+_MOST_BRANCHES = 20
+_MOST_DOC = 100
+_MOST_NODES = 50_000
+"""How many parts of one schema are annotated: merging `allOf` can repeat parts many times."""
+_IN_PLACE = ("$ref", "allOf")
+
+
+def refer_by_key(key: str) -> str:
+    """Return the reference to a definition: its key."""
+    return key
+
+
+class TypeWriter:
+    """Collects the TypedDicts of one module. Names depend only on the schemas and on their order."""
+
+    def __init__(self, taken: Sequence[str] = ()) -> None:
+        self.classes: dict[str, str] = {}
+        """The text of each TypedDict by its name, in order of first use."""
+        self._used = set(taken)
+        self._by_content: dict[str, str] = {}
+        self._by_key: dict[str, str] = {}
+        self._definitions: dict[str, Definition] = {}
+        self._open: set[str] = set()
+        self._left = _MOST_NODES
+
+    def annotate(self, document: Mapping[str, Any] | bool, hint: str) -> str:
+        """Return the annotation of a schema; `hint` names the TypedDict of its root."""
+        return self._annotation(self.hoisted(document, hint).schema(refer_by_key), hint, 0)
+
+    def hoisted(self, document: Mapping[str, Any] | bool, hint: str) -> Hoisted:
+        """Return a schema whose references this writer can follow."""
+        self._left = _MOST_NODES
+        found = hoist(document, hint)
+        self._definitions.update(found.definitions)
+        return found
+
+    def resolve(self, schema: Any) -> Mapping[str, Any]:
+        """Return a schema with its reference followed and its `allOf` merged."""
+        merged: dict[str, Any] = {}
+        pending, steps = [schema], 0
+        while pending and steps < 100:
+            node = pending.pop(0)
+            steps += 1
+            if not isinstance(node, Mapping):
+                continue
+            if isinstance(node.get("$ref"), str) and node["$ref"] in self._definitions:
+                pending.insert(0, self._definitions[node["$ref"]].schema(refer_by_key))
+            pending.extend(node.get("allOf", ()))
+            for name, value in node.items():
+                if name == "properties":
+                    merged["properties"] = {**merged.get("properties", {}), **value}
+                elif name == "required":
+                    merged["required"] = [*merged.get("required", ()), *value]
+                elif name not in _IN_PLACE:
+                    merged.setdefault(name, value)
+        return merged
+
+    def property_annotation(self, schema: Any, hint: str) -> str:
+        """Return the annotation of a part of a hoisted schema."""
+        return self._annotation(schema, hint, 1)
+
+    def _annotation(self, schema: Any, hint: str, depth: int) -> str:
+        self._left -= 1
+        if not isinstance(schema, Mapping) or depth > _DEEPEST or self._left < 0:
+            return "Any"
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            return self._referenced(reference, depth)
+        if "allOf" in schema:
+            return self._typed(self.resolve(schema), hint, depth)
+        return self._typed(schema, hint, depth)
+
+    def _referenced(self, key: str, depth: int) -> str:
+        definition = self._definitions.get(key)
+        if definition is None:
+            return "Any"
+        if key in self._by_key:
+            return self._by_key[key]
+        if key in self._open:
+            return "Any"
+        node = self.resolve(definition.schema(refer_by_key))
+        if _is_record(node):
+            return self._record(node, definition.name, depth, key)
+        self._open.add(key)
+        try:
+            annotation = self._typed(node, definition.name, depth)
+        finally:
+            self._open.discard(key)
+        self._by_key[key] = annotation
+        return annotation
+
+    def _typed(self, node: Mapping[str, Any], hint: str, depth: int) -> str:
+        values = [node["const"]] if "const" in node else node.get("enum")
+        if isinstance(values, list):
+            return _literal(values)
+        if _is_record(node):
+            return self._with_null(node, self._record(node, hint, depth))
+        branches = node.get("anyOf") or node.get("oneOf")
+        if branches and "type" not in node:
+            return self._union([self._annotation(each, hint, depth + 1) for each in branches[:_MOST_BRANCHES]])
+        kinds = node.get("type")
+        listed = [kinds] if isinstance(kinds, str) else list(kinds or ())
+        if branches and listed == ["object"]:
+            return self._union([self._annotation(each, hint, depth + 1) for each in branches[:_MOST_BRANCHES]])
+        return self._union([self._kind(kind, node, hint, depth) for kind in listed]) if listed else "Any"
+
+    def _kind(self, kind: str, node: Mapping[str, Any], hint: str, depth: int) -> str:
+        if kind == "array":
+            items = node.get("items", True)
+            return f"list[{self._annotation(items, f'{hint} item', depth + 1)}]"
+        if kind == "object":
+            extra = node.get("additionalProperties", True)
+            return f"dict[str, {self._annotation(extra, f'{hint} value', depth + 1)}]"
+        if kind == "string" and (node.get("format") in ("binary", "byte") or "contentEncoding" in node):
+            return "str | bytes"
+        return _NAMES.get(kind, "Any")
+
+    def _with_null(self, node: Mapping[str, Any], name: str) -> str:
+        kinds = node.get("type")
+        return f"{name} | None" if isinstance(kinds, list) and "null" in kinds else name
+
+    def _union(self, parts: Sequence[str]) -> str:
+        flat = dict.fromkeys(part for joined in parts for part in _split_union(joined))
+        if "Any" in flat or not flat:
+            return "Any"
+        if "None" in flat:
+            flat = dict.fromkeys([*(part for part in flat if part != "None"), "None"])
+        return " | ".join(flat)
+
+    def _record(self, node: Mapping[str, Any], hint: str, depth: int, key: str | None = None) -> str:
+        """Return the name of the TypedDict of an object schema; equal contents have one."""
+        name = ""
+        if key is not None:
+            # It may refer to itself, so its name is needed before its content is known.
+            name = self._by_key[key] = self._free_name(hint)
+            self.classes[name] = ""
+        required = set(node.get("required", ()))
+        fields = {
+            field: self._annotation(child, f"{hint} {field}", depth + 1)
+            for field, child in node["properties"].items()
+            if field
+        }
+        if key is None:
+            content = repr((fields, sorted(required)))
+            if content in self._by_content:
+                return self._by_content[content]
+            name = self._by_content[content] = self._free_name(hint)
+        self.classes[name] = _class_text(name, fields, required, node.get("description"))
+        return name
+
+    def _free_name(self, hint: str) -> str:
+        base = pascal(hint)
+        name, count = base, 2
+        while name in self._used:
+            name, count = f"{base}{count}", count + 1
+        self._used.add(name)
+        return name
+
+
+def pascal(text: str) -> str:
+    """Return words as a class name."""
+    name = "".join(word[:1].upper() + word[1:] for word in _WORD.findall(text)) or "Record"
+    name = f"T{name}" if name[0].isdigit() else name
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def is_identifier(name: str) -> bool:
+    """Whether a name can be written as an attribute or keyword argument."""
+    return name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
+
+
+def doc_line(text: object, most: int = _MOST_DOC) -> str:
+    """Return the first line of a description as it can be written in a docstring."""
+    if not isinstance(text, str):
+        return ""
+    lines = (line.strip() for line in text.splitlines())
+    line = next((line for line in lines if line and not line.startswith((">", "#"))), "")
+    line = "".join(each for each in line if each.isprintable()).replace("\\", "/").replace('"', "'")
+    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
+
+
+def _is_record(node: Mapping[str, Any]) -> bool:
+    if not any(node.get("properties", ())):
+        return False
+    kinds = node.get("type", "object")
+    return kinds == "object" or (isinstance(kinds, list) and set(kinds) <= {"object", "null"})
+
+
+def _class_text(name: str, fields: Mapping[str, str], required: set[str], description: object) -> str:
+    if not all(is_identifier(field) and not field.startswith("__") for field in fields):
+        members = ", ".join(f"{field!r}: {_field(field, kind, required)}" for field, kind in fields.items())
+        return f'{name} = TypedDict("{name}", {{{members}}})\n'
+    lines = [f"class {name}(TypedDict):"]
+    doc = doc_line(description)
+    if doc:
+        lines.append(f'    """{doc}"""')
+    lines += [f"    {field}: {_field(field, kind, required)}" for field, kind in fields.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _field(field: str, kind: str, required: set[str]) -> str:
+    return kind if field in required else f"NotRequired[{kind}]"
+
+
+def _literal(values: Sequence[Any]) -> str:
+    if len(values) > _MOST_LITERALS or not all(isinstance(value, (str, int, bool, type(None))) for value in values):
+        kinds = {type(value).__name__ for value in values}
+        known = {"str": "str", "int": "int", "bool": "bool", "float": "float", "NoneType": "None"}
+        return " | ".join(known[kind] for kind in known if kind in kinds) if kinds <= known.keys() else "Any"
+    rest = dict.fromkeys(ascii(value) for value in values if value is not None)
+    literal = f"Literal[{', '.join(rest)}]" if rest else ""
+    return " | ".join(part for part in (literal, "None" if None in values else "") if part) or "Any"
+
+
+def _split_union(text: str) -> list[str]:
+    """Return the parts of a union, brackets and quotes left whole."""
+    parts, depth, quote, start, index = [], 0, "", 0, 0
+    while index < len(text):
+        character = text[index]
+        if quote:
+            if character == "\\":
+                index += 1
+            elif character == quote:
+                quote = ""
+        elif character in "'\"":
+            quote = character
+        elif character in "[({":
+            depth += 1
+        elif character in "])}":
+            depth -= 1
+        elif text.startswith(" | ", index) and depth == 0:
+            parts.append(text[start:index])
+            start = index + 3
+        index += 1
+    return [*parts, text[start:]]

@@ -1,0 +1,127 @@
+"""Short signatures of operations: what a model needs to call them, in a fraction of the tokens of JSON Schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from operations.spec import OperationSpec
+
+_DEEPEST = 3
+_MOST_VALUES = 12
+_MOST_NOTE = 100
+_MOST_CHARACTERS = 4_000
+_NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "null"}
+
+
+def signature(spec: OperationSpec) -> str:
+    """Return `github.issues/create(owner: str, labels?: [str]) mutation`, cut to a size."""
+    document = spec.input_schema.document
+    shown = _Shapes(document).inside(document)
+    text = f"{spec.id}({shown}) {spec.type.value}"
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+
+
+def description_line(spec: OperationSpec, most: int = 120) -> str:
+    """Return the title or the first line of the description, cut to a size."""
+    lines = (line.strip() for line in (spec.title or spec.description).splitlines())
+    text = next((line for line in lines if line and not line.startswith((">", "#"))), "")
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def describe(spec: OperationSpec) -> str:
+    """Return the signature, the description and a line for each property with a description."""
+    document = spec.input_schema.document
+    lines = [signature(spec), _cut(spec.description.strip() or spec.title or "", 1_000)]
+    properties = document.get("properties", {}) if isinstance(document, Mapping) else {}
+    shapes = _Shapes(document)
+    for name, schema in properties.items():
+        said = shapes.note(schema)
+        if said:
+            lines.append(f"  {name}: {said}")
+    output = spec.output_schema.document
+    if not spec.output_schema.is_unknown:
+        lines.append(f"returns {_cut(_Shapes(output).shape(output, 1), 600)}")
+    return _cut("\n".join(line for line in lines if line), _MOST_CHARACTERS)
+
+
+class _Shapes:
+    """Prints the parts of one schema document."""
+
+    def __init__(self, document: Any) -> None:
+        self._document = document
+        self._definitions = document.get("$defs", {}) if isinstance(document, Mapping) else {}
+
+    def inside(self, schema: Any) -> str:
+        """Return the properties of an object as parameters."""
+        node = self._follow(schema)
+        properties = node.get("properties", {})
+        required = set(node.get("required", ()))
+        ordered = sorted(properties, key=lambda name: name not in required)
+        parts = [f"{name}{'' if name in required else '?'}: {self.shape(properties[name], 1)}" for name in ordered]
+        if not properties and node.get("type") != "object":
+            return self.shape(schema, 0) if node else "…"
+        return ", ".join(parts)
+
+    def note(self, schema: Any) -> str:
+        """Return the first line of a property's description, with its default."""
+        node = self._follow(schema)
+        said = str(node.get("description", "")).strip().partition("\n")[0]
+        default = node.get("default")
+        return _cut(said, _MOST_NOTE) + (f" (default {_cut(str(default), 40)})" if default is not None else "")
+
+    def shape(self, schema: Any, depth: int) -> str:
+        """Return a type in a few characters."""
+        node = self._follow(schema)
+        if depth > _DEEPEST + 1:
+            return "…"
+        if "const" in node:
+            return repr(node["const"])
+        if "enum" in node:
+            values = node["enum"]
+            shown = "|".join(map(repr, values[:_MOST_VALUES]))
+            return shown if len(values) <= _MOST_VALUES else f"{shown}|…"
+        branches = node.get("anyOf") or node.get("oneOf")
+        if branches and "type" not in node:
+            return "|".join(dict.fromkeys(self.shape(branch, depth + 1) for branch in branches[:_MOST_VALUES]))
+        kinds = node.get("type")
+        listed = [kinds] if isinstance(kinds, str) else list(kinds or ())
+        if not listed:
+            listed = ["object"] if "properties" in node else []
+        return "|".join(self._kind(kind, node, depth) for kind in listed) or "any"
+
+    def _kind(self, kind: str, node: Mapping[str, Any], depth: int) -> str:
+        if kind == "array":
+            return f"[{self.shape(node.get('items', True), depth + 1)}]" if depth < _DEEPEST else "[…]"
+        if kind == "object":
+            if depth >= _DEEPEST:
+                return "{…}"
+            if not node.get("properties"):
+                return "{str: " + self.shape(node.get("additionalProperties", True), depth + 1) + "}"
+            required = set(node.get("required", ()))
+            members = (
+                f"{name}{'' if name in required else '?'}: {self.shape(child, depth + 1)}"
+                for name, child in node["properties"].items()
+            )
+            return "{" + ", ".join(members) + "}"
+        return _NAMES.get(kind, kind)
+
+    def _follow(self, schema: Any) -> Mapping[str, Any]:
+        for _ in range(20):
+            if not isinstance(schema, Mapping):
+                return {}
+            if "$ref" in schema:
+                reference = schema["$ref"]
+                name = reference.removeprefix("#/$defs/")
+                target = self._document if reference == "#" else self._definitions.get(name)
+            elif len(schema.get("allOf", ())) == 1 and "properties" not in schema:
+                target = schema["allOf"][0]
+            else:
+                return schema
+            rest = {key: value for key, value in schema.items() if key not in ("$ref", "allOf", "$defs")}
+            schema = {**target, **rest} if isinstance(target, Mapping) else rest
+        return {}
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"

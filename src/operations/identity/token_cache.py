@@ -1,0 +1,100 @@
+"""TokenCache: verified tokens, so that a signature is checked once and not with every request."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable
+from hashlib import sha256
+
+from operations.errors import CallError, ErrorCode
+from operations.identity.tokens import AnyAuthenticator, Principal
+
+_SECONDS = 300.0
+_MOST = 10_000
+_MOST_FAILURES = 1_000
+_FAILURE_SECONDS = 5.0
+
+
+class TokenCache:
+    """Principals by a salted hash of their token, until the token expires or `seconds` have passed.
+
+    Tokens that were refused are remembered for a few seconds. A token is verified once at a time, however many requests
+    bring it.
+    """
+
+    def __init__(self, *, seconds: float = _SECONDS, most: int = _MOST) -> None:
+        self._seconds = seconds
+        self._most = most
+        self._salt = os.urandom(16)
+        self._principals: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
+        self._failures: OrderedDict[bytes, float] = OrderedDict()
+        self._verifying: dict[bytes, asyncio.Future[Principal]] = {}
+        self._generation = 0
+
+    def get(self, token: str) -> Principal | None:
+        """Return the principal of a token that was verified, or None."""
+        entry = self._principals.get(sha256(self._salt + token.encode()).digest())
+        if entry is None or entry[0] <= time.time():
+            return None
+        return entry[1]
+
+    async def verify(self, token: str, authenticator: AnyAuthenticator) -> Principal:
+        """Return the principal of a token, verified by `authenticator`, whose verdict is kept."""
+        key = sha256(self._salt + token.encode()).digest()
+        refused = self._failures.get(key)
+        if refused is not None:
+            if refused > time.time():
+                raise CallError(ErrorCode.ACCESS_DENIED, "the token was refused")
+            del self._failures[key]
+        running = self._verifying.get(key)
+        if running is not None:
+            return await asyncio.shield(running)
+        try:
+            verdict = authenticator.authenticate(token)
+        except CallError as error:
+            self._keep_failure(key, error)
+            raise
+        if not isinstance(verdict, Principal):
+            return await self._await(key, verdict)
+        self._keep(key, verdict, self._generation)
+        return verdict
+
+    def clear(self) -> None:
+        """Forget everything: a token was revoked."""
+        self._generation += 1
+        self._principals.clear()
+        self._failures.clear()
+
+    async def _await(self, key: bytes, verdict: Awaitable[Principal]) -> Principal:
+        """Wait for an authenticator that is asynchronous; others with the same token wait for the same verdict."""
+        generation = self._generation
+        task = self._verifying[key] = asyncio.ensure_future(verdict)
+        task.add_done_callback(lambda _: self._verifying.pop(key, None))
+        try:
+            principal = await asyncio.shield(task)
+        except CallError as error:
+            self._keep_failure(key, error)
+            raise
+        self._keep(key, principal, generation)
+        return principal
+
+    def _keep(self, key: bytes, principal: Principal, generation: int) -> None:
+        if generation != self._generation:  # a token was revoked meanwhile
+            return
+        until = time.time() + self._seconds
+        if principal.expires_at is not None:
+            until = min(until, principal.expires_at)
+        self._principals[key] = until, principal
+        self._principals.move_to_end(key)
+        if len(self._principals) > self._most:
+            self._principals.popitem(last=False)
+
+    def _keep_failure(self, key: bytes, error: CallError) -> None:
+        if error.code is not ErrorCode.ACCESS_DENIED:
+            return
+        self._failures[key] = time.time() + _FAILURE_SECONDS
+        if len(self._failures) > _MOST_FAILURES:
+            self._failures.popitem(last=False)

@@ -1,0 +1,63 @@
+"""Interceptors: async callables around every `execute` and `subscribe` of a registry, and the ones that ship.
+
+Names are imported on first use: a program pays only for the interceptors that it uses.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from operations.interceptors.approval import Approval, Decide, Decision
+    from operations.interceptors.base import Interceptor, Invocation, Only, Proceed, applies, choose, compose
+    from operations.interceptors.cache import Cache
+    from operations.interceptors.call_log import LogCalls
+    from operations.interceptors.circuit_breaker import CircuitBreaker
+    from operations.interceptors.concurrency_limit import ConcurrencyLimit
+    from operations.interceptors.rate_limit import RateLimit
+    from operations.interceptors.redaction import SECRET_NAMES, Redact
+    from operations.interceptors.response_limit import ResponseLimit
+    from operations.interceptors.retry import Retry
+
+__all__ = [
+    "Approval",
+    "Cache",
+    "CircuitBreaker",
+    "ConcurrencyLimit",
+    "Decide",
+    "Decision",
+    "Interceptor",
+    "Invocation",
+    "LogCalls",
+    "Only",
+    "Proceed",
+    "RateLimit",
+    "Redact",
+    "ResponseLimit",
+    "Retry",
+    "SECRET_NAMES",
+    "applies",
+    "choose",
+    "compose",
+]
+
+_HOMES = {
+    "approval": ("Approval", "Decide", "Decision"),
+    "base": ("Interceptor", "Invocation", "Only", "Proceed", "applies", "choose", "compose"),
+    "cache": ("Cache",),
+    "call_log": ("LogCalls",),
+    "circuit_breaker": ("CircuitBreaker",),
+    "concurrency_limit": ("ConcurrencyLimit",),
+    "rate_limit": ("RateLimit",),
+    "redaction": ("SECRET_NAMES", "Redact"),
+    "response_limit": ("ResponseLimit",),
+    "retry": ("Retry",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"operations.interceptors.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

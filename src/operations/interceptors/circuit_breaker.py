@@ -1,0 +1,170 @@
+"""CircuitBreaker: calls of an upstream that fails are refused for a while."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+from operations.errors import CallError, ErrorCode
+from operations.interceptors.base import Envelopes, Invocation, KeyPart, Proceed, check_by, key_of, opened, refused
+
+State = Literal["closed", "open", "half-open"]
+_SLICES = 10
+_MAX_KEYS = 10_000
+
+
+class CircuitBreaker:
+    """Opens when, of at least `minimum` calls within `window` seconds, the share `failure_rate` or more failed.
+
+    While it is open, calls are refused with `UNAVAILABLE`, `reason` `CIRCUIT_OPEN` and `retryAfter`. After
+    `open_seconds` it is half-open: `probes` calls at a time are let through. One that succeeds closes it, one that
+    fails opens it again.
+
+    A failure is `UNAVAILABLE`, `TIMEOUT` or `EXECUTION_ERROR`, an HTTP status below 500 excepted. Other errors count as
+    successes: the upstream answered. A stream is a failure when it fails before or after its items, else a success.
+    Cancelled calls do not count. `by` is what has a breaker of its own: the namespace, unless given.
+    """
+
+    def __init__(
+        self,
+        *,
+        failure_rate: float = 0.5,
+        minimum: int = 10,
+        window: float = 10.0,
+        open_seconds: float = 30.0,
+        probes: int = 1,
+        by: Iterable[KeyPart] = ("namespace",),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not 0 < failure_rate <= 1:
+            raise ValueError(f"invalid failure_rate {failure_rate}: expected more than 0 and at most 1")
+        if minimum < 1 or window <= 0 or open_seconds <= 0 or probes < 1:
+            raise ValueError("invalid circuit breaker: minimum, window, open_seconds and probes are positive")
+        self._failure_rate = failure_rate
+        self._minimum = minimum
+        self._window = window
+        self._open_seconds = open_seconds
+        self._probes = probes
+        self._by = check_by(by)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._circuits: dict[tuple[str | None, ...], _Circuit] = {}
+        self.refused = 0
+        """Number of refused calls."""
+
+    def states(self) -> dict[tuple[str | None, ...], State]:
+        """Return the state of each breaker by its key."""
+        now = self._clock()
+        return {key: self._state(circuit, now) for key, circuit in self._circuits.items()}
+
+    def counts(self) -> dict[str, int]:
+        """Return how often each event occurred."""
+        return {"refused": self.refused}
+
+    async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
+        """Run the call unless the breaker is open, and note how it ended."""
+        if invocation.streaming:
+            return self._stream(invocation, proceed)
+        circuit, opened_at = self._admit(invocation)
+        try:
+            envelope = await proceed(invocation)
+        except BaseException as error:
+            self._note(circuit, opened_at, _is_failure(error))
+            raise
+        self._note(circuit, opened_at, False)
+        return envelope
+
+    async def _stream(self, invocation: Invocation, proceed: Proceed) -> Envelopes:
+        circuit, opened_at = self._admit(invocation)
+        failed: bool | None = False
+        try:
+            async with opened(invocation, proceed) as stream:
+                async for envelope in stream:
+                    yield envelope
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            failed = _is_failure(error)
+            raise
+        finally:
+            self._note(circuit, opened_at, failed)
+
+    def _admit(self, invocation: Invocation) -> tuple[_Circuit, float | None]:
+        """Return the circuit and, for a probe, when the circuit opened; refuse a call of an open one."""
+        key, now = key_of(invocation, self._by), self._clock()
+        with self._lock:
+            circuit = self._circuits.get(key)
+            if circuit is None:
+                if len(self._circuits) >= _MAX_KEYS:
+                    self._circuits.pop(next(iter(self._circuits)))
+                circuit = self._circuits[key] = _Circuit()
+            if circuit.opened_at is None:
+                return circuit, None
+            left = circuit.opened_at + self._open_seconds - now
+            if left <= 0 and circuit.probing < self._probes:
+                circuit.probing += 1
+                return circuit, circuit.opened_at
+            self.refused += 1
+        raise refused(invocation.spec.id, "calls failed recently: refused for now", "CIRCUIT_OPEN", max(left, 0.0))
+
+    def _note(self, circuit: _Circuit, opened_at: float | None, failed: bool | None) -> None:
+        """Note how a call ended; None where it says nothing of the upstream."""
+        now = self._clock()
+        with self._lock:
+            if opened_at is None:
+                if circuit.opened_at is None and failed is not None:
+                    self._count(circuit, now, failed)
+                return
+            if circuit.opened_at != opened_at:
+                return  # another probe has decided
+            circuit.probing -= 1
+            if failed is not None:
+                circuit.opened_at = now if failed else None
+                circuit.probing = 0
+                circuit.slices.clear()
+
+    def _count(self, circuit: _Circuit, now: float, failed: bool) -> None:
+        number = int(now / self._window * _SLICES)
+        for old in [each for each in circuit.slices if each <= number - _SLICES]:
+            del circuit.slices[old]
+        ended, failures = circuit.slices.get(number, (0, 0))
+        circuit.slices[number] = ended + 1, failures + failed
+        if not failed:
+            return
+        total = sum(ended for ended, _ in circuit.slices.values())
+        failures = sum(failures for _, failures in circuit.slices.values())
+        if total >= self._minimum and failures >= total * self._failure_rate:
+            circuit.opened_at = now
+            circuit.probing = 0
+            circuit.slices.clear()
+
+    def _state(self, circuit: _Circuit, now: float) -> State:
+        if circuit.opened_at is None:
+            return "closed"
+        return "open" if now < circuit.opened_at + self._open_seconds else "half-open"
+
+
+class _Circuit:
+    """The state of one breaker."""
+
+    __slots__ = ("opened_at", "probing", "slices")
+
+    def __init__(self) -> None:
+        self.opened_at: float | None = None
+        self.probing = 0
+        self.slices: dict[int, tuple[int, int]] = {}
+        """Ended and failed calls by slice of the window."""
+
+
+def _is_failure(error: BaseException) -> bool | None:
+    """Return whether an error is the upstream's; None where it says nothing of it."""
+    if not isinstance(error, CallError):
+        return True if isinstance(error, Exception) else None
+    if error.code is ErrorCode.ABORTED:
+        return None
+    if error.code not in (ErrorCode.UNAVAILABLE, ErrorCode.TIMEOUT, ErrorCode.EXECUTION_ERROR):
+        return False
+    status = error.details.get("statusCode") if isinstance(error.details, dict) else None
+    return not (isinstance(status, int) and status < 500)

@@ -1,0 +1,154 @@
+"""ConcurrencyLimit: at most so many calls at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any
+
+from operations.interceptors.base import Envelopes, Invocation, KeyPart, Proceed, check_by, key_of, opened, refused
+
+_Key = tuple[str | None, ...]
+_Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
+
+
+class ConcurrencyLimit:
+    """Runs at most `limit` calls of each key at a time; `queue` more wait, in order, at most `max_wait` seconds.
+
+    Other calls are refused with `UNAVAILABLE` and `reason` `CONCURRENCY_LIMIT`. A stream holds its place until it ends.
+    A call that is nested in one which holds a place needs none of its own, so that it cannot wait for its own caller.
+    """
+
+    def __init__(
+        self, limit: int, *, queue: int = 0, max_wait: float | None = None, by: Iterable[KeyPart] = ()
+    ) -> None:
+        if limit < 1 or queue < 0 or (max_wait is not None and max_wait < 0):
+            raise ValueError("invalid concurrency limit: limit is at least 1, queue and max_wait are not negative")
+        self._limit = limit
+        self._queue = queue
+        self._max_wait = max_wait
+        self._by = check_by(by)
+        self._lock = threading.Lock()
+        self._places: dict[_Key, _Places] = {}
+        self._current: ContextVar[_Held | None] = ContextVar("held", default=None)
+        self.refused = 0
+        """Number of refused calls."""
+
+    @property
+    def running(self) -> int:
+        """Number of calls and streams that hold a place."""
+        return sum(places.taken for places in self._places.values())
+
+    def counts(self) -> dict[str, int]:
+        """Return how often each event occurred."""
+        return {"refused": self.refused}
+
+    async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
+        """Take a place, run the call, give the place back."""
+        if invocation.streaming:
+            return self._stream(invocation, proceed)
+        if self._is_nested():
+            return await proceed(invocation)
+        key = await self._take(invocation)
+        held = _Held()
+        entered = self._current.set(held)
+        try:
+            return await proceed(invocation)
+        finally:
+            with suppress(ValueError):  # a task that is destroyed is left in another context
+                self._current.reset(entered)
+            held.is_held = False
+            self._leave(key)
+
+    async def _stream(self, invocation: Invocation, proceed: Proceed) -> Envelopes:
+        key = None if self._is_nested() else await self._take(invocation)
+        try:
+            async with opened(invocation, proceed) as stream:
+                async for envelope in stream:
+                    yield envelope
+        finally:
+            if key is not None:
+                self._leave(key)
+
+    def _is_nested(self) -> bool:
+        held = self._current.get()
+        return held is not None and held.is_held
+
+    async def _take(self, invocation: Invocation) -> _Key:
+        """Take a place, waiting for it where the queue has room; return the key it is given back with."""
+        key = key_of(invocation, self._by)
+        waiter = self._enter(key, invocation)
+        if waiter is not None:
+            await self._wait(key, waiter, invocation)
+        return key
+
+    def _enter(self, key: _Key, invocation: Invocation) -> _Waiter | None:
+        """Take a place, or return what waits for one."""
+        with self._lock:
+            places = self._places.setdefault(key, _Places())
+            if places.taken < self._limit:
+                places.taken += 1
+                return None
+            if len(places.waiting) < self._queue:
+                loop = asyncio.get_running_loop()
+                waiter = loop, loop.create_future()
+                places.waiting.append(waiter)
+                return waiter
+            self.refused += 1
+        raise refused(invocation.spec.id, "too many calls at the same time", "CONCURRENCY_LIMIT")
+
+    async def _wait(self, key: _Key, waiter: _Waiter, invocation: Invocation) -> None:
+        granted = waiter[1]
+        try:
+            async with asyncio.timeout(self._max_wait):
+                await granted
+        except BaseException as error:
+            with self._lock:
+                places = self._places[key]
+                queued = waiter in places.waiting
+                if queued:
+                    places.waiting.remove(waiter)
+            if not queued:  # the place was granted in the meantime
+                self._leave(key)
+            if isinstance(error, TimeoutError):
+                self.refused += 1
+                text = "too many calls at the same time"
+                raise refused(invocation.spec.id, text, "CONCURRENCY_LIMIT") from None
+            raise
+
+    def _leave(self, key: _Key) -> None:
+        """Give a place to the first in the queue, or free it."""
+        with self._lock:
+            places = self._places[key]
+            while places.waiting:
+                loop, granted = places.waiting.popleft()
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(_grant, granted)
+                    return
+            places.taken -= 1
+            if not places.taken:
+                del self._places[key]
+
+
+class _Places:
+    """The places of one key."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.waiting: deque[_Waiter] = deque()
+
+
+class _Held:
+    """A place that a call holds, as the calls nested in it see it."""
+
+    def __init__(self) -> None:
+        self.is_held = True
+
+
+def _grant(granted: asyncio.Future[None]) -> None:
+    if not granted.done():
+        granted.set_result(None)

@@ -1,0 +1,147 @@
+"""Redact: secrets in results and errors are replaced before a caller sees them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import translate
+from typing import Any
+
+import msgspec
+
+from operations.content import content_block
+from operations.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope
+from operations.errors import CallError
+from operations.interceptors.base import Envelopes, Invocation, Proceed, opened
+
+REDACTED = "[redacted]"
+SECRET_NAMES = (
+    *("*password*", "*passwd*", "*secret*", "*credential*", "*apikey*", "*accesskey*", "*privatekey*"),
+    *("token", "idtoken", "*accesstoken*", "*refreshtoken*", "*authtoken*", "*apitoken*", "*sessiontoken*"),
+    *("authorization", "proxyauthorization", "cookie", "setcookie"),
+)
+"""Shell patterns of the names whose values are redacted unless others are given; case, `-` and `_` are ignored."""
+_MAX_DEPTH = 100
+_LONGEST_JSON = 1024 * 1024
+
+
+class Redactor:
+    """Replaces values of members whose name matches `fields`, and texts that match `patterns` (regular expressions)."""
+
+    def __init__(self, fields: Iterable[str] = SECRET_NAMES, patterns: Iterable[str] = ()) -> None:
+        if isinstance(fields, str) or isinstance(patterns, str):
+            raise ValueError("invalid redaction: fields and patterns are lists")
+        names = [translate(_plain(name)) for name in fields]
+        self._names = re.compile("|".join(names)) if names else None
+        try:
+            self._patterns = [re.compile(pattern) for pattern in patterns]
+        except re.error as error:
+            raise ValueError(f"invalid pattern {error.pattern!r}: {error}") from None
+        self._known: dict[str, bool] = {}
+
+    def clean(self, value: Any, depth: int = 0) -> Any:
+        """Return a value without secrets; the same object where it has none."""
+        if isinstance(value, str):
+            return self._clean_text(value, depth)
+        if depth >= _MAX_DEPTH:
+            return REDACTED if isinstance(value, (Mapping, list, tuple)) else value
+        if isinstance(value, Mapping):
+            cleaned = {
+                name: REDACTED if self._is_secret(name) else self.clean(item, depth + 1) for name, item in value.items()
+            }
+            return cleaned if any(cleaned[name] is not value[name] for name in cleaned) else value
+        if isinstance(value, (list, tuple)):
+            items = [self.clean(item, depth + 1) for item in value]
+            return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
+        return value
+
+    def clean_envelope(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
+        """Return an envelope whose data, headers and content blocks have no secrets."""
+        data, meta = self.clean(envelope.data), envelope.meta
+        if isinstance(meta, HTTPResponseMeta):
+            headers = self.clean(meta.headers)
+            cookies = [REDACTED for _ in meta.set_cookies or ()] if self._is_secret("set-cookie") else meta.set_cookies
+            if headers is not meta.headers or (meta.set_cookies and cookies is not meta.set_cookies):
+                meta = msgspec.structs.replace(meta, headers=headers, set_cookies=cookies)
+        elif isinstance(meta, MCPResponseMeta):
+            meta = self._clean_mcp(meta)
+        return envelope if data is envelope.data and meta is envelope.meta else ResponseEnvelope(data, meta)
+
+    def clean_error(self, error: CallError) -> CallError:
+        """Return an error whose message and details have no secrets."""
+        message, details = self.clean(error.message), self.clean(error.details)
+        if message is error.message and details is error.details:
+            return error
+        return CallError(error.code, message, details)
+
+    def _clean_mcp(self, meta: MCPResponseMeta) -> MCPResponseMeta:
+        structured, extensions = self.clean(meta.structured_content), self.clean(meta.extensions)
+        blocks = [block.to_dict() for block in meta.content]
+        cleaned = self.clean(blocks)
+        if cleaned is blocks and structured is meta.structured_content and extensions is meta.extensions:
+            return meta
+        content = meta.content if cleaned is blocks else [content_block(block) for block in cleaned]
+        return msgspec.structs.replace(meta, content=content, structured_content=structured, extensions=extensions)
+
+    def _clean_text(self, text: str, depth: int) -> str:
+        """Return a text without matches, and without secret members where it holds a JSON document."""
+        for pattern in self._patterns:
+            text = pattern.sub(REDACTED, text)
+        if text[:1] in "{[" and text and depth < _MAX_DEPTH and len(text) <= _LONGEST_JSON:
+            try:
+                document = msgspec.json.decode(text)
+            except (msgspec.DecodeError, RecursionError):
+                return text
+            cleaned = self.clean(document, depth + 1)
+            return text if cleaned is document else msgspec.json.encode(cleaned).decode()
+        return text
+
+    def _is_secret(self, name: Any) -> bool:
+        if self._names is None or not isinstance(name, str):
+            return False
+        known = self._known.get(name)
+        if known is None:
+            known = self._names.match(_plain(name)) is not None
+            if len(self._known) < 10_000 and len(name) <= 100:
+                self._known[name] = known
+        return known
+
+
+class Redact:
+    """Replaces secrets in results and errors with `[redacted]`.
+
+    `fields` are shell patterns of the names of members whose values are secret, without regard to case, `-` and `_`.
+    `patterns` are regular expressions of texts. A text that holds a JSON document is searched as one. Every item of a
+    stream is redacted. A redacted value may no longer fit the output schema.
+    """
+
+    def __init__(self, fields: Iterable[str] = SECRET_NAMES, *, patterns: Iterable[str] = ()) -> None:
+        self._redactor = Redactor(fields, patterns)
+
+    async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
+        """Run the call and redact its result or its error."""
+        if invocation.streaming:
+            return self._stream(invocation, proceed)
+        try:
+            return self._redactor.clean_envelope(await proceed(invocation))
+        except CallError as error:
+            cleaned = self._redactor.clean_error(error)
+            if cleaned is error:
+                raise
+            # The cause may hold what was redacted; it is in the log, and no part of the answer.
+            raise cleaned from error.__cause__
+
+    async def _stream(self, invocation: Invocation, proceed: Proceed) -> Envelopes:
+        try:
+            async with opened(invocation, proceed) as stream:
+                async for envelope in stream:
+                    yield self._redactor.clean_envelope(envelope)
+        except CallError as error:
+            cleaned = self._redactor.clean_error(error)
+            if cleaned is error:
+                raise
+            raise cleaned from error.__cause__
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")

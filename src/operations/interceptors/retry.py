@@ -1,0 +1,125 @@
+"""Retry: queries that fail for a passing reason are called again, within a budget."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from operations.errors import CallError, ErrorCode
+from operations.failures import executed_of
+from operations.interceptors.base import Invocation, Proceed
+from operations.spec import OperationSpec, OperationType
+
+_PASSING = (ErrorCode.UNAVAILABLE, ErrorCode.TIMEOUT)
+
+
+class Retry:
+    """Repeats a query whose error may pass, at most `attempts` calls in all, while the budget lasts.
+
+    Errors that may pass: `UNAVAILABLE`, `TIMEOUT`, and an HTTP status of `statuses`. A mutation is never repeated. With
+    `unexecuted_mutations=True` it is called again where its error says that it was not executed. Streams are not
+    repeated.
+
+    The budget limits repeats to `budget` per first call, and `reserve` more, so that an outage does not multiply load.
+    """
+
+    def __init__(
+        self,
+        attempts: int = 3,
+        *,
+        first_delay: float = 0.1,
+        longest_delay: float = 5.0,
+        budget: float = 0.2,
+        reserve: int = 10,
+        statuses: Iterable[int] = (429, 502, 503, 504),
+        unexecuted_mutations: bool = False,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    ) -> None:
+        if attempts < 1 or budget < 0 or reserve < 0 or first_delay < 0 or longest_delay < 0:
+            raise ValueError("invalid retry: attempts is at least 1, budget, reserve and delays are not negative")
+        self._attempts = attempts
+        self._first_delay = first_delay
+        self._longest_delay = longest_delay
+        self._budget = budget
+        self._most = float(reserve)
+        self._left = float(reserve)
+        self._statuses = frozenset(statuses)
+        self._unexecuted_mutations = unexecuted_mutations
+        self._sleep = sleep
+        self.repeats = 0
+        """Number of repeated calls."""
+        self.exhausted = 0
+        """Number of errors that were not repeated because the budget was spent."""
+
+    def applies(self, spec: OperationSpec) -> bool:
+        """Whether calls of an operation may be repeated at all."""
+        if spec.type is OperationType.MUTATION:
+            return self._unexecuted_mutations
+        return spec.type is OperationType.QUERY
+
+    def counts(self) -> dict[str, int]:
+        """Return how often each event occurred."""
+        return {"repeats": self.repeats, "exhausted": self.exhausted}
+
+    async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
+        """Run the call, again where its error may pass."""
+        if invocation.streaming or not self.applies(invocation.spec):
+            return await proceed(invocation)
+        self._left = min(self._most, self._left + self._budget)
+        for attempt in range(1, self._attempts):
+            try:
+                return await proceed(invocation)
+            except CallError as error:
+                delay = self._delay_after(error, invocation, attempt)
+                if delay is None:
+                    raise
+            self.repeats += 1
+            await self._sleep(delay)
+        return await proceed(invocation)
+
+    def _delay_after(self, error: CallError, invocation: Invocation, attempt: int) -> float | None:
+        """Return the seconds before the next attempt; None where the error is final."""
+        if not self._may_pass(error) or not self._is_safe(error, invocation.spec):
+            return None
+        asked = _asked_delay(error)
+        if asked is not None and asked > self._longest_delay:
+            return None
+        longest = min(self._longest_delay, self._first_delay * 2 ** (attempt - 1))
+        delay = random.uniform(longest / 2, longest) if asked is None else asked
+        deadline = invocation.context.deadline
+        if deadline is not None and time.time() + delay >= deadline / 1000:
+            return None
+        if self._left < 1:
+            self.exhausted += 1
+            return None
+        self._left -= 1
+        return delay
+
+    def _may_pass(self, error: CallError) -> bool:
+        if error.code in _PASSING:
+            return True
+        status = error.details.get("statusCode") if isinstance(error.details, dict) else None
+        return error.code is ErrorCode.EXECUTION_ERROR and status in self._statuses
+
+    def _is_safe(self, error: CallError, spec: OperationSpec) -> bool:
+        """Whether the call may be made again: a query, or a mutation that was not executed."""
+        if spec.type is OperationType.QUERY:
+            return True
+        # The error of a nested call speaks of that call only.
+        return executed_of(error) == "no" and error.details.get("operationId") == spec.id
+
+
+def _asked_delay(error: CallError) -> float | None:
+    """Return the seconds that the other side asks to wait."""
+    details = error.details if isinstance(error.details, dict) else {}
+    asked = details.get("retryAfter")
+    if asked is None and isinstance(details.get("headers"), dict):
+        asked = details["headers"].get("retry-after")
+    try:
+        seconds = float(str(asked))
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < float("inf") else None

@@ -1,0 +1,81 @@
+"""Redactor: data without secrets, recognised by the names of fields, by known values and by their form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+REDACTED = "[redacted]"
+_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NAME = re.compile(
+    r"(?:^|[-_. ])(?:tokens?|secrets?|passwords?|passwd|passphrase|pwd|api[-_ ]?keys?|apikeys?|credentials?|"
+    r"authori[sz]ation|cookies?|bearer|private[-_ ]?keys?|access[-_ ]?keys?|signing[-_ ]?keys?|"
+    r"session[-_ ]?(?:id|key)s?|signatures?|sig|jwt|otp|cvc|cvv)(?:$|[-_. ])",
+    re.I,
+)
+_SHAPES = (
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S), REDACTED),
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"), REDACTED),
+    (re.compile(r"\b(?:gh[opsur]|github_pat|glpat|xox[abeprs]|sk|rk|pk|whsec)[-_][\w-]{16,}"), REDACTED),
+    (re.compile(r"\bAKIA[0-9A-Z]{16}\b"), REDACTED),
+    (re.compile(r"\b(Bearer|Basic|Token)\s+[\w.~+/=-]{8,}", re.I), rf"\1 {REDACTED}"),
+    (re.compile(r"(?<=://)[^/?#\s@]+(?=@)"), REDACTED),
+    (
+        re.compile(r"([?&](?:[\w.-]*(?:token|secret|password|key|sig|signature|code)))=[^&#\s\"']+", re.I),
+        rf"\1={REDACTED}",
+    ),
+)
+_SHORTEST_SECRET = 4
+
+
+class Redactor:
+    """Replaces secrets in JSON-shaped data; numbers and booleans are kept.
+
+    `secrets` are values that are replaced wherever they are in a string. `replace` is applied to every string last.
+    """
+
+    def __init__(self, secrets: Iterable[str] = (), *, replace: Callable[[str], str] | None = None) -> None:
+        known = sorted({each for each in secrets if len(each) >= _SHORTEST_SECRET}, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, known))) if known else None
+        self._replace = replace
+
+    def data(self, value: Any) -> Any:
+        """Return data without secrets; `value` is not changed."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self._key(key): self._field(key, each) for key, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.data(each) for each in value]
+        return value
+
+    def text(self, text: str) -> str:
+        """Return a string without known secrets and without what has the form of one."""
+        if self._known is not None:
+            text = self._known.sub(REDACTED, text)
+        for shape, put in _SHAPES:
+            text = shape.sub(put, text)
+        return text if self._replace is None else self._replace(text)
+
+    def _key(self, key: Any) -> Any:
+        return self.text(key) if isinstance(key, str) else key
+
+    def _field(self, key: Any, value: Any) -> Any:
+        if isinstance(key, str) and is_secret_name(key):
+            return _hidden(value)
+        return self.data(value)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a field of this name holds a secret: `accessToken`, `X-Api-Key`, `client_secret`."""
+    return _NAME.search(_BOUNDARY.sub("_", name)) is not None
+
+
+def _hidden(value: Any) -> Any:
+    """Return a secret's placeholder; of objects and lists the form is kept."""
+    if isinstance(value, dict):
+        return {key: _hidden(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_hidden(each) for each in value]
+    return value if value is None or isinstance(value, bool) else REDACTED

@@ -1,0 +1,238 @@
+"""The closed form of a schema: values that it accepts are valid *and* already normal, so that one native call decides.
+
+Objects that casting would strip are closed, properties with a default are required, tuples have their full length.
+Every change only adds constraints: the schema accepts every value that the closed form accepts. If the closed form
+cannot express exactly what casting would do, it rejects, and the slower stages decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from operations.schema.casting.nodes import MISSING, Node, Nodes, discriminator
+from operations.schema.casting.repair import default_for, defaultable
+from operations.schema.checking.secrets import target_of
+from operations.schema.dialects.keywords import ANNOTATIONS
+
+_IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas")
+_CHILD = ("additionalProperties", "unevaluatedProperties", "items", "unevaluatedItems")
+_UNTOUCHED = ("not", "if", "contains", "propertyNames")
+_UNCLOSABLE = {"not": {"type": "object"}}
+
+
+class Closer:
+    """Writes the closed form of one converted document.
+
+    A schema has up to five forms: `open` (unchanged), `closed`, `inner` (contents closed, itself open because the
+    surrounding schema is closed), and the last two without required defaults (`kept`).
+    """
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._document = nodes.document
+        self._nodes = nodes
+        self._definitions: dict[str, Any] = {}
+        self._matters: dict[int, bool] = {}
+        self._defaults: dict[int, bool] = {}
+
+    def document(self, schema: dict[str, Any] | bool | None = None) -> dict[str, Any] | bool:
+        """Return the closed document of the root or of one schema in it."""
+        closed = self._closed(self._document if schema is None else schema, "")
+        return {**closed, "$defs": self._definitions} if isinstance(closed, dict) and self._definitions else closed
+
+    # References
+
+    def _reference(self, pointer: str, form: str) -> dict[str, Any]:
+        target = target_of(pointer, self._document)
+        if form != "open" and not self._needs_closing(target):
+            form = "open"
+        name = f"{form}:{pointer[8:]}"
+        if name not in self._definitions:
+            self._definitions[name] = True
+            kind, dash, kept = form.partition("-")
+            if kind == "open":
+                self._definitions[name] = self._open(target)
+            else:
+                self._definitions[name] = getattr(self, f"_{kind}")(target, dash + kept)
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _open(self, schema: Any) -> Any:
+        return _mapped(schema, self._open, lambda pointer: self._reference(pointer, "open"))
+
+    # Schemas that are closed themselves
+
+    def _closed(self, schema: Any, kept: str) -> Any:
+        if isinstance(schema, bool) or not self._needs_closing(schema):
+            return self._open(schema)
+        if not any(keyword in schema for keyword in _IN_PLACE):
+            return self._closed_simple(schema, kept)
+        if set(schema) - ANNOTATIONS == {"$ref"} and not isinstance(schema.get("default"), dict):
+            return self._reference(schema["$ref"], "closed" + kept)
+        node = self._nodes.node([schema])
+        if not node.unions:
+            return self._closed_whole(schema, node, kept)
+        own = [keyword for keyword in ("anyOf", "oneOf") if len(schema.get(keyword, ())) > 1]
+        if len(node.unions) > 1 or len(own) != 1 or node.conditional:
+            return {"allOf": [self._inner(schema, kept), _UNCLOSABLE]}
+        return self._closed_union(schema, node, own[0], kept)
+
+    def _closed_simple(self, schema: dict[str, Any], kept: str) -> dict[str, Any]:
+        out: dict[str, Any] = self._inner(schema, kept)
+        named = "properties" in schema or "patternProperties" in schema
+        if named and "additionalProperties" not in schema and "unevaluatedProperties" not in schema:
+            out["additionalProperties"] = False
+            out["properties"] = {**dict.fromkeys(schema.get("required", ()), True), **out.get("properties", {})}
+        return out
+
+    def _closed_whole(self, schema: dict[str, Any], node: Node, kept: str) -> dict[str, Any]:
+        out: dict[str, Any] = self._inner(schema, kept)
+        if "unevaluatedProperties" not in schema and (node.declares or node.conditional):
+            out["unevaluatedProperties"] = False
+            out["properties"] = {**dict.fromkeys(node.required, True), **out.get("properties", {})}
+        return out
+
+    def _closed_union(self, schema: dict[str, Any], node: Node, keyword: str, kept: str) -> dict[str, Any]:
+        base = {key: value for key, value in schema.items() if key != keyword}
+        alone = not set(base) - ANNOTATIONS - {"type"} and not isinstance(node.default, dict)
+        branches: list[Any] = []
+        earlier: list[Any] = []
+        for branch in schema[keyword]:
+            form = self._branch(branch, node, alone, kept)
+            branches.append({"allOf": [form, *({"not": other} for other in earlier)]} if earlier else form)
+            if not kept and self._has_default(branch):
+                earlier.append(self._branch(branch, node, alone, "-kept"))
+        out: dict[str, Any] = self._inner(base, kept)
+        out["anyOf"] = branches
+        if keyword == "oneOf" and not _disjoint([self._nodes.node([branch]) for branch in schema[keyword]]):
+            out["oneOf"] = [self._open(branch) for branch in schema[keyword]]
+        return out
+
+    def _branch(self, branch: Any, node: Node, alone: bool, kept: str) -> Any:
+        if alone:
+            return self._closed(branch, kept)
+        chosen = node.choose(branch)
+        if chosen.unions or chosen.conditional:
+            return {"allOf": [self._inner(branch, kept), _UNCLOSABLE]}
+        form: dict[str, Any] = {"allOf": [self._inner(branch, kept)]}
+        if not kept and (names := self._defaulted(chosen)):
+            form["required"] = names
+        if chosen.declares and not chosen.open:
+            form["properties"] = dict.fromkeys((*chosen.properties, *chosen.required), True)
+            form["patternProperties"] = {
+                pattern: True for part in chosen.parts for pattern in part.get("patternProperties", ())
+            }
+            form["unevaluatedProperties"] = False
+        return form
+
+    # Schemas whose contents are closed
+
+    def _inner(self, schema: Any, kept: str) -> Any:
+        if isinstance(schema, bool) or not self._needs_closing(schema):
+            return self._open(schema)
+        out: dict[str, Any] = {}
+        for keyword, value in schema.items():
+            if keyword != "$defs":
+                out.update(self._inner_keyword(keyword, value, kept))
+        self._require(out, schema, kept)
+        return out
+
+    def _inner_keyword(self, keyword: str, value: Any, kept: str) -> dict[str, Any]:
+        if keyword == "$ref":
+            return self._reference(value, "inner" + kept)
+        if keyword in ("properties", "patternProperties"):
+            return {keyword: {name: self._closed(item, kept) for name, item in value.items()}}
+        if keyword in _CHILD:
+            return {keyword: self._closed(value, kept)}
+        if keyword == "prefixItems":
+            return {keyword: [self._closed(item, kept) for item in value]}
+        if keyword == "oneOf" and len(value) > 1:
+            return {"oneOf": [self._open(item) for item in value], "allOf": [{"anyOf": self._inners(value, kept)}]}
+        if keyword in ("allOf", "anyOf", "oneOf"):
+            return {keyword: self._inners(value, kept)}
+        if keyword in ("then", "else"):
+            return {keyword: self._inner(value, kept)}
+        if keyword == "dependentSchemas":
+            return {keyword: {name: self._inner(item, kept) for name, item in value.items()}}
+        return {keyword: self._open(value) if keyword in _UNTOUCHED else value}
+
+    def _inners(self, schemas: list[Any], kept: str) -> list[Any]:
+        return [self._inner(schema, kept) for schema in schemas]
+
+    def _require(self, out: dict[str, Any], schema: dict[str, Any], kept: str) -> None:
+        """Require properties with a default, and full tuples."""
+        if not kept:
+            names = self._defaulted(self._nodes.node([schema]))
+            if names:
+                out["required"] = list(dict.fromkeys((*schema.get("required", ()), *names)))
+        if "prefixItems" in schema and schema.get("items", False) is False:
+            out["minItems"] = max(len(schema["prefixItems"]), schema.get("minItems", 0))
+            out["items"] = False
+
+    def _defaulted(self, node: Node) -> list[str]:
+        return [name for name in defaultable(node) if default_for(node, name) is not MISSING]
+
+    # Reachable schemas
+
+    def _needs_closing(self, schema: Any) -> bool:
+        return self._reaches(schema, self._matters, _matters)
+
+    def _has_default(self, schema: Any) -> bool:
+        return self._reaches(schema, self._defaults, lambda s: "default" in s)
+
+    def _reaches(self, schema: Any, known: dict[int, bool], predicate: Callable[[dict[str, Any]], bool]) -> bool:
+        """Whether `predicate` holds for `schema` or one that it contains or refers to."""
+        if id(schema) in known:
+            return known[id(schema)]
+        seen: set[int] = set()
+        pending = [schema]
+        found = False
+        while pending and not found:
+            node = pending.pop()
+            if isinstance(node, dict) and id(node) not in seen:
+                seen.add(id(node))
+                found = known.get(id(node), False) or predicate(node)
+                if isinstance(node.get("$ref"), str):
+                    pending.append(target_of(node["$ref"], self._document))
+                pending += [value for key, value in node.items() if key not in ("$defs", "enum", "const")]
+            elif isinstance(node, list):
+                pending += node
+        known[id(schema)] = found
+        return found
+
+
+def _matters(schema: dict[str, Any]) -> bool:
+    named = any(keyword in schema for keyword in ("properties", "patternProperties", "prefixItems"))
+    return named or isinstance(schema.get("default"), dict)
+
+
+def _disjoint(branches: list[Node]) -> bool:
+    """Whether no value can match two branches, by their types or a required literal."""
+    return _disjoint_types(branches) or discriminator(branches) is not None
+
+
+def _disjoint_types(branches: list[Node]) -> bool:
+    seen: set[str] = set()
+    for node in branches:
+        if node.types is None or node.unions or seen & set(node.types):
+            return False
+        seen.update(node.types)
+    return True
+
+
+def _mapped(schema: Any, each: Callable[[Any], Any], reference: Callable[[str], dict[str, Any]]) -> Any:
+    """Return a copy of `schema` with `each` applied to its sub-schemas and its reference rewritten."""
+    if not isinstance(schema, dict):
+        return schema
+    out: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        if keyword == "$ref":
+            out.update(reference(value))
+        elif keyword in (*_CHILD, *_UNTOUCHED, "then", "else"):
+            out[keyword] = each(value)
+        elif keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
+            out[keyword] = [each(item) for item in value]
+        elif keyword in ("properties", "patternProperties", "dependentSchemas"):
+            out[keyword] = {name: each(item) for name, item in value.items()}
+        elif keyword != "$defs":
+            out[keyword] = value
+    return out

@@ -1,0 +1,245 @@
+"""Admission: who sends a request, and whether it may be looked at. It reads headers only and knows no door's protocol.
+
+Host → Origin → failures of the address → credentials → audience → rate. Identities in payloads are never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from operations.context import Identity
+from operations.errors import CallError, ErrorCode
+from operations.identity.rate_limits import Failures, RateLimits
+from operations.identity.token_cache import TokenCache
+from operations.identity.tokens import AnyAuthenticator, Principal
+from operations.serving.asgi import Headers, Scope
+from operations.serving.exposure import NO_RIGHTS, Exposure, Rights
+from operations.serving.refusals import RefusedError
+
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+ONCE = (b"host", b"origin", b"authorization", b"x-api-key", b"content-length", b"content-type", b"idempotency-key")
+"""Headers that a request may have once: of two, a proxy and we might read different ones."""
+_MOST_HOSTS = 1_000
+_MOST_TOKEN = 16_384
+_PORTS = {"http": "80", "https": "443"}
+
+
+class Caller:
+    """Who sends a request: `principal` and `identity` are None for an anonymous caller."""
+
+    __slots__ = ("_exposure", "client_address", "headers", "identity", "key", "principal")
+
+    def __init__(
+        self,
+        principal: Principal | None,
+        identity: Identity | None,
+        client_address: str = "",
+        exposure: Exposure | None = None,
+        headers: Mapping[bytes, bytes] | None = None,
+    ) -> None:
+        self.principal = principal
+        self.identity = identity
+        self.client_address = client_address
+        self.key = f"a:{client_address}" if identity is None else f"i:{identity.id}"
+        """Whose limits and stored answers a request belongs to: the identity's, or an anonymous caller's address."""
+        self.headers = headers
+        """The headers of the request by name, where they were read; each that matters occurs once."""
+        self._exposure = exposure
+
+    @property
+    def rights(self) -> Rights:
+        """What of the identity decides which operations it sees: the key of caches of lists."""
+        return self._exposure.rights(self.identity) if self._exposure is not None else NO_RIGHTS
+
+
+class Admission:
+    """Decides from its headers who sends a request; raises a RefusedError for one that is not admitted.
+
+    `hosts` are the names that this server is reached by, `*` for any. `origins` are the pages of other hosts that may
+    send requests. `audiences` are accepted by every door. Without an authenticator everybody is anonymous.
+    """
+
+    def __init__(
+        self,
+        exposure: Exposure,
+        *,
+        authenticator: AnyAuthenticator | None = None,
+        allow_anonymous: bool | None = None,
+        anonymous: Identity | None = None,
+        hosts: Iterable[str] = LOOPBACK_HOSTS,
+        origins: Iterable[str] = (),
+        audiences: Iterable[str] = (),
+        rate: RateLimits | None = None,
+        failures: Failures | None = None,
+        challenge: str = "Bearer",
+        challenges: Mapping[str, str] | None = None,
+    ) -> None:
+        self.exposure = exposure
+        self.authenticator = authenticator
+        self.cache = TokenCache()
+        self.challenge = challenge
+        self._challenges = challenges or {}
+        """Other challenges, by the audience of their door."""
+        self.rate = rate
+        self._failures = failures or Failures()
+        self._allow_anonymous = authenticator is None if allow_anonymous is None else allow_anonymous
+        self._anonymous = anonymous
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._any_host = "*" in self._hosts
+        self._known_hosts: set[bytes | None] = set()
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
+        self._audiences = frozenset(audiences)
+
+    async def admit(
+        self,
+        scope: Scope,
+        audience: str | None = None,
+        token: str | None = None,
+        headers: Mapping[bytes, bytes] | None = None,
+    ) -> Caller:
+        """Return the caller of a request. `audience` is accepted in a token beside those of every door.
+
+        `token` is one that was found elsewhere than in the usual headers. `headers` are given where they were read.
+        """
+        if headers is None:
+            headers = read_headers(scope)
+        caller = self.admit_known(scope, headers, audience, token)
+        if caller is None:
+            address = _address(scope)
+            shown = find_token(headers)
+            principal = await self._verify(token or "" if shown is None else shown, address, audience)
+            self._check_audience(principal, audience)
+            caller = Caller(principal, principal.identity, address, self.exposure, headers)
+            if self.rate is not None:
+                self.rate.take(caller.key)
+        return caller
+
+    def admit_known(
+        self, scope: Scope, headers: Mapping[bytes, bytes], audience: str | None, token: str | None = None
+    ) -> Caller | None:
+        """Return the caller where that takes no waiting: an anonymous one, or one whose token was verified before."""
+        if headers.get(b"host") not in self._known_hosts or b"origin" in headers:
+            self.check_source(headers)
+        shown = find_token(headers)
+        if shown is None:
+            shown = token
+        if shown is None:
+            if not self._allow_anonymous:
+                raise self._unauthenticated("credentials are required", audience)
+            caller = Caller(None, self._anonymous, _address(scope), self.exposure, headers)
+        else:
+            principal = self.cache.get(shown)
+            if principal is None:
+                return None
+            if principal.audiences:
+                self._check_audience(principal, audience)
+            caller = Caller(principal, principal.identity, _address(scope), self.exposure, headers)
+        if self.rate is not None:
+            self.rate.take(caller.key)
+        return caller
+
+    def refresh(self) -> bool:
+        """Ask an authenticator that can revoke whether it has; True where all tokens must be verified again."""
+        has_changed = getattr(self.authenticator, "has_changed", None)
+        if has_changed is None or not has_changed():
+            return False
+        self.cache.clear()
+        return True
+
+    def check_source(self, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse a request for another host, or one that a page of another host sent."""
+        host = headers.get(b"host", b"")
+        if host not in self._known_hosts:
+            self._check_host(host)
+        origin = headers.get(b"origin")
+        if origin is not None and not self.is_own_origin(origin, host):
+            raise RefusedError(403, ErrorCode.ACCESS_DENIED, "requests of pages of this origin are refused", "ORIGIN")
+
+    def is_own_origin(self, origin: bytes, host: bytes) -> bool:
+        """Whether an `Origin` is this server's own or a configured one."""
+        text = origin.decode("latin-1").strip().lower()
+        if text in self._origins:
+            return True
+        scheme, _, rest = text.partition("://")
+        return scheme in _PORTS and bool(rest) and rest == host.decode("latin-1").strip().lower()
+
+    def is_foreign_allowed(self, origin: bytes) -> bool:
+        """Whether an `Origin` is one of the configured ones."""
+        return origin.decode("latin-1").strip().lower() in self._origins
+
+    def _check_audience(self, principal: Principal, audience: str | None) -> None:
+        """Refuse a token that is for somebody else."""
+        named = principal.audiences
+        if named and self._audiences and audience not in named and self._audiences.isdisjoint(named):
+            raise self._unauthenticated("the token is for another audience", audience, "invalid_token")
+
+    async def _verify(self, token: str, address: str, audience: str | None) -> Principal:
+        self._failures.check(address)
+        if self.authenticator is None:
+            raise self._unauthenticated("no credentials are accepted here", audience, "invalid_token")
+        if len(token) > _MOST_TOKEN:
+            raise self._unauthenticated("the token is too long", audience, "invalid_token")
+        try:
+            principal = await self.cache.verify(token, self.authenticator)
+        except CallError as error:
+            self._failures.count(address)
+            if error.code is not ErrorCode.ACCESS_DENIED:
+                raise RefusedError(
+                    503, ErrorCode.UNAVAILABLE, "credentials cannot be checked now", "AUTHENTICATOR"
+                ) from error
+            raise self._unauthenticated("the credentials are not valid", audience, "invalid_token") from error
+        return principal
+
+    def _unauthenticated(self, message: str, audience: str | None, error: str = "") -> RefusedError:
+        base = self.challenge if audience is None else self._challenges.get(audience, self.challenge)
+        headers: Headers = [challenge(base, error=error)]
+        return RefusedError(401, ErrorCode.ACCESS_DENIED, message, "UNAUTHENTICATED", headers)
+
+    def _check_host(self, host: bytes) -> None:
+        text = host.decode("latin-1").strip().lower()
+        name = text if text.endswith("]") else text.rpartition(":")[0] or text
+        if not self._any_host and name not in self._hosts and text not in self._hosts:
+            raise RefusedError(403, ErrorCode.ACCESS_DENIED, "this server is not reached by that host name", "HOST")
+        if len(self._known_hosts) < _MOST_HOSTS:
+            self._known_hosts.add(host)
+
+
+def read_headers(scope: Scope) -> dict[bytes, bytes]:
+    """Return the headers of a request by name; refuse one that has a header twice which may occur once."""
+    listed: list[tuple[bytes, bytes]] = scope["headers"]
+    headers = dict(listed)
+    if len(headers) != len(listed):
+        names = [name for name, _ in listed]
+        for name in ONCE:
+            if names.count(name) > 1:
+                message = f"the header {name.decode()} occurs more than once"
+                raise RefusedError(400, ErrorCode.VALIDATION_ERROR, message, "REPEATED_HEADER")
+    return headers
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def find_token(headers: Mapping[bytes, bytes]) -> str | None:
+    """Return the credential of a request: a bearer token or an API key; None where there is none."""
+    authorization = headers.get(b"authorization")
+    key = headers.get(b"x-api-key")
+    if authorization is None:
+        return None if key is None else key.decode("latin-1").strip()
+    if key is not None:
+        message = "a request has either Authorization or X-API-Key"
+        raise RefusedError(400, ErrorCode.VALIDATION_ERROR, message, "TWO_CREDENTIALS")
+    if authorization[:7].lower() == b"bearer ":
+        return authorization[7:].decode("latin-1").strip()
+    return ""
+
+
+def challenge(base: str, **parameters: str) -> tuple[bytes, bytes]:
+    """Return the `WWW-Authenticate` header that says what is missing; what cannot be written is left out."""
+    header = base
+    for name, value in parameters.items():
+        if value and value.isascii() and value.isprintable() and '"' not in value and "\\" not in value:
+            header += f'{"," if " " in header else ""} {name}="{value}"'
+    return b"www-authenticate", header.encode("ascii", errors="replace")

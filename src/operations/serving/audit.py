@@ -1,0 +1,74 @@
+"""Audit: one record for each call that a door answered. Inputs and results are not in it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import perf_counter
+
+import msgspec
+
+from operations.serving.admission import Caller
+
+logger = logging.getLogger("operations.audit")
+
+
+class AuditRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """Who called what, and how it ended."""
+
+    door: str
+    operation_id: str
+    caller: str | None = None
+    """The id of the identity; None for an anonymous caller."""
+    address: str = ""
+    request_id: str = ""
+    code: str = "OK"
+    status: int | None = None
+    milliseconds: float = 0.0
+
+
+Audit = Callable[[AuditRecord], None]
+
+
+def log_record(record: AuditRecord) -> None:
+    """Write a record as one line of JSON to the logger `operations.audit`."""
+    logger.info("%s", msgspec.json.encode(record).decode())
+
+
+class AuditLog:
+    """Hands each call to `write`: by default to a logger, where that is enabled."""
+
+    def __init__(self, write: Audit | None = None) -> None:
+        self._write = write or log_record
+        self._is_logger = write is None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anybody reads the records."""
+        return not self._is_logger or logger.isEnabledFor(logging.INFO)
+
+    def record(
+        self,
+        door: str,
+        operation_id: str,
+        caller: Caller,
+        *,
+        request_id: str,
+        code: str,
+        status: int | None,
+        began: float,
+    ) -> None:
+        """Report one call; `began` is a time of `perf_counter`."""
+        identity = caller.identity
+        self._write(
+            AuditRecord(
+                door=door,
+                operation_id=operation_id,
+                caller=identity.id if identity is not None else None,
+                address=caller.client_address,
+                request_id=request_id,
+                code=code,
+                status=status,
+                milliseconds=round((perf_counter() - began) * 1000, 3),
+            )
+        )

@@ -1,0 +1,1 @@
+"""HTTP: a registry as an API of `POST /<namespace>/<name>`."""

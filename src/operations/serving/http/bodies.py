@@ -1,0 +1,118 @@
+"""Bodies: a request's body, bounded in size and time before anything parses it, and what its client's leaving stops."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import types
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from operations.deadlines import Deadline, Host
+from operations.errors import CallError, ErrorCode
+from operations.failures import aborted
+from operations.identity.rate_limits import ConcurrencyLimits
+from operations.serving.asgi import Receive
+from operations.serving.refusals import RefusedError
+
+
+class ClientDisconnectedError(Exception):
+    """The client closed the connection before its request was complete: nobody is left to answer."""
+
+
+class BodyReader:
+    """Reads bodies of at most `most` bytes that arrive within `seconds`."""
+
+    def __init__(self, host: Host, *, most: int, seconds: float) -> None:
+        self._host = host
+        self._most = most
+        self._seconds = seconds
+
+    @types.coroutine
+    def read(self, receive: Receive, headers: Mapping[bytes, bytes]) -> Generator[Any, Any, bytes]:
+        """Return the body; raises a RefusedError for one that is too large or too slow."""
+        length = headers.get(b"content-length")
+        if length is not None and (not length.isdigit() or int(length) > self._most):
+            raise self._too_large()
+        collecting = self._collect(receive)
+        try:
+            waiting = collecting.send(None)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]  # most bodies are there already, and need no deadline
+        until = time.time() + self._seconds
+        deadline = Deadline(host=self._host, operation_id="", until=until)
+        try:
+            return (yield from deadline.resume(collecting, waiting))  # type: ignore[no-any-return]
+        except CallError as error:
+            if error.code is ErrorCode.TIMEOUT:
+                message = f"the body did not arrive within {self._seconds:g} s"
+                raise RefusedError(408, ErrorCode.TIMEOUT, message, "SLOW_BODY", [(b"connection", b"close")]) from None
+            raise
+
+    async def _collect(self, receive: Receive) -> bytes:
+        event = await receive()
+        if event["type"] != "http.request":
+            raise ClientDisconnectedError
+        body: bytes = event.get("body", b"")
+        if not event.get("more_body", False):
+            if len(body) > self._most:
+                raise self._too_large()
+            return body
+        parts, size = [body], len(body)
+        while event.get("more_body", False):
+            if size > self._most:
+                raise self._too_large()
+            event = await receive()
+            if event["type"] != "http.request":
+                raise ClientDisconnectedError
+            part = event.get("body", b"")
+            parts.append(part)
+            size += len(part)
+        if size > self._most:
+            raise self._too_large()
+        return b"".join(parts)
+
+    def _too_large(self) -> RefusedError:
+        message = f"the body is over the limit of {self._most:,} bytes"
+        return RefusedError(
+            413, ErrorCode.VALIDATION_ERROR, message, "PAYLOAD_TOO_LARGE", [(b"connection", b"close")], limit=self._most
+        )
+
+
+class CallWatcher:
+    """Follows one call once it waits for something: counts it, and stops it when its client goes."""
+
+    __slots__ = ("_calls", "_deadline", "_is_gone", "_key", "_operation_id", "_receive", "_task", "is_counted")
+
+    def __init__(self, receive: Receive | None, operation_id: str, calls: ConcurrencyLimits, key: str) -> None:
+        self._receive = receive
+        """None for a call that runs to its end, whatever its client does."""
+        self._operation_id = operation_id
+        self._calls = calls
+        self._key = key
+        self._deadline: Deadline | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_gone = False
+        self.is_counted = False
+
+    def __call__(self, deadline: Deadline) -> None:
+        """Take over a piece of work that has suspended."""
+        if not self.is_counted:
+            self.is_counted = True
+            self._calls.add(self._key)
+        self._deadline = deadline
+        if self._is_gone:
+            self._stop()
+        elif self._task is None and self._receive is not None:
+            self._task = asyncio.get_running_loop().create_task(self._watch(self._receive))
+
+    async def _watch(self, receive: Receive) -> None:
+        # The body was read: what comes next is the disconnect, or the end of the response.
+        while (await receive())["type"] == "http.request":
+            pass
+        self._is_gone = True
+        self._stop()
+
+    def _stop(self) -> None:
+        assert self._deadline is not None
+        self._deadline.stop(aborted(self._operation_id, "the client closed the connection"))

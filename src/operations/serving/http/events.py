@@ -1,0 +1,397 @@
+"""Events: a stream as server-sent events, with ids, heartbeats and resumption.
+
+A stream ends with `operations.complete` or `operations.problem`. Without either, the connection was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Awaitable
+from typing import Any
+
+import msgspec
+
+from operations.deadlines import TimerWheel
+from operations.dispatch import Dispatcher, Request
+from operations.envelope import MCPResponseMeta, ResponseEnvelope, SSEEvent
+from operations.errors import CallError, ErrorCode
+from operations.failures import aborted, too_large
+from operations.identity.rate_limits import ConcurrencyLimits
+from operations.serving.asgi import Headers, Receive, Send
+from operations.serving.http.problems import encode_problem, problem
+from operations.serving.http.responses import write_json
+from operations.serving.http.routes import Route
+from operations.serving.limits import Limits
+from operations.serving.refusals import RefusedError
+
+MEDIA_TYPE = "text/event-stream"
+COMPLETE = "operations.complete"
+PROBLEM = "operations.problem"
+_HEADERS: Headers = [
+    (b"content-type", MEDIA_TYPE.encode()),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+_RETRY = b"retry: 2000\n\n"
+_HEARTBEAT = b":\n\n"
+_DEFAULT_TYPE = "message"
+_OWN_TYPES = "operations."
+_MOST_EVENTS = 256
+_MOST_BYTES = 1 << 20
+_MOST_STREAMS = 10_000
+_LONGEST_ID = 512
+_MOST_BUFFERED = 64 << 10
+_MOST_PUSHED = 64
+"""How many bytes or events wait for the server to accept them before the handler waits too."""
+
+
+class StreamRequest(msgspec.Struct, kw_only=True):
+    """What a client asks to follow."""
+
+    route: Route
+    request: Request
+    owner: str
+    """Whose limits it counts for."""
+    fingerprint: bytes
+    """Of the input: a stream is resumed with the input that it began with."""
+    envelopes: bool = False
+    last_event_id: str | None = None
+
+
+class EventStreams:
+    """The streams of one application."""
+
+    def __init__(self, dispatcher: Dispatcher, limits: Limits) -> None:
+        self.dispatcher = dispatcher
+        self._limits = limits
+        self._open = ConcurrencyLimits(limits.streams, "open streams")
+        self._resumable: dict[str, _Stream] = {}
+        """Streams that can be resumed, by name."""
+
+    async def serve(self, wanted: StreamRequest, receive: Receive, send: Send) -> str:
+        """Send a stream until it or its client ends; returns the code that it ended with.
+
+        Raises a CallError where nothing was sent yet.
+        """
+        wheel = self.dispatcher.registry.wheel
+        connection = _Connection(send, wheel, self._limits.heartbeat_seconds, wanted.request.id)
+        if wanted.last_event_id is not None and not wanted.route.is_resumable:
+            stream = self._find(wanted, wanted.last_event_id)
+            await stream.attach(connection, _number(wanted.last_event_id))
+        else:
+            stream = await self._begin(wanted, connection)
+        try:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        finally:
+            connection.close()
+            stream.detach(connection)
+        return stream.code
+
+    async def _begin(self, wanted: StreamRequest, connection: _Connection) -> _Stream:
+        self._open.take(wanted.owner)
+        replays = self._limits.replay_seconds > 0 and not wanted.route.is_resumable
+        stream = _Stream(self, wanted, connection, self._limits.replay_seconds if replays else 0.0)
+        try:
+            self.dispatcher.start(wanted.request, stream.ended, stream.emit)
+            stream.running = wanted.request
+        except CallError:
+            self._open.give(wanted.owner)
+            raise
+        if replays and len(self._resumable) < _MOST_STREAMS:
+            self._resumable[stream.name] = stream
+        # A handler that fails before it first waits is answered with a status, later with an event.
+        await asyncio.sleep(0)
+        if not wanted.route.operation.spec.input_schema.check(wanted.request.input):
+            await stream.first
+        await stream.open()
+        return stream
+
+    def _find(self, wanted: StreamRequest, last_event_id: str) -> _Stream:
+        stream = self._resumable.get(last_event_id.rpartition("-")[0])
+        number = _number(last_event_id)
+        if stream is None or not stream.is_same(wanted) or not stream.has_after(number):
+            message = f"{wanted.route.id}: the stream cannot be resumed after this Last-Event-ID; begin a new one"
+            raise RefusedError(410, ErrorCode.UNAVAILABLE, message, "STREAM_GONE")
+        return stream
+
+    def release(self, stream: _Stream) -> None:
+        """Forget a stream that is over."""
+        self._open.give(stream.wanted.owner)
+
+    def forget(self, stream: _Stream) -> None:
+        """Resume a stream no more."""
+        self._resumable.pop(stream.name, None)
+
+    def expire_later(self, stream: _Stream) -> None:
+        """Stop a stream that lost its client, unless it is resumed in time."""
+        self.dispatcher.registry.wheel.add(_Expiry(stream, stream.changes), self._limits.replay_seconds)
+
+    @property
+    def most_bytes(self) -> int:
+        """The largest event."""
+        return self._limits.response_bytes
+
+
+class _Stream:
+    """One stream and the events that a client may want again."""
+
+    def __init__(
+        self, streams: EventStreams, wanted: StreamRequest, connection: _Connection, replay_seconds: float
+    ) -> None:
+        self.wanted = wanted
+        self.name = os.urandom(8).hex()
+        self.running: Request | None = None
+        self.code = "OK"
+        self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done with the first item, or the end."""
+        self._streams = streams
+        self._connection: _Connection | None = connection
+        self._replays = replay_seconds > 0
+        self._is_over = False
+        self._error: CallError | None = None
+        """Why the stream failed; None where it completed or still runs."""
+        self._count = 0
+        self._log: deque[tuple[int, bytes]] = deque()
+        self._log_bytes = 0
+        self.changes = 0
+        """Number of times that a client came or went."""
+
+    def emit(self, envelope: ResponseEnvelope[Any]) -> Awaitable[None] | None:
+        """Send one item. A stream without its client goes on without waiting for anybody."""
+        if not self.first.done():
+            self.first.set_result(None)
+        self._count += 1
+        chunk = self._write(envelope)
+        if self._replays:
+            self._keep(chunk)
+        return self._connection.push(chunk) if self._connection is not None else None
+
+    def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
+        """Take how the stream ended; its client gets it as the last event."""
+        self._is_over, self._error = True, error
+        self.code = "OK" if error is None else str(error.code)
+        if not self.first.done():
+            self.first.set_result(None)
+        self._streams.release(self)
+        if not self._replays:
+            self._streams.forget(self)
+        if self._connection is not None and self._connection.has_begun:
+            self._connection.finish_later(self._last_event())
+
+    async def open(self) -> None:
+        """Send the head of the response; raises the error of a stream that has failed already."""
+        connection = self._connection
+        if connection is None or connection.has_begun:
+            return
+        if not self._is_over:
+            await connection.open()
+        elif self._error is not None:
+            self._streams.forget(self)
+            raise self._error
+        else:
+            await connection.finish(self._last_event())
+
+    async def attach(self, connection: _Connection, number: int) -> None:
+        """Continue with another connection, after the event with this number."""
+        if self._connection is not None:
+            self._connection.finish_later(b"")
+        self._connection = connection
+        self.changes += 1
+        missed = b"".join(chunk for count, chunk in self._log if count > number)
+        if not self._is_over:
+            await connection.write(missed)
+        else:
+            await connection.finish(missed + self._last_event())
+
+    def detach(self, connection: _Connection) -> None:
+        """The client has gone: stop, or wait for it to come back."""
+        if self._connection is not connection:
+            return
+        self._connection = None
+        if self._replays and (not self._is_over or not connection.is_finished):
+            self.changes += 1
+            self._streams.expire_later(self)
+        else:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the stream: nobody follows it."""
+        self._streams.forget(self)
+        if not self._is_over and self.running is not None:
+            self.running.stop(aborted(self.wanted.route.id, "the client closed the connection"))
+
+    def is_same(self, wanted: StreamRequest) -> bool:
+        """Whether a request is for this stream: of the same caller, operation and input."""
+        own = self.wanted
+        return own.owner == wanted.owner and own.route.id == wanted.route.id and own.fingerprint == wanted.fingerprint
+
+    def has_after(self, number: int) -> bool:
+        """Whether every event after this one is kept."""
+        oldest = self._log[0][0] if self._log else self._count + 1
+        return 0 <= number <= self._count and number + 1 >= oldest
+
+    def _keep(self, chunk: bytes) -> None:
+        self._log.append((self._count, chunk))
+        self._log_bytes += len(chunk)
+        while len(self._log) > _MOST_EVENTS or (self._log_bytes > _MOST_BYTES and self._log):
+            self._log_bytes -= len(self._log.popleft()[1])
+
+    def _write(self, envelope: ResponseEnvelope[Any]) -> bytes:
+        """Return an item as an event."""
+        operation_id = self.wanted.route.id
+        data = envelope.to_json() if self.wanted.envelopes else write_json(envelope.data, operation_id)
+        if len(data) > self._streams.most_bytes:
+            raise too_large(operation_id, "event", len(data), self._streams.most_bytes, "yes")
+        meta = envelope.meta
+        event: SSEEvent | None = None if isinstance(meta, MCPResponseMeta) else meta.event
+        if event is None:
+            return b"id: %s-%d\ndata: %s\n\n" % (self.name.encode(), self._count, data)
+        identifier = f"{self.name}-{self._count}"
+        if self.wanted.route.is_resumable:
+            identifier = _line(event.id) if event.id is not None else ""
+        lines = [f"id: {identifier}"] if identifier else []
+        # A source must not be able to end the stream in our name.
+        if event.type != _DEFAULT_TYPE and not event.type.startswith(_OWN_TYPES):
+            lines.append(f"event: {_line(event.type)}")
+        return b"%s\ndata: %s\n\n" % ("\n".join(lines).encode(errors="replace"), data) if lines else _data(data)
+
+    def _last_event(self) -> bytes:
+        if self._error is None:
+            return b"event: %s\ndata: {}\n\n" % COMPLETE.encode()
+        members = problem(self._error, self.wanted.request.id, self.wanted.route.operation)
+        return b"event: %s\ndata: %s\n\n" % (PROBLEM.encode(), encode_problem(members))
+
+
+class _Expiry(msgspec.Struct, eq=False):
+    """Ends a stream whose client has not come back since."""
+
+    stream: _Stream
+    changes: int
+
+    def expire(self) -> None:
+        if self.stream.changes == self.changes:
+            self.stream.stop()
+
+
+class _Connection:
+    """The response that a stream is written to."""
+
+    def __init__(self, send: Send, wheel: TimerWheel, heartbeat: float, request_id: str) -> None:
+        self.is_open = False
+        self.is_finished = False
+        self._is_closed = False
+        self._send = send
+        self._wheel = wheel
+        self._heartbeat = heartbeat
+        self._request_id = request_id
+        self._lock = asyncio.Lock()
+        self._was_written = False
+        self._task: asyncio.Task[None] | None = None
+        self._buffer: list[bytes] = []
+        self._buffered = 0
+        self._flushing: asyncio.Task[None] | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was written, or will be."""
+        return self.is_open or self._flushing is not None
+
+    def push(self, chunk: bytes) -> Awaitable[None] | None:
+        """Send an event together with others of this iteration of the loop; what it returns is awaited before more."""
+        if self._is_closed:
+            return None
+        self._buffer.append(chunk)
+        self._buffered += len(chunk)
+        flushing = self._flushing
+        if flushing is None:
+            flushing = self._flushing = asyncio.get_running_loop().create_task(self._flush())
+        is_full = self._buffered > _MOST_BUFFERED or len(self._buffer) >= _MOST_PUSHED
+        return asyncio.shield(flushing) if is_full else None
+
+    async def open(self) -> None:
+        """Send the head of the response."""
+        await self.write(b"")
+
+    async def write(self, chunk: bytes) -> None:
+        """Send events; returns when the server has accepted them."""
+        async with self._lock:
+            await self._write(chunk)
+
+    async def finish(self, chunk: bytes) -> None:
+        """Send the last events and end the response."""
+        async with self._lock:
+            await self._write(self._take() + chunk, more=False)
+
+    def finish_later(self, chunk: bytes) -> None:
+        """End the response in a task of its own."""
+        if not self._is_closed:
+            self._task = asyncio.get_running_loop().create_task(self.finish(chunk))
+
+    def close(self) -> None:
+        """Write no more: the client has gone, or the response is complete."""
+        self._is_closed = True
+
+    def expire(self) -> None:
+        """Send a comment where nothing was sent for a while, so that nobody in between closes the connection."""
+        if self._is_closed or self.is_finished:
+            return
+        self._wheel.add(self, self._heartbeat)
+        if not self._was_written and not self._lock.locked():
+            self._task = asyncio.get_running_loop().create_task(self.write(_HEARTBEAT))
+        self._was_written = False
+
+    async def _flush(self) -> None:
+        try:
+            async with self._lock:
+                while self._buffer:
+                    await self._write(self._take())
+        finally:
+            self._flushing = None
+
+    def _take(self) -> bytes:
+        """Return what is buffered."""
+        taken = b"".join(self._buffer)
+        self._buffer.clear()
+        self._buffered = 0
+        return taken
+
+    async def _write(self, chunk: bytes, *, more: bool = True) -> None:
+        if self._is_closed or self.is_finished:
+            return
+        self._was_written = chunk is not _HEARTBEAT
+        self.is_finished = not more
+        try:
+            if not self.is_open:
+                self.is_open = True
+                headers = [*_HEADERS, (b"operations-request-id", self._request_id.encode())]
+                await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+                self._wheel.add(self, self._heartbeat)
+                chunk = _RETRY + chunk
+            await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
+        except OSError:  # the client has gone, which `receive` reports as well
+            self._is_closed = True
+
+
+def check_last_event_id(header: bytes) -> str:
+    """Return the id after which a client wants to resume."""
+    text = header.strip().decode("utf-8", errors="replace")
+    if len(text) > _LONGEST_ID or "\0" in text:
+        raise RefusedError(400, ErrorCode.VALIDATION_ERROR, "Last-Event-ID is too long", "LAST_EVENT_ID")
+    return text
+
+
+def _data(data: bytes) -> bytes:
+    return b"data: %s\n\n" % data
+
+
+def _line(text: str) -> str:
+    """Return a text as one line: a line break would begin another field."""
+    return text.replace("\r", " ").replace("\n", " ").replace("\0", " ")
+
+
+def _number(last_event_id: str) -> int:
+    digits = last_event_id.rpartition("-")[2]
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 18 else -1

@@ -1,0 +1,178 @@
+"""Idempotency: the first answer to a mutation with an `Idempotency-Key`, given again to whoever repeats it."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Protocol
+
+import msgspec
+
+from operations.errors import ErrorCode
+from operations.serving.asgi import Response
+from operations.serving.refusals import RefusedError
+
+HEADER = b"idempotency-key"
+REPLAYED = (b"idempotency-replayed", b"true")
+_LONGEST_KEY = 255
+_SECONDS = 24 * 3600.0
+_SHARE = 8
+"""One owner has at most this part of a store: what others have kept is not lost to one that fills it."""
+
+
+class StoredCall(msgspec.Struct):
+    """A call with a key: what it was, and its response once it ended."""
+
+    fingerprint: bytes
+    response: Response | None = None
+    until: float = 0.0
+    is_lost: bool = False
+    """Whether the response was too large to keep."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that the response takes."""
+        return len(self.response.body) + 512 if self.response is not None else 512
+
+
+class IdempotencyStore(Protocol):
+    """Keeps calls by key. Of several that begin with one key at the same time, exactly one gets None."""
+
+    async def begin(self, owner: str, key: bytes, fingerprint: bytes) -> StoredCall | None:
+        """Return the call that has this key; where there is none, keep it as running and return None."""
+
+    async def finish(self, owner: str, key: bytes, response: Response) -> None:
+        """Keep the response of a call."""
+
+    async def release(self, owner: str, key: bytes) -> None:
+        """Forget a call that was not executed."""
+
+
+class MemoryStore:
+    """A store in this process: bounded in number, bytes and time."""
+
+    def __init__(
+        self,
+        *,
+        entries: int = 10_000,
+        size: int = 64 << 20,
+        seconds: float = _SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most = entries
+        self._most_bytes = size
+        self._seconds = seconds
+        self._clock = clock
+        self._owners: dict[str, OrderedDict[bytes, StoredCall]] = {}
+        self._count = 0
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    async def begin(self, owner: str, key: bytes, fingerprint: bytes) -> StoredCall | None:
+        """Return the call that has this key; where there is none, keep it as running and return None."""
+        calls = self._owners.setdefault(owner, OrderedDict())
+        known = calls.get(key)
+        if known is not None:
+            if known.response is None or known.until > self._clock():
+                return known
+            self._remove(owner, key)
+            calls = self._owners.setdefault(owner, OrderedDict())
+        if len(calls) >= max(1, self._most // _SHARE) and not self._evict(owner):
+            self._discard_empty(owner)
+            raise _full()
+        if self._count >= self._most and not self._evict(self._largest()):
+            self._discard_empty(owner)
+            raise _full()
+        calls = self._owners.setdefault(owner, calls)
+        calls[key] = call = StoredCall(fingerprint)
+        self._count += 1
+        self._bytes += call.size
+        return None
+
+    async def finish(self, owner: str, key: bytes, response: Response) -> None:
+        """Keep the response of a call."""
+        calls = self._owners.get(owner)
+        call = None if calls is None else calls.get(key)
+        if call is None:
+            return
+        self._bytes -= call.size
+        call.is_lost = len(response.body) > self._most_bytes // _SHARE  # its key stays: a repetition is refused
+        call.response = msgspec.structs.replace(response, body=b"") if call.is_lost else response
+        call.until = self._clock() + self._seconds
+        self._bytes += call.size
+        while self._bytes > self._most_bytes and self._evict(self._largest()):
+            pass
+
+    async def release(self, owner: str, key: bytes) -> None:
+        """Forget a call that was not executed."""
+        if key in self._owners.get(owner, ()):
+            self._remove(owner, key)
+
+    def _evict(self, owner: str) -> bool:
+        """Forget the oldest call of an owner that has ended; False where there is none."""
+        for key, call in self._owners.get(owner, {}).items():
+            if call.response is not None:
+                self._remove(owner, key)
+                return True
+        return False
+
+    def _largest(self) -> str:
+        return max(self._owners, key=lambda owner: len(self._owners[owner]))
+
+    def _remove(self, owner: str, key: bytes) -> None:
+        call = self._owners[owner].pop(key)
+        self._count -= 1
+        self._bytes -= call.size
+        self._discard_empty(owner)
+
+    def _discard_empty(self, owner: str) -> None:
+        if not self._owners.get(owner, True):
+            del self._owners[owner]
+
+
+def read_key(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """Return the key of a request, quoted or bare; None where it has none."""
+    header = headers.get(HEADER)
+    if header is None:
+        return None
+    key = header.strip()
+    if len(key) >= 2 and key[:1] == key[-1:] == b'"':
+        key = key[1:-1].replace(b'\\"', b'"').replace(b"\\\\", b"\\")
+    if not key or len(key) > _LONGEST_KEY or not key.isascii() or not key.decode().isprintable():
+        message = f"Idempotency-Key is not 1 to {_LONGEST_KEY} printable characters"
+        raise RefusedError(400, ErrorCode.VALIDATION_ERROR, message, "IDEMPOTENCY_KEY")
+    return key
+
+
+def store_key(operation_id: str, key: bytes) -> bytes:
+    """Return the name of a call within its owner's."""
+    return blake2b(operation_id.encode() + b"\n" + key, digest_size=16).digest()
+
+
+def fingerprint_of(body: bytes, content_type: bytes | None) -> bytes:
+    """Return what the repetition of a request has in common with it."""
+    return blake2b((content_type or b"").strip().lower() + b"\n" + body, digest_size=16).digest()
+
+
+def replay(call: StoredCall, fingerprint: bytes) -> Response:
+    """Return the stored response of a call; raises where it still runs, or was another call."""
+    if call.fingerprint != fingerprint:
+        message = "this Idempotency-Key was used with another body"
+        raise RefusedError(422, ErrorCode.VALIDATION_ERROR, message, "IDEMPOTENCY_KEY_REUSED")
+    response = call.response
+    if response is None:
+        message = "the call with this Idempotency-Key still runs"
+        raise RefusedError(409, ErrorCode.UNAVAILABLE, message, "IDEMPOTENCY_KEY_RUNNING", [(b"retry-after", b"1")])
+    if call.is_lost:
+        message = "the call with this Idempotency-Key was executed, but its result was too large to keep"
+        raise RefusedError(409, ErrorCode.UNAVAILABLE, message, "IDEMPOTENCY_RESULT_LOST")
+    return Response(response.status, [*response.headers, REPLAYED], response.body)
+
+
+def _full() -> RefusedError:
+    message = "too many calls with an Idempotency-Key run at once"
+    return RefusedError(503, ErrorCode.UNAVAILABLE, message, "IDEMPOTENCY_STORE_FULL", [(b"retry-after", b"1")])

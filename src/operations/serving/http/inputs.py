@@ -1,0 +1,203 @@
+"""Inputs: what a request says, as the input of an operation. Pure: nothing is received here."""
+
+from __future__ import annotations
+
+import re
+from binascii import b2a_base64
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from operations.errors import CallError, ErrorCode
+from operations.serving.http.parameters import QueryParameter, bytes_properties, query_parameters
+from operations.serving.http.responses import OWN_TYPE
+from operations.serving.refusals import RefusedError
+from operations.spec import Operation
+from operations.wire import decode_json
+
+ParameterStyle = Literal["scalar", "array", "json"]
+"""How a property is written in a query string: `a=1`, `a=1&a=2`, or as JSON text."""
+
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+_MOST_FIELDS = 1_000
+_MOST_PARTS = 100
+_JSON = b"application/json"
+_OWN = OWN_TYPE.encode()
+_decode = msgspec.json.Decoder().decode
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """How one property of an input is written in a query string or a form."""
+
+    style: ParameterStyle
+    type: str = ""
+    """The JSON type of the scalar, or of the array's items; empty for JSON."""
+    is_bytes: bool = False
+    """Whether the property is base64 text."""
+
+
+class InputReader:
+    """Reads the inputs of one operation."""
+
+    def __init__(self, operation: Operation[Any]) -> None:
+        self._operation = operation
+        document = operation.spec.input_schema.document
+        self.parameters: dict[str, Parameter] | None = find_parameters(document)
+        """The properties by name; None where the input is not an object."""
+
+    def read_query(self, query: bytes) -> dict[str, Any]:
+        """Return the input that a query string describes."""
+        fields: dict[str, list[str]] = {}
+        try:
+            text = query.decode("ascii")
+            pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+        except ValueError:
+            raise _malformed("the query string cannot be read, or has too many fields") from None
+        for name, value in pairs:
+            fields.setdefault(name, []).append(value)
+        return self._assemble(fields)
+
+    def read_form(self, body: bytes, content_type: str) -> dict[str, Any]:
+        """Return the input that the parts of `multipart/form-data` describe."""
+        from operations.serving.http.multipart import read_parts
+
+        fields: dict[str, list[str]] = {}
+        parameters = self.parameters or {}
+        for name, content in read_parts(body, content_type, most=_MOST_PARTS):
+            parameter = parameters.get(name)
+            if parameter is not None and parameter.is_bytes:
+                text = b2a_base64(content, newline=False).decode("ascii")
+            else:
+                try:
+                    text = content.decode()
+                except UnicodeDecodeError:
+                    raise _problems(self._operation.id, [(f"/{_escape(name)}", "expected UTF-8 text")]) from None
+            fields.setdefault(name, []).append(text)
+        return self._assemble(fields)
+
+    def read_bytes(self, body: bytes) -> dict[str, Any] | None:
+        """Return the input whose only property is the body; None where the operation takes no such input."""
+        parameters = self.parameters
+        if parameters is None or len(parameters) != 1:
+            return None
+        ((name, parameter),) = parameters.items()
+        return {name: b2a_base64(body, newline=False).decode("ascii")} if parameter.is_bytes else None
+
+    def check_null(self) -> None:
+        """Raise `VALIDATION_ERROR` where null is not an input of the operation."""
+        if not self._operation.spec.input_schema.check(None):
+            raise _problems(self._operation.id, [("", "null is not an input")])
+
+    def _assemble(self, fields: Mapping[str, list[str]]) -> dict[str, Any]:
+        parameters = self.parameters or {}
+        values: dict[str, Any] = {}
+        problems: list[tuple[str, str]] = []
+        for name, texts in fields.items():
+            parameter = parameters.get(name)
+            pointer = f"/{_escape(name)}"
+            if parameter is None:
+                problems.append((pointer, "unknown property"))
+            elif parameter.style == "array":
+                values[name] = [_scalar(text, parameter.type) for text in texts]
+            elif len(texts) > 1:
+                problems.append((pointer, "given more than once"))
+            elif parameter.style == "scalar":
+                values[name] = _scalar(texts[0], parameter.type)
+            else:
+                try:
+                    values[name] = _decode(texts[0])
+                except (msgspec.DecodeError, RecursionError):
+                    problems.append((pointer, "expected JSON text"))
+        if problems:
+            raise _problems(self._operation.id, problems)
+        return values
+
+
+def read_body(inputs: Callable[[], InputReader], operation_id: str, body: bytes, content_type: bytes | None) -> Any:
+    """Return the input that a body holds, by its content type."""
+    if content_type == _JSON:
+        return read_json(body) if body else {}
+    if content_type is None:
+        if body:
+            raise _unsupported("a body needs a Content-Type")
+        return {}
+    essence = content_type.partition(b";")[0].strip().lower()
+    if essence == _JSON:
+        return read_json(body) if body else {}
+    if essence == _OWN:
+        return read_own_json(body) if body else {}
+    if essence == b"multipart/form-data" and inputs().parameters is not None:
+        return inputs().read_form(body, content_type.decode("latin-1"))
+    if essence == b"application/octet-stream":
+        input = inputs().read_bytes(body)
+        if input is not None:
+            return input
+    raise _unsupported(f"{operation_id} takes no body of this Content-Type")
+
+
+def _unsupported(message: str) -> RefusedError:
+    accepted = (b"accept-post", f"application/json, {OWN_TYPE}, multipart/form-data".encode())
+    return RefusedError(415, ErrorCode.VALIDATION_ERROR, message, "CONTENT_TYPE", [accepted])
+
+
+def read_json(body: bytes) -> Any:
+    """Return the value of a JSON body."""
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _malformed(f"malformed JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
+    except RecursionError:
+        raise _malformed("malformed JSON: nested too deeply") from None
+
+
+def read_own_json(body: bytes) -> Any:
+    """Return the value of a body with marked bytes, as our own importer sends it."""
+    try:
+        return decode_json(body)
+    except CallError as error:
+        raise _malformed(error.message) from None
+
+
+def find_parameters(document: Mapping[str, Any] | bool) -> dict[str, Parameter] | None:
+    """Return how the properties of an input are written in a query string; None where it cannot be."""
+    found = query_parameters(document)
+    if found is None:
+        return None
+    files = bytes_properties(document)
+    return {each.name: _read_parameter(each, each.name in files) for each in found}
+
+
+def _read_parameter(parameter: QueryParameter, is_bytes: bool) -> Parameter:
+    if parameter.kind is None:
+        return Parameter("json")
+    return Parameter("array" if parameter.many else "scalar", parameter.kind, is_bytes)
+
+
+def _scalar(text: str, kind: str) -> Any:
+    """Return a value of a query string; text that is not of its type is left for the schema to refuse."""
+    if kind == "string":
+        return text
+    if kind == "boolean":
+        return {"true": True, "false": False}.get(text, text)
+    if len(text) > 400 or _NUMBER.fullmatch(text) is None:
+        return text
+    if kind == "integer" and ("." in text or "e" in text.lower()):
+        value = float(text)
+        return int(value) if value.is_integer() else value
+    return _decode(text)
+
+
+def _escape(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _malformed(message: str) -> RefusedError:
+    return RefusedError(400, ErrorCode.VALIDATION_ERROR, message, "UNREADABLE")
+
+
+def _problems(operation_id: str, problems: list[tuple[str, str]]) -> CallError:
+    errors = [{"path": pointer, "message": message} for pointer, message in problems]
+    details = {"errors": errors, "executed": "no", "operationId": operation_id}
+    return CallError(ErrorCode.VALIDATION_ERROR, f"invalid input for {operation_id}", details)

@@ -1,0 +1,89 @@
+"""Multipart: the parts of a `multipart/form-data` body that was read whole. The only user of python-multipart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from operations.errors import ErrorCode
+from operations.pubsub import require_extra
+from operations.serving.refusals import RefusedError
+
+
+def read_parts(body: bytes, content_type: str, *, most: int) -> list[tuple[str, bytes]]:
+    """Return the parts by name, in their order; raises a RefusedError for a body that cannot be read."""
+    try:
+        from python_multipart.exceptions import FormParserError
+        from python_multipart.multipart import MultipartParser, parse_options_header
+    except ImportError:
+        raise require_extra("python-multipart", "serve") from None
+    _, options = parse_options_header(content_type.encode("latin-1"))
+    boundary = options.get(b"boundary")
+    if not boundary or len(boundary) > 70:
+        raise _refuse("the content type names no boundary")
+    collector = _Collector(most, parse_options_header)
+    parser = MultipartParser(boundary, collector.callbacks())
+    try:
+        parser.write(body)
+        parser.finalize()
+    except FormParserError:
+        raise _refuse("the parts of the body cannot be read") from None
+    if not collector.ended:
+        raise _refuse("the last part of the body is incomplete")
+    return collector.parts
+
+
+class _Collector:
+    """Gathers what the parser reports."""
+
+    def __init__(self, most: int, parse_options: Any) -> None:
+        self.parts: list[tuple[str, bytes]] = []
+        self.ended = False
+        self._most = most
+        self._parse_options = parse_options
+        self._field = self._value = b""
+        self._disposition = b""
+        self._content: list[bytes] = []
+
+    def callbacks(self) -> Any:
+        return {
+            "on_part_begin": self._begin,
+            "on_part_data": lambda data, start, end: self._content.append(data[start:end]),
+            "on_part_end": self._end,
+            "on_header_field": self._read_field,
+            "on_header_value": self._read_value,
+            "on_header_end": self._end_header,
+            "on_end": self._finish,
+        }
+
+    def _begin(self) -> None:
+        if len(self.parts) >= self._most:
+            raise _refuse(f"the body has more than {self._most} parts")
+        self._disposition, self._content = b"", []
+
+    def _read_field(self, data: bytes, start: int, end: int) -> None:
+        self._field += data[start:end]
+
+    def _read_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _end_header(self) -> None:
+        if self._field.lower() == b"content-disposition":
+            self._disposition = self._value
+        self._field = self._value = b""
+
+    def _end(self) -> None:
+        kind, options = self._parse_options(self._disposition)
+        name = options.get(b"name")
+        if kind != b"form-data" or name is None:
+            raise _refuse("a part of the body has no name")
+        try:
+            self.parts.append((name.decode(), b"".join(self._content)))
+        except UnicodeDecodeError:
+            raise _refuse("the name of a part is not UTF-8") from None
+
+    def _finish(self) -> None:
+        self.ended = True
+
+
+def _refuse(message: str) -> RefusedError:
+    return RefusedError(400, ErrorCode.VALIDATION_ERROR, message, "UNREADABLE")

@@ -1,0 +1,149 @@
+"""Problems: errors as `application/problem+json` (RFC 9457), and the status that each has."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from operations.envelope import MCPResponseMeta
+from operations.errors import CallError, ErrorCode
+from operations.failures import executed_of
+from operations.serving.asgi import Headers, Response
+from operations.serving.refusals import RefusedError, public_error
+from operations.spec import Operation
+
+MEDIA_TYPE = "application/problem+json"
+_TYPE = (b"content-type", MEDIA_TYPE.encode())
+_NO_STORE = (b"cache-control", b"no-store")
+_MOST_PROBLEMS = 100
+_MOST_DETAIL = 2_000
+_RETRY_SECONDS = 1
+_OWN = frozenset(ErrorCode)
+_NOT_PASSED_ON = frozenset({401, 403, 407})
+"""Upstream statuses about credentials: ours for the upstream, not the caller's for us."""
+_SECRET_DETAILS = frozenset({"headers", "setCookies"})
+DOMAIN_STATUS = 409
+_STATUS = {
+    ErrorCode.VALIDATION_ERROR: 500,
+    ErrorCode.OPERATION_NOT_FOUND: 500,
+    ErrorCode.ACCESS_DENIED: 403,
+    ErrorCode.EXECUTION_ERROR: 500,
+    ErrorCode.UNKNOWN_ERROR: 500,
+    ErrorCode.TIMEOUT: 504,
+    ErrorCode.UNAVAILABLE: 503,
+    ErrorCode.ABORTED: 503,
+}
+_encode = msgspec.json.Encoder(enc_hook=repr).encode
+
+
+def status_of(error: CallError, operation: Operation[Any] | None = None) -> int:
+    """Return the HTTP status of an error."""
+    if isinstance(error, RefusedError):
+        return error.status
+    code = error.code
+    details = error.details if isinstance(error.details, dict) else {}
+    if code is ErrorCode.VALIDATION_ERROR and executed_of(error) == "no":
+        return 422
+    if code is ErrorCode.UNAVAILABLE and details.get("reason") == "RATE_LIMITED":
+        return 429
+    if code is ErrorCode.EXECUTION_ERROR and operation is not None:
+        return _upstream_status(details, operation)
+    if isinstance(code, ErrorCode):
+        return _STATUS[code]
+    return _declared_status(str(code), operation)
+
+
+def problem(error: CallError, request_id: str, operation: Operation[Any] | None = None) -> dict[str, Any]:
+    """Return an error as the members of a problem document."""
+    operation_id = operation.id if operation is not None else None
+    error = public_error(error, operation_id or "the request")
+    status = status_of(error, operation)
+    members: dict[str, Any] = {
+        "type": f"urn:operations:{error.code}",
+        "title": _title(status),
+        "status": status,
+        "detail": error.message.partition("\n")[0][:_MOST_DETAIL],
+        "code": str(error.code),
+        "requestId": request_id,
+    }
+    if operation_id is not None:
+        members["operationId"] = operation_id
+    details = error.details
+    if isinstance(details, dict):
+        details = {name: value for name, value in details.items() if name not in _SECRET_DETAILS}
+        executed = details.pop("executed", None)
+        if executed is not None:
+            members["executed"] = executed
+        if error.code is ErrorCode.VALIDATION_ERROR and isinstance(details.get("errors"), list):
+            members["errors"] = [_one_problem(each) for each in details.pop("errors")[:_MOST_PROBLEMS]]
+        details.pop("operationId", None)
+    if details:
+        members["details"] = details
+    return members
+
+
+def problem_response(error: CallError, request_id: str, operation: Operation[Any] | None = None) -> Response:
+    """Return the response of an error."""
+    members = problem(error, request_id, operation)
+    headers: Headers = [_TYPE, _NO_STORE, (b"operations-request-id", request_id.encode())]
+    if isinstance(error, RefusedError):
+        headers += error.headers
+    status = members["status"]
+    if status in (429, 503):
+        wait = error.details.get("retryAfter", _RETRY_SECONDS) if isinstance(error.details, dict) else _RETRY_SECONDS
+        headers.append((b"retry-after", str(wait).encode()))
+    return Response(status, headers, encode_problem(members))
+
+
+def encode_problem(members: dict[str, Any]) -> bytes:
+    """Write a problem; details that JSON cannot express are left out."""
+    try:
+        return _encode(members)
+    except (RecursionError, ValueError, TypeError):
+        plain = {name: value for name, value in members.items() if name not in ("details", "errors")}
+        return _encode({**plain, "detail": str(plain["detail"]).encode(errors="replace").decode()})
+
+
+def tool_error(meta: MCPResponseMeta, operation_id: str) -> RefusedError:
+    """Return the error of an MCP tool that reported one: its blocks are in the details."""
+    texts = [block.text for block in meta.content if block.type == "text"]
+    message = "\n".join(texts) or f"{operation_id}: the tool reported an error without a text"
+    error = RefusedError(409, ErrorCode.EXECUTION_ERROR, message, "TOOL_ERROR", [(b"operations-mcp-error", b"true")])
+    error.details = {**meta.to_dict(), "executed": "yes"}
+    return error
+
+
+def _upstream_status(details: dict[str, Any], operation: Operation[Any]) -> int:
+    """Return the status of an error of the operation's own HTTP source; 500 for any other failure."""
+    status = details.get("statusCode")
+    if not isinstance(status, int) or not is_http_source(operation):
+        return 500
+    return status if 400 <= status < 500 and status not in _NOT_PASSED_ON else 502
+
+
+def is_http_source(operation: Operation[Any]) -> bool:
+    """Whether an operation is an HTTP API's, so that a status in its errors is that of its own request."""
+    annotations = operation.spec.annotations
+    return "method" in annotations and "path" in annotations
+
+
+def _declared_status(code: str, operation: Operation[Any] | None) -> int:
+    schema = operation.spec.error_schemas.get(code) if operation is not None else None
+    document = schema.document if schema is not None else None
+    status = document.get("x-http-status") if isinstance(document, dict) else None
+    return status if isinstance(status, int) and 400 <= status <= 599 else DOMAIN_STATUS
+
+
+def _one_problem(found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        return {"pointer": "", "detail": ""}
+    return {"pointer": str(found.get("path", "")), "detail": str(found.get("message", ""))[:_MOST_DETAIL]}
+
+
+def _title(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"

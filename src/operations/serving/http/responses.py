@@ -1,0 +1,120 @@
+"""Responses: an envelope as an HTTP response. The body is the data; what the source knew is in headers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from operations.envelope import HTTPResponseMeta, LocalResponseMeta, MCPResponseMeta, ResponseEnvelope
+from operations.errors import CallError, ErrorCode
+from operations.failures import too_large
+from operations.serving.asgi import Headers, Response
+from operations.serving.http.problems import tool_error
+
+ENVELOPE_TYPE = "application/vnd.operations.envelope+json"
+OWN_TYPE = "application/vnd.operations+json"
+JSON_TYPE = (b"content-type", b"application/json")
+_BYTES_TYPE = "application/octet-stream"
+_BYTES = (b"content-type", _BYTES_TYPE.encode())
+_LOCAL = (b"operations-source", b"local")
+_PASSED_ON = frozenset({"content-language", "content-disposition", "etag", "last-modified", "link", "retry-after"})
+"""Upstream headers that describe the result; never cookies, nor what speaks of the upstream's connection."""
+_encode = msgspec.json.Encoder().encode
+
+
+def write_response(
+    envelope: ResponseEnvelope[Any], operation_id: str, request_id: str, *, as_envelope: bool, most: int
+) -> Response:
+    """Return the response of an envelope; raises a CallError for what cannot be sent."""
+    meta = envelope.meta
+    headers: Headers = [(b"operations-request-id", request_id.encode())]
+    if as_envelope:
+        body = envelope.to_json()
+        headers += ((b"content-type", ENVELOPE_TYPE.encode()), (b"operations-source", meta.source.encode()))
+    elif type(meta) is LocalResponseMeta:
+        data = envelope.data
+        timestamp = (b"operations-timestamp", b"%d" % meta.timestamp)
+        if type(data) is bytes:
+            body = data
+            headers += (_BYTES, _LOCAL, timestamp)
+        else:
+            body = write_json(data, operation_id)
+            headers += (JSON_TYPE, _LOCAL, timestamp)
+    else:
+        body = _write_foreign(envelope, operation_id, headers)
+    if len(body) > most:
+        raise too_large(operation_id, "result", len(body), most, "yes")
+    return Response(200, headers, body)
+
+
+def write_json(data: Any, operation_id: str) -> bytes:
+    """Write data as JSON, bytes as base64 text; raises `EXECUTION_ERROR` for what JSON cannot express."""
+    try:
+        body = _encode(data)
+        if b"null" in body and _has_invalid_number(data):  # the encoder writes NaN and infinities as null
+            raise ValueError("it has a number that JSON cannot express")
+        return body
+    except (ValueError, TypeError, RecursionError) as error:
+        kind = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        message = f"{operation_id}: the result cannot be written as JSON: {kind}"
+        raise CallError(ErrorCode.EXECUTION_ERROR, message, {"reason": "NOT_JSON", "executed": "yes"}) from None
+
+
+def _write_foreign(envelope: ResponseEnvelope[Any], operation_id: str, headers: Headers) -> bytes:
+    """Write a result of an HTTP or MCP source."""
+    meta, data = envelope.meta, envelope.data
+    content_type = "application/json"
+    if isinstance(meta, MCPResponseMeta):
+        if meta.is_error:
+            raise tool_error(meta, operation_id)
+        headers.append((b"operations-source", b"mcp"))
+    elif isinstance(meta, HTTPResponseMeta):
+        headers += ((b"operations-source", b"http"), (b"operations-upstream-status", str(meta.status_code).encode()))
+        headers += [
+            (name.encode("latin-1"), value.encode("latin-1", errors="replace"))
+            for name, value in meta.headers.items()
+            if (name in _PASSED_ON or "ratelimit" in name) and _is_header(value)
+        ]
+    if isinstance(data, bytes):
+        upstream = meta.content_type if isinstance(meta, HTTPResponseMeta) else ""
+        headers.append((b"content-type", _safe_type(upstream, _BYTES_TYPE)))
+        headers.append((b"x-content-type-options", b"nosniff"))
+        return data
+    if isinstance(data, str) and isinstance(meta, HTTPResponseMeta) and meta.content_type.startswith("text/"):
+        essence = meta.content_type.partition(";")[0].strip()
+        headers.append((b"content-type", _safe_type(f"{essence}; charset=utf-8", "text/plain; charset=utf-8")))
+        headers.append((b"x-content-type-options", b"nosniff"))
+        return data.encode(errors="replace")
+    headers.append((b"content-type", content_type.encode()))
+    return write_json(data, operation_id)
+
+
+def _safe_type(content_type: str, default: str) -> bytes:
+    """Return a content type; one that a browser would run in this server's origin is replaced by a harmless one."""
+    lowered = content_type.lower()
+    if not content_type or not _is_header(content_type):
+        return default.encode()
+    if any(active in lowered for active in ("html", "xml", "svg", "javascript", "ecmascript", "css", "pdf")):
+        return default.encode()
+    return content_type.encode("latin-1", errors="replace")
+
+
+def _is_header(value: str) -> bool:
+    return value.isprintable() and len(value) <= 8_192
+
+
+def _has_invalid_number(data: Any) -> bool:
+    pending = [data]
+    while pending:
+        value = pending.pop()
+        kind = type(value)
+        if kind is float:
+            if not math.isfinite(value):
+                return True
+        elif isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, (list, tuple)):
+            pending.extend(value)
+    return False

@@ -1,0 +1,91 @@
+"""Routes: the path of each exposed operation, and what may be asked of it there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from operations.serving.exposure import Exposure
+from operations.serving.http.inputs import InputReader
+from operations.serving.http.problems import is_http_source
+from operations.spec import OPEN, Operation, OperationType
+
+
+class Route:
+    """One operation at its path."""
+
+    def __init__(self, operation: Operation[Any]) -> None:
+        self.operation = operation
+        self.id = operation.id
+        self.is_open = operation.spec.access_control == OPEN
+        self.is_mutation = operation.spec.type is OperationType.MUTATION
+        self.streams_only = operation.handler is None
+        self.has_stream = operation.stream is not None
+        self.is_resumable = bool(operation.spec.annotations.get("resumable")) or is_http_source(operation)
+        """Whether the handler itself resumes a stream after an event."""
+
+    @cached_property
+    def inputs(self) -> InputReader:
+        """Reads inputs; made when it is first needed, as it reads the schema."""
+        return InputReader(self.operation)
+
+    def inputs_of(self) -> InputReader:
+        """Return what reads inputs."""
+        return self.inputs
+
+    @cached_property
+    def methods(self) -> frozenset[str]:
+        """The methods that the path has."""
+        if self.is_mutation or self.inputs.parameters is None:
+            return frozenset({"POST", "OPTIONS"})
+        if self.streams_only:
+            return frozenset({"GET", "POST", "OPTIONS"})
+        return frozenset({"GET", "HEAD", "POST", "OPTIONS"})
+
+    @cached_property
+    def allow(self) -> tuple[bytes, bytes]:
+        """The header that names the methods."""
+        return b"allow", ", ".join(sorted(self.methods)).encode()
+
+
+class Routes:
+    """The routes of an exposure by path, made again when the registry has changed."""
+
+    def __init__(self, exposure: Exposure) -> None:
+        self._exposure = exposure
+        self._generation = -1
+        self._routes: dict[str, Route] = {}
+
+    def find(self, path: str) -> Route | None:
+        """Return the route of a percent-decoded path, or None."""
+        if self._generation != self._exposure.generation:
+            self._refresh()
+        return self._routes.get(path)
+
+    def _refresh(self) -> None:
+        operations: Mapping[str, Operation[Any]] = self._exposure.operations
+        known = {route.id: route for route in self._routes.values()}
+        routes: dict[str, Route] = {}
+        for operation_id, operation in operations.items():
+            route = known.get(operation_id)
+            if route is None or route.operation is not operation:
+                route = Route(operation)
+            routes[path_for(operation)] = route
+        self._routes = routes
+        self._generation = self._exposure.generation
+
+
+def path_for(operation: Operation[Any]) -> str:
+    """Return the path of an operation, not percent-encoded. A namespace has no slash, so no two paths are equal."""
+    return f"/{operation.spec.namespace}/{operation.spec.name}"
+
+
+def encoded_path(operation: Operation[Any]) -> str:
+    """Return the path as it stands in URLs: a slash that would make an empty segment is written `%2F`."""
+    segments = operation.spec.name.split("/")
+    parts = [segments[0]]
+    for segment in segments[1:]:
+        # Every segment but the last must have a character before the next plain slash.
+        parts.append(("/" if parts[-1] and not parts[-1].endswith("%2F") and segment else "%2F") + segment)
+    return f"/{operation.spec.namespace}/{''.join(parts)}"

@@ -1,0 +1,151 @@
+"""Streamable HTTP by the SDK: sessions, streams that resume, and 2026-07-28 requests that the own path leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from typing import Any
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import JSONRPCMessage
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from operations.serving.admission import Caller
+from operations.serving.mcp.endpoint import Endpoint
+from operations.serving.mcp.sdk.server import CALLER, SDKServer
+
+_MOST_EVENTS = 256
+_MOST_EVENT_BYTES = 1024 * 1024
+MOST_SESSIONS = 1_000
+SESSIONS_EACH = 64
+"""Open sessions of one identity."""
+SESSION_SECONDS = 30 * 60.0
+RETRY_MS = 500
+
+
+class SessionEvents(EventStore):
+    """The last events of one session's streams, for a client that reconnects; the oldest are dropped first."""
+
+    def __init__(self) -> None:
+        self._token = os.urandom(8).hex()
+        self._events: deque[tuple[int, str, JSONRPCMessage | None, int]] = deque()
+        self._count = 0
+        self._bytes = 0
+
+    async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
+        """Keep an event and return its id."""
+        self._count += 1
+        size = 0 if message is None else len(message.model_dump_json(by_alias=True, exclude_unset=True))
+        self._events.append((self._count, stream_id, message, size))
+        self._bytes += size
+        while len(self._events) > 1 and (len(self._events) > _MOST_EVENTS or self._bytes > _MOST_EVENT_BYTES):
+            self._bytes -= self._events.popleft()[3]
+        return f"{self._token}-{self._count}"
+
+    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
+        """Send the events of a stream that came after one; None for an id that is not of this session."""
+        token, _, number = last_event_id.rpartition("-")
+        if token != self._token or not number.isascii() or not number.isdecimal() or len(number) > 18:
+            return None
+        last = int(number)
+        stream = next((stream for count, stream, _, _ in self._events if count == last), None)
+        if stream is None:
+            return None
+        for count, of, message, _ in list(self._events):
+            if of == stream and count > last and message is not None:
+                await send_callback(EventMessage(message, f"{self._token}-{count}"))
+        return stream
+
+
+class _Manager(StreamableHTTPSessionManager):
+    """Sessions that keep their events apart: the ids of streams are the client's request ids, the same in many."""
+
+    @property
+    def event_store(self) -> EventStore | None:
+        return SessionEvents()
+
+    @event_store.setter
+    def event_store(self, value: EventStore | None) -> None: ...
+
+
+class SDKDoor:
+    """Serves HTTP requests through the SDK. Started by the first request that needs it."""
+
+    def __init__(self, endpoint: Endpoint, *, max_body: int) -> None:
+        self._sdk = SDKServer(endpoint)
+        self._manager = _Manager(
+            self._sdk.server,
+            retry_interval=RETRY_MS,
+            session_idle_timeout=SESSION_SECONDS,
+            max_request_body_size=max_body,
+            max_sessions=MOST_SESSIONS,
+        )
+        self._sessions: dict[str, str] = {}
+        """Whose each session is."""
+        self._started = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._owner = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        """Hold the SDK's task group open: it must be left by the task that entered it."""
+        async with self._manager.run():
+            self._sdk.changes.start()
+            self._started.set()
+            try:
+                await self._stop.wait()
+            finally:
+                self._sdk.changes.stop()
+
+    async def handle(self, scope: Any, receive: Any, send: Any, caller: Caller) -> None:
+        """Serve a request; the session that it names must be of the same identity."""
+        await self._started.wait()
+        scope = {**scope, CALLER: caller}
+        identity = caller.identity
+        if identity is not None:
+            scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=identity.id, scopes=[]))
+        else:
+            scope.pop("user", None)
+        if any(name == b"mcp-session-id" for name, _ in scope["headers"]) or _is_modern(scope):
+            await self._manager.handle_request(scope, receive, send)
+        elif self._count(caller.key) >= SESSIONS_EACH:
+            await _refuse(send)
+        else:
+            await self._manager.handle_request(scope, receive, self._noting(caller.key, send))
+
+    def _count(self, key: str) -> int:
+        """Return how many sessions of a caller are open."""
+        open_sessions = self._manager._server_instances  # the SDK tells nobody which sessions ended
+        self._sessions = {each: whose for each, whose in self._sessions.items() if each in open_sessions}
+        return sum(whose == key for whose in self._sessions.values())
+
+    def _noting(self, key: str, send: Any) -> Any:
+        async def note(event: Any) -> None:
+            if event["type"] == "http.response.start":
+                for name, value in event["headers"]:
+                    if name.lower() == b"mcp-session-id":
+                        self._sessions[value.decode("latin-1")] = key
+            await send(event)
+
+        return note
+
+    async def close(self) -> None:
+        """End every session."""
+        self._stop.set()
+        await asyncio.wait((self._owner,), timeout=5)
+
+
+def _is_modern(scope: Any) -> bool:
+    """Whether a request names a version without sessions."""
+    version = next((value for name, value in scope["headers"] if name == b"mcp-protocol-version"), None)
+    return version is not None and version.decode("latin-1") not in HANDSHAKE_PROTOCOL_VERSIONS
+
+
+async def _refuse(send: Any) -> None:
+    body = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Too many open sessions"}}'
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 429, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

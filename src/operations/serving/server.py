@@ -1,0 +1,219 @@
+"""HTTPServer: an application on a port, with uvicorn. Connections are bounded before the application sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from operations.pubsub import require_extra
+from operations.registry import OperationRegistry
+from operations.serving.app import ServedApp, app
+
+try:
+    import uvicorn
+
+    from operations.serving.http_protocol import BoundedProtocol
+except ImportError as missing:
+    raise require_extra(str(missing.name), "serve") from None
+
+DEFAULT_ADDRESS = "127.0.0.1:8000"
+_KEEP_ALIVE_SECONDS = 75
+_BACKLOG = 2_048
+_LINGER_SECONDS = 1.0
+"""How long requests on open connections are still served when the server is told to stop."""
+_STARTED_WITHIN = 10.0
+
+
+class HTTPServer:
+    """Serves an application within an `async with` block; at its end, calls that run may finish.
+
+    `address` is `host:port`, `:port` for every interface or a port for loopback. Serving without authentication
+    elsewhere than on loopback needs `insecure`.
+    """
+
+    def __init__(
+        self,
+        served: ServedApp,
+        address: str | int = DEFAULT_ADDRESS,
+        *,
+        insecure: bool = False,
+        certificate: str | None = None,
+        key: str | None = None,
+        forwarded_allow_ips: str | None = None,
+    ) -> None:
+        host, port = split_address(address)
+        check_exposure(served, host, insecure=insecure)
+        self.served = served
+        self._host = host
+        self._port = port
+        self._socket: socket.socket | None = None
+        self._scheme = "http" if certificate is None else "https"
+        config = uvicorn.Config(
+            served,
+            log_config=None,
+            log_level=logging.CRITICAL,
+            access_log=False,
+            lifespan="on",
+            http=BoundedProtocol,
+            ws="websockets-sansio" if served.settings.websocket else "none",
+            ws_max_size=served.settings.limits.body_bytes + 1024,
+            ws_per_message_deflate=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=5,
+            limit_concurrency=served.settings.limits.connections,
+            ssl_certfile=certificate,
+            ssl_keyfile=key,
+            proxy_headers=forwarded_allow_ips is not None,
+            forwarded_allow_ips=forwarded_allow_ips,
+        )
+        self._server = _Server(config, served)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of the server, without a slash at its end."""
+        port = self._socket.getsockname()[1] if self._socket is not None else self._port
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self._host, self._host)
+        return f"{self._scheme}://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{port}"
+
+    async def __aenter__(self) -> HTTPServer:
+        self._socket = _listen(self._host, self._port)
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        started = asyncio.create_task(self._server.wait_started())
+        await asyncio.wait((self._task, started), timeout=_STARTED_WITHIN, return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        if not self._server.started:
+            await self._stop()
+            raise RuntimeError("the server could not be started")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+        if self._socket is not None:
+            self._socket.close()
+
+
+async def serve_http(
+    registry: OperationRegistry | ServedApp,
+    address: str | int = DEFAULT_ADDRESS,
+    *,
+    insecure: bool = False,
+    certificate: str | None = None,
+    key: str | None = None,
+    **settings: Any,
+) -> None:
+    """Serve a registry, or an application that `app` made, until SIGTERM or SIGINT; then finish what runs.
+
+    `settings` are those of `app`.
+    """
+    served = registry if isinstance(registry, ServedApp) else app(registry, **settings)
+    server = HTTPServer(served, address, insecure=insecure, certificate=certificate, key=key)
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        async with server:
+            await stopped.wait()
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+def split_address(address: str | int) -> tuple[str, int]:
+    """Return host and port of an address."""
+    text = str(address)
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        host, port = ("127.0.0.1", text) if text.isdigit() else (text, "8000")
+    host = host.removeprefix("[").removesuffix("]") if colon else host
+    if not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError(f"{address!r} is not an address: give host:port, :port or a port")
+    return host or "0.0.0.0", int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine reach a host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_exposure(served: ServedApp, host: str, *, insecure: bool) -> None:
+    """Raise a ValueError for an application that must not be reached from elsewhere as it is."""
+    if is_loopback(host):
+        return
+    settings = served.settings
+    if settings.authenticator is None and not insecure:
+        raise ValueError(f"{host} is reached from elsewhere and no credentials are asked for: that needs `insecure`")
+    if served.has_default_hosts:
+        raise ValueError(f"{host} is reached from elsewhere: name the `hosts` that callers use, or give `public_url`")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Of a socket whose protocol is not named asyncio does not know that it is TCP, and leaves Nagle's algorithm on.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals alone, and finishes calls before it closes connections."""
+
+    def __init__(self, config: uvicorn.Config, served: ServedApp) -> None:
+        super().__init__(config)
+        self._served = served
+        self._was_started = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def wait_started(self) -> None:
+        """Return once connections are accepted."""
+        await self._was_started.wait()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._was_started.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        self._served.is_closing = True
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, BoundedProtocol):
+                connection.close_after_response()
+        # A client that sends a request now gets its answer, and is told to connect elsewhere.
+        end = asyncio.get_running_loop().time() + min(_LINGER_SECONDS, self._served.settings.limits.drain_seconds)
+        while self.server_state.connections and asyncio.get_running_loop().time() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # uvicorn has no event for the end of a connection
+        await self._served.drain()
+        await super().shutdown(sockets)

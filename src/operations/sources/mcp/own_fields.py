@@ -1,0 +1,141 @@
+"""What our MCP server and our MCP client tell each other in `_meta`, beyond the protocol's own fields.
+
+Bytes travel as base64 text; the JSON pointers of those texts are in `_meta`, so that they arrive as bytes.
+"""
+
+from __future__ import annotations
+
+import binascii
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from operations.errors import CallError, ErrorCode
+from operations.wire import PLAIN, pointer
+
+OWN = "operations/client"
+"""The `_meta` key of a request by which one of our clients asks for whole envelopes."""
+STREAM = "operations/stream"
+"""The `_meta` key of a request for the items of a stream as progress."""
+SPEC = "operations/spec"
+"""The `_meta` key of a listed tool with the id, type and version of its operation."""
+ERROR = "operations/error"
+"""The `_meta` key of an error result: code, message and details."""
+ENVELOPE = "operations/envelope"
+"""The `_meta` key of a result for one of our clients: the envelope as JSON text, with bytes marked."""
+BYTES = "operations/bytes"
+"""The `_meta` key of a request or a result with the JSON pointers of the texts that are base64 of bytes."""
+WRAPPED = "operations/wrapped"
+"""The `_meta` key that marks structured content whose value stands under `result`."""
+INPUT = "input"
+"""The property under which an input stands that is no object."""
+RESULT = "result"
+"""The property under which structured content stands that would not be an object."""
+
+_BYTES = frozenset({bytes, bytearray, memoryview})
+_DEEPEST = 1_000
+
+
+def plain_json(value: Any) -> tuple[Any, list[str]]:
+    """Return a value with its bytes as base64 text, and the JSON pointers of those; raise a CallError for other types.
+
+    The value is the same object where there is nothing to change.
+    """
+    if type(value) is dict and PLAIN.issuperset(map(type, value.values())) and all(type(key) is str for key in value):
+        return value, []
+    places: list[str] = []
+    try:
+        return _plain(value, "", places), places
+    except RecursionError:
+        raise _refused("", "it is nested too deeply") from None
+
+
+def _plain(value: Any, path: str, places: list[str]) -> Any:
+    kind = type(value)
+    if kind in PLAIN:
+        return value
+    if kind is float:
+        if not math.isfinite(value):
+            raise _refused(path, f"{value} is not JSON")
+        return value
+    if kind is list or kind is tuple:
+        return [_plain(item, f"{path}/{index}", places) for index, item in enumerate(value)]
+    if kind in _BYTES:
+        places.append(path)
+        return binascii.b2a_base64(value, newline=False).decode("ascii")
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise _refused(path, "a mapping has a key that is no text")
+        return {str(key): _plain(item, pointer(path, key), places) for key, item in value.items()}
+    for base in (str, int, float):
+        if isinstance(value, base):
+            return _plain(base(value), path, places)
+    raise _refused(path, f"a value of type {kind.__name__} is not JSON")
+
+
+def _refused(path: str, reason: str) -> CallError:
+    return CallError(ErrorCode.EXECUTION_ERROR, f"cannot be written as JSON: {path or '(value)'}: {reason}")
+
+
+def put_bytes(value: Any, places: Any) -> Any:
+    """Return a value with the base64 texts at JSON pointers as bytes, changed in place; others stay as they are."""
+    for place in places if isinstance(places, list) else ():
+        if not isinstance(place, str) or place.count("/") > _DEEPEST:
+            continue
+        parts = [part.replace("~1", "/").replace("~0", "~") for part in place.split("/")[1:]]
+        if not parts:
+            value = _read_base64(value)
+            continue
+        holder = value
+        for part in parts[:-1]:
+            holder = _member(holder, part)
+        if isinstance(holder, dict) and parts[-1] in holder:
+            holder[parts[-1]] = _read_base64(holder[parts[-1]])
+        elif isinstance(holder, list) and (index := _index(holder, parts[-1])) is not None:
+            holder[index] = _read_base64(holder[index])
+    return value
+
+
+def _member(holder: Any, part: str) -> Any:
+    if isinstance(holder, dict):
+        return holder.get(part)
+    index = _index(holder, part) if isinstance(holder, list) else None
+    return None if index is None else holder[index]
+
+
+def _index(items: list[Any], part: str) -> int | None:
+    if not part.isascii() or not part.isdecimal() or len(part) > 9 or int(part) >= len(items):
+        return None
+    return int(part)
+
+
+def _read_base64(value: Any) -> Any:
+    try:
+        return binascii.a2b_base64(value, strict_mode=True) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+_LITERAL = frozenset({"const", "enum", "default", "examples", "example"})
+_NAMES = frozenset({"properties", "patternProperties", "$defs", "dependentSchemas", "definitions"})
+
+
+def move_references(node: Any, old: str, new: str, *, _names: bool = False) -> Any:
+    """Copy a JSON Schema whose place in its document changes: references below `old` become references below `new`."""
+    if isinstance(node, list):
+        return [move_references(item, old, new) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    copy: dict[str, Any] = {}
+    for key, value in node.items():
+        if not _names and key in ("$ref", "$dynamicRef") and isinstance(value, str) and _is_below(value, old):
+            copy[key] = new + value[len(old) :]
+        elif not _names and key in _LITERAL:
+            copy[key] = value
+        else:
+            copy[key] = move_references(value, old, new, _names=not _names and key in _NAMES)
+    return copy
+
+
+def _is_below(reference: str, place: str) -> bool:
+    return reference == place or reference.startswith(f"{place}/")

@@ -1,0 +1,96 @@
+"""AuditLog: who called what, when, and how it ended, as one JSON object a line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from operations.telemetry.observer import Call, Observation
+
+_log = logging.getLogger("operations")
+
+
+class AuditLog:
+    """An observer that appends a line to a file for each call: caller, operation, outcome, duration.
+
+    Calls that were refused have a line as well. Calls nested in others are left out unless `nested=True`. Inputs are
+    written only with `inputs`, a function that returns what may be written of an input. Each line is one write. A line
+    that cannot be written is an error in the log and counted in `failures`; the call goes on.
+    """
+
+    def __init__(self, path: Path | str, *, inputs: Callable[[Any], Any] | None = None, nested: bool = False) -> None:
+        self._file = open(path, "ab", buffering=0, opener=_private)  # noqa: SIM115  # closed by `close`
+        self._inputs = inputs
+        self._nested = nested
+        self._lock = threading.Lock()
+        self.failures = 0
+        """Number of lines that could not be written."""
+
+    def __enter__(self) -> AuditLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def begin(self, call: Call) -> Observation | None:
+        """Note a call; its line is written when it ends."""
+        if call.parent_request_id is not None and call.kind == "local" and not self._nested:
+            return None
+        return _Audited(self, call)
+
+    def write(self, call: Call, outcome: str) -> None:
+        """Append the line of a call."""
+        line: dict[str, Any] = {
+            "time": round(time.time(), 3),
+            "operation": call.operation_id[:256],
+            "caller": None if call.identity is None else call.identity.id,
+            "outcome": outcome,
+            "duration_ms": round(call.seconds * 1000, 3),
+            "kind": call.kind,
+            "request_id": call.request_id,
+        }
+        if call.parent_request_id is not None:
+            line["parent_request_id"] = call.parent_request_id
+        if call.streaming:
+            line["items"] = call.items
+        if self._inputs is not None:
+            line["input"] = self._inputs(call.input)
+        try:
+            with self._lock:
+                self._file.write(msgspec.json.encode(line, enc_hook=repr) + b"\n")
+        except (OSError, ValueError, TypeError, RecursionError):
+            self.failures += 1
+            _log.exception("a line of the audit log could not be written")
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that, when it is new, only its owner may read."""
+    return os.open(path, flags, 0o600)
+
+
+class _Audited(Observation):
+    """One call to be written."""
+
+    __slots__ = ("_call", "_log")
+
+    def __init__(self, log: AuditLog, call: Call) -> None:
+        self._log = log
+        self._call = call
+
+    def end(self, outcome: str, error: BaseException | None) -> None:
+        """Write the line."""
+        self._log.write(self._call, outcome)

@@ -1,0 +1,126 @@
+"""HealthServer: `/healthz`, `/readyz` and `/metrics` of a process over HTTP, for orchestrators and Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+from operations.telemetry.prometheus import CONTENT_TYPE, metrics_text
+
+_log = logging.getLogger("operations")
+_LONGEST_HEAD = 8 * 1024
+_HEAD_SECONDS = 5.0
+_WRITE_SECONDS = 30.0
+_MOST_CONNECTIONS = 32
+_TEXT = "text/plain; charset=utf-8"
+_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+
+
+class Readiness:
+    """Whether a process takes calls now, and why not."""
+
+    def __init__(self, reason: str | None = "starting") -> None:
+        self.reason = reason
+        """None while the process is ready."""
+
+    def ready(self) -> None:
+        """Note that calls are taken."""
+        self.reason = None
+
+    def not_ready(self, reason: str) -> None:
+        """Note why calls are not taken; the reason is shown to whoever asks."""
+        self.reason = reason
+
+
+class HealthServer:
+    """Answers `GET` of three paths; everything else is refused.
+
+    `/healthz` is 200 as long as the event loop runs. `/readyz` is 200 while calls are taken, else 503 with the reason.
+    `/metrics` has the metrics of `sources`, in the text format of Prometheus. There is no authentication: bind it to an
+    address that only the orchestrator reaches. At most 32 connections are open at a time; others are closed.
+    """
+
+    def __init__(
+        self,
+        readiness: Readiness,
+        sources: Callable[[], Iterable[object]] = tuple,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        self._readiness = readiness
+        self._sources = sources
+        self._host = host
+        self._port = port
+        self._open = 0
+        self._server: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of the server."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    async def __aenter__(self) -> HealthServer:
+        self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_LONGEST_HEAD)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop listening; requests in progress end by themselves."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            if self._open <= _MOST_CONNECTIONS:
+                async with asyncio.timeout(_HEAD_SECONDS):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                async with asyncio.timeout(_WRITE_SECONDS):
+                    writer.write(await self._answer(head))
+                    await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever asked has gone, or asks for something else
+        except Exception:  # noqa: BLE001  # one request must not end the server
+            _log.exception("a health request failed")
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _answer(self, head: bytes) -> bytes:
+        method, _, rest = head.partition(b"\r\n")[0].partition(b" ")
+        path, _, version = rest.partition(b" ")
+        if not version.startswith(b"HTTP/1."):
+            return _response(400, b"only HTTP/1 is spoken here\n")
+        status, body, content_type = await self._find(path.partition(b"?")[0])
+        if method not in (b"GET", b"HEAD"):
+            return _response(405, b"only GET is allowed\n", more=b"Allow: GET, HEAD\r\n")
+        return _response(status, body, content_type, is_head=method == b"HEAD")
+
+    async def _find(self, path: bytes) -> tuple[int, bytes, str]:
+        if path == b"/healthz":
+            return 200, b"ok\n", _TEXT
+        if path == b"/readyz":
+            reason = self._readiness.reason
+            return (200, b"ready\n", _TEXT) if reason is None else (503, f"{reason}\n".encode(), _TEXT)
+        if path == b"/metrics":
+            return 200, (await metrics_text(*self._sources())).encode(), CONTENT_TYPE
+        return 404, b"there are /healthz, /readyz and /metrics\n", _TEXT
+
+
+def _response(
+    status: int, body: bytes, content_type: str = _TEXT, *, more: bytes = b"", is_head: bool = False
+) -> bytes:
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n"
+    )
+    return head.encode() + more + b"\r\n" + (b"" if is_head else body)

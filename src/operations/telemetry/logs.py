@@ -1,0 +1,103 @@
+"""Structured logs: each record as one JSON object, with the request and the operation that it belongs to."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from contextvars import ContextVar
+from typing import Any
+
+import msgspec
+
+from operations.telemetry.observer import Call, Observation
+from operations.telemetry.tracing import SDK, modules
+
+_current: ContextVar[Call | None] = ContextVar("current_call", default=None)
+_STANDARD = frozenset(
+    {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "request_id", "operation", "color_message"}
+)
+_LONGEST = 100_000
+
+
+class LogContext:
+    """An observer that makes the current call known to `JSONFormatter`, also in worker threads."""
+
+    def begin(self, call: Call) -> Observation:
+        """Note the call."""
+        return _Current(call)
+
+
+class _Current(Observation):
+    """The current call, step by step."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def enter(self) -> Any:
+        """Make the call current."""
+        return _current.set(self._call)
+
+    def leave(self, entered: Any) -> None:
+        """Make the call before it current again."""
+        with contextlib.suppress(ValueError):  # work that outlives its call ends in another context
+            _current.reset(entered)
+
+
+class JSONFormatter(logging.Formatter):
+    """Writes a record as JSON on one line: `time`, `level`, `logger`, `message`, and what else is known.
+
+    `request_id` and `operation` are those of the record, else of the current call. `trace_id` and `span_id` are of the
+    current OpenTelemetry span. `traceback` is that of an exception. Further attributes of the record are added.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        fields: dict[str, Any] = {
+            "time": _timestamp(record.created),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        call = _current.get()
+        for name, value in (
+            ("request_id", getattr(record, "request_id", None) or (call.request_id if call else None)),
+            ("operation", getattr(record, "operation", None) or (call.operation_id if call else None)),
+        ):
+            if value is not None:
+                fields[name] = value
+        fields |= _trace_ids()
+        fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in fields}
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return _encode(fields)
+
+
+def _encode(fields: dict[str, Any]) -> str:
+    try:
+        text = msgspec.json.encode(fields, enc_hook=repr).decode()
+    except (TypeError, ValueError, RecursionError):
+        text = msgspec.json.encode({name: _printable(str(value)) for name, value in fields.items()}).decode()
+    return text if len(text) <= _LONGEST else _encode({name: str(value)[:1_000] for name, value in fields.items()})
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _timestamp(seconds: float) -> str:
+    milliseconds = int(seconds * 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(milliseconds // 1000))}.{milliseconds % 1000:03d}Z"
+
+
+def _trace_ids() -> dict[str, str]:
+    if SDK not in modules:
+        return {}
+    trace = sys.modules["opentelemetry.trace"]
+    context = trace.get_current_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    return {"trace_id": format(context.trace_id, "032x"), "span_id": format(context.span_id, "016x")}

@@ -1,0 +1,148 @@
+"""Metrics: what every part counts, under one naming scheme, and CallMetrics, which counts and times calls."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple, Protocol
+
+from operations.telemetry.observer import Call, Observation
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper limits of the buckets of durations, in seconds."""
+_MOST_OUTCOMES = 20
+UNKNOWN_OPERATION = "_unknown"
+"""Stands for every operation that does not exist: callers choose such names."""
+
+
+class Metric(NamedTuple):
+    """One metric that is exported."""
+
+    type: Literal["counter", "gauge", "histogram"]
+    help: str
+
+
+METRICS: Mapping[str, Metric] = {
+    "operations_calls_total": Metric("counter", "Calls that ended, by operation, kind and outcome."),
+    "operations_call_duration_seconds": Metric("histogram", "Duration of calls, by operation and kind."),
+    "operations_calls_in_progress": Metric("gauge", "Calls and streams that run now, by operation and kind."),
+    "operations_stream_items_total": Metric("counter", "Items of streams, by operation and kind."),
+    "operations_result_mismatches_total": Metric("counter", "Problems of results with their schema, by operation."),
+    "operations_handlers_abandoned": Metric("gauge", "Handlers that still run after their call ended."),
+    "operations_dispatcher_in_flight": Metric("gauge", "Calls from elsewhere that run or wait for a slot."),
+    "operations_dispatcher_waiting": Metric("gauge", "Calls from elsewhere that wait for a slot."),
+    "operations_bus_in_flight": Metric("gauge", "Calls and streams of one end of a transport, or of a hub."),
+    "operations_bus_late_total": Metric("counter", "Answers that came after their call had ended."),
+    "operations_bus_duplicate_total": Metric("counter", "Requests and answers that came before."),
+    "operations_bus_dropped_total": Metric("counter", "Messages that belong to no known call, or of an unknown type."),
+    "operations_bus_rejected_total": Metric("counter", "Requests refused unread: too many, too large, not allowed."),
+    "operations_bus_malformed_total": Metric("counter", "Messages that are not events."),
+    "operations_bus_foreign_total": Metric("counter", "Ids that their sender has no right to."),
+    "operations_bus_forged_total": Metric("counter", "Identities claimed in a payload without authentication."),
+    "operations_bus_expired_total": Metric("counter", "Requests whose deadline passed before they could run."),
+    "operations_bus_unsent_total": Metric("counter", "Messages that were not written: the connection was lost."),
+    "operations_bus_abandoned_total": Metric("counter", "Handlers that ignored their cancellation."),
+    "operations_transport_reconnects_total": Metric("counter", "Connections to a broker or hub made after the first."),
+    "operations_hub_peers": Metric("gauge", "Peers that are connected to the hub."),
+    "operations_interceptor_events_total": Metric("counter", "What interceptors did, by interceptor and event."),
+}
+"""Every metric by name."""
+
+
+class Measure(NamedTuple):
+    """The present value of a metric, with labels."""
+
+    name: str
+    value: float
+    labels: Mapping[str, str] = {}
+    buckets: tuple[int, ...] | None = None
+    """Cumulative counts of `BUCKETS`, for a histogram, whose `value` is the sum."""
+    observations: int = 0
+    """For a histogram: how many values it has."""
+
+
+class Measurable(Protocol):
+    """Something with metrics. Registries, dispatchers, workers, hubs and counters are."""
+
+    def measures(self) -> Iterable[Measure]:
+        """Return the present values."""
+
+
+def measures_of(sources: Iterable[object]) -> Iterator[Measure]:
+    """Return the values of those sources that have any."""
+    for source in sources:
+        measures = getattr(source, "measures", None)
+        if measures is not None:
+            yield from measures()
+
+
+class CallMetrics:
+    """An observer that counts and times calls, by operation and kind.
+
+    At most `max_operations` are kept apart; further ones are counted as `_unknown`, as are those that do not exist.
+    """
+
+    def __init__(self, *, max_operations: int = 10_000) -> None:
+        self._max_operations = max_operations
+        self._series: dict[tuple[str, str], _Series] = {}
+
+    def begin(self, call: Call) -> Observation:
+        """Count a call."""
+        key = call.operation_id if call.spec is not None else UNKNOWN_OPERATION, call.kind
+        series = self._series.get(key)
+        if series is None:
+            if len(self._series) >= self._max_operations:
+                key = UNKNOWN_OPERATION, call.kind
+            series = self._series.setdefault(key, _Series())
+        series.in_progress += 1
+        return _Timed(call, series)
+
+    def measures(self) -> Iterator[Measure]:
+        """Return the present values."""
+        for (operation, kind), series in list(self._series.items()):
+            labels = {"operation": operation, "kind": kind}
+            for outcome, count in list(series.outcomes.items()):
+                yield Measure("operations_calls_total", count, {**labels, "outcome": outcome})
+            cumulative, total = [], 0
+            for count in series.buckets[:-1]:
+                total += count
+                cumulative.append(total)
+            count = total + series.buckets[-1]
+            yield Measure("operations_call_duration_seconds", series.seconds, labels, tuple(cumulative), count)
+            yield Measure("operations_calls_in_progress", series.in_progress, labels)
+            if series.items:
+                yield Measure("operations_stream_items_total", series.items, labels)
+
+
+class _Series:
+    """The counts of one operation."""
+
+    __slots__ = ("buckets", "in_progress", "items", "outcomes", "seconds")
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, int] = {}
+        self.buckets = [0] * (len(BUCKETS) + 1)
+        self.seconds = 0.0
+        self.in_progress = 0
+        self.items = 0
+
+
+class _Timed(Observation):
+    """One call that is timed."""
+
+    __slots__ = ("_call", "_series")
+
+    def __init__(self, call: Call, series: _Series) -> None:
+        self._call = call
+        self._series = series
+
+    def end(self, outcome: str, error: BaseException | None) -> None:
+        """Add the call to its series."""
+        series, seconds = self._series, self._call.seconds
+        series.in_progress -= 1
+        series.items += self._call.items
+        series.seconds += seconds
+        series.buckets[bisect_left(BUCKETS, seconds)] += 1
+        if outcome not in series.outcomes and len(series.outcomes) >= _MOST_OUTCOMES:
+            outcome = "other"  # domains have codes of their own, which may be any text
+        series.outcomes[outcome] = series.outcomes.get(outcome, 0) + 1

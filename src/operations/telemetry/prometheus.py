@@ -1,0 +1,81 @@
+"""metrics_text: metrics in the text format of Prometheus, made in slices so that calls go on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from operations.telemetry.metrics import BUCKETS, METRICS, Measure, measures_of
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""The media type of the text."""
+_SLICE = 100
+_LIMITS = tuple(f"{limit:g}" for limit in BUCKETS)
+_SPECIAL = re.compile(r'[\\"\n]')
+_ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
+
+
+async def metrics_text(*sources: object) -> str:
+    """Return the metrics of sources (registries, workers, hubs, …) as Prometheus reads them.
+
+    Other tasks run after every hundred values. Sources without metrics are left out; values with the same name and
+    labels are added up.
+    """
+    families: dict[str, dict[str, _Sum]] = {}
+    for number, measure in enumerate(measures_of(sources), 1):
+        _add(families.setdefault(measure.name, {}), measure)
+        if number % _SLICE == 0:
+            await asyncio.sleep(0)
+    lines: list[str] = []
+    written = 0
+    for name in METRICS:
+        if name not in families:
+            continue
+        lines += (f"# HELP {name} {METRICS[name].help}", f"# TYPE {name} {METRICS[name].type}")
+        for labels, total in families[name].items():
+            _write(lines, name, labels, total)
+            written += 1
+            if written % _SLICE == 0:
+                await asyncio.sleep(0)
+    return "\n".join(lines) + "\n"
+
+
+class _Sum:
+    """Values with the same name and labels, added up."""
+
+    __slots__ = ("buckets", "count", "value")
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self.buckets: list[int] | None = None
+        self.count = 0
+
+
+def _add(family: dict[str, _Sum], measure: Measure) -> None:
+    labels = ",".join(f'{name}="{_escape(value)}"' for name, value in measure.labels.items())
+    total = family.get(labels)
+    if total is None:
+        total = family[labels] = _Sum()
+    total.value += measure.value
+    if measure.buckets is not None:
+        before = total.buckets or [0] * len(measure.buckets)
+        total.buckets = [old + new for old, new in zip(before, measure.buckets, strict=True)]
+        total.count += measure.observations
+
+
+def _write(lines: list[str], name: str, labels: str, total: _Sum) -> None:
+    shown = f"{{{labels}}}" if labels else ""
+    if total.buckets is None:
+        lines.append(f"{name}{shown} {total.value:.15g}")
+        return
+    before = f"{labels}," if labels else ""
+    for limit, count in zip(_LIMITS, total.buckets, strict=True):
+        lines.append(f'{name}_bucket{{{before}le="{limit}"}} {count}')
+    lines.append(f'{name}_bucket{{{before}le="+Inf"}} {total.count}')
+    lines.append(f"{name}_sum{shown} {total.value:.15g}")
+    lines.append(f"{name}_count{shown} {total.count}")
+
+
+def _escape(value: str) -> str:
+    text = value.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
+    return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], text)

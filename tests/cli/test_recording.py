@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import json
+
+from tests.cli.driving import Project
+
+
+def test_a_recorded_call_is_replayed_without_a_configuration(project: Project) -> None:
+    done = project.run("call", "shop.quote", "item=tea", "--record", "calls.jsonl")
+    assert done.code == 0
+    project.run("call", "shop.fail", "--record", "calls.jsonl")
+    recorded = (project.directory / "calls.jsonl").read_text()
+    assert len(recorded.splitlines()) == 5
+    (project.directory / "operations.toml").unlink()
+    again = project.run("call", "shop.quote", "item=tea", "--replay", "calls.jsonl")
+    assert again.code == 0
+    assert json.loads(again.out) == json.loads(done.out)
+    assert project.run("call", "shop.fail", "--replay", "calls.jsonl").code == 5
+
+
+def test_a_call_that_was_not_recorded_names_the_nearest(project: Project) -> None:
+    project.run("call", "shop.quote", "item=tea", "--record", "calls.jsonl")
+    done = project.run("call", "shop.quote", "item=gold", "--replay", "calls.jsonl")
+    assert done.code == 6
+    assert '{"item":"tea"}' in done.err
+    assert project.run("call", "shop.other", "--replay", "calls.jsonl").code == 3
+    assert project.run("call", "shop.quote", "--replay", "nowhere.jsonl").code == 2
+    assert project.run("call", "shop.quote", "item=tea", "--record", "no/such/folder").code == 2

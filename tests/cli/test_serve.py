@@ -1,0 +1,147 @@
+"""`ops serve` and `ops keys`, started as a user starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from operations.config import describe_config, load_config
+from operations.config.redaction import redact
+from operations.errors import CallError
+
+OPS = [sys.executable, "-m", "operations"]
+MODULE = '''
+from operations import operation
+
+@operation(type="query")
+async def quote(item: str) -> str:
+    """Return a price."""
+    return f"{item}: 3"
+
+@operation(type="mutation")
+async def order(item: str) -> str:
+    """Order an item."""
+    return item
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(MODULE)
+    (tmp_path / "operations.toml").write_text('[sources.shop]\npython = "shop.py"\n[serve]\nkeys = "keys.json"\n')
+    return tmp_path
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "OPERATIONS_TOKEN"}
+    return {**kept, "OPERATIONS_TRUST": "1"}
+
+
+def ops(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*OPS, *words], cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@contextmanager
+def serving(folder: Path, *words: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    command = [*OPS, "serve", "--http", "0", "--json", *words]
+    with subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())["url"], process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+def fetch(url: str, key: str | None = None, data: bytes | None = None) -> tuple[int, Any]:
+    headers = {"content-type": "application/json", **({"x-api-key": key} if key else {})}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=30) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_keys_are_made_listed_and_revoked(folder: Path) -> None:
+    made = ops(folder, "keys", "new", "robot", "--scope", "read", "--expires", "30d")
+    key = made.stdout.strip()
+    assert key.startswith("ops_")
+    listed = json.loads(ops(folder, "keys", "ls", "--json").stdout)
+    assert [(each["identity"], each["scopes"]) for each in listed] == [("robot", ["read"])]
+    assert key.split("_")[2] not in ops(folder, "keys", "ls").stdout
+    assert ops(folder, "keys", "revoke", listed[0]["id"]).returncode == 0
+    assert ops(folder, "keys", "revoke", listed[0]["id"]).returncode == 3
+    assert ops(folder, "keys", "new", "robot", "--expires", "soon").returncode == 2
+    (folder / "operations.toml").write_text('[sources.shop]\npython = "shop.py"\n')
+    assert "--keys FILE" in ops(folder, "keys", "ls").stderr
+
+
+def test_a_registry_is_served_and_calls_are_told(folder: Path) -> None:
+    key = ops(folder, "keys", "new", "robot").stdout.strip()
+    with serving(folder, "--read-only") as (url, process):
+        assert fetch(f"{url}/shop/quote?item=tea", key) == (200, "tea: 3")
+        assert fetch(f"{url}/shop/quote?item=tea")[0] == 401
+        assert fetch(f"{url}/shop/order", key, b'{"item": "tea"}')[0] == 404
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert (told["event"], told["operationId"], told["caller"]) == ("called", "shop.quote", "robot")
+    assert process.returncode == 0
+
+
+def test_serving_elsewhere_is_refused_without_credentials(folder: Path) -> None:
+    (folder / "operations.toml").write_text('[sources.shop]\npython = "shop.py"\n')
+    refused = ops(folder, "serve", "--http", "0.0.0.0:0")
+    assert refused.returncode == 2
+    assert "--insecure" in refused.stderr
+    taken = ops(folder, "serve", "--http", "127.0.0.1:x")
+    assert taken.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('public_url = "api.example.com"', "an address is wanted"),
+        ('origins = ["*"]', "an origin is wanted"),
+        ('[serve.issuer]\nurl = "https://a.example"', "an audience or a public_url is wanted"),
+        ('[serve.jwt]\nkey = "k"\nalgorithms = ["HS256"]', "an audience or a public_url is wanted"),
+        ('tokens = [{token = "a", identity = "x"}, {token = "a", identity = "y"}]', "another entry"),
+        ("[serve.limits]\nbody_bytes = 0", "body_bytes"),
+        ('colour = "red"', "colour"),
+    ],
+)
+def test_the_table_is_checked(folder: Path, text: str, message: str) -> None:
+    (folder / "operations.toml").write_text(f'[sources.shop]\npython = "shop.py"\n[serve]\n{text}\n')
+    with pytest.raises(CallError, match=message):
+        load_config(folder)
+
+
+def test_a_table_that_lacks_a_variable_is_not_used(folder: Path) -> None:
+    (folder / "operations.toml").write_text('[sources.shop]\npython = "shop.py"\n[serve]\nkeys = "${NO_SUCH_VAR}"\n')
+    config = load_config(folder, environ={})
+    assert config.serve is None
+    assert "NO_SUCH_VAR" in config.unusable["serve"]
+
+
+def test_secrets_of_the_table_are_hidden(folder: Path) -> None:
+    (folder / "operations.toml").write_text(
+        '[serve]\ntokens = [{token = "tok-123456789", identity = "x"}]\nkeys = "keys.json"\n'
+        '[serve.jwt]\nkey = "jwt-123456789"\nalgorithms = ["HS256"]\naudience = "https://a.example"\n'
+    )
+    config = load_config(folder)
+    described = str(describe_config(config))
+    assert "123456789" not in described
+    assert "keys.json" in described
+    assert redact("saw tok-123456789 and jwt-123456789", config).count("123456789") == 0

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from operations import CallError, Identity, OperationRegistry, OperationType
+from operations.exports.approval import Approval, ApprovalRequest, Approved, Refused
+from operations.testing import stub_operation
+
+
+def registry(*interceptors: Any) -> OperationRegistry:
+    return OperationRegistry(
+        [
+            stub_operation("git.read", returns=lambda input: input),
+            stub_operation("git.write", returns=lambda input: input, type=OperationType.MUTATION),
+        ],
+        interceptors=interceptors,
+    )
+
+
+async def test_the_first_pattern_that_matches_decides() -> None:
+    approval = Approval({"git.read": "allow", "git.*": "deny"})
+    tools = registry().tools(approval=approval)
+    assert not (await tools.call("git_read")).is_error
+    refused = await tools.call("git_write")
+    assert refused.is_error
+    assert refused.error is not None
+    assert refused.error.code == "ACCESS_DENIED"
+    assert refused.error.details["reason"] == "REFUSED"
+    assert refused.error.details["executed"] == "no"
+    assert "was refused and did not run: the policy denies it" in refused.text
+
+
+async def test_a_hook_allows_changes_or_refuses() -> None:
+    asked: list[ApprovalRequest] = []
+    answers: list[Any] = [True, Approved({"a": 2}), Approved(), Refused("not today"), False, None]
+
+    async def ask(request: ApprovalRequest) -> Any:
+        asked.append(request)
+        return answers.pop(0)
+
+    identity = Identity("ann")
+    tools = registry().tools(identity=identity, approval=Approval(mutations="ask", ask=ask))
+    texts = [(await tools.call("git_write", {"a": 1})).text for _ in range(6)]
+    assert texts[:3] == ['{"a":1}', '{"a":2}', '{"a":1}']
+    assert "not today" in texts[3]
+    assert "the user refused it" in texts[4]
+    assert "the user refused it" in texts[5]
+    assert asked[0].spec.id == "git.write"
+    assert asked[0].input == {"a": 1}
+    assert asked[0].identity is identity
+    await tools.call("git_read")
+    assert len(asked) == 6
+
+
+async def test_nobody_to_ask_and_a_hook_that_fails_refuse(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "operations")
+    assert "nobody can be asked" in (await registry().tools(approval=Approval(mutations="ask")).call("git_write")).text
+
+    async def fail(request: ApprovalRequest) -> bool:
+        raise RuntimeError("secret")
+
+    failed = await registry().tools(approval=Approval({"*": "ask"}, ask=fail)).call("git_read")
+    assert "approval could not be obtained" in failed.text
+    assert "secret" not in failed.text
+
+
+async def test_as_an_interceptor_it_guards_every_call() -> None:
+    async def ask(request: ApprovalRequest) -> Approved:
+        return Approved({"changed": True})
+
+    guarded = registry(Approval({"git.read": "ask", "git.write": "deny"}, ask=ask))
+    assert (await guarded.execute("git.read", {})).data == {"changed": True}
+    with pytest.raises(CallError, match="refused"):
+        await guarded.execute("git.write", {})
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected one of allow, ask, deny"):
+        Approval({"*": "maybe"})  # type: ignore[dict-item]

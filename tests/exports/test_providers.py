@@ -1,0 +1,91 @@
+"""Every tool list of real APIs satisfies the rules of each provider, and each name leads back to its operation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from operations import OperationRegistry
+from operations.exports.tools import ToolSet
+from tests.documents import documents, github, manifest, registry_of
+from tests.exports.provider_rules import problems_of_name, problems_of_schema
+
+
+def definitions(tools: ToolSet) -> Iterator[tuple[str, bool, str, str, dict[str, Any]]]:
+    """Yield provider, strictness, name, description and parameters of every tool in every format."""
+    for strict in (False, True):
+        for tool in tools.tools.values():
+            chat = tools.openai_tool(tool, strict=strict)["function"]
+            yield "openai", strict, chat["name"], chat["description"], chat["parameters"]
+        for each in tools.anthropic(strict=strict):
+            yield "anthropic", strict, each["name"], each["description"], each["input_schema"]
+    for each in tools.gemini():
+        yield "gemini", False, each["name"], each["description"], each["parameters_json_schema"]
+    for each in tools.mcp():
+        yield "mcp", False, each["name"], each["description"], each["inputSchema"]
+
+
+def problems(registry: OperationRegistry) -> list[str]:
+    tools = registry.tools()
+    found = []
+    names: dict[tuple[str, bool], list[str]] = {}
+    for provider, strict, name, description, parameters in definitions(tools):
+        broken = [*problems_of_name(provider, name), *problems_of_schema(provider, parameters, strict=strict)]
+        if not 0 < len(description) <= 1_024:
+            broken.append(f"description of {len(description)} characters")
+        found += [f"{provider} {'strict ' * strict}{name}: {problem}" for problem in broken]
+        names.setdefault((provider, strict), []).append(name)
+    for provider_names in names.values():
+        assert len(set(provider_names)) == len(provider_names) == len(registry)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("entry", manifest(), ids=lambda entry: entry["name"])
+async def test_the_tools_of_a_document_satisfy_every_provider(
+    entry: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "operations.schema")
+    registry = await registry_of(documents() / entry["file"], "api")
+    assert problems(registry)[:20] == []
+
+
+async def test_every_name_of_githubs_tools_reaches_its_operation() -> None:
+    reached: list[str] = []
+
+    async def record(invocation: Any, proceed: Any) -> Any:
+        reached.append(invocation.spec.id)
+        raise ValueError("reached")
+
+    registry = OperationRegistry((await github()).operations.values(), interceptors=[record])
+    tools = registry.tools()
+    assert len(tools) == 1223
+    for name in tools.tools:
+        result = await tools.call(name)
+        assert result.is_error
+    assert sorted(reached) == sorted(registry.operations)
+
+
+async def test_a_list_that_is_too_long_for_openai_is_refused() -> None:
+    tools = (await github()).tools()
+    with pytest.raises(Exception, match="1223 tools: OpenAI accepts 128"):
+        tools.openai()
+    assert len((await github()).tools(allow=["github.gists/*"]).openai()) == 20
+
+
+def test_the_rules_find_what_breaks_them() -> None:
+    open_object = {"type": "object", "properties": {"a": {"type": "string", "default": 1}}, "required": []}
+    assert problems_of_schema("openai", open_object, strict=True) == [
+        "#: open object",
+        "#: optional property",
+        "#/properties/a: default",
+    ]
+    assert problems_of_schema("gemini", {"type": "object", "properties": {"x" * 65: {"const": 1}}}) != []
+    assert problems_of_schema("openai", {"anyOf": []}) == ["root has anyOf", "root is not an object"]
+    assert problems_of_schema("mcp", {"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}) != []
+    assert problems_of_name("openai", "a.b")
+    assert not problems_of_name("mcp", "a.b")

@@ -1,0 +1,22 @@
+// A headless Chromium that needs no installation and no root: `open(url)` gives a page that records what it does.
+import chromium from "@sparticuz/chromium";
+import { chromium as playwright } from "playwright-core";
+
+export async function launch() {
+  return playwright.launch({ args: chromium.args, executablePath: await chromium.executablePath(), headless: true });
+}
+
+export async function open(browser, url, options = {}) {
+  const page = await browser.newPage(options);
+  page.setDefaultTimeout(120_000); // for a busy machine
+  const seen = { errors: [], hosts: [] };
+  page.on("console", (message) => message.type() === "error" && seen.errors.push(message.text()));
+  page.on("pageerror", (error) => seen.errors.push(String(error)));
+  page.on("requestfailed", (request) => seen.errors.push(`${request.url()}: ${request.failure()?.errorText}`));
+  page.on("request", (request) => {
+    const { protocol, host } = new URL(request.url());
+    if (!["data:", "blob:"].includes(protocol) && !seen.hosts.includes(host)) seen.hosts.push(host);
+  });
+  await page.goto(url);
+  return { page, seen };
+}

@@ -1,0 +1,73 @@
+"""Questions in plain words with the operations that answer them; written before the ranking was tuned.
+
+The questions with an even number are for tuning. Those with an odd number are kept aside: nobody reads their misses
+to change the ranking.
+"""
+
+from __future__ import annotations
+
+GITHUB: list[tuple[str, str]] = [
+    ("open a new issue in a repository", "issues/create"),
+    ("leave a comment on an issue", "issues/create-comment"),
+    ("merge a pull request", "pulls/merge"),
+    ("who has starred this repo", "activity/list-stargazers-for-repo"),
+    ("add somebody as a collaborator to a repository", "repos/add-collaborator"),
+    ("protect a branch", "repos/update-branch-protection"),
+    ("run a workflow by hand", "actions/create-workflow-dispatch"),
+    ("download the logs of a workflow run", "actions/download-workflow-run-logs"),
+    ("which files were changed in a pull request", "pulls/list-files"),
+    ("ask someone to review a pull request", "pulls/request-reviewers"),
+    ("read a file's contents from a repo", "repos/get-content"),
+    ("delete a repository", "repos/delete"),
+    ("make a fork of a repository", "repos/create-fork"),
+    ("compare two commits", "repos/compare-commits-with-basehead repos/compare-commits"),
+    ("search code", "search/code"),
+    ("follow a user", "users/follow"),
+    ("list the members of an organization", "orgs/list-members"),
+    ("invite a person to my organization by email", "orgs/create-invitation"),
+    ("change the title of an issue", "issues/update"),
+    ("lock the conversation on an issue", "issues/lock"),
+    ("set an encrypted secret for actions in a repo", "actions/create-or-update-repo-secret"),
+    ("publish a new release", "repos/create-release"),
+    ("upload a file to a release", "repos/upload-release-asset"),
+    ("show the rate limit i have left", "rate-limit/get"),
+    ("render markdown as html", "markdown/render"),
+    ("create a gist", "gists/create"),
+    ("add labels to an issue", "issues/add-labels"),
+    ("which alerts did dependabot find in this repo", "dependabot/list-alerts-for-repo"),
+    ("mark all my notifications as read", "activity/mark-notifications-as-read"),
+    ("cancel a running workflow", "actions/cancel-workflow-run"),
+]
+
+STRIPE: list[tuple[str, str]] = [
+    ("create a customer", "PostCustomers"),
+    ("refund a charge", "PostRefunds PostChargesChargeRefund PostChargesChargeRefunds"),
+    ("cancel a subscription", "DeleteSubscriptionsSubscriptionExposedId"),
+    ("start a payment for 20 dollars", "PostPaymentIntents PostCharges"),
+    ("confirm a payment intent", "PostPaymentIntentsIntentConfirm"),
+    ("list the invoices that are not paid yet", "GetInvoices"),
+    ("send an invoice to the customer by email", "PostInvoicesInvoiceSend"),
+    ("void an invoice", "PostInvoicesInvoiceVoid"),
+    ("how much money is in my balance", "GetBalance"),
+    ("pay out money to my bank account", "PostPayouts"),
+    ("make a coupon for a discount", "PostCoupons"),
+    ("add a new product", "PostProducts"),
+    ("set a price for a product", "PostPrices"),
+    ("open a checkout page for a customer", "PostCheckoutSessions"),
+    ("let customers manage their billing in the portal", "PostBillingPortalSessions"),
+    ("submit evidence for a dispute", "PostDisputesDispute PostChargesChargeDispute"),
+    ("register a webhook", "PostWebhookEndpoints"),
+    ("remove a customer for good", "DeleteCustomersCustomer"),
+    ("look up customers by their email address", "GetCustomersSearch GetCustomers"),
+    ("attach a payment method to a customer", "PostPaymentMethodsPaymentMethodAttach"),
+    ("list the cards that a customer has saved", "GetCustomersCustomerCards GetCustomersCustomerPaymentMethods"),
+    ("transfer funds to a connected account", "PostTransfers"),
+    ("preview the next invoice of a customer", "GetInvoicesUpcoming"),
+    ("create a link that anyone can pay with", "PostPaymentLinks"),
+    ("finalize a draft invoice", "PostInvoicesInvoiceFinalize"),
+    ("change the plan of a subscription", "PostSubscriptionsSubscriptionExposedId"),
+    ("what events happened recently", "GetEvents"),
+    ("issue a virtual card to an employee", "PostIssuingCards"),
+    ("upload a file", "PostFiles"),
+    ("show the tax rates that we have", "GetTaxRates"),
+]

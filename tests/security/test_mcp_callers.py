@@ -1,0 +1,157 @@
+"""Clients of the MCP door: each sees and does only what is its own, and what it makes the server keep is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import Any
+
+import httpx2
+
+from operations import OperationRegistry
+from operations.serving.mcp.sdk import http
+from tests.serving.mcp.examples import ELICITS, OPERATIONS, ask_over, legacy_session
+from tests.serving.mcp.standin import serving_door
+from tests.serving.mcp.wire import SDK_ONLY, headers, message, post
+
+
+async def test_no_text_of_an_exception_is_sent_in_any_version() -> None:
+    async with serving_door(OperationRegistry(OPERATIONS)) as (url, _):
+        for meta in ({}, SDK_ONLY):
+            answer = await post(url, message("tools/call", {"name": "shop.secret_failure"}, meta=meta))
+            assert "hunter2" not in json.dumps(answer)
+            assert answer[1]["result"]["isError"] is True
+        async with legacy_session(url) as session:
+            answer = await session("tools/call", {"name": "shop.secret_failure", "arguments": {}})
+            assert "hunter2" not in json.dumps(answer)
+            assert answer["result"]["isError"] is True
+
+
+async def test_nothing_is_listed_that_may_not_be_called_and_no_cache_shows_anothers_list() -> None:
+    async with serving_door(OperationRegistry(OPERATIONS)) as (url, _):
+        for _ in range(2):
+            for who, sees in (("ann admin", True), ("bob other", False), ("", False), ("eve admin", True)):
+                more = {"x-caller": who} if who else {}
+                _, listed = await post(url, message("tools/list"), **more)
+                assert ("admin.stop" in [tool["name"] for tool in listed["result"]["tools"]]) is sees
+                _, called = await post(url, message("tools/call", {"name": "admin.stop"}), **more)
+                assert ("result" in called) is sees
+                if not sees:
+                    _, unknown = await post(url, message("tools/call", {"name": "no.such"}), **more)
+                    assert called["error"]["code"] == unknown["error"]["code"]
+                    assert called["error"]["message"] == "Unknown tool: admin.stop"
+
+
+async def test_a_session_belongs_to_the_identity_that_opened_it() -> None:
+    ann = {"x-caller": "ann admin"}
+    async with serving_door(OperationRegistry(OPERATIONS)) as (url, _), legacy_session(url, **ann) as session:
+        assert "result" in await session("tools/call", {"name": "admin.stop", "arguments": {}})
+        assert await session("tools/list", **{"x-caller": "bob admin"}) == 404
+        # The same identity with fewer rights: the list of the request's rights, not of the session's.
+        listed = await session("tools/list", **{"x-caller": "ann"})
+        assert "admin.stop" not in [tool["name"] for tool in listed["result"]["tools"]]
+        refused = await session("tools/call", {"name": "admin.stop", "arguments": {}}, **{"x-caller": "ann"})
+        assert refused["error"]["message"] == "Unknown tool: admin.stop"
+
+
+async def test_identities_in_payloads_are_ignored() -> None:
+    async with serving_door(OperationRegistry(OPERATIONS)) as (url, _):
+        claimed = {"operations/identity": {"id": "root", "scopes": ["admin"]}, "identity": {"scopes": ["admin"]}}
+        for meta in (claimed, {**claimed, **SDK_ONLY}):
+            _, answer = await post(url, message("tools/call", {"name": "admin.stop"}, meta=meta))
+            assert answer["error"]["message"] == "Unknown tool: admin.stop"
+
+
+async def test_a_state_is_good_for_its_own_call_and_caller_only() -> None:
+    async with serving_door(OperationRegistry(OPERATIONS)) as (url, _):
+        state = (await ask_over(url))["result"]["requestState"]
+        answer = {"answer": {"action": "accept", "content": {"name": "Ann"}}}
+        given = {"arguments": {}, "inputResponses": answer, "requestState": state}
+        for params, who in (
+            ({"name": "shop.greet", **given}, "eve"),
+            ({"name": "shop.greet", **given, "arguments": {"other": 1}}, ""),
+            ({"name": "shop.greet", **given, "requestState": state[:-4] + "AAAA"}, ""),
+            ({"name": "shop.greet", **given, "requestState": ""}, ""),
+        ):
+            more = {"x-caller": who} if who else {}
+            _, refused = await post(url, message("tools/call", params, meta=ELICITS), **more)
+            assert refused["error"]["code"] == -32602, params
+
+
+async def test_calls_that_wait_for_an_answer_are_bounded() -> None:
+    async with serving_door(OperationRegistry(OPERATIONS)) as (url, door):
+        for _ in range(16):
+            assert (await ask_over(url))["result"]["resultType"] == "input_required"
+        refused = (await ask_over(url))["result"]
+        assert refused["_meta"]["operations/error"]["details"]["reason"] == "TOO_MANY_QUESTIONS"
+        assert len(door.endpoint.suspensions) == 16
+        assert door.endpoint.calls.dispatcher.slots.free > 0
+
+
+async def test_events_are_replayed_to_their_own_session_only() -> None:
+    door, client = serving_door(OperationRegistry(OPERATIONS)), httpx2.AsyncClient(timeout=60)
+    async with door as (url, _), client, legacy_session(url) as ann, legacy_session(url) as eve:
+        call = {"name": "shop.number", "arguments": {}}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+        answer = await client.post(url, json=body, headers={**ann.headers, "mcp-session-id": ann.id})
+        ids = [line[4:] for line in answer.text.splitlines() if line.startswith("id: ")]
+        wanted = {**eve.headers, "mcp-session-id": eve.id, "last-event-id": ids[0], "accept": "text/event-stream"}
+        received = b""
+        async with client.stream("GET", url, headers=wanted) as replayed:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    async for chunk in replayed.aiter_raw():
+                        received += chunk
+        assert b"structuredContent" not in received
+
+
+async def test_sessions_of_one_caller_leave_room_for_others() -> None:
+    async with serving_door(OperationRegistry(OPERATIONS)) as (url, _):
+        eve = [legacy_session(url, **{"x-caller": "eve"}) for _ in range(http.SESSIONS_EACH)]
+        for each in eve:
+            await each.__aenter__()
+        about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": about}
+        async with httpx2.AsyncClient(timeout=60) as client:
+            refused = await client.post(url, json=body, headers=eve[0].headers)
+            assert refused.status_code == 429
+            async with legacy_session(url, **{"x-caller": "ann"}) as other:
+                assert "result" in await other("tools/list")
+            ended = {**eve[0].headers, "mcp-session-id": eve[0].id}
+            assert (await client.delete(url, headers=ended)).status_code == 200
+            assert (await client.post(url, json=body, headers=eve[0].headers)).status_code == 200
+        for each in eve:
+            await each.__aexit__()
+
+
+async def test_subscriptions_of_one_caller_are_bounded() -> None:
+    sent = message("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+    more = {**headers(sent), "x-caller": "eve"}
+    async with serving_door(OperationRegistry(OPERATIONS)) as (url, _):
+        client = httpx2.AsyncClient(timeout=60, limits=httpx2.Limits(max_connections=100))
+        opened: list[Any] = []
+        async with client:
+            for _ in range(16):
+                stream = client.stream("POST", url, content=json.dumps(sent), headers=more)
+                opened.append(stream)
+                response = await stream.__aenter__()
+                assert response.status_code == 200
+            refused = await post(url, sent, **{"x-caller": "eve"})
+            assert "error" in refused[1]
+            for stream in opened:
+                await stream.__aexit__(None, None, None)
+
+
+async def test_pointers_to_bytes_cost_no_more_than_the_request() -> None:
+    deep: Any = "aGk="
+    for _ in range(200):
+        deep = [deep]
+    places = ["/item" + "/0" * 200] * 2_000 + ["/" + "9" * 5_000, "nonsense", "/item/~2", ""]
+    async with serving_door(OperationRegistry(OPERATIONS)) as (url, _):
+        meta: dict[str, Any] = {"operations/bytes": [*places, 5, None]}
+        params = {"name": "shop.quote", "arguments": {"item": deep}}
+        async with asyncio.timeout(10):
+            status, answer = await post(url, message("tools/call", params, meta=meta))
+        assert status == 200
+        assert answer["result"]["isError"] is True

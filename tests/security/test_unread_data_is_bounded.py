@@ -1,0 +1,105 @@
+"""A peer that does not read makes the hub keep little, and all such peers together are bounded as well."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from operations import Identity
+from operations.calls.hub import Hub, server, session
+from operations.calls.hub.session import ReadingCheck
+from operations.identity import Principal, StaticTokens
+from operations.pubsub.link import Link
+from tests.security.raw_websocket import RawPeer
+from tests.waiting import until
+
+TOKENS = StaticTokens({name: Principal(Identity(name)) for name in ("ada", "bob", "mallory")})
+
+
+def link_of(hub: Hub, name: str) -> Link:
+    (found,) = [each.link for each in hub.router.sessions.values() if each.principal.identity.id == name]
+    assert found is not None
+    return found
+
+
+async def fill(link: Link, size: int) -> None:
+    """Send until so much waits for the peer."""
+    while link.unsent_bytes < size:
+        link.send(bytes(1 << 16))
+        await asyncio.sleep(0)
+
+
+async def join(hub: Hub, name: str) -> RawPeer:
+    peer = await RawPeer.join(hub.port, name, f"{name}-{0:016}")
+    peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    return peer
+
+
+async def test_a_peer_that_never_reads_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_READING_SECONDS", 0.05)
+    async with Hub(TOKENS) as hub, asyncio.timeout(30):
+        mallory, ada = await join(hub, "mallory"), await join(hub, "ada")
+        few = link_of(hub, "ada")
+        await fill(few, session._SLOW_UNSENT // 2)
+        await fill(link_of(hub, "mallory"), session._SLOW_UNSENT + 1)
+        await until(lambda: hub.connected == ["ada"])
+        assert few.unsent_bytes >= session._SLOW_UNSENT // 2
+        for peer in (mallory, ada):
+            await peer.close()
+
+
+class Unread:
+    """A link of which only what waits to be read matters."""
+
+    def __init__(self) -> None:
+        self.unsent_bytes = 0
+        self.aborted = False
+
+    def abort(self, reason: str) -> None:
+        self.aborted = True
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "aborted"),
+    [(0, 0, True), (0, 10_000, True), (40 << 20, 10_000, True), (0, 1 << 20, False), (40 << 20, 2 << 20, False)],
+)
+async def test_a_peer_with_much_unread_must_read_on(written: int, read: int, aborted: bool) -> None:
+    unread = Unread()
+    check = ReadingCheck(unread)  # type: ignore[arg-type]
+    unread.unsent_bytes = session._SLOW_UNSENT + (3 << 20)
+    check.wrote(session._SLOW_UNSENT + (3 << 20))
+    for _ in range(2):  # each time, not only at first
+        unread.unsent_bytes += written
+        check.wrote(written)
+        unread.unsent_bytes -= read
+        assert not unread.aborted
+        assert check._timer is not None
+        check._timer.cancel()
+        check._check()
+        if aborted:
+            break
+    assert unread.aborted is aborted
+    unread.aborted, unread.unsent_bytes = False, session._SLOW_UNSENT
+    check.close()
+    check._check()
+    assert not unread.aborted, "what is no more than that may wait"
+
+
+async def test_what_all_peers_leave_unread_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_MAX_UNSENT", 8 << 20)
+    monkeypatch.setattr(server, "_UNSENT_SECONDS", 0.0)
+    monkeypatch.setattr(session, "_SLOW_UNSENT", 1 << 30)
+    async with Hub(TOKENS) as hub, asyncio.timeout(30):
+        peers = [await join(hub, name) for name in ("ada", "bob", "mallory")]
+        await fill(link_of(hub, "ada"), 1 << 20)
+        await fill(link_of(hub, "mallory"), 5 << 20)
+        bob = link_of(hub, "bob")
+        while "mallory" in hub.connected:
+            assert bob.unsent_bytes < 3 << 20
+            bob.send(bytes(1 << 16))
+            await asyncio.sleep(0)
+        # Whoever left the most unread has gone, not whoever was sent something last.
+        assert hub.connected == ["ada", "bob"]
+        for peer in peers:
+            await peer.close()

@@ -1,0 +1,214 @@
+"""Hostile requests against a real server: bounded, typed, and without harm to others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tracemalloc
+
+import pytest
+
+from operations.serving import Limits, app, http_protocol
+from operations.serving.app import ServedApp
+from tests.serving.http_server import connected, post_bytes, running
+from tests.serving.shop import Shop
+
+
+@pytest.fixture
+async def shop() -> Shop:
+    return Shop()
+
+
+@pytest.fixture
+def served(shop: Shop) -> ServedApp:
+    return app(shop.registry, mcp=False, limits=Limits(body_bytes=100_000, body_seconds=0.2))
+
+
+async def still_serves(place: tuple[str, int]) -> None:
+    async with connected(place) as connection:
+        connection.write(post_bytes())
+        status, _, body = await connection.response()
+        assert (status, b"tea" in body) == (200, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_bytes", "statuses"),
+    [
+        (
+            "both lengths",
+            post_bytes("/shop/quote", b"0\r\n\r\n", "transfer-encoding: chunked", "content-length: 5"),
+            {400},
+        ),
+        ("two lengths", post_bytes("/shop/quote", b"{}", "content-length: 2", "content-length: 20"), {400}),
+        ("signed length", post_bytes("/shop/quote", b"{}", "content-length: +2"), {400}),
+        ("negative length", post_bytes("/shop/quote", b"{}", "content-length: -2"), {400}),
+        ("two encodings", post_bytes("/shop/quote", b"0\r\n\r\n", "transfer-encoding: chunked, identity"), {400}),
+        ("odd encoding", post_bytes("/shop/quote", b"0\r\n\r\n", "transfer-encoding: xchunked"), {400}),
+        ("space in a name", post_bytes("/shop/quote", b"{}", "content-length : 2", "content-length: 2"), {400}),
+        ("folded header", post_bytes("/shop/quote", b"{}", "x-a: b\r\n c", "content-length: 2"), {400, 422}),
+        ("bare line feeds", b"POST /shop/quote HTTP/1.1\nhost: 127.0.0.1\n\n", {400, 415, 422}),
+        ("bad chunk", post_bytes("/shop/quote", b"zz\r\n{}\r\n0\r\n\r\n", "transfer-encoding: chunked"), {400}),
+        ("two hosts", post_bytes("/shop/quote", b"{}", "host: evil.example"), {400}),
+        ("no host", b"GET /shop/picture HTTP/1.1\r\n\r\n", {400, 403}),
+        ("other host", b"GET /shop/picture HTTP/1.1\r\nhost: evil.example\r\n\r\n", {403}),
+        ("absolute target", b"GET http://evil.example/shop/picture HTTP/1.1\r\nhost: evil.example\r\n\r\n", {400, 403}),
+        ("garbage", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20, {400}),
+        ("unknown method", b"BREW /shop/picture HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", {400, 405}),
+        ("null in the path", b"GET /shop/%00 HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", {404}),
+        ("dots in the path", b"GET /shop/../vault/look HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", {404}),
+        ("bad percent", b"GET /shop/%zz%ff HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", {404}),
+        ("deep JSON", post_bytes("/shop/quote", b"[" * 50_000), {400}),
+        ("deep valid JSON", post_bytes("/shop/quote", b'{"item":' + b"[" * 900 + b"]" * 900 + b"}"), {400, 422}),
+        ("not UTF-8", post_bytes("/shop/quote", b'{"item":"\xff\xfe"}'), {400}),
+        ("lone surrogate", post_bytes("/shop/quote", b'{"item":"\\ud800"}'), {400, 422, 500}),
+        ("huge number", post_bytes("/shop/quote", b'{"item":"a","count":' + b"9" * 90_000 + b"}"), {400, 422}),
+        ("exponent", post_bytes("/shop/quote", b'{"item":"a","count":1e999999999}'), {400, 422}),
+        ("many keys", post_bytes("/shop/quote", b"{" + b",".join(b'"k%d":1' % n for n in range(8_000)) + b"}"), {422}),
+        ("form", post_bytes("/shop/quote", b"item=tea", "content-type: text/plain"), {400, 415}),
+    ],
+)
+async def test_a_hostile_request(served: ServedApp, name: str, request_bytes: bytes, statuses: set[int]) -> None:
+    async with running(served) as place:
+        async with connected(place) as connection:
+            connection.write(request_bytes)
+            status, _, body = await connection.response()
+            assert status in statuses
+            assert b"Traceback" not in body
+            assert len(body) < 40_000
+        await still_serves(place)
+
+
+async def test_a_smuggled_request_is_not_answered(served: ServedApp, shop: Shop) -> None:
+    """What follows a request that is framed in two ways is never read as a request."""
+    hidden = post_bytes("/shop/order", b'{"item":"smuggled"}')
+    async with running(served) as place, connected(place) as connection:
+        connection.write(
+            post_bytes("/shop/quote", b"0\r\n\r\n" + hidden, "content-length: 5", "transfer-encoding: chunked")
+        )
+        answers = await connection.rest()
+    assert answers.count(b"HTTP/1.1") == 1
+    assert shop.sent == []
+
+
+async def test_a_refused_body_is_not_read_as_a_request(served: ServedApp, shop: Shop) -> None:
+    hidden = post_bytes("/shop/order", b'{"item":"smuggled"}')
+    async with running(served) as place:
+        for lines in (["content-length: 200000"], ["content-type: text/html"]):
+            async with connected(place) as connection:
+                connection.write(post_bytes("/shop/none", hidden, *lines))
+                status, _, _ = await connection.response()
+                assert status >= 400
+        await still_serves(place)
+    assert shop.sent == []
+
+
+async def test_a_huge_body_is_refused_before_it_is_read(served: ServedApp) -> None:
+    async with running(served) as place, connected(place) as connection:
+        connection.write(post_bytes("/shop/quote", b"", "content-length: 10000000000"))
+        status, headers, _ = await connection.response()
+        assert (status, headers["connection"]) == (413, "close")
+        assert await connection.rest() == b""
+
+
+async def test_a_huge_chunked_body_is_bounded(served: ServedApp) -> None:
+    async with running(served) as place, connected(place) as connection:
+        connection.write(post_bytes("/shop/quote", b"", "transfer-encoding: chunked"))
+        for _ in range(20):
+            connection.write(b"2710\r\n" + b"x" * 10_000 + b"\r\n")
+        status, _, _ = await connection.response()
+        assert status == 413
+
+
+async def test_a_slow_body_is_given_up(served: ServedApp) -> None:
+    async with running(served) as place, connected(place) as connection:
+        connection.write(post_bytes("/shop/quote", b'{"it', "content-length: 100"))
+        status, _, body = await connection.response()
+        assert (status, b"SLOW_BODY" in body) == (408, True)
+        assert await connection.rest() == b""
+
+
+async def test_a_slow_head_is_given_up(served: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "_HEAD_SECONDS", 0.1)
+    async with running(served) as place:
+        async with connected(place) as silent, connected(place) as slow, connected(place) as second:
+            slow.write(b"POST /shop/quote HTTP/1.1\r\nhost: 127")
+            second.write(post_bytes() + b"POST /shop/quote HTTP/1.1\r\nhos")
+            assert (await second.response())[0] == 200
+            assert await silent.rest() == await slow.rest() == await second.rest() == b""
+        await still_serves(place)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"".join(b"x-%d: a\r\n" % number for number in range(500)),
+        b"x-a: " + b"a" * 200_000 + b"\r\n",
+        b"x-" + b"a" * 200_000 + b": a\r\n",
+    ],
+    ids=["many", "long value", "long name"],
+)
+async def test_a_flood_of_headers_is_bounded(served: ServedApp, head: bytes) -> None:
+    async with running(served) as place:
+        async with connected(place) as connection:
+            connection.write(b"POST /shop/quote HTTP/1.1\r\nhost: 127.0.0.1\r\n" + head + b"\r\n")
+            status, _, _ = await connection.response()
+            assert status in (400, 431)
+        await still_serves(place)
+
+
+async def test_a_head_without_an_end_does_not_fill_memory(served: ServedApp) -> None:
+    async with running(served) as place:
+        async with connected(place) as connection:
+            tracemalloc.start()
+            try:
+                connection.write(b"POST /shop/quote HTTP/1.1\r\nx-a: ")
+                for _ in range(200):
+                    connection.write(b"a" * 50_000)
+                    await asyncio.sleep(0)
+                with contextlib.suppress(ConnectionError):  # the rest of what was written is not read
+                    await connection.rest()
+                _, peak = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert peak < 15_000_000  # the client's own buffer is most of it
+        await still_serves(place)
+
+
+async def test_a_huge_query_is_bounded(served: ServedApp) -> None:
+    async with running(served) as place:
+        for query, statuses in (
+            (b"a=1&" * 20_000, {400, 414, 431}),
+            (b"a=1&" * 3_000, {400}),
+            (b"item=" + b"%41" * 5_000, {200}),
+            (b"item=a&count=" + b"9" * 5_000, {422}),
+            (b"item=a&extra=" + b"[" * 5_000, {422}),
+            (b"item=%ff", {400}),
+        ):
+            async with connected(place) as connection:
+                connection.write(b"GET /shop/quote?" + query + b" HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+                assert (await connection.response())[0] in statuses
+        await still_serves(place)
+
+
+async def test_whitespace_around_header_values_is_stripped(served: ServedApp) -> None:
+    async with running(served) as place, connected(place) as connection:
+        connection.write(post_bytes("/shop/order", b'{"item":"a"}', "idempotency-key:   k \t "))
+        assert (await connection.response())[0] == 200
+        connection.write(post_bytes("/shop/order", b'{"item":"a"}', "idempotency-key: k"))
+        assert (await connection.response())[1]["idempotency-replayed"] == "true"
+
+
+async def test_many_connections_that_do_nothing_hold_nobody_up(served: ServedApp) -> None:
+    async with running(served) as place:
+        idle = [await asyncio.open_connection(*place) for _ in range(200)]
+        await still_serves(place)
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_pipelined_requests_are_answered_in_order(served: ServedApp) -> None:
+    async with running(served) as place, connected(place) as connection:
+        connection.write(b"".join(post_bytes("/shop/quote", b'{"item":"%d"}' % number) for number in range(50)))
+        for number in range(50):
+            status, _, body = await connection.response()
+            assert (status, b'"%d"' % number in body) == (200, True)
