@@ -55,7 +55,7 @@ CASES = {
     "keys new": Case(["keys", "new", "ann", "--keys", "keys.json"], ["keys", "new", "ann"], 2),
     "keys ls": Case(["keys", "ls", "--keys", "keys.json"], ["keys", "ls"], 2),
     "keys revoke": Case(
-        ["keys", "revoke", "known", "--keys", "keys.json"], ["keys", "revoke", "x", "--keys", "k.json"], 3
+        ["keys", "revoke", "AAAAAAAAAAAA", "--keys", "known.json"], ["keys", "revoke", "x", "--keys", "k.json"], 3
     ),
     "install": Case(["install", "cursor"], ["install", "emacs"], 2),
     "scan": Case(["scan", "./shop"], ["scan", "./empty"], 3),
@@ -78,6 +78,8 @@ def shop(tmp_path: Path) -> Project:
     project = make_project(tmp_path)
     project.write("extra/more.py", "from operations import operation\n\n@operation\ndef more() -> int: return 1\n")
     project.write("empty/nothing.py", "")
+    known = {"id": "AAAAAAAAAAAA", "identity": "ann", "sha256": "0" * 64, "createdAt": 1.0}
+    project.write("known.json", json.dumps([known]))
     project.write("bad/operations.toml", "[sources.shop\n")
     project.write("dead/operations.toml", '[sources.gone]\ncommand = "./no-such-program"\n')
     operation = {"operationId": "a", "responses": {"200": {"description": "fine"}}}

@@ -66,7 +66,7 @@ def test_a_spoke_offers_and_others_list_call_and_follow(
     caller = Project(tmp_path / "caller")
     caller.directory.mkdir()
     with running(project, "spoke", "--url", url, said="serving") as (spoke, line):
-        assert "offering 11 operations" in line
+        assert "serving 11 operations" in line
         line_with(process, "+ shop.ticks")
         assert caller.run("ls", "--url", url, env=TOKEN).out.startswith("other.double\tquery\t")
         done = caller.run("call", "shop.quote", "item=tea", "--url", url, env=TOKEN)
@@ -278,7 +278,7 @@ def test_a_worker_logs_a_failing_handler_once_as_json_and_audits_it(
     _, url = hub
     audit = tmp_path / "audit.jsonl"
     words = ["spoke", "--url", url, "--log-format", "json", "--audit-log", str(audit)]
-    with running(project, *words, said="offering") as (spoke, _):
+    with running(project, *words, said="serving") as (spoke, _):
         assert project.run("call", "shop.crash", "--url", url, env=TOKEN).code == 5
         assert project.run("call", "shop.quote", "item=tea", "--url", url, env=TOKEN).code == 0
         spoke.send_signal(signal.SIGTERM)
@@ -311,19 +311,19 @@ def test_hub_and_spoke_say_how_they_are(tmp_path: Path, project: Project) -> Non
     words = ["hub", "--port", "0", "--health", "0"]
     with running(Project(folder), *words, said="health is at") as (process, line):
         hub_health = line.split()[-1]
-        url = line_with(process, "the hub is at").split()[5].rstrip(";")
+        url = line_with(process, "hub listening on").split()[4].rstrip(";")
         assert fetched(f"{hub_health}/readyz") == (200, "ready\n")
         with running(project, "spoke", "--url", url, "--health", "0", said="health is at") as (spoke, line):
             health = line.split()[-1]
             assert fetched(f"{health}/healthz") == (200, "ok\n")
-            line_with(spoke, "offering")
+            line_with(spoke, "serving")
             assert fetched(f"{health}/readyz") == (200, "ready\n")
             assert project.run("call", "shop.quote", "item=tea", "--url", url, env=TOKEN).code == 0
             text = fetched(f"{health}/metrics")[1]
             assert 'operations_calls_total{operation="shop.quote",kind="served",outcome="ok"} 1' in text
             assert "operations_hub_peers 1" in fetched(f"{hub_health}/metrics")[1]
             process.kill()
-            line_with(spoke, "cut off")
+            line_with(spoke, "disconnected")
             assert fetched(f"{health}/readyz") == (503, "not connected\n")
             assert fetched(f"{health}/healthz")[0] == 200
 

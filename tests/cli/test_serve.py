@@ -117,7 +117,7 @@ def test_serving_elsewhere_is_refused_without_credentials(folder: Path) -> None:
         ('origins = ["*"]', "an origin is wanted"),
         ('[serve.issuer]\nurl = "https://a.example"', "an audience or a public_url is wanted"),
         ('[serve.jwt]\nkey = "k"\nalgorithms = ["HS256"]', "an audience or a public_url is wanted"),
-        ('tokens = [{token = "a", identity = "x"}, {token = "a", identity = "y"}]', "another entry"),
+        ('tokens = [{token = "a", identity = "x"}, {token = "a", identity = "y"}]', "duplicate token"),
         ("[serve.limits]\nbody_bytes = 0", "body_bytes"),
         ('colour = "red"', "colour"),
     ],

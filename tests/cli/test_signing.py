@@ -141,10 +141,13 @@ def test_the_configuration_is_shown_without_the_keys(tmp_path: Path) -> None:
     ("table", "message"),
     [
         ('secret = "short"', "signing.secret: expected at least 32 random bytes in hexadecimal"),
-        (f'secret = "{"x" * 64}"', "signing.secret: at least 32 random bytes"),
-        (f'secret = "{"ab" * 32}"\naccepted_secrets = ["ab"]', "signing.accepted_secrets: at least 32 random bytes"),
+        (f'secret = "{"x" * 64}"', "signing.secret: expected at least 32 random bytes"),
+        (
+            f'secret = "{"ab" * 32}"\naccepted_secrets = ["ab"]',
+            "signing.accepted_secrets: expected at least 32 random bytes",
+        ),
         (f'token = "t"\nkey = "{"ab" * 32}"\naccepted_secrets = ["{"ab" * 32}"]', "accepted_secrets requires secret"),
-        (f'token = "t"\nkey = "{"a" * 63}"', "signing.key: at least 32 random bytes"),
+        (f'token = "t"\nkey = "{"a" * 63}"', "signing.key: expected at least 32 random bytes"),
         ('token = "t"', "set secret for a worker, or token and key for a caller"),
         (f'secret = "{"ab" * 32}"\njwt = {{ algorithms = ["HS256"] }}', "expected one of key and key_file"),
         (f'secret = "{"ab" * 32}"\nrequierd = true', "requierd: unknown key; did you mean required?"),

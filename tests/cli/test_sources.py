@@ -316,7 +316,7 @@ def test_sources_are_added_checked_and_listed(tmp_path: Path, api: str) -> None:
     assert "cannot be opened" in dead.err
     assert dead.out == ""
     missing = project.run("add", "openapi", "absent", "absent.json")
-    assert (missing.code, "cannot be read" in missing.err) == (2, True)
+    assert (missing.code, "cannot read" in missing.err) == (2, True)
     spaced = project.run("add", "py", "my own", "code")
     assert "Next: ops ls --source 'my own'" in spaced.out
     assert project.run("add", "mcp", "nothing").code == 2

@@ -26,7 +26,7 @@ from operations import operation
 async def am_i() -> dict[str, int | str]:
     return {"pid": os.getpid(), "version": "one"}
 
-@operation("who.die", type="query")
+@operation("who.die")
 async def die() -> None:
     os._exit(9)
 """

@@ -43,8 +43,9 @@ class Lines(logging.Handler):
 
 
 @pytest.fixture
-def lines() -> Iterator[Lines]:
+def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lines]:
     handler = Lines()
+    monkeypatch.setattr(logging.getLogger("operations"), "propagate", True)  # commands run by other tests set it
     root = logging.getLogger()
     root.addHandler(handler)
     LOG.setLevel(logging.DEBUG)

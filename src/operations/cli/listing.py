@@ -58,7 +58,7 @@ def _cached(args: ParsedArguments, catalogue: Catalogue) -> Listing:
         for source in catalogue.sources.values():
             if source.state == "failed":
                 retry = "" if source.is_uninstalled else " (use --refresh to retry)"
-                warn(f"the source {source.name} could not be opened: {source.problem}{retry}", source=source.name)
+                warn(f"cannot open source {source.name}: {source.problem}{retry}", source=source.name)
             warn_skipped(source.skipped)
     kinds = {name: source.kind for name, source in catalogue.sources.items()}
     return Listing(catalogue.entries, kinds, catalogue.spec)

@@ -323,7 +323,7 @@ async def test_the_document_is_that_of_the_caller(anonymous: bool) -> None:
             found = await from_openapi_url(f"{url}/openapi.json", elsewhere)
             assert [each.id for each in found] == ["far.upstream"]
         else:
-            with pytest.raises(CallError, match="answered 401"):
+            with pytest.raises(CallError, match="returned 401"):
                 await from_openapi_url(f"{url}/openapi.json", elsewhere)
 
 

@@ -51,8 +51,10 @@ def revoke(args: ParsedArguments) -> int:
     """Forget a key: servers refuse it from then on."""
     if not _keys(args).revoke(args.id):
         raise CommandError(f"there is no key {args.id!r}", "ops keys ls lists them", exit_code=NOT_FOUND)
-    if not args.quiet:
-        write_line(f"the key {args.id} is revoked; servers end what it has open")
+    if args.json:
+        write_json({"revoked": args.id}, compact=True)
+    elif not args.quiet:
+        write_line(f"revoked the key {args.id}; servers close what it has open")
     return OK
 
 
