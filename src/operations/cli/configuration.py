@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -117,11 +118,33 @@ def _ask(config: Config) -> bool:
             stderr.write_line(printable(f"  {stderr.redacted(action.text)}  ({action.name})"))
         sys.stderr.write("Trust it? [y/N] ")
         sys.stderr.flush()
+        _wait_for_line()
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _state(config: Config) -> str:
     return "is not trusted" if read_trust(config.path) is None else "changed since it was trusted"
+
+
+def _wait_for_line() -> None:
+    """Return once a line was typed; a signal that arrives just before the wait is handled as one during it is.
+
+    A blocking read would start after the signal and not notice it.
+    """
+    import select  # few commands ask
+    import socket
+
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.setblocking(False)
+        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            while sys.stdin not in select.select([sys.stdin, reader], [], [])[0]:
+                arrived = reader.recv(64)
+                if before >= 0:
+                    os.write(before, arrived)  # the event loop handles its signals afterwards
+        finally:
+            signal.set_wakeup_fd(before)
 
 
 @contextlib.contextmanager
