@@ -11,6 +11,7 @@ import pytest
 from operations import OperationRegistry
 from operations.serving import Limits, app
 from operations.serving.app import ServedApp
+from operations.serving.asgi import Response
 from tests.serving.asgi_client import exchange, post, request
 from tests.serving.shop import Shop, tokens
 
@@ -353,3 +354,16 @@ async def test_numbers_that_json_cannot_express_are_an_error() -> None:
     registry = OperationRegistry([Operation(spec=spec, handler=lambda i, c: {"a": [None, float("nan")]}, dump=None)])
     answer = await post(app(registry, mcp=False), "/n/n")
     assert (answer.status, answer.json["executed"]) == (500, "yes")
+
+
+async def test_a_response_that_is_sent_twice_has_one_length_each_time() -> None:
+    sent: list[Any] = []
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    response = Response(200, [(b"x", b"y")], b"abc")
+    await response.send(send)
+    await response.send(send)
+    heads = [event["headers"] for event in sent if event["type"] == "http.response.start"]
+    assert heads == [[(b"x", b"y"), (b"content-length", b"3")]] * 2

@@ -24,7 +24,7 @@ class Response(msgspec.Struct):
         """Send it; `head_only` leaves the body out, as the answer to HEAD does."""
         headers = self.headers
         if self.status not in (204, 304):
-            headers.append((b"content-length", b"%d" % len(self.body)))
+            headers = [*headers, (b"content-length", b"%d" % len(self.body))]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if head_only else self.body})
 
