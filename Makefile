@@ -21,6 +21,11 @@ INSPECTOR := @modelcontextprotocol/inspector@2.12.0
 GENERATORS := tests/serving/clients/node/node_modules/.ready
 BENCH := $(VENV)-bench
 AGENTS := $(VENV)-agents
+# The page of the console. Without npm, or from a checkout without its sources, there is none.
+PAGE := src/operations/serving/console/assets/index.html
+NPM := $(shell command -v npm 2> /dev/null)
+CONSOLE := $(if $(NPM),$(if $(wildcard console/package.json),$(PAGE)))
+MORE_AGENTS := $(VENV)-more-agents
 PYTEST := $(BIN)/python -m pytest
 # Two at a time, a file to each: most tests wait for processes and servers of their own.
 TWO := -n 2 --dist loadfile
@@ -28,7 +33,7 @@ FAST := -m "not slow and not faults and not conformance and not clients" \
 	--ignore=tests/http --ignore=tests/contracts --ignore=tests/sources/mcp \
 	--ignore-glob='tests/calls/*faults*' --ignore=tests/pubsub --ignore=tests/cli
 
-.PHONY: help run test quick tests fast matrix lint types contracts agents bench build docs clients conformance faults soak lock clean
+.PHONY: help run console test quick tests fast matrix lint types contracts frameworks agents bench build docs clients conformance prism faults soak lock clean
 
 help:  ## what there is to type
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -72,14 +77,27 @@ $(GENERATORS): tests/serving/clients/node/package-lock.json
 	cd tests/serving/clients/node && npm ci --silent
 	@touch $@
 
-run: $(RUNNABLE)  ## see in ten seconds what this is
+# `npm ci` wants the packages of every system, which some registries lack; `npm install` takes the locked versions too.
+console/node_modules/.ready: console/package-lock.json
+	cd console && { npm ci --silent 2> /dev/null || npm install --silent --no-save; }
+	@touch $@
+
+$(PAGE): console/node_modules/.ready \
+		$(shell find console -name node_modules -prune -o -type f -print 2> /dev/null)
+	cd console && npm run --silent build
+	@touch $@
+
+console: $(CONSOLE)  ## the page of the console, which `ops serve` serves; needs Node 20 or later
+	@[ -e $(PAGE) ] || { echo "npm is needed to build the console: install Node 20 or later"; exit 1; }
+
+run: $(RUNNABLE) $(CONSOLE)  ## see in ten seconds what this is
 	@$(BIN)/python examples/quickstart/tour.py
 
-test: lint types contracts tests agents  ## lint, types, import contracts and every test
+test: $(CONSOLE) lint types contracts tests frameworks  ## lint, types, import contracts and every test
 
 quick: lint types fast  ## the inner loop: lint, types and the fast tests
 
-tests: $(READY) $(PEERS) $(CLIENTS)
+tests: $(READY) $(PEERS) $(CLIENTS) $(CONSOLE)
 	$(PYTEST) -q $(TWO)
 
 fast: $(READY) $(PEERS)
@@ -114,8 +132,17 @@ $(AGENTS)/.ready: tests/exports/frameworks/requirements.lock pyproject.toml
 	$(AGENTS)/bin/python $(PIP) -r tests/exports/frameworks/requirements.lock
 	@touch $@
 
-agents: $(AGENTS)/.ready  ## the adapters, driven by each agent framework's own test double
+frameworks: $(AGENTS)/.ready
 	PYTHONPATH=src $(AGENTS)/bin/python -m pytest -q tests/exports/frameworks
+
+# These bring a hundred packages, and older versions of some.
+$(MORE_AGENTS)/.ready: tests/exports/frameworks/more-requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(MORE_AGENTS)
+	$(MORE_AGENTS)/bin/python $(PIP) -r tests/exports/frameworks/more-requirements.lock
+	@touch $@
+
+agents: frameworks $(MORE_AGENTS)/.ready  ## the adapters, driven by each agent framework's own test double
+	PYTHONPATH=src $(MORE_AGENTS)/bin/python -m pytest -q tests/exports/frameworks
 
 # FastMCP's client has an environment of its own: it would bring forty packages to the tests.
 .venv-fastmcp/.ready:
@@ -130,9 +157,15 @@ conformance: $(READY) $(PEERS) .venv-fastmcp/.ready  ## the MCP conformance suit
 clients: $(READY) $(CLIENTS) $(GENERATORS)  ## generated clients, a linter and a fuzzer on the served OpenAPI document
 	$(PYTEST) -q -s -m clients tests/serving/clients
 
+# The documents are not part of the project: DOCUMENTS is the directory that has them.
+DOCUMENTS ?= $(or $(OPERATIONS_TEST_DOCUMENTS),../shared/data/openapi)
+prism: $(READY) $(PEERS)  ## the API documents in DOCUMENTS against prism, which validates every request
+	@[ -d "$(DOCUMENTS)" ] || { echo "There are no documents in $(DOCUMENTS): make prism DOCUMENTS=/path/to/documents"; exit 1; }
+	$(BIN)/python -m tests.sources.openapi.prism $(DOCUMENTS)
+
 faults: $(READY)  ## every fault scenario, ten minutes of random faults on each transport, random rights and five minutes of fuzzing
 	$(BIN)/python -m tests.calls.faults
-	$(PYTEST) -q -s -m "fault or faults" tests/calls tests/contracts tests/pubsub tests/security tests/interceptors tests/serving
+	$(PYTEST) -q -s -m "fault or faults" tests/calls tests/contracts tests/jobs tests/pubsub tests/security tests/interceptors tests/serving
 
 soak: $(READY)  ## fifteen minutes at half the most, on each transport: does anything grow?
 	$(BIN)/python -m bench.soak
@@ -153,4 +186,4 @@ lock: $(READY)  ## write the versions that are installed now to requirements.loc
 	mv $(VENV)/lock requirements.lock
 
 clean:  ## remove everything that was made here
-	rm -rf .venv .venv-* tests/node/node_modules tests/serving/clients/node/node_modules bench/node_modules dist site .cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* tests/node/node_modules tests/serving/clients/node/node_modules bench/node_modules console/node_modules src/operations/serving/console/assets dist site .cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -5,10 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from bench.comparisons import KEPT, list_short, read, version
+
 BENCHMARKS = [
     "bench.call",
+    "bench.memory",
     "bench.interceptors",
     "bench.telemetry",
+    "bench.scrape",
+    "bench.growth",
     "bench.cli",
     "bench.walks",
     "bench.schema",
@@ -19,6 +24,7 @@ BENCHMARKS = [
     "bench.serving_mcp",
     "bench.calls",
     "bench.redis",
+    "bench.jobs",
     "bench.nats",
     "bench.serving",
 ]
@@ -30,6 +36,8 @@ def main() -> int:
     for name in BENCHMARKS:
         print(f"\n=== {name} ===", flush=True)
         failed |= subprocess.run([sys.executable, "-m", name], check=False).returncode
+    short = list(list_short({version(): read(KEPT).get(version(), {})}))
+    print(f"\n{len(short)} figures fall short of what is wanted", *short, sep="\n  ")
     return failed
 
 

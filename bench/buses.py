@@ -16,9 +16,11 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from itertools import chain
 from typing import Any, NamedTuple
 
-from bench.calls import CONCURRENCIES, ROUNDS, TEXT, Figures, compare, describe, echo, measure, run, summarise
+from bench.calls import CONCURRENCIES, ROUNDS, TEXT, Figures, Wanted, echo, measure, run, summarise
+from bench.comparisons import Comparison, keep
 from bench.measure import save
 from bench.soak.processes import look_at
 from operations import Operation, OperationRegistry, operation
@@ -54,8 +56,8 @@ class Bus(NamedTuple):
     module: str
     """The program that starts the processes."""
     contenders: Mapping[str, Contender]
-    wanted: Sequence[tuple[str, str]]
-    """What is said of our rate over that of a contender."""
+    wanted: Sequence[Wanted]
+    """Our rate against that of a contender."""
 
 
 @operation(id="bench.compute", type="query")
@@ -124,7 +126,7 @@ async def spend(url: str, concurrency: int, calls: int) -> float:
         return time.process_time() - start
 
 
-class Comparison:
+class BrokerBenchmark:
     """One run of everything, over one server."""
 
     def __init__(self, bus: Bus, url: str, server: int) -> None:
@@ -228,19 +230,13 @@ class Comparison:
         print(f"\n{'':<20}" + "".join(f"{f'c{concurrency}':>12}" for concurrency in CONCURRENCIES))
         for contender, figures in results.items():
             print(f"{contender:<20}" + "".join(f"{each['rate']:>12,.0f}" for each in figures.values()))
-        verdicts = {
-            text: compare(results[OURS], results[contender])
-            for text, contender in self._bus.wanted
-            if contender in results
-        }
-        print("ratios of the medians, and in brackets of the best rounds:")
-        for text, ratios in verdicts.items():
-            print(f"  {text}: {describe(ratios)}")
-        return {"results": results, "verdicts": verdicts}
+        keep(self._bus.module, chain.from_iterable(each.compare(results) for each in self._bus.wanted))
+        return {"results": results}
 
     def _report_growth(self) -> dict[str, Any]:
         shared, grown, idle = self.two_workers(), self.growth(), self.idle()
-        print(f"  two workers over one, with a handler that computes (wanted: 1.7 or more): {shared:.2f}")
+        work = "Two workers with a handler that computes"
+        keep(f"{self._bus.module} --only growth", [Comparison(work, "one worker", "rate", shared, at_least=1.7)])
         for kind, costs in grown.items():
             print(f"  CPU of a call, {kind}: " + ", ".join(f"{load} {cost:.2f}" for load, cost in costs.items()))
         print("  of a core: " + ", ".join(f"{share:.3f} for {workers}" for workers, share in idle.items()))

@@ -18,11 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from bench.comparisons import Comparison, Kind, keep
 from bench.measure import save
 from operations import Identity, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap, from_call
@@ -337,20 +339,6 @@ def summarise(results: dict[str, dict[int, list[Figures]]]) -> dict[str, dict[in
     }
 
 
-def compare(over: dict[int, Figures], under: dict[int, Figures]) -> dict[int, Figures]:
-    """One rate over another at each concurrency: of the medians, and of the best rounds."""
-    return {
-        concurrency: {key: over[concurrency][key] / figures[key] for key in ("rate", "best")}
-        for concurrency, figures in under.items()
-    }
-
-
-def describe(ratios: dict[int, Figures]) -> str:
-    """Ratios in a line."""
-    parts = (f"c{concurrency} {each['rate']:.2f} ({each['best']:.2f})" for concurrency, each in ratios.items())
-    return ", ".join(parts)
-
-
 def measure_one(name: str, folder: Path) -> dict[int, Figures]:
     """One contender at every concurrency."""
     if name in IN_PROCESS:
@@ -362,21 +350,38 @@ def measure_one(name: str, folder: Path) -> dict[int, Figures]:
         return {concurrency: measure_apart(name, port, concurrency) for concurrency in CONCURRENCIES}
 
 
+class Wanted(NamedTuple):
+    """One ratio of rates, and what is wanted of it at some concurrencies."""
+
+    work: str
+    ours: str
+    against: str
+    other: str
+    kind: Kind
+    limits: Mapping[int, float]
+
+    def compare(self, results: Mapping[str, Mapping[int, Figures]]) -> Iterator[Comparison]:
+        """The ratio of the medians at each concurrency, if both were measured."""
+        if self.ours not in results or self.other not in results:
+            return
+        for concurrency, other in results[self.other].items():
+            ratio = results[self.ours][concurrency]["rate"] / other["rate"]
+            value = 1 / ratio if self.kind == "time" else ratio
+            limit = self.limits.get(concurrency)
+            at_most, at_least = (limit, None) if self.kind == "time" else (None, limit)
+            yield Comparison(f"{self.work}, c{concurrency}", self.against, self.kind, value, at_most, at_least)
+
+
+_AT_ALL = dict.fromkeys(CONCURRENCIES, 3.0)
+_HUB, _BETWEEN_SPOKES = "operations websocket", "operations spoke to spoke"
 WANTED = (
-    ("in memory, times a bare execute (wanted: 3 or less)", "registry.execute", "memory"),
-    ("WebSocket, of raw picows (wanted: 0.6 or more)", "operations websocket", "raw picows"),
-    ("WebSocket, times tRPC (wanted: 2 or more)", "operations websocket", "tRPC"),
-    ("WebSocket, times python-socketio (wanted: 4 or more)", "operations websocket", "python-socketio"),
+    Wanted("Call in memory", "memory", "`registry.execute`", "registry.execute", "time", _AT_ALL),
+    Wanted("Call in memory as bytes", "memory of bytes", "by reference", "memory", "time", {64: 2.5}),
+    Wanted("Call over a WebSocket", _HUB, "raw picows", "raw picows", "rate", {64: 0.6}),
+    Wanted("Call over a WebSocket", _HUB, "tRPC 11", "tRPC", "faster", {64: 2}),
+    Wanted("Call over a WebSocket", _HUB, "python-socketio", "python-socketio", "faster", {64: 4}),
+    Wanted("Call from spoke to spoke", _BETWEEN_SPOKES, "spoke to hub", _HUB, "rate", {1: 0.45}),
 )
-
-
-def verdicts(results: dict[str, dict[int, Figures]]) -> dict[str, dict[int, Figures]]:
-    """The ratios that were asked for, at each concurrency."""
-    return {
-        text: compare(results[over], results[under])
-        for text, over, under in WANTED
-        if over in results and under in results
-    }
 
 
 def main() -> None:
@@ -409,11 +414,8 @@ def report() -> None:
     print(f"\n{'':<26}" + "".join(f"{f'c{concurrency}':>12}" for concurrency in CONCURRENCIES))
     for name, figures in results.items():
         print(f"{name:<26}" + "".join(f"{figures[concurrency]['rate']:>12,.0f}" for concurrency in CONCURRENCIES))
-    ratios = verdicts(results)
-    print("ratios of the medians, and in brackets of the best rounds:")
-    for text, by_concurrency in ratios.items():
-        print(f"  {text}: {describe(by_concurrency)}")
-    save("calls", {"results": results, "verdicts": ratios})
+    save("calls", {"results": results})
+    keep("bench.calls", chain.from_iterable(each.compare(results) for each in WANTED))
     PICTURE.write_text(draw(results))
 
 

@@ -18,7 +18,7 @@ from bench.measure import report, save
 from bench.npm import npm_package
 from operations import Identity, OperationRegistry
 from operations.serving.exposure import Exposure
-from operations.serving.http.document_cache import Documents
+from operations.serving.http.document_cache import DocumentCache
 from operations.sources.openapi import HTTPServiceConfig, from_openapi, from_openapi_file
 
 ROUNDS = 5
@@ -46,7 +46,7 @@ async def longest_turn(call: Callable[[], Awaitable[object]]) -> float:
 async def bench_once(path: Any) -> tuple[dict[str, float], float, int]:
     config = HTTPServiceConfig(namespace="github", base_url="http://api.test")
     registry = OperationRegistry(await from_openapi_file(path, config))
-    documents = Documents(Exposure(registry), title="GitHub", version="1")
+    documents = DocumentCache(Exposure(registry), title="GitHub", version="1")
     times: dict[str, float] = {}
     began = time.process_time()
     longest = await longest_turn(lambda: documents.get(None))

@@ -14,6 +14,7 @@ from bench.measure import report, save, time_calls
 from operations import Identity, OperationContext, OperationRegistry, operation
 from operations.interceptors import (
     Approval,
+    ApprovalRequest,
     Cache,
     CircuitBreaker,
     ConcurrencyLimit,
@@ -43,7 +44,7 @@ async def nothing(invocation: Invocation, proceed: Proceed) -> Any:
     return await proceed(invocation)
 
 
-async def allow(invocation: Invocation) -> bool:
+async def allow(request: ApprovalRequest) -> bool:
     return True
 
 
@@ -62,7 +63,7 @@ def shipped() -> dict[str, Interceptor]:
         "cache, miss": Cache(1e-9),
         "response limit": ResponseLimit(1_000_000),
         "redact": Redact(),
-        "approval": Approval(allow),
+        "approval": Approval({"*": "ask"}, ask=allow),
     }
 
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from bench.comparisons import Comparison, keep
 from bench.measure import report, save, time_calls
 from operations import OperationRegistry
 from operations.sources.mcp import MCPClientConfig, create_mcp_client
@@ -69,8 +70,16 @@ async def main() -> None:
         results["streamable HTTP"] = await compare(MCPClientConfig(url=url), url)
     for name, times in results.items():
         report(f"a trivial tool over {name}, as a multiple of the SDK's own client", times, THEIRS)
-        print(f"  {times[OURS] / times[THEIRS]:.2f} (wanted: 1.15 or less); the SDK takes {times[THEIRS] * 1e3:.2f} ms")
-    save("mcp", {name: {**times, "ratio": times[OURS] / times[THEIRS]} for name, times in results.items()})
+    ratios = {name: times[OURS] / times[THEIRS] for name, times in results.items()}
+    save("mcp", {name: {**times, "ratio": ratios[name]} for name, times in results.items()})
+    limits = {"stdio": 0.7, "streamable HTTP": 1.15}
+    keep(
+        "bench.mcp",
+        (
+            Comparison(f"MCP call over {name}", "the SDK's `Client.call_tool`", "time", ratio, at_most=limits[name])
+            for name, ratio in ratios.items()
+        ),
+    )
 
 
 def serve(port: int | None) -> None:

@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from bench.buses import OURS, Bus, Comparison, Contender, arguments, call_ours, run_part, serve_ours, until_told
-from bench.calls import TEXT, Figures, measure
+from bench.buses import OURS, BrokerBenchmark, Bus, Contender, arguments, call_ours, run_part, serve_ours, until_told
+from bench.calls import TEXT, Figures, Wanted, measure
 
 SUBJECT = "raw.echo"
 BODY = json.dumps({"text": TEXT, "pad": "x" * 20}).encode()
@@ -157,9 +157,9 @@ BUS = Bus(
         "FastStream": Contender(serve_faststream, call_faststream, "faststream"),
     },
     (
-        ("of the raw protocol (wanted: 0.4 or more at c64)", "raw protocol"),
-        ("times nats-py's request", "nats-py request"),
-        ("times FastStream (wanted: 4 or more)", "FastStream"),
+        Wanted("Call over NATS", OURS, "the raw protocol", "raw protocol", "rate", {64: 0.4}),
+        Wanted("Call over NATS", OURS, "nats-py's request", "nats-py request", "faster", {}),
+        Wanted("Call over NATS", OURS, "FastStream", "FastStream", "faster", {64: 4}),
     ),
 )
 
@@ -173,7 +173,7 @@ def main() -> None:
 
     with nats_server(jetstream=False) as server:
         assert server.process is not None
-        Comparison(BUS, server.url, server.process.pid).report("nats", options.only)
+        BrokerBenchmark(BUS, server.url, server.process.pid).report("nats", options.only)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.comparisons import Comparison, keep
 from bench.measure import report, save
 from bench.npm import npm_package
 from operations import OperationRegistry
@@ -196,6 +197,22 @@ def fastmcp_call(url: str) -> dict[str, Callable[[], Awaitable[object]]]:
     return {"FastMCP call_tool": lambda: server.call_tool("get_item", {"id": 1, "q": "a"})}
 
 
+def compare(results: dict[str, Any]) -> Iterator[Comparison]:
+    """The figures of the documentation, where their peer was measured."""
+    if "github" in results:
+        cpu = results["github"]["cpu"]
+        ours = cpu["operations from_openapi, registered"]
+        yield Comparison("Load GitHub's document", "`json.loads`", "time", ours / cpu["json.loads"], at_most=1)
+        if "FastMCP.from_openapi" in cpu:
+            ratio = cpu["FastMCP.from_openapi"] / ours
+            yield Comparison("Load GitHub's document", "FastMCP's `from_openapi`", "faster", ratio)
+    calls = results["calls"]
+    ours = calls["operations execute"]
+    yield Comparison("OpenAPI call, c64", "the bare HTTP client", "time", ours / calls["raw pyreqwest"], at_most=1.5)
+    if "FastMCP call_tool" in calls:
+        yield Comparison("OpenAPI call, c64", "FastMCP's `call_tool`", "faster", calls["FastMCP call_tool"] / ours)
+
+
 async def main() -> None:
     """Measure, print the ratios, keep the results."""
     results: dict[str, Any] = {}
@@ -216,6 +233,7 @@ async def main() -> None:
         server.wait()
     report("one GET at concurrency 64: CPU, as a multiple of the raw client", calls, "raw pyreqwest")
     save("openapi", results)
+    keep("bench.openapi", compare(results))
 
 
 if __name__ == "__main__":

@@ -14,12 +14,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from bench.comparisons import Comparison, keep
 from bench.measure import save
 
 CONNECTIONS = 64
@@ -344,6 +345,22 @@ def report(title: str, samples: dict[str, list[float]], base: str) -> dict[str, 
     return results
 
 
+def compare(results: dict[str, Any]) -> Iterator[Comparison]:
+    """The figures that are wanted, where their peer was measured."""
+    for name in ("operations, 1", "operations, 1,224"):
+        served = name.removeprefix("operations, ")
+        ratio = results["calls"][name]["ratio"]
+        yield Comparison(f"HTTP call, {served} served", "raw ASGI with msgspec", "time", ratio, at_most=1.8)
+    if "FastAPI" in results["calls"]:
+        ratio = results["calls"]["FastAPI"]["ratio"] / results["calls"]["operations, 1"]["ratio"]
+        yield Comparison("HTTP call, 1 served", "FastAPI", "faster", ratio)
+    events = results["events"]["sse-starlette"]["ratio"]
+    yield Comparison("Event of a served stream", "sse-starlette", "faster", events, at_least=2)
+    token = results["cached_token_microseconds"] / 1e6
+    yield Comparison("A verified token found again", "CPU", "seconds", token, at_most=3e-6)
+    yield Comparison("Idle listener of a served stream", "memory of the server", "bytes", results["listener_bytes"])
+
+
 def main() -> None:
     import uvloop
 
@@ -372,6 +389,7 @@ def main() -> None:
     results["cached_token_microseconds"] = time_token() * 1e6
     print(f"\na verified token is found again in {results['cached_token_microseconds']:.2f} us")
     save("serving", results)
+    keep("bench.serving", compare(results))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.comparisons import Comparison, keep
 from bench.load import cpu_seconds, load, post
 from bench.measure import save
 
@@ -95,19 +96,23 @@ async def main() -> None:
     print("\nserver CPU of one tools/call (2026-07-28 over HTTP, 64 connections)")
     for name, taken in sorted(least.items(), key=lambda pair: pair[1]):
         print(f"  {name:<14} {taken * 1e6:8.1f} µs  {taken / least[RAW]:6.2f} x raw")
-    if FASTMCP in least:
-        print(f"  FastMCP costs {least[FASTMCP] / least[OURS]:.1f} times as much as ours (wanted: 20 or more)")
     first, later = await listing()
-    print(f"tools/list of {TOOLS:,} tools: first {first * 1e3:.1f} ms, later {later * 1e3:.3f} ms (wanted: 2 or less)")
+    print(f"tools/list of {TOOLS:,} tools: first {first * 1e3:.1f} ms, later {later * 1e3:.3f} ms")
     save("serving_mcp", {"least": least, "median": median, "list": {"first": first, "later": later}})
+    listed = f"`tools/list` of {TOOLS:,} tools, after the first"
+    comparisons = [Comparison(listed, "CPU of the server", "seconds", later, at_most=0.002)]
+    if FASTMCP in least:
+        ratio = least[FASTMCP] / least[OURS]
+        comparisons.append(Comparison("MCP `tools/call` served", "FastMCP", "faster", ratio, at_least=20))
+    keep("bench.serving_mcp", comparisons)
 
 
 async def listing() -> tuple[float, float]:
     """Return the CPU seconds of the whole list: the first time, and the least of later ones."""
     from operations.serving.exposure import Exposure
-    from operations.serving.mcp.listing import Listing
+    from operations.serving.mcp.tools import ToolList
 
-    listed = Listing(Exposure(many_tools()), b"")
+    listed = ToolList(Exposure(many_tools()), b"")
 
     async def whole() -> float:
         began = time.process_time()
@@ -189,7 +194,7 @@ def _ours() -> Any:
     from operations.identity.tokens import Principal, StaticTokens
     from operations.serving.app import app
 
-    return app(many_tools(), authenticator=StaticTokens({TOKEN: Principal(Identity("bench"))}))
+    return app(many_tools(), search=False, authenticator=StaticTokens({TOKEN: Principal(Identity("bench"))}))
 
 
 def _sdk() -> Any:

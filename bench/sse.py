@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+from bench.comparisons import Comparison, keep
 from bench.measure import report, save
 from operations.sources.openapi.sse import SSEParser
 
@@ -160,6 +161,13 @@ def main() -> None:
         verdicts[peer] = {"least": ratios[0], "median": statistics.median(ratios), "most": ratios[-1]}
         print(f"  {peer}: " + ", ".join(f"{name} {ratio:.1f}" for name, ratio in verdicts[peer].items()))
     save("sse", {"megabytes per second": rates, "our rate as a multiple of": verdicts})
+    keep(
+        "bench.sse",
+        (
+            Comparison("Parse server-sent events, worst case", peer, "faster", ratios["least"], at_least=1.3)
+            for peer, ratios in verdicts.items()
+        ),
+    )
 
 
 if __name__ == "__main__":

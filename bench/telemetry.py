@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from bench.measure import report, save, time_calls
 from operations import OperationRegistry, operation
 from operations.telemetry import AuditLog, CallMetrics, LogContext, Observer, metrics_text
+from operations.telemetry.call_recorder import CallRecorder
+from operations.telemetry.call_records import CallRecords
 
 BARE = "no observer"
 
@@ -54,6 +56,7 @@ async def main() -> None:
         BARE: through(),
         "metrics": through(CallMetrics()),
         "log context": through(LogContext()),
+        "console": through(CallRecorder(CallRecords())),
         "audit log": through(AuditLog(tempfile.mkstemp()[1])),
         "all three": through(CallMetrics(), LogContext(), AuditLog(tempfile.mkstemp()[1])),
     }

@@ -55,11 +55,11 @@ class Limit(NamedTuple):
 LIMITS: dict[str, Limit] = {
     "local": Limit(7),
     "OpenAPI GET": Limit(14),
-    "OpenAPI POST": Limit(15),
+    "OpenAPI POST": Limit(16),
     "MCP": Limit(13),
     "hub": Limit(18, 35),
-    "NATS": Limit(18, 35),
-    "ops call": Limit(61),
+    "NATS": Limit(18, 39),
+    "ops call": Limit(60),
 }
 """What `tests/bench/test_walks.py` holds each walk to."""
 

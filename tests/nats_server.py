@@ -93,6 +93,10 @@ class NatsServer:
             self.process.wait(20)
             self.process = None
 
+    def announce_shutdown(self) -> None:
+        """Enter lame duck mode: clients are told, and disconnected later."""
+        self._signal(signal.SIGUSR2)
+
     def freeze(self) -> None:
         self._signal(signal.SIGSTOP)
 

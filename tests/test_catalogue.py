@@ -61,7 +61,7 @@ def test_all_are_registered_or_none() -> None:
 
 @pytest.mark.parametrize(("thing", "hint"), [(lambda: 1, "@operation"), (spec("buy"), "register_spec"), (5, "int")])
 def test_a_value_that_is_not_an_operation_is_rejected_with_a_hint(thing: Any, hint: str) -> None:
-    with pytest.raises(TypeError, match=hint):
+    with pytest.raises(CallError, match=hint):
         OperationRegistry([thing])
 
 

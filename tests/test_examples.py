@@ -1,9 +1,12 @@
 """The examples run, as a newcomer would run them."""
 
+import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -41,3 +44,17 @@ def test_the_first_steps_are_in_colour_on_a_terminal() -> None:
     assert process.wait(30) == 0
     os.close(controller)
     assert b"\x1b[36m" in shown
+
+
+def test_the_demo_of_the_console_serves_workers_and_local_operations() -> None:
+    command = [sys.executable, "-m", "examples.console", "--address", "127.0.0.1:0"]
+    with subprocess.Popen(command, cwd=EXAMPLES.parent, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        started = json.loads(process.stdout.readline())
+        headers = {"authorization": f"Bearer {started['tokens']['operator']}"}
+        asked = urllib.request.Request(f"{started['url']}api/catalogue", headers=headers)
+        with urllib.request.urlopen(asked, timeout=30) as response:
+            listed = {each["id"] for each in json.loads(response.read())["operations"]}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert {"shop.restock", "travel.plan", "weather.forecast", "shop.temperatures"} <= listed

@@ -20,10 +20,20 @@ OPTIONAL = [
 
 
 def test_importing_operations_loads_nothing_optional() -> None:
-    code = "import sys, operations; print(*sys.modules)"
+    code = "import sys; from operations import *; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "operations" in loaded
+    assert "operations.registry" in loaded
     assert [name for name in OPTIONAL if name in loaded] == []
+
+
+def test_names_are_imported_on_first_use() -> None:
+    code = (
+        "import sys, operations\n"
+        "print('msgspec' in sys.modules, 'OperationRegistry' in dir(operations), hasattr(operations, 'nothing'))\n"
+        "print(operations.operation.__module__, operations.errors.CallError is operations.CallError)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True", "False", "operations.function", "True"]
 
 
 def test_the_barrel_is_sorted_and_complete() -> None:

@@ -7,12 +7,10 @@ it keeps running, `<!-- exit: 2 -->` expects that exit code, `<!-- not run: why 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -165,16 +163,3 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 def test_a_page_can_be_followed_to_its_end(page: Path, reader: Reader) -> None:
     for block in blocks(page):
         reader.follow(block)
-
-
-def test_the_unit_files_and_the_containerfile_use_options_that_exist() -> None:
-    page = (ROOT / "docs" / "deployment.md").read_text()
-    commands = [found.split() for found in re.findall(r"^ExecStart=\S+/ops (.*)$", page, re.M)]
-    commands += [json.loads(found) for found in re.findall(r"^CMD (\[.*\])$", page, re.M)]
-    assert {words[0] for words in commands} == {"hub", "worker"}
-    assert len(commands) == 3
-    for name, *words in commands:
-        usage = [sys.executable, "-m", "operations", name, "--help", "--json"]
-        described = json.loads(subprocess.run(usage, capture_output=True, text=True, check=True).stdout)
-        known = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", json.dumps(described)))
-        assert {word for word in words if word.startswith("-")} <= known

@@ -1,38 +1,35 @@
-"""How much longer others take than this library for the same work: one bar for each comparison."""
+"""How much faster this library is than others at the same work: one bar for each comparison."""
 
 from __future__ import annotations
 
 import math
 
+from bench.comparisons import PUBLISHED, Comparison, number, read
 from bench.pictures.drawing import DARK, LIGHT, Drawing, Theme
 
-FIGURES = (
-    ("Typed call in process", "FastMCP server.call_tool", 70.0),
-    ("Load GitHub's API document", "FastMCP from_openapi", 55.0),
-    ("64 calls over Redis", "FastStream, taskiq", 48.0),
-    ("OpenAPI call", "FastMCP call_tool", 13.0),
-    ("64 calls over a WebSocket", "python-socketio", 6.0),
-    ("64 calls over NATS", "FastStream", 4.8),
-    ("64 calls over a WebSocket", "tRPC 11", 3.8),
-    ("64 calls over NATS", "nats-py request", 1.4),
-    ("MCP call", "the SDK's Client.call_tool", 1.0),
-)
-"""The lower end of what `make bench` measured, medians within one run; docs/benchmarks.md has all of it."""
+
+def figures() -> list[Comparison]:
+    """Every comparison with another library in the published results, the latest Python first, the greatest on top."""
+    found: dict[tuple[str, str], Comparison] = {}
+    for _, benchmarks in sorted(read(PUBLISHED).items(), reverse=True):
+        for each in (each for rows in benchmarks.values() for each in rows if each.kind == "faster"):
+            found.setdefault((each.work, each.against), each)
+    return sorted(found.values(), key=lambda each: -each.value)
 
 
 def draw(theme: Theme) -> Drawing:
     """Bars on a logarithmic scale that begins at 1: as fast."""
-    picture = Drawing(860, 74 + 34 * len(FIGURES), theme, "Time of others, as a multiple of ours")
+    rows = figures()
+    picture = Drawing(860, 74 + 34 * len(rows), theme, "Time of others, as a multiple of ours")
     picture.text(20, 30, "Time of others, as a multiple of ours", bold=True, anchor="start")
     picture.text(840, 30, "logarithmic; 1 is as fast", size=12, colour=theme.faint, anchor="end")
-    for index, (work, other, times) in enumerate(FIGURES):
+    for index, each in enumerate(rows):
         y = 50 + index * 34
-        picture.text(20, y + 17, work, size=13, anchor="start")
-        picture.text(400, y + 17, other, size=12, colour=theme.faint, anchor="end")
-        width = 6 + math.log10(times) / 2 * 380
-        picture.bar(412, y + 3, width, 20, theme.accent if times > 1 else theme.line)
-        label = f"{times:g} times" if times > 1 else "the same"
-        picture.text(420 + width, y + 18, label, size=13, bold=True, anchor="start")
+        picture.text(20, y + 17, each.work.replace("`", ""), size=13, anchor="start")
+        picture.text(470, y + 17, each.against.replace("`", ""), size=12, colour=theme.faint, anchor="end")
+        width = 6 + math.log10(max(each.value, 1.0)) / 2 * 270
+        picture.bar(482, y + 3, width, 20, theme.accent if each.value > 1 else theme.bad)
+        picture.text(490 + width, y + 18, number(each.value), size=13, bold=True, anchor="start")
     return picture
 
 

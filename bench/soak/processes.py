@@ -81,7 +81,7 @@ async def keep_telling(seconds: float, every: float, *transports: Transport) -> 
             sample={
                 **look_at(os.getpid()),
                 "tasks": len(asyncio.all_tasks()),
-                "entries": sum(len(endpoint.waiting) + len(endpoint.running) for endpoint in endpoints),
+                "entries": sum(len(endpoint.pending) + len(endpoint.running) for endpoint in endpoints),
                 "objects": len(gc.get_objects()),
             }
         )

@@ -17,6 +17,8 @@ from operations.errors import CallError, ErrorCode
 from operations.registry import OperationRegistry
 from operations.spec import Operation
 
+__all__ = ["BlockingRegistry"]
+
 R = TypeVar("R")
 T = TypeVar("T")
 

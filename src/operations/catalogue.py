@@ -39,7 +39,7 @@ class OperationCatalogue:
         added: dict[str, Operation[Any]] = {}
         for operation in operations:
             if not isinstance(operation, Operation):
-                raise TypeError(explain_operation(operation))
+                raise CallError(ErrorCode.VALIDATION_ERROR, explain_operation(operation))
             operation_id = operation.id
             if not replace and (operation_id in self.operations or operation_id in added):
                 raise _duplicate_error(operation_id)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from operations.errors import CallError, ErrorCode
-from operations.schema import Schema, from_schema
+from operations.schema import Schema, record_schema
 from operations.wire import encode_json
 
 
@@ -61,14 +61,14 @@ class Block(_Extensible, frozen=True, kw_only=True):
         return {"type": self.type, **super().to_dict()}
 
 
-class MCPTextContent(Block, frozen=True, kw_only=True):
+class MCPTextContent(Block, frozen=True, kw_only=True, tag_field="type", tag="text"):
     """A block of text."""
 
     text: str
     type: ClassVar[Literal["text"]] = "text"
 
 
-class MCPImageContent(Block, frozen=True, kw_only=True):
+class MCPImageContent(Block, frozen=True, kw_only=True, tag_field="type", tag="image"):
     """An image, in base64."""
 
     data: str
@@ -76,7 +76,7 @@ class MCPImageContent(Block, frozen=True, kw_only=True):
     type: ClassVar[Literal["image"]] = "image"
 
 
-class MCPAudioContent(Block, frozen=True, kw_only=True):
+class MCPAudioContent(Block, frozen=True, kw_only=True, tag_field="type", tag="audio"):
     """Audio, in base64."""
 
     data: str
@@ -84,14 +84,14 @@ class MCPAudioContent(Block, frozen=True, kw_only=True):
     type: ClassVar[Literal["audio"]] = "audio"
 
 
-class MCPEmbeddedResource(Block, frozen=True, kw_only=True):
+class MCPEmbeddedResource(Block, frozen=True, kw_only=True, tag_field="type", tag="resource"):
     """A resource with its content."""
 
     resource: MCPResourceContent
     type: ClassVar[Literal["resource"]] = "resource"
 
 
-class MCPResourceLink(Block, frozen=True, kw_only=True):
+class MCPResourceLink(Block, frozen=True, kw_only=True, tag_field="type", tag="resource_link"):
     """A link to a resource that can be read by its URI."""
 
     uri: str
@@ -200,6 +200,11 @@ _RESOURCE = {
     "required": ["uri"],
 }
 
+
+def _to_json(value: Any) -> Any:
+    return value.to_dict() if isinstance(value, Block) else value
+
+
 CONTENT_BLOCK: dict[str, Any] = {
     "anyOf": [
         _block_schema("text", {"text": _TEXT}),
@@ -220,5 +225,5 @@ CONTENT_BLOCK: dict[str, Any] = {
     ]
 }
 
-MCPContentBlockSchema: Schema = from_schema(CONTENT_BLOCK)
+MCPContentBlockSchema: Schema = record_schema(CONTENT_BLOCK, _to_json)
 """Schema of a content block as JSON."""

@@ -56,6 +56,8 @@ class Grant(msgspec.Struct, eq=False, kw_only=True):
     """The end of the transport that the request came from; at a hub, the id of the request."""
     deadline: int | None = None
     """Time at which it ends at the latest, in epoch milliseconds."""
+    door: str = ""
+    """Where its request came from: `http`, `mcp`, `ws`; for observers only."""
     ended: bool = False
     closing: float | None = None
     """At a hub: monotonic time at which it ends, once the request was aborted; None before."""
@@ -161,7 +163,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
     """Operations available to the handler; `execute` sets it if missing. Stubs type it: `env: Env = …`."""
     metadata: Mapping[str, Any] = {}
     progress: Progress | None = None
-    """Called with the progress that the source of a running call reports; a nested call does not inherit it."""
+    """Called with the progress of the call; handlers use `report_progress`. A nested call does not inherit it."""
     client: Client | None = None
     """The caller, where it can be asked; nested calls ask the same one."""
     grant: Grant | None = None
@@ -173,6 +175,16 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
     def is_trusted(self) -> bool:
         """Whether nested calls from this context skip access control."""
         return self.identity is None if self.trusted is None else self.trusted
+
+    async def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """Tell the caller how far the call is; does nothing if it does not want to know.
+
+        Reports may be combined on their way: the caller receives the newest ones.
+        """
+        if self.progress is not None:
+            told = self.progress(progress, total, message)
+            if told is not None:
+                await told
 
     def can_ask(self, method: str = ELICIT) -> bool:
         """Whether `ask` (or `ask_client` with a method) can be answered."""
@@ -267,6 +279,13 @@ NO_ASK = "NO_ASK"
 def new_request_id() -> str:
     """Return a unique id: random per process, counted within it."""
     return f"{_process_id}-{next(_counter):x}"
+
+
+def with_request_id(context: OperationContext | None) -> OperationContext:
+    """Return the context with a request id; a new one without a context."""
+    if context is None:
+        return OperationContext(request_id=new_request_id())
+    return context if context.request_id else msgspec.structs.replace(context, request_id=new_request_id())
 
 
 def _renew_process_id() -> None:

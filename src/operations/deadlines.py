@@ -253,6 +253,9 @@ class StreamDeadline:
         self.operation_id = operation_id
         self.until = until
         self.idle = idle
+        self.id = ""
+        self.grant: Any = None
+        """Request id and grant of the stream, where it is one from elsewhere."""
         self._host = host
         self._current: Deadline | None = None
         self._error: CallError | None = None

@@ -90,12 +90,12 @@ class EnvNode:
         if operation is not None and operation.handler is None and operation.stream is not None:
             return self._subscribe(input, **members)
         invoke = self._scope.invoke or self._scope.catalogue.execute_nested
-        return invoke(operation_id, _merge(input, members), self._scope.context.child())
+        return invoke(operation_id, merge_input(operation_id, input, members), self._scope.context.child())
 
     def _subscribe(self, input: Any = None, /, **members: Any) -> Any:
         operation_id, _ = self._scope.resolve(self._path)
         stream = self._scope.stream or self._scope.catalogue.subscribe_nested
-        return stream(operation_id, _merge(input, members), self._scope.context.child())
+        return stream(operation_id, merge_input(operation_id, input, members), self._scope.context.child())
 
     def _exists(self) -> bool:
         catalogue = self._scope.catalogue
@@ -186,12 +186,16 @@ def build_env(
     return EnvNode(_EnvScope(registry, context, limited, invoke, stream), "")
 
 
-def _merge(input: Any, members: Mapping[str, Any]) -> Any:
+def merge_input(operation_id: str, input: Any, members: Mapping[str, Any]) -> Any:
+    """Return the input of a call: the positional argument is the whole input, keyword arguments are its members."""
     if input is None:
         return dict(members)
     if not members:
         return input
     if not isinstance(input, Mapping):
-        message = f"keyword arguments require a mapping as input, not {type(input).__name__}"
+        message = (
+            f"{operation_id}: the positional argument is the whole input, so keyword arguments require a mapping, "
+            f"not {type(input).__name__}: pass every member by keyword"
+        )
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     return {**input, **members}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic, Literal, TypeGuard, TypeVar, cast, overload
+from typing import Any, Generic, Literal, TypeGuard, TypeVar, cast, get_args, overload
 
 import msgspec
 
@@ -21,11 +21,16 @@ from operations.content import (
     require_block,
 )
 from operations.errors import CallError, ErrorCode
-from operations.schema import Schema, from_schema
+from operations.schema import Schema, record_schema
 from operations.wire import decode_json, decode_msgpack, encode_json, encode_msgpack
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
+
+ResponseSource = Literal["local", "http", "mcp"]
+"""The kind of source that a result comes from: the `source` of a meta."""
+RESPONSE_SOURCES: tuple[ResponseSource, ...] = get_args(ResponseSource)
+"""Every `ResponseSource`."""
 
 Headers = Mapping[str, str | Iterable[str]] | Iterable[tuple[str, str]]
 
@@ -86,7 +91,14 @@ class HTTPResponseMeta(msgspec.Struct, frozen=True, rename="camel", omit_default
         return cast("dict[str, Any]", msgspec.to_builtins(self))
 
 
-class MCPResponseMeta(msgspec.Struct, frozen=True):
+class MCPResponseMeta(
+    msgspec.Struct,
+    frozen=True,
+    rename={"is_error": "isError", "structured_content": "structuredContent", "extensions": "_meta"},
+    omit_defaults=True,
+    tag_field="source",
+    tag="mcp",
+):
     """Meta of an MCP tool's result: error flag, content blocks and structured content."""
 
     is_error: bool
@@ -360,13 +372,18 @@ _ENVELOPE = {
     "required": ["data", "meta"],
 }
 
-LocalResponseMetaSchema: Schema = from_schema(_LOCAL_META)
-"""Schema of `LocalResponseMeta` as JSON."""
-HTTPResponseMetaSchema: Schema = from_schema(_HTTP_META)
-"""Schema of `HTTPResponseMeta` as JSON."""
-MCPResponseMetaSchema: Schema = from_schema(_MCP_META)
-"""Schema of `MCPResponseMeta` as JSON."""
-ResponseMetaSchema: Schema = from_schema(_META)
-"""Schema of any `ResponseMeta` as JSON."""
-ResponseEnvelopeSchema: Schema = from_schema(_ENVELOPE)
-"""Schema of a `ResponseEnvelope` as JSON."""
+
+def _to_json(value: Any) -> Any:
+    return value.to_dict() if isinstance(value, ResponseEnvelope | ResponseMeta) else value
+
+
+LocalResponseMetaSchema: Schema = record_schema(_LOCAL_META, _to_json)
+"""Schema of `LocalResponseMeta`, as an instance or as JSON."""
+HTTPResponseMetaSchema: Schema = record_schema(_HTTP_META, _to_json)
+"""Schema of `HTTPResponseMeta`, as an instance or as JSON."""
+MCPResponseMetaSchema: Schema = record_schema(_MCP_META, _to_json)
+"""Schema of `MCPResponseMeta`, as an instance or as JSON."""
+ResponseMetaSchema: Schema = record_schema(_META, _to_json)
+"""Schema of any `ResponseMeta`, as an instance or as JSON."""
+ResponseEnvelopeSchema: Schema = record_schema(_ENVELOPE, _to_json)
+"""Schema of a `ResponseEnvelope`, as an instance or as JSON."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from operations.envelope import (
 from operations.errors import CallError, ErrorCode
 from operations.recent import Recent
 from operations.schema import Policy, Problem, format_value_errors, jsonable
+from operations.schema.dialects.literals import escaped
 from operations.spec import Operation
 from operations.wire import PLAIN
 
@@ -40,12 +42,13 @@ class Mismatches:
         self._capacity = capacity
         self._path_counts: Recent[tuple[str, str], _PathCount] = Recent(max(1, capacity // 2))
         self._spread: dict[tuple[str, str], set[str]] = {}
+        self._removed: Recent[tuple[str, str], int] = Recent(max(1, capacity // 2))
 
     def report(self, operation_id: str, problems: Iterable[Problem]) -> None:
         """Count each problem, and log one line for each path that was not logged recently."""
         fresh: dict[tuple[str, str], tuple[Problem, int]] = {}
         for problem in problems:
-            key = (operation_id, self._pattern(operation_id, problem))
+            key = (operation_id, self._pattern(operation_id, problem.path, problem.schema_path))
             first, count = fresh.get(key, (problem, 0))
             fresh[key] = first, count + 1
         for key, (problem, count) in fresh.items():
@@ -55,10 +58,32 @@ class Mismatches:
         """Return the number of mismatches by operation and path; array indexes are `*`."""
         return {key: path_count.count for key, path_count in self._path_counts.items()}
 
-    def _pattern(self, operation_id: str, problem: Problem) -> str:
-        """Return the path of a problem, the same for all items of a list and all keys of a map."""
-        path = _INDEX.sub("/*", problem.path)
-        paths = self._spread.setdefault((operation_id, problem.schema_path), set())
+    def note_removed(self, operation_id: str, before: Any, after: Any) -> None:
+        """Count what normalising removed from a result, and log each place once: undeclared properties, as a rule."""
+        for path, times in Counter(removed_paths(before, after)).items():
+            rule = f"removed {path.rpartition('/')[0]}"
+            key = (operation_id, self._pattern(operation_id, path, rule))
+            count = self._removed.get(key)
+            self._removed[key] = (count or 0) + times
+            if count is None:
+                message = "%s: removed %s from the result: the output schema does not declare it"
+                _log.info(message, operation_id, escaped(key[1]))
+
+    def removed(self) -> dict[tuple[str, str], int]:
+        """Return how often normalising removed something, by operation and path; array indexes are `*`."""
+        return dict(self._removed.items())
+
+    def removed_by_operation(self) -> Counter[str]:
+        """Return how many parts normalising removed from the results of each operation."""
+        total: Counter[str] = Counter()
+        for (operation_id, _), count in self._removed.items():
+            total[operation_id] += count
+        return total
+
+    def _pattern(self, operation_id: str, path: str, rule: str) -> str:
+        """Return a path, the same for all items of a list and all keys of a map."""
+        path = _INDEX.sub("/*", path)
+        paths = self._spread.setdefault((operation_id, rule), set())
         if path in paths or len(paths) < _MAX_PATHS:
             paths.add(path)
             return path
@@ -87,6 +112,24 @@ class _PathCount(msgspec.Struct):
     reported_at: float | None = None
 
 
+def removed_paths(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """Yield the path of each property and item of `before` that `after` lacks; unchanged parts are shared."""
+    if before is after:
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name, value in before.items():
+            if name not in after:
+                yield f"{path}/{name}"
+            elif value is not after[name]:
+                yield from removed_paths(value, after[name], f"{path}/{name}")
+    elif isinstance(before, list | tuple) and isinstance(after, list | tuple):
+        for value, kept in zip(before, after, strict=False):
+            if value is not kept:
+                yield from removed_paths(value, kept, f"{path}/*")
+        for _ in range(len(before) - len(after)):
+            yield f"{path}/*"
+
+
 def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: Mismatches) -> ResponseEnvelope[Any]:
     """Make what a handler returned (or yielded) the envelope that its caller gets."""
     if type(result) is Event:
@@ -97,7 +140,10 @@ def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: M
         data = _to_json(operation, data)
     schema = operation.spec.output_schema
     if not schema.is_unknown and (envelope is None or output_schema_applies(operation, envelope)):
+        given = data
         data, problems = schema.normalise(data, policy)
+        if data is not given:
+            mismatches.note_removed(operation.id, given, data)
         if problems:
             _report(operation, policy, problems, mismatches)
     if envelope is None:

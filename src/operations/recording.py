@@ -1,4 +1,4 @@
-"""Recordings: calls and their results in a file, and operations that answer from it.
+"""Recordings: calls and results in a file, and operations that replay them.
 
 A recording is JSON Lines: a line with the spec of each operation, and a line for each call. Secrets are replaced before
 anything is written.
@@ -28,15 +28,15 @@ from operations.wire import decode_json, encode_json
 
 _log = logging.getLogger("operations")
 _VERSION = 1
-_MOST_COMPARED = 200
-_MOST_SHOWN = 400
+_MAX_COMPARED = 200
+_MAX_SHOWN = 400
 
 
 class FileRecorder:
     """An interceptor that appends every call and its result to a file: `OperationRegistry(interceptors=[recorder])`.
 
-    `secrets` are values that never reach the file. Fields with names such as `token`, what a schema marks as a secret
-    and strings that look like credentials do not either. `redact` is applied to every string besides.
+    The file contains no values of `secrets`, no fields with names such as `token`, no values that a schema marks as
+    secret and no strings that look like credentials. `redact` is applied to every other string.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class FileRecorder:
             self._write({"recording": _VERSION})
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
-        """Let the call proceed and write down how it ended."""
+        """Run the call and record its outcome."""
         try:
             result = await proceed(invocation)
         except CallError as error:
             self._record(invocation, error=error)
             raise
         if invocation.streaming:
-            return self._follow(invocation, result)
+            return self._record_stream(invocation, result)
         self._record(invocation, result=result)
         return result
 
@@ -76,7 +76,7 @@ class FileRecorder:
     ) -> None:
         self.close()
 
-    async def _follow(self, invocation: Invocation, stream: Any) -> AsyncIterator[ResponseEnvelope[Any]]:
+    async def _record_stream(self, invocation: Invocation, stream: Any) -> AsyncIterator[ResponseEnvelope[Any]]:
         events: list[ResponseEnvelope[Any]] = []
         failed: CallError | None = None
         try:
@@ -113,7 +113,7 @@ class FileRecorder:
             call["error"] = self._clean(_plain(error.to_dict()))
         try:
             if spec.id not in self._described:
-                self._write({"spec": _described(spec)})
+                self._write({"spec": _recorded_spec(spec)})
                 self._described.add(spec.id)
             self._write({"call": call})
         except CallError as problem:
@@ -135,7 +135,7 @@ class FileRecorder:
 
 
 def replay_operations(path: str | Path) -> list[Operation[Any]]:
-    """Return the recorded operations, which answer from the file and need no source.
+    """Return the recorded operations, with handlers that replay the file and need no source.
 
     A call gets the result of the recorded call with the same input. Of several, the first call gets the first, and so
     on; the last one is repeated. A call that was not recorded fails with `UNAVAILABLE` and the nearest recorded input.
@@ -145,14 +145,14 @@ def replay_operations(path: str | Path) -> list[Operation[Any]]:
 
 
 class Replay:
-    """An interceptor that answers every call from a recording; no handler runs."""
+    """An interceptor that replays a recording; no handler runs."""
 
     def __init__(self, path: str | Path) -> None:
         recording = _read(Path(path))
         self._calls = {operation_id: _Calls(operation_id, calls) for operation_id, calls in recording.calls.items()}
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
-        """Answer the call."""
+        """Return the recorded result."""
         calls = self._calls.get(invocation.spec.id) or _Calls(invocation.spec.id, [])
         if invocation.streaming:
             return calls.stream(invocation.input)
@@ -200,15 +200,15 @@ class _Calls:
         return self._calls[index]
 
     def _unmatched(self, input: Any) -> CallError:
-        # The input may hold secrets, and the error may be logged.
+        # The input may contain secrets, and the error may be logged.
         asked = _shown(self._redactor.data(input))
-        message = f"{self._operation_id}: no recorded call matches the input {asked[:_MOST_SHOWN]}"
-        candidates = [_shown(call["input"]) for call in self._calls[:_MOST_COMPARED]]
+        message = f"{self._operation_id}: no recorded call matches the input {asked[:_MAX_SHOWN]}"
+        candidates = [_shown(call["input"]) for call in self._calls[:_MAX_COMPARED]]
         nearest = max(
             candidates, key=lambda each: SequenceMatcher(None, each[:2000], asked[:2000]).ratio(), default=None
         )
         if nearest is not None:
-            message += f"; the nearest recorded input is {nearest[:_MOST_SHOWN]}"
+            message += f"; the nearest recorded input is {nearest[:_MAX_SHOWN]}"
         details = {"operationId": self._operation_id, "reason": "NOT_RECORDED", "nearest": nearest, "executed": "no"}
         return CallError(ErrorCode.UNAVAILABLE, message, details)
 
@@ -227,11 +227,11 @@ def _replayed(spec: OperationSpec, calls: _Calls) -> Operation[Any]:
 
 
 def _matches(recorded: Any, given: Any) -> bool:
-    """Whether an input is the recorded one; a redacted value matches any."""
+    """Whether an input equals the recorded one; a redacted value matches any value."""
     if recorded == REDACTED:
         return True
     if isinstance(recorded, str) and isinstance(given, str) and REDACTED in recorded:
-        return recorded == given or Redactor().text(given) == recorded or _fills(recorded, given)
+        return recorded == given or Redactor().text(given) == recorded or _matches_around(recorded, given)
     if isinstance(recorded, dict) and isinstance(given, Mapping):
         return recorded.keys() == given.keys() and all(_matches(each, given[key]) for key, each in recorded.items())
     if isinstance(recorded, list) and isinstance(given, (list, tuple)):
@@ -239,14 +239,14 @@ def _matches(recorded: Any, given: Any) -> bool:
     return type(recorded) is type(given) and bool(recorded == given)
 
 
-def _fills(recorded: str, given: str) -> bool:
-    """Whether a string begins and ends as one that was redacted within."""
+def _matches_around(recorded: str, given: str) -> bool:
+    """Whether a string has the same start and end as a partly redacted one."""
     parts = recorded.split(REDACTED)
     return given.startswith(parts[0]) and given.endswith(parts[-1])
 
 
-def _described(spec: OperationSpec) -> dict[str, Any]:
-    """Return what a replay needs of a spec: results are replayed as they are, so not their schema."""
+def _recorded_spec(spec: OperationSpec) -> dict[str, Any]:
+    """Return a spec without output schemas: replayed results are not normalised again."""
     return msgspec.structs.replace(spec, output_schema=UNKNOWN, error_schemas={}).to_dict()
 
 
@@ -269,7 +269,7 @@ def _read(path: Path) -> _Recording:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it, where it can be."""
+    """Return a value in its JSON form, or unchanged if it has none."""
     try:
         return jsonable(value)
     except CallError:

@@ -1,4 +1,4 @@
-"""Redactor: data without secrets, recognised by the names of fields, by known values and by their form."""
+"""Redactor: replaces secrets, recognised by field name, by known value and by format."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Redactor:
         return value
 
     def text(self, text: str) -> str:
-        """Return a string without known secrets and without what has the form of one."""
+        """Return a string without known secrets and without strings in the format of a credential."""
         if self._known is not None:
             text = self._known.sub(REDACTED, text)
         for shape, put in _SHAPES:
@@ -68,12 +68,12 @@ class Redactor:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a field of this name holds a secret: `accessToken`, `X-Api-Key`, `client_secret`."""
+    """Whether a field of this name contains a secret: `accessToken`, `X-Api-Key`, `client_secret`."""
     return _NAME.search(_BOUNDARY.sub("_", name)) is not None
 
 
 def _hidden(value: Any) -> Any:
-    """Return a secret's placeholder; of objects and lists the form is kept."""
+    """Return the placeholder of a secret; objects and lists keep their structure."""
     if isinstance(value, dict):
         return {key: _hidden(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):

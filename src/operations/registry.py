@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
 from operations.access import require_access
 from operations.batch import BatchCall, run_batch
 from operations.catalogue import OperationCatalogue, explain_operation
-from operations.context import NO_ENV, Identity, OperationContext, limit_context, new_request_id
+from operations.context import NO_ENV, OperationContext, limit_context, with_request_id
 from operations.deadlines import Deadline, StreamDeadline, TimerWheel, check_deadline
 from operations.env import BlockingEnv, build_env
 from operations.envelope import ResponseEnvelope
@@ -21,24 +21,31 @@ from operations.errors import CallError, ErrorCode
 from operations.execution import Execution
 from operations.failures import timed_out, translate
 from operations.function import FunctionOperation
-from operations.interceptors.base import Interceptor, Invocation, Proceed, choose, compose, counts_of
+from operations.input_validation import validate_input
+from operations.interceptors.base import (
+    ChosenInterceptors,
+    Interceptor,
+    Invocation,
+    Proceed,
+    counts_of,
+    intercept,
+    intercept_stream,
+)
 from operations.pipeline import Mismatches, check_declared_error, finish, output_schema_applies
-from operations.schema import Policy, Problem, Schema, jsonable, validation_error
-from operations.spec import Operation, OperationSpec, require_policy
+from operations.progress import ProgressReporter
+from operations.schema import Policy, Problem
+from operations.spec import Operation, require_policy
 from operations.telemetry.metrics import Measure, measures_of
-from operations.telemetry.observer import Kind, Observer, Watch, watch
+from operations.telemetry.observer import Kind, Observer, current_observed_call, observe_call, observe_stream
 from operations.telemetry.tracing import SDK, active_observers, modules
 
 if TYPE_CHECKING:
-    from operations.exports.approval import Approval
-    from operations.exports.results import Redact
-    from operations.exports.tools import ToolSet
+    from operations.exports.tools import ToolOptions, ToolSet
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _NO_CONTEXT = OperationContext()
-_MOST_CHOSEN = 1_000
 
 
 class OperationRegistry(OperationCatalogue):
@@ -64,10 +71,10 @@ class OperationRegistry(OperationCatalogue):
         self.output_policy: Policy = require_policy(output_policy)
         self.mismatches = Mismatches()
         self.interceptors = tuple(interceptors)
-        """Interceptors around every call, the first outermost; one with `applies` only where that is true."""
+        """Interceptors around every call, the first outermost; one with `applies` only if that is true."""
         self.observers = tuple(observers)
-        """Told of every call, around the interceptors; OpenTelemetry is told as well where its SDK is set up."""
-        self._chosen: dict[str, tuple[OperationSpec, object, tuple[Interceptor, ...]]] = {}
+        """Notified of every call, around the interceptors; OpenTelemetry's observer is added if its SDK is set up."""
+        self._chosen = ChosenInterceptors()
         self.wheel = TimerWheel()
         self._execution = Execution(threads=threads)
         self.register_all(operations)
@@ -227,40 +234,14 @@ class OperationRegistry(OperationCatalogue):
             async for envelope in stream:
                 yield envelope
 
-    def tools(
-        self,
-        *,
-        allow: Iterable[str] = (),
-        deny: Iterable[str] = (),
-        tags: Iterable[str] = (),
-        read_only: bool = False,
-        identity: Identity | None = None,
-        approval: Approval | None = None,
-        timeout: float | None = 60.0,
-        max_characters: int = 20_000,
-        fields: Sequence[str] = (),
-        redact: Redact = False,
-    ) -> ToolSet:
-        """Return operations as tools of a language model: those that `allow` matches and `deny` does not.
+    def tools(self, **options: Unpack[ToolOptions]) -> ToolSet:
+        """Return operations as tools of a language model: `registry.tools(allow=["shop.*"], read_only=True)`.
 
-        With `identity`, only those that it may call, and calls are checked as its own. `approval` decides which calls
-        run; the other options are about results: see `ToolSet`.
+        `ToolOptions` describes the options.
         """
         from operations.exports.tools import ToolSet  # most programs make none
 
-        return ToolSet(
-            self,
-            allow=allow,
-            deny=deny,
-            tags=tags,
-            read_only=read_only,
-            identity=identity,
-            approval=approval,
-            timeout=timeout,
-            max_characters=max_characters,
-            fields=fields,
-            redact=redact,
-        )
+        return ToolSet(self, **options)
 
     async def run(
         self,
@@ -275,19 +256,26 @@ class OperationRegistry(OperationCatalogue):
         """Run a registered operation: observers → interceptors → input → handler → result.
 
         The caller (`execute` or the dispatcher) looks up the operation, checks access and enforces the deadline.
-        `observed` and `intercepted` say which steps were taken already.
+        `observed` and `intercepted` mark steps that are already done.
         """
-        if not observed and (self.observers or SDK in modules) and (told := active_observers(self.observers)):
-            return await self._observe(told, operation, input, context, kind)
-        if self.interceptors and not intercepted and (chosen := self._choose(operation)):
-            return await self._intercept(chosen, operation, input, context, streaming=False)  # type: ignore[no-any-return]
+        if not observed and (self.observers or SDK in modules) and (observers := active_observers(self.observers)):
+            return await observe_call(
+                observers,
+                operation.spec,
+                input,
+                context,
+                kind,
+                lambda known: self.run(operation, input, known, observed=True),
+            )
+        if self.interceptors and not intercepted and (chosen := self._chosen.of(self.interceptors, operation.spec)):
+            return await self._intercept(chosen, operation, input, context)
         handler = operation.handler
         if handler is None:
             raise _explain_missing(operation, streaming=False)
         if type(input) is dict and operation.split_files is None and operation.spec.input_schema.check(input):
             value: Any = input  # fast path: most inputs are dicts that already validate
         else:
-            value = _validate_input(operation, input)
+            value = validate_input(operation, input)
         context = self._complete(context) if operation.wants_context else context or _NO_CONTEXT
         try:
             if operation.threaded:
@@ -300,7 +288,7 @@ class OperationRegistry(OperationCatalogue):
                 result = await result
             return finish(operation, operation.spec.output_policy or self.output_policy, result, self.mismatches)
         except BaseException as error:  # noqa: BLE001  # every way a handler can end is translated in one place
-            raise self._translate(operation, error)  # noqa: B904  # it has its cause
+            raise self._translate(operation, error)  # noqa: B904  # its cause is already set
 
     def run_stream(
         self,
@@ -312,10 +300,19 @@ class OperationRegistry(OperationCatalogue):
         observed: bool = False,
     ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
         """Run the stream of a registered operation, like `run`."""
-        if not observed and (self.observers or SDK in modules) and (told := active_observers(self.observers)):
-            return self._observe_stream(told, operation, input, context, kind)
-        if self.interceptors and (chosen := self._choose(operation)):
-            return self._intercept_stream(chosen, operation, input, context)
+        if not observed and (self.observers or SDK in modules) and (observers := active_observers(self.observers)):
+            return observe_stream(
+                observers,
+                operation.spec,
+                input,
+                context,
+                kind,
+                lambda known: self.run_stream(operation, input, known, observed=True),
+            )
+        if self.interceptors and (chosen := self._chosen.of(self.interceptors, operation.spec)):
+            completed = self._complete(context)
+            invocation = Invocation(operation.spec, {} if input is None else input, completed, streaming=True)
+            return intercept_stream(chosen, invocation, self._innermost(operation, completed, streaming=True))
         return self._stream(operation, input, context)
 
     @property
@@ -333,6 +330,8 @@ class OperationRegistry(OperationCatalogue):
         yield Measure("operations_handlers_abandoned", self.abandoned)
         for (operation_id, _), count in self.mismatches.counts().items():
             yield Measure("operations_result_mismatches_total", count, {"operation": operation_id})
+        for operation_id, count in self.mismatches.removed_by_operation().items():
+            yield Measure("operations_result_removed_total", count, {"operation": operation_id})
         for interceptor in self.interceptors:
             for name, event, count in counts_of(interceptor):
                 labels = {"interceptor": name, "event": event}
@@ -367,7 +366,7 @@ class OperationRegistry(OperationCatalogue):
         """Run the steps of a subscription: input → the handler's generator → result pipeline for each item."""
         if operation.stream is None:
             raise _explain_missing(operation, streaming=True)
-        value = _validate_input(operation, input)
+        value = validate_input(operation, input)
         context = self._complete(context)
         policy = operation.spec.output_policy or self.output_policy
         source: Any = None
@@ -391,89 +390,19 @@ class OperationRegistry(OperationCatalogue):
         except BaseException as error:  # noqa: BLE001  # what a handler's clean-up raises is translated as well
             raise self._translate(operation, error)  # noqa: B904  # its cause is already set
 
-    async def _observe(
-        self,
-        observers: Sequence[Observer],
-        operation: Operation[Any],
-        input: Any,
-        context: OperationContext | None,
-        kind: Kind,
+    async def _intercept(
+        self, chosen: Sequence[Interceptor], operation: Operation[Any], input: Any, context: OperationContext | None
     ) -> ResponseEnvelope[Any]:
-        identified = _identify(context)
-        watched = watch(observers, operation.spec, input, identified, kind=kind, streaming=False)
-        entered = watched.enter()
-        try:
-            envelope = await self.run(operation, input, identified, observed=True)
-        except BaseException as error:
-            watched.leave(entered)
-            watched.end(error)
-            raise
-        watched.leave(entered)
-        watched.end(None, envelope)
+        completed = self._complete(context)
+        observed_call = current_observed_call() if self.observers else None
+        retried = None if observed_call is None else observed_call.retried
+        invocation = Invocation(operation.spec, {} if input is None else input, completed, False, retried)
+        innermost = self._innermost(operation, completed, streaming=False)
+        envelope: ResponseEnvelope[Any] = await intercept(chosen, invocation, innermost)
         return envelope
 
-    async def _observe_stream(
-        self,
-        observers: Sequence[Observer],
-        operation: Operation[Any],
-        input: Any,
-        context: OperationContext | None,
-        kind: Kind,
-    ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
-        identified = _identify(context)
-        watched = watch(observers, operation.spec, input, identified, kind=kind, streaming=True)
-        stream = self.run_stream(operation, input, identified, observed=True)
-        try:
-            async with contextlib.aclosing(_steps_watched(watched, stream)) as steps:
-                async for envelope in steps:
-                    watched.item(envelope)
-                    yield envelope
-        except BaseException as error:
-            watched.end(error)
-            raise
-        watched.end(None)
-
-    def _choose(self, operation: Operation[Any]) -> tuple[Interceptor, ...]:
-        """Return the interceptors of an operation: chosen once, and again when the spec or the list is another one."""
-        spec, interceptors = operation.spec, self.interceptors
-        known = self._chosen.get(spec.id)
-        if known is not None and known[0] is spec and known[1] is interceptors:
-            return known[2]
-        if len(self._chosen) > 2 * len(self.operations) + _MOST_CHOSEN:
-            self._chosen.clear()
-        chosen = choose(interceptors, spec)
-        self._chosen[spec.id] = spec, interceptors, chosen
-        return chosen
-
-    async def _intercept_stream(
-        self,
-        chosen: Sequence[Interceptor],
-        operation: Operation[Any],
-        input: Any,
-        context: OperationContext | None,
-    ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
-        stream = await self._intercept(chosen, operation, input, context, streaming=True)
-        try:
-            async for envelope in stream:
-                yield envelope
-        except BaseException as error:  # noqa: BLE001  # an interceptor may run only when the first item is asked for
-            raise translate(error, operation.id)  # noqa: B904  # it has its cause
-        finally:
-            # An interceptor may return any iterator; aclose() is optional.
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
-
-    async def _intercept(
-        self,
-        chosen: Sequence[Interceptor],
-        operation: Operation[Any],
-        input: Any,
-        context: OperationContext | None,
-        *,
-        streaming: bool,
-    ) -> Any:
-        completed = self._complete(context)
+    def _innermost(self, operation: Operation[Any], completed: OperationContext, *, streaming: bool) -> Proceed:
+        """Return what the innermost interceptor proceeds to: the steps of the call itself."""
 
         async def innermost(invocation: Invocation) -> Any:
             given = invocation.context
@@ -487,17 +416,7 @@ class OperationRegistry(OperationCatalogue):
                 return await work
             return await self._run_until(given.deadline, operation, work)
 
-        proceed: Proceed = compose(chosen, innermost)
-        value = {} if input is None else input
-        try:
-            result = await proceed(Invocation(operation.spec, value, completed, streaming))
-        except BaseException as error:  # noqa: BLE001  # an interceptor's failure is translated like a handler's
-            raise translate(error, operation.id)  # noqa: B904  # its cause is already set
-        if not (hasattr(result, "__aiter__") if streaming else isinstance(result, ResponseEnvelope)):
-            expected = "an async iterator of envelopes" if streaming else "an envelope"
-            message = f"{operation.id}: an interceptor returned {type(result).__name__}, not {expected}"
-            raise CallError(ErrorCode.EXECUTION_ERROR, message)
-        return result
+        return innermost
 
     def _resolve(self, operation: str | Operation[Any]) -> Operation[Any]:
         if isinstance(operation, str):
@@ -513,12 +432,7 @@ class OperationRegistry(OperationCatalogue):
 
     def _complete(self, context: OperationContext | None) -> OperationContext:
         """Return the context with a request id and an env."""
-        if context is None:
-            base = OperationContext(request_id=new_request_id())
-        elif not context.request_id:
-            base = msgspec.structs.replace(context, request_id=new_request_id())
-        else:
-            base = context
+        base = with_request_id(context)
         if base.env not in (None, NO_ENV):
             return base
         return msgspec.structs.replace(base, env=build_env(self, base))
@@ -564,81 +478,18 @@ def subscribe(
     return registry.subscribe(operation, input, context)
 
 
-def _identify(context: OperationContext | None) -> OperationContext:
-    """Return a context with a request id."""
-    if context is None:
-        return OperationContext(request_id=new_request_id())
-    return context if context.request_id else msgspec.structs.replace(context, request_id=new_request_id())
-
-
-async def _steps_watched(
-    watched: Watch, stream: AsyncGenerator[ResponseEnvelope[Any], None]
-) -> AsyncGenerator[ResponseEnvelope[Any], None]:
-    """Yield the items of a stream; each step is one of the call, in whichever task it is taken."""
-    try:
-        while True:
-            entered = watched.enter()
-            try:
-                envelope = await anext(stream)
-            except StopAsyncIteration:
-                return
-            finally:
-                watched.leave(entered)
-            yield envelope
-    finally:
-        entered = watched.enter()
-        try:
-            await stream.aclose()
-        finally:
-            watched.leave(entered)
-
-
 def _blocking(context: OperationContext) -> OperationContext:
-    """Return the context of a plain function, whose env waits for its calls."""
-    return msgspec.structs.replace(context, env=BlockingEnv(context.env, asyncio.get_running_loop()))
+    """Return the context of a plain function, whose env waits for its calls and whose progress crosses threads."""
+    loop = asyncio.get_running_loop()
+    env = BlockingEnv(context.env, loop)
+    if context.progress is None:
+        return msgspec.structs.replace(context, env=env)
+    tell = ProgressReporter(context.progress).tell
 
+    def report(progress: float, total: float | None = None, message: str | None = None) -> None:
+        loop.call_soon_threadsafe(tell, progress, total, message)
 
-def _validate_input(operation: Operation[Any], input: Any) -> Any:
-    """Return the input for the handler, or raise one `VALIDATION_ERROR` with every problem."""
-    value = {} if input is None else input
-    if operation.split_files is None:
-        if operation.spec.input_schema.check(value):
-            return value
-    elif (parts := operation.split_files(value)) is not None:
-        return parts.restore(_validate_data(operation, parts.without_files, given=True))
-    return _validate_data(operation, value, given=input is not None)
-
-
-def _validate_data(operation: Operation[Any], value: Any, *, given: bool) -> Any:
-    schema = operation.spec.input_schema
-    if schema.check(value):
-        return value
-    if not given and _takes_null(schema):
-        return None
-    # Values that are not JSON (a model, a datetime, a tuple) are accepted if their JSON form matches.
-    try:
-        value = jsonable(value)
-    except CallError as error:
-        message = f"invalid input for {operation.id}: {error.message}"
-        refused = CallError(ErrorCode.VALIDATION_ERROR, message, error.details)
-        raise _not_executed(refused, operation) from error
-    if schema.check(value):
-        return value
-    found = operation.extra_problems(value) if operation.extra_problems is not None else ()
-    raise _not_executed(validation_error(schema.errors(value, found), f"invalid input for {operation.id}"), operation)
-
-
-def _not_executed(error: CallError, operation: Operation[Any]) -> CallError:
-    """Say in the details that the operation was not run: its own output may not fit a schema either."""
-    details = error.details if isinstance(error.details, dict) else {}
-    error.details = {**details, "operationId": operation.id, "executed": "no"}
-    return error
-
-
-def _takes_null(schema: Schema) -> bool:
-    document = schema.document
-    kind = document.get("type") if isinstance(document, dict) else None
-    return kind == "null" or (isinstance(kind, list) and "null" in kind)
+    return msgspec.structs.replace(context, env=env, progress=report)
 
 
 def _explain_missing(operation: Operation[Any], *, streaming: bool) -> CallError:

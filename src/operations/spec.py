@@ -14,7 +14,17 @@ import msgspec
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
-from operations.schema import UNKNOWN, Found, Policy, Schema, from_schema, from_type, jsonable, validate_or_throw
+from operations.schema import (
+    UNKNOWN,
+    Found,
+    Policy,
+    Schema,
+    from_schema,
+    from_type,
+    jsonable,
+    record_schema,
+    validate_or_throw,
+)
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -274,7 +284,12 @@ _JSON_NAMES = {
     )
 }
 
-OperationSpecSchema: Schema = from_schema(
+
+def _to_json(value: Any) -> Any:
+    return value.to_dict() if isinstance(value, OperationSpec) else value
+
+
+OperationSpecSchema: Schema = record_schema(
     {
         "type": "object",
         "properties": {
@@ -303,6 +318,7 @@ OperationSpecSchema: Schema = from_schema(
             "durable": {"type": "boolean"},
         },
         "required": ["name", "namespace", "version", "type", "inputSchema", "outputSchema"],
-    }
+    },
+    _to_json,
 )
-"""Schema of an `OperationSpec` as JSON."""
+"""Schema of an `OperationSpec`, as an instance or as JSON."""

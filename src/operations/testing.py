@@ -17,6 +17,7 @@ from operations.pubsub import (
     Delivery,
     InProcess,
     Receive,
+    Record,
     Stop,
     Take,
     Transport,
@@ -27,6 +28,18 @@ from operations.pubsub.memory import MemoryTransport
 from operations.pubsub.protocols import Part
 from operations.schema import UNKNOWN
 from operations.spec import Operation, OperationSpec, OperationType, SchemaLike, as_schema
+
+__all__ = [
+    "RecordedCall",
+    "RecordedMessage",
+    "Recorder",
+    "RecordingTransport",
+    "error_of",
+    "sample_http_envelope",
+    "sample_mcp_envelope",
+    "stub_operation",
+    "stub_source",
+]
 
 
 class RecordedCall(msgspec.Struct, frozen=True):
@@ -119,11 +132,18 @@ class RecordingTransport(TransportWrapper):
         return super().listen(address, record, group=group)
 
     def store(
-        self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
+        self,
+        address: str,
+        message: bytes,
+        *,
+        key: str,
+        stored: Callable[[], None],
+        undelivered: Undelivered,
+        record: Record | None = None,
     ) -> None:
         """Record and store a message."""
         self.messages.append(RecordedMessage("sent", address, message))
-        super().store(address, message, key=key, stored=stored, undelivered=undelivered)
+        super().store(address, message, key=key, stored=stored, undelivered=undelivered, record=record)
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
         """Take stored messages and record them."""

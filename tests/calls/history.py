@@ -18,12 +18,12 @@ from operations.pubsub.websocket import WebSocketLink
 from operations.telemetry.counters import Counters
 
 SCALE = float(os.environ.get("OPERATIONS_FAULT_SCALE", "4"))
-"""The bounds are for a machine that does nothing else; here they are so many times as long."""
+"""Factor for time limits, which are for an idle machine."""
 SLACK_SECONDS = 0.25 * SCALE
 
 
 def open_sockets() -> int:
-    """How many sockets this process has open."""
+    """Return the number of open sockets of this process."""
     count = 0
     for descriptor in os.listdir("/proc/self/fd"):
         try:
@@ -34,7 +34,7 @@ def open_sockets() -> int:
 
 
 class Ledger:
-    """What became of every message between the ends of one process: written, read, and the difference lost."""
+    """Counts the messages between the peers of one process: written, read, and lost."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.connections: list[WebSocketLink] = []
@@ -48,32 +48,32 @@ class Ledger:
 
     @property
     def lost(self) -> int:
-        """How many messages were written at one end and never came out at the other."""
+        """Number of messages that were written by one peer and never read by the other."""
         return sum(connection.sent - connection.received for connection in self.connections)
 
     @property
     def is_settled(self) -> bool:
-        """Whether every connection is closed, so that nothing is on its way any more."""
+        """Whether every connection is closed, so that no message is in flight."""
         return not any(connection.is_open for connection in self.connections)
 
 
 class History:
-    """Operations that note their runs, calls that note their ends, and the rules both must keep."""
+    """Operations that record their runs, calls that record their outcomes, and checks of both."""
 
     def __init__(self) -> None:
         self.runs: Counter[str] = Counter()
         self.finished: Counter[str] = Counter()
-        """The runs that came to their end, and whose answers somebody must have."""
+        """The runs that completed, whose responses must have arrived."""
         self.outcomes: dict[str, list[Any]] = {}
         self.late: list[tuple[str, float]] = []
         self.streams: dict[str, list[int]] = {}
         self.stream_ends: dict[str, CallError | None] = {}
         self.repeatable: set[str] = set()
-        """The calls that were allowed to be sent again, and so may run more than once."""
+        """The calls with `retry`, which may run more than once."""
         self._numbers = iter(range(10**9))
 
     def operations(self, namespace: str = "work") -> list[Operation[Any]]:
-        """A query, a mutation and a stream that note that they ran."""
+        """A query, a mutation and a stream that record their runs."""
 
         async def run(key: str, seconds: float) -> str:
             self.runs[key] += 1
@@ -102,7 +102,7 @@ class History:
     async def call(
         self, pending: PendingRequestMap, operation_id: str, *, seconds: float = 0, timeout: float = 2.0, **options: Any
     ) -> Any:
-        """One call whose end is noted."""
+        """Make one call and record its outcome."""
         key = f"{operation_id}#{next(self._numbers)}"
         if options.get("retry"):
             self.repeatable.add(key)
@@ -122,7 +122,7 @@ class History:
         return outcome
 
     async def follow(self, pending: PendingRequestMap, operation_id: str, to: int) -> None:
-        """One stream whose items and end are noted."""
+        """Follow one stream and record its items and its end."""
         key = f"{operation_id}#{next(self._numbers)}"
         items = self.streams[key] = []
         self.stream_ends[key] = None
@@ -134,12 +134,12 @@ class History:
             self.stream_ends[key] = error
 
     def errors(self) -> Counter[str]:
-        """How many calls ended in each code."""
+        """Return the number of calls by error code."""
         ends = [outcome for outcomes in self.outcomes.values() for outcome in outcomes]
         return Counter(str(end.code) for end in ends if isinstance(end, CallError))
 
     def check_account(self, ledger: Ledger, unsent: int, counters: Sequence[Counters]) -> None:
-        """Every answer that was made and did not become an outcome was lost with a connection, or is counted."""
+        """Check that every response without an outcome was lost with a connection or is counted."""
         answered = sum(not isinstance(ends[0], CallError) for ends in self.outcomes.values())
         missing = sum(self.finished.values()) - answered
         counted = sum(each.late + each.duplicate + each.dropped + each.unsent for each in counters)
@@ -149,7 +149,7 @@ class History:
         assert missing <= accounted, f"{missing} answers are missing, {accounted} are accounted for: {listed}"
 
     def check(self, *, timing: bool) -> None:
-        """Hold the rules against what happened; when it happened only where the machine is ours to measure on."""
+        """Check the recorded history; time limits only with `timing`, on a machine without other load."""
         assert all(len(outcomes) == 1 for outcomes in self.outcomes.values())
         assert [key for key, runs in self.runs.items() if runs > 1 and key not in self.repeatable] == []
         assert not timing or self.late == []

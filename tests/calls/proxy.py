@@ -1,4 +1,4 @@
-"""A TCP proxy between peers that does to their bytes what networks do."""
+"""A TCP proxy that delays, drops, slices and resets the traffic between peers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 
 
 class Proxy:
-    """Forwards connections to a port, until told to cut, reset, swallow, delay or slice."""
+    """Forwards connections to a port, with faults on request: cut, reset, swallow, delay, slice."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -16,14 +16,14 @@ class Proxy:
         self.slices: int | None = None
         self.delay = 0.0
         self.limits: tuple[int | None, int | None] = (None, None)
-        """After so many bytes from the client, or to it, the first connection is cut."""
+        """Number of bytes from the client, or to it, after which the first connection is closed."""
         self.passed = [0, 0]
-        """How many bytes came from clients, and went to them."""
+        """Number of bytes from clients, and to them."""
         self._connections = 0
         self.passing = asyncio.Event()
         self.passing.set()
         self.arriving = asyncio.Event()
-        """While it is not set, nothing goes to clients."""
+        """While this is not set, no bytes are forwarded to clients."""
         self.arriving.set()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -51,7 +51,7 @@ class Proxy:
         return f"ws://127.0.0.1:{self.port}/"
 
     def cut(self) -> None:
-        """Close every connection, as a peer that goes away does."""
+        """Close every connection, as a leaving peer does."""
         for writer in list(self._writers):
             writer.close()
 
@@ -61,7 +61,7 @@ class Proxy:
             writer.transport.abort()
 
     def swallow(self) -> None:
-        """Let nothing through any more, and say nothing about it."""
+        """Drop all bytes silently."""
         self.passing.clear()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Scenes that fault tests play on every bus: a worker's program, a drain under load, no descriptors left."""
+"""Steps of fault tests on every bus: a worker process, a drain under load, no free file descriptors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Protocol
 
 from operations import CallError, ErrorCode
 from operations.calls import PendingRequestMap
-from operations.calls.caller import PendingCall
 from operations.calls.endpoint import endpoint_of
+from operations.calls.pending_call import PendingCall
 from operations.pubsub import Transport
 from tests.calls.history import History
 from tests.waiting import until
@@ -39,11 +39,11 @@ async def main():
 
 asyncio.run(main())
 """
-"""A worker's program; its arguments are a URL, the worker's name, which it answers with, and a heartbeat."""
+"""The program of a worker; arguments: a URL, the worker's name, which its operations return, and a heartbeat."""
 
 
 class Severable(Protocol):
-    """A transport that comes back by itself."""
+    """A transport that reconnects by itself."""
 
     failures: int
 
@@ -52,17 +52,17 @@ class Severable(Protocol):
         """Whether it is connected."""
 
     def cut(self) -> None:
-        """Drop the connection as a fault would."""
+        """Abort the connection."""
 
 
 def is_held_back(transport: Transport) -> bool:
-    """Whether a call of this end waits for a worker, to be sent again."""
-    waiting = endpoint_of(transport).waiting.values()
+    """Return whether a call of this peer waits for a worker, to be sent again."""
+    waiting = endpoint_of(transport).pending.values()
     return any(isinstance(call, PendingCall) and call.timer is not None for call in waiting)
 
 
 async def drain_one_of_two(first: asyncio.subprocess.Process, pending: PendingRequestMap) -> None:
-    """SIGTERM for the worker `first` while it and `second` serve many calls: none of them fails."""
+    """Send SIGTERM to the worker `first` while it and `second` serve many calls; no call fails."""
     answers: list[str] = []
     stop = asyncio.Event()
 
@@ -84,7 +84,7 @@ async def drain_one_of_two(first: asyncio.subprocess.Process, pending: PendingRe
 
 
 async def run_out_of_descriptors(caller: Severable, pending: PendingRequestMap, history: History) -> None:
-    """A caller that cannot open a connection backs off, says that nothing was run, and recovers."""
+    """Check that a caller without file descriptors backs off, fails calls with `executed: "no"`, and recovers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         # The highest descriptor in use is the most that may be: the next connection cannot be had.

@@ -16,18 +16,18 @@ import msgspec
 import pytest
 
 from operations import AccessControl, CallError, ErrorCode, Identity, OperationContext, OperationRegistry, operation
-from operations.calls import CallHandler, PendingRequestMap, from_call, presence, serve_registry
+from operations.calls import CallHandler, PendingRequestMap, announcements, from_call, serve_registry
 from operations.calls.caller import random_id
 from operations.calls.codec import CODEC_OF, CODECS, JSON, codec_of
 from operations.calls.endpoint import endpoint_of
 from operations.calls.events import (
     VERSION,
-    Aborted,
+    AbortPayload,
     CallAborted,
     CallRequested,
     CallResponded,
-    Requested,
-    Responded,
+    RequestPayload,
+    ResponsePayload,
 )
 from operations.calls.hub import Hub, router, session
 from operations.calls.hub.spoke import Spoke
@@ -74,7 +74,7 @@ async def field() -> AsyncIterator[Field]:
         yield Field(hub, stack)
 
 
-def session_of(hub: Hub, spoke: Any) -> session.Session:
+def session_of(hub: Hub, spoke: Any) -> session.HubSession:
     (joined,) = [each for each in hub.router.sessions.values() if each.peer == spoke.peer]
     return joined
 
@@ -106,7 +106,7 @@ async def test_a_spoke_cannot_register_outside_its_namespace(field: Field) -> No
 async def test_a_worker_that_leaves_hears_that_the_hub_took_note(
     field: Field, own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "_ACKNOWLEDGED_WITHIN", 60.0)
+    monkeypatch.setattr(announcements, "_ACKNOWLEDGED_WITHIN", 60.0)
     transport = field.hub.transport() if own else await field.spoke("shop")
     handler = CallHandler(OperationRegistry([stub_operation("shop.price", returns=1)]), transport)
     await until(lambda: field.hub.operations == ["shop.price"])
@@ -120,7 +120,7 @@ async def test_a_second_spoke_is_refused_an_id_and_gets_it_when_the_first_leaves
     await until(lambda: field.hub.operations == ["shop.price"])
     second = await field.worker("shop2", stub_operation("shop.price", returns=2))
     await until(lambda: bool(second.rejected))
-    assert "another spoke offers it already" in second.rejected["shop.price"]
+    assert "another spoke has registered it" in second.rejected["shop.price"]
     pending = PendingRequestMap(await field.spoke("ada"))
     assert (await pending.call("shop.price")).data == 1
     await first.drain()
@@ -132,7 +132,7 @@ async def test_spokes_share_an_id_when_both_ask_and_describe_it_alike(field: Fie
     await field.worker("shop", stub_operation("shop.price", returns=1), pool=True)
     await field.worker("shop2", stub_operation("shop.price", returns=2), pool=True)
     await until(
-        lambda: "shop.price" in field.hub.operations and len(field.hub.router.offers["shop.price"].sessions) == 2
+        lambda: "shop.price" in field.hub.operations and len(field.hub.router.operations["shop.price"].sessions) == 2
     )
     pending = PendingRequestMap(await field.spoke("ada"))
     assert {(await pending.call("shop.price")).data for _ in range(10)} == {1, 2}
@@ -176,7 +176,7 @@ async def test_an_identity_is_never_believed_from_a_spoke(field: Field) -> None:
     await until(lambda: field.hub.operations == ["shop.whoami"])
     spoke = await field.spoke("ada")
     pending = PendingRequestMap(spoke)
-    with pytest.raises(CallError, match="cannot be claimed"):
+    with pytest.raises(CallError, match="identity= is not possible"):
         await pending.call("shop.whoami", identity=Identity("root"))
     endpoint = endpoint_of(spoke)
     answers: list[Any] = []
@@ -186,14 +186,14 @@ async def test_an_identity_is_never_believed_from_a_spoke(field: Field) -> None:
             answers.append(codec.read_envelope(event.payload.output).data)
 
     request_id = random_id(endpoint.peer)
-    endpoint.waiting[request_id] = Catch()  # type: ignore[assignment]
+    endpoint.pending[request_id] = Catch()  # type: ignore[assignment]
     forged = Identity("root", scopes=("everything",))
-    payload = Requested(request_id, "shop.whoami", identity=forged)
+    payload = RequestPayload(request_id, "shop.whoami", identity=forged)
     spoke.send("", JSON.encode(CallRequested(VERSION, request_id, "shop.whoami", payload, JSON.write_identity(forged))))
     await until(lambda: answers == ["ada"])
     assert field.hub.counters.forged == 1
     assert handler.counters.forged == 1
-    del endpoint.waiting[request_id]
+    del endpoint.pending[request_id]
 
 
 async def test_the_hubs_own_end_may_call_on_anybodys_behalf(field: Field) -> None:
@@ -274,17 +274,19 @@ async def test_answers_of_others_are_refused_and_counted_and_their_request_ids_a
     ada, mallory = await field.spoke("ada"), await field.spoke("shop2")
     call = asyncio.create_task(PendingRequestMap(ada).call("shop.sleep"))
     await sleeper.started.wait()
-    (request_id,) = endpoint_of(ada).waiting
+    (request_id,) = endpoint_of(ada).pending
     envelope = {"data": "evil", "meta": {"source": "local", "operationId": "x", "timestamp": 1}}
-    answer = Responded(request_id, JSON.raw(envelope))
+    answer = ResponsePayload(request_id, JSON.raw(envelope))
     mallory.send("", JSON.encode(CallResponded(VERSION, request_id, "", answer)))
     await until(lambda: field.hub.counters.foreign == 1)
-    mallory.send("", JSON.encode(CallAborted(VERSION, request_id, "", Aborted(request_id))))
+    mallory.send("", JSON.encode(CallAborted(VERSION, request_id, "", AbortPayload(request_id))))
     await until(lambda: field.hub.counters.dropped == 1)
     # A request of her own under the same id has an answer of its own, and takes nothing from the other one.
     received: list[bytes] = []
     mallory.listen("", lambda message, arrival: received.append(message))
-    mallory.send("", JSON.encode(CallRequested(VERSION, request_id, "shop.sleep", Requested(request_id, "shop.sleep"))))
+    mallory.send(
+        "", JSON.encode(CallRequested(VERSION, request_id, "shop.sleep", RequestPayload(request_id, "shop.sleep")))
+    )
     await until(lambda: sleeper.runs == 2)
     sleeper.let_go.set()
     assert (await call).data == "awake"
@@ -518,7 +520,7 @@ async def test_a_token_that_no_header_can_carry_is_an_error_at_once_and_never_lo
 
 @pytest.mark.parametrize(("key", "algorithms"), [(KEY, "HS256"), (KEY, []), ("", ["HS256"])])
 def test_settings_that_would_refuse_every_token_are_refused_themselves(key: str, algorithms: Any) -> None:
-    with pytest.raises(ValueError, match=r"algorithms is|key that tokens"):
+    with pytest.raises(ValueError, match=r"invalid algorithms|key that verifies"):
         JWTTokens(key, algorithms=algorithms)
 
 
@@ -554,7 +556,7 @@ async def test_requests_are_messagepack_where_the_hub_reads_it(
 
 
 class Careless:
-    """A spoke whose program writes what JSON has no form for."""
+    """A spoke that sends values that JSON cannot express."""
 
     def __init__(self, spoke: Spoke) -> None:
         self._spoke = spoke
@@ -603,7 +605,7 @@ async def test_a_value_that_the_caller_cannot_be_sent_ends_its_call_at_once(fiel
     assert (await anext(stream)).data == 1
     error = await error_of(anext(stream))
     assert error.code is ErrorCode.EXECUTION_ERROR
-    assert "shop.count: the answer cannot be encoded: /output/data: JSON has no number nan" in error.message
+    assert "shop.count: the response cannot be encoded: /output/data: JSON has no number nan" in error.message
     await until(lambda: handler.in_flight == field.hub.counters.in_flight == 0)
 
 
@@ -619,7 +621,7 @@ async def test_claims_of_any_size_reach_the_worker(field: Field) -> None:
     spoke = await field.spoke("ada")
     joined = session_of(field.hub, spoke)
     joined.principal = Principal(ada)
-    joined.written.clear()
+    joined.encoded_identity.clear()
     for codec in ("json", "msgpack"):
         pending = PendingRequestMap(spoke, codec=codec, timeout=5)
         assert (await pending.call("shop.who")).data == ada.claims
@@ -632,7 +634,7 @@ async def test_an_announcement_that_is_no_json_harms_nobody(field: Field) -> Non
     handler = await field.worker("shop", sleeper.operation)
     await until(lambda: field.hub.operations == ["shop.sleep"])
     stranger = await field.spoke("shop2")
-    description = msgspec.json.decode(field.hub.router.offers["shop.sleep"].claim.description)
+    description = msgspec.json.decode(field.hub.router.operations["shop.sleep"].announced.description)
     for number, odd in enumerate(({1: 2}, {(1, 2): 3}, {"a": math.nan})):
         operations = [{**description, "inputSchema": {"type": "object", "x-note": odd}}]
         claim = {"workerId": f"{stranger.peer}.{number}", "generation": 1, "operations": operations}

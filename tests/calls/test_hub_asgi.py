@@ -27,7 +27,7 @@ HELLO = msgspec.json.encode(
 
 
 class Socket:
-    """One connection of an ASGI server, played by hand."""
+    """One connection of an ASGI server, driven by the test."""
 
     def __init__(self, **scope: Any) -> None:
         self.scope: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Faults on a NATS bus: servers, workers and networks that die, freeze and lie; no call hangs or ends twice."""
+"""Faults on a NATS bus: servers, workers and networks fail, freeze or send garbage; every call ends exactly once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUICK: dict[str, Any] = {
 
 
 class Stage:
-    """A server, workers and callers, each of them behind a proxy where one is wanted."""
+    """A server, workers and callers, optionally behind proxies."""
 
     def __init__(self, stack: contextlib.AsyncExitStack, server: NatsServer) -> None:
         self.stack = stack
@@ -62,7 +62,7 @@ class Stage:
         return handler
 
     async def process(self, name: str, heartbeat: float = HEARTBEAT) -> asyncio.subprocess.Process:
-        """A worker in a process of its own."""
+        """Start a worker in a separate process."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", WORKER, self.server.url, name, str(heartbeat)
         )
@@ -104,7 +104,7 @@ async def drain(stream: AsyncIterator[Any]) -> None:
 
 @pytest.fixture(autouse=True)
 def short_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("streams", "worker"):
+    for module in ("streams", "request_handler"):
         monkeypatch.setattr(f"operations.calls.{module}.LEASE_SECONDS", LEASE)
 
 
@@ -116,7 +116,7 @@ async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
             stage = Stage(stack, server)
             yield stage
             stage.history.check(timing=request.node.get_closest_marker("faults") is not None)
-            await until(lambda: not any(endpoint_of(end).waiting for end in stage.ends))
+            await until(lambda: not any(endpoint_of(end).pending for end in stage.ends))
             await until(lambda: not any(endpoint_of(end).running for end in stage.ends))
     await until(lambda: len(asyncio.all_tasks()) <= baseline)
 
@@ -206,7 +206,7 @@ async def test_a_worker_is_killed_and_its_queries_go_to_another(stage: Stage) ->
     ]
 
     def accepted() -> bool:
-        waiting = pending._endpoint.waiting.values()
+        waiting = pending._endpoint.pending.values()
         return len(waiting) == 40 and all(call.worker is not None for call in waiting)
 
     await until(accepted)
@@ -225,7 +225,7 @@ async def test_a_frozen_worker_loses_its_calls_and_its_late_answers_are_counted(
     end = await stage.end()
     pending = PendingRequestMap(end)
     call = asyncio.create_task(error_of(pending.call("work.sleep", {"seconds": 2.0})))
-    await until(lambda: any(waiting.worker for waiting in endpoint_of(end).waiting.values()))
+    await until(lambda: any(waiting.worker for waiting in endpoint_of(end).pending.values()))
     first.send_signal(signal.SIGSTOP)
     unsent = asyncio.create_task(error_of(pending.call("work.sleep", {"seconds": 0})))
     retried = asyncio.create_task(pending.call("work.sleep", {"seconds": 0}, retry=True))
@@ -240,7 +240,7 @@ async def test_a_frozen_worker_loses_its_calls_and_its_late_answers_are_counted(
 
 @pytest.mark.fault(8, on="nats")
 async def test_queries_that_a_frozen_worker_got_go_to_one_that_lives_within_their_deadline(stage: Stage) -> None:
-    """The server goes on giving the frozen worker its share of what is sent to all."""
+    """The server continues to give the frozen worker its share of the requests."""
     frozen, _ = await stage.process("frozen"), await stage.process("living")
     pending = PendingRequestMap(await stage.end())
     frozen.send_signal(signal.SIGSTOP)
@@ -266,7 +266,7 @@ async def test_nobody_to_answer_fails_at_once_and_who_waits_is_served(stage: Sta
 
 @pytest.mark.fault(11, 12, 13, 14, 15, 16, on="nats")
 async def test_lies_on_the_bus_are_counted_and_believed_by_nobody(stage: Stage) -> None:
-    """Faults 14 to 16: anybody without permissions in the way may publish anything."""
+    """Faults 14 to 16: without permissions, any peer may publish anything."""
     handler = await stage.worker()
     caller, liar = await stage.end(), await stage.end("liar")
     pending = PendingRequestMap(caller)
@@ -297,7 +297,7 @@ async def test_lies_on_the_bus_are_counted_and_believed_by_nobody(stage: Stage) 
 
 @pytest.mark.fault(17, 40, on="nats")
 async def test_payloads_around_the_servers_largest(request: pytest.FixtureRequest) -> None:
-    """Faults 17 and 40: they travel, or are a typed error to the right caller, and the connection lives."""
+    """Faults 17 and 40: they arrive, or their caller gets a typed error; the connection stays open."""
 
     @operation(id="any.echo", type="query")
     async def echo(text: str) -> str:
@@ -330,7 +330,7 @@ async def test_payloads_around_the_servers_largest(request: pytest.FixtureReques
 
 @pytest.mark.fault(21, on="nats")
 async def test_a_slow_consumer_ends_its_calls_in_an_error() -> None:
-    """Fault 21: the server hangs up on whoever does not read, and says so."""
+    """Fault 21: the server disconnects a peer that does not read, with a reason."""
 
     @operation(id="any.make", type="query")
     async def make(size: int) -> str:
@@ -447,7 +447,7 @@ async def test_the_deadline_holds_over_a_slow_network(stage: Stage) -> None:
 
 
 async def test_a_worker_that_is_only_behind_loses_no_call(stage: Stage) -> None:
-    """So many requests in one read that they take many heartbeats: it goes on saying that it lives, and is behind."""
+    """One read has requests for many heartbeats: the worker still sends heartbeats, and reports its backlog."""
     heartbeat = 4 * HEARTBEAT  # the worker shares two cores with other tests
     await stage.process("slow", heartbeat)
     pending = PendingRequestMap(await stage.end(heartbeat=heartbeat))
@@ -458,7 +458,7 @@ async def test_a_worker_that_is_only_behind_loses_no_call(stage: Stage) -> None:
 
 @pytest.mark.parametrize("how", ["terminate", "kill"])
 async def test_a_rolling_restart_of_a_cluster_loses_only_what_was_in_flight(how: str) -> None:
-    """Every server in turn, under load: queries all succeed, and mutations fail only as in flight where one died."""
+    """Each server is killed in turn under load: queries succeed, and only mutations in flight at that server fail."""
     history = History()
     with nats_cluster() as servers:
         urls = [server.url for server in servers]
@@ -503,7 +503,7 @@ async def test_a_rolling_restart_of_a_cluster_loses_only_what_was_in_flight(how:
 @pytest.mark.faults
 @pytest.mark.timeout(900)
 async def test_random_faults(stage: Stage) -> None:
-    """A random schedule from a printed seed: cuts, resets, black holes, freezes and kills, with load all the while."""
+    """A random schedule from a printed seed: closed and reset connections, lost bytes, freezes, kills, under load."""
     seed = int(os.environ.get("OPERATIONS_FAULT_SEED", str(random.randrange(2**32))))
     print(f"OPERATIONS_FAULT_SEED={seed}")  # noqa: T201
     chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Workers in processes of their own: the example split in four, SIGTERM, SIGKILL, SIGSTOP."""
+"""Workers in separate processes: the example in four processes, SIGTERM, SIGKILL, SIGSTOP."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Yard:
 
     @property
     def workers(self) -> int:
-        offer = self.hub.router.offers.get("work.sleep")
+        offer = self.hub.router.operations.get("work.sleep")
         return len(offer.sessions) if offer is not None else 0
 
 

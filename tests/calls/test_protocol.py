@@ -1,4 +1,4 @@
-"""The protocol on a bare bus: what is dropped is counted, and nothing stops a reader."""
+"""The protocol on a plain bus: dropped messages are counted, and no message stops the reader."""
 
 from __future__ import annotations
 
@@ -30,9 +30,17 @@ from operations.calls import (
 )
 from operations.calls.codec import JSON, MSGPACK, CodecName, transcode
 from operations.calls.endpoint import endpoint_of
-from operations.calls.events import VERSION, CallRequested, CallResponded, Requested, Responded, Worker, WorkerAlive
+from operations.calls.events import (
+    VERSION,
+    CallRequested,
+    CallResponded,
+    RequestPayload,
+    ResponsePayload,
+    WorkerAlive,
+    WorkerPayload,
+)
 from operations.calls.hub.router import Router
-from operations.calls.hub.session import Session
+from operations.calls.hub.session import HubSession
 from operations.context import Identity
 from operations.identity import Principal
 from operations.pubsub import Arrival, Capabilities
@@ -45,11 +53,11 @@ from tests.waiting import stays, until
 BLIND = Capabilities(
     knows_no_responders=True, tracks_peers=False, groups=True, ordered=True, identity="none", heartbeat=0.2
 )
-"""What a bus promises that tells nobody when a peer is gone, with heartbeats that a test can wait for."""
+"""Capabilities of a bus that does not report lost peers, with short heartbeats."""
 
 
 class Wire:
-    """A worker on a bus of bytes, and an end that speaks to it by hand."""
+    """A worker on an encoded bus, and a peer that writes its messages by hand."""
 
     def __init__(self, *operations: Any, **options: Any) -> None:
         self.end = MemoryTransport(direct=False)
@@ -194,7 +202,7 @@ async def test_a_call_is_given_up_for_a_reason_that_cannot_travel_as_it_is(wires
     pending = PendingRequestMap(wire.end)
     call = asyncio.create_task(pending.call("slow.sleep"))
     await until(lambda: sleeper.runs == 1)
-    (request_id,) = endpoint_of(wire.end).waiting
+    (request_id,) = endpoint_of(wire.end).pending
     pending.abort(request_id, "half \ud800 a character")
     assert (await error_of(call)).code is ErrorCode.ABORTED
     await until(lambda: wire.handler.in_flight == 0)
@@ -244,7 +252,7 @@ async def test_answers_that_are_late_twice_or_foreign_are_counted() -> None:
     answering.respond(requests[1].id, envelope)
     await until(lambda: pending.counters.late == 1)
     answering.respond(f"{caller.peer}-ffff", envelope)
-    bus.send(f"inbox.{caller.peer}", JSON.encode(CallResponded(VERSION, "other-1", "", Responded("other-1"))))
+    bus.send(f"inbox.{caller.peer}", JSON.encode(CallResponded(VERSION, "other-1", "", ResponsePayload("other-1"))))
     await until(lambda: pending.counters.foreign == 2)
 
 
@@ -253,7 +261,7 @@ async def test_respond_refuses_what_is_no_envelope_and_abort_and_errors_end_a_ca
     requests: list[Any] = []
     bus.listen("work.x", lambda message, _: requests.append(JSON.decode(message)))
     pending, answering = PendingRequestMap(bus.join()), PendingRequestMap(bus)
-    with pytest.raises(CallError, match="takes a response envelope, not dict"):
+    with pytest.raises(CallError, match="expected a response envelope, not dict"):
         answering.respond("x-1", {"data": 1})
     calls = [asyncio.create_task(pending.call("x.y")) for _ in range(4)]
     await until(lambda: len(requests) == 4)
@@ -283,7 +291,7 @@ async def test_a_gap_in_a_stream_is_an_error_never_silence() -> None:
     missing_end: Any = pending.subscribe("x.y")
     await until(lambda: len(requests) == 2)
     answering.complete(requests[1].id, sequence=5)
-    with pytest.raises(CallError, match="answers are missing"):
+    with pytest.raises(CallError, match="items are missing"):
         await anext(missing_end)
 
 
@@ -299,7 +307,7 @@ async def test_workers_on_a_bus_that_tracks_nobody_send_heartbeats() -> None:
         pending = PendingRequestMap(bus.join())
         assert (await pending.call("math.add", {"a": 1, "b": 1})).data == 2
         assert [envelope.data async for envelope in pending.subscribe("math.count", {"to": 3})] == [0, 1, 2]
-    with pytest.raises(CallError, match="cannot be claimed"):
+    with pytest.raises(CallError, match="identity= is not possible"):
         await pending.call("math.add", identity=Identity("x"))
 
 
@@ -326,7 +334,7 @@ async def test_workers_are_listened_to_only_while_something_waits() -> None:
     end = bus.join()
     pending = PendingRequestMap(end)
     heard: list[Any] = []
-    endpoint_of(end).notices.append(heard.append)
+    endpoint_of(end).notice_handlers.append(heard.append)
 
     delivered = asyncio.Event()
     bus.listen("marker", lambda message, _: delivered.set())
@@ -334,7 +342,7 @@ async def test_workers_are_listened_to_only_while_something_waits() -> None:
     async def is_heard() -> bool:
         heard.clear()
         delivered.clear()
-        bus.send("workers", JSON.encode(WorkerAlive(VERSION, "", "workers", Worker("w.1", behind=("x",)))))
+        bus.send("workers", JSON.encode(WorkerAlive(VERSION, "", "workers", WorkerPayload("w.1", behind=("x",)))))
         bus.send("marker", b"delivered after it")
         await delivered.wait()
         return bool(heard)
@@ -359,7 +367,7 @@ async def test_a_call_that_nobody_has_is_waited_for_while_its_workers_say_that_t
     other = asyncio.create_task(error_of(pending.call("other.y")))
 
     def beat(*behind: str) -> None:
-        bus.send("workers", JSON.encode(WorkerAlive(VERSION, "", "workers", Worker("w.1", behind=behind))))
+        bus.send("workers", JSON.encode(WorkerAlive(VERSION, "", "workers", WorkerPayload("w.1", behind=behind))))
 
     while not other.done():
         beat("x")
@@ -378,7 +386,7 @@ async def test_a_call_that_nobody_has_is_waited_for_while_its_workers_say_that_t
 async def test_a_worker_that_drains_keeps_its_calls_and_no_longer_offers_anything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("operations.calls.worker._ACCEPT_SECONDS", 0.01)
+    monkeypatch.setattr("operations.calls.request_handler._ACCEPT_SECONDS", 0.01)
     bus = MemoryTransport(direct=False, capabilities=BLIND)
     sleeper = Sleeper()
     handler = CallHandler(OperationRegistry([sleeper.operation]), bus.join())
@@ -468,7 +476,7 @@ def test_fuzzed_events_never_stop_a_reader(messages: list[bytes]) -> None:
         bus = MemoryTransport(direct=False)
         handler = CallHandler(OperationRegistry([add]), bus)
         router = Router()
-        session = Session("s", Principal(Identity("x"), ("*",)), lambda message: None)
+        session = HubSession("s", Principal(Identity("x"), ("*",)), lambda message: None)
         router.join(session)
         endpoint = endpoint_of(bus)
         for message in messages:
@@ -482,7 +490,9 @@ def test_fuzzed_events_never_stop_a_reader(messages: list[bytes]) -> None:
 
 
 def test_events_survive_a_change_of_codec() -> None:
-    event = CallRequested(VERSION, "a-1", "x.y", Requested("a-1", "x.y", JSON.raw({"file": b"\x00", "big": 2**70})))
+    event = CallRequested(
+        VERSION, "a-1", "x.y", RequestPayload("a-1", "x.y", JSON.raw({"file": b"\x00", "big": 2**70}))
+    )
     there = transcode(JSON.encode(event), MSGPACK)
     assert MSGPACK.read(MSGPACK.decode(there).payload.input) == {"file": b"\x00", "big": 2**70}  # type: ignore[union-attr]
     assert JSON.read(JSON.decode(transcode(there, JSON)).payload.input) == {"file": b"\x00", "big": 2**70}  # type: ignore[union-attr]
@@ -521,11 +531,11 @@ async def test_metadata_arrives_as_json_has_it(codec: CodecName) -> None:
         }
         error = await error_of(pending.call("meta.get", metadata={"what": object()}))
         assert error.code is ErrorCode.VALIDATION_ERROR
-        assert error.message.startswith("the request cannot be written")
+        assert error.message.startswith("cannot encode the request")
 
 
 async def test_a_served_registry_must_allow_something() -> None:
-    with pytest.raises(ValueError, match="concurrency is 0: a whole number of at least 1"):
+    with pytest.raises(ValueError, match="concurrency is 0: expected a whole number of at least 1"):
         await serve_registry(OperationRegistry(), MemoryTransport(), concurrency=0)
 
 
@@ -823,4 +833,4 @@ async def test_a_worker_cannot_use_its_own_rights_within_a_request() -> None:
     async with serve_registry(OperationRegistry([as_worker]), bus):
         error = await error_of(pending.call("as.worker"))
     assert error.code is ErrorCode.VALIDATION_ERROR
-    assert "outside of any request" in error.message
+    assert "outside any request" in error.message

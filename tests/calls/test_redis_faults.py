@@ -1,4 +1,4 @@
-"""Faults over Redis, each with the history checker: the server, its connections and its workers fail in every way."""
+"""Faults over Redis: the server, its connections and its workers fail; every call ends exactly once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUICK: dict[str, Any] = {"heartbeat": 0.2, "shortest_delay": 0.01, "longest_dela
 
 
 class Stage:
-    """A server, workers and callers, in between proxies where asked for."""
+    """A server, workers and callers, optionally behind proxies."""
 
     def __init__(self, server: Server, stack: contextlib.AsyncExitStack) -> None:
         self.server = server
@@ -63,7 +63,7 @@ class Stage:
 
     @property
     def workers(self) -> int:
-        """How many workers the server would count as alive."""
+        """Return the number of workers that count as alive at the server."""
         now = int(time.time() * 1000)
         count: int | None = self.server.command("ZCOUNT", "operations:{work}:workers", now, "+inf")
         return count or 0
@@ -91,7 +91,7 @@ async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
 
 
 def load(stage: Stage, caller: RedisTransport, count: int, *, seconds: float = 0.3, **options: Any) -> list[Any]:
-    """Queries that may be sent again, mutations that may not, in equal parts."""
+    """Start as many queries, which may be retried, as mutations, which may not."""
     pending = PendingRequestMap(caller)
     return [
         asyncio.create_task(
@@ -115,7 +115,7 @@ def split(stage: Stage) -> tuple[list[Any], list[Any]]:
 
 
 async def test_a_worker_that_is_only_behind_loses_no_call(stage: Stage) -> None:
-    """A queue that takes many heartbeats to work off: nobody had the last calls for so long, and none is given up."""
+    """A queue with work for many heartbeats: the last calls have no worker for that time, and none fails."""
     await stage.process("slow")
     pending = PendingRequestMap(await stage.end())
     answers = await asyncio.gather(*(pending.call("work.spin", {"seconds": 0.004}) for _ in range(400)))
@@ -124,7 +124,7 @@ async def test_a_worker_that_is_only_behind_loses_no_call(stage: Stage) -> None:
 
 @pytest.mark.fault(1, 2, on="redis")
 async def test_the_server_dies_under_200_calls_and_returns(stage: Stage) -> None:
-    """1 and 2: mutations fail as lost, queries are sent again, streams end in an error, everybody comes back."""
+    """1 and 2: mutations fail, queries are retried, streams end with an error, and all peers reconnect."""
     await stage.worker()
     caller = await stage.end()
     following = asyncio.create_task(stage.history.follow(PendingRequestMap(caller), "work.count", 10**6))
@@ -159,7 +159,7 @@ async def test_a_frozen_server_is_noticed_and_nothing_runs_twice(stage: Stage) -
 
 @pytest.mark.fault(6, on="redis")
 async def test_what_is_sent_while_the_server_is_down_is_not_sent(stage: Stage) -> None:
-    """6: at once, and never run later."""
+    """6: calls fail immediately and never run later."""
     await stage.worker()
     caller = await stage.end()
     stage.server.kill()
@@ -177,7 +177,7 @@ async def test_what_is_sent_while_the_server_is_down_is_not_sent(stage: Stage) -
 @pytest.mark.fault(7, 8, on="redis")
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_worker_dies_or_freezes_and_queries_go_to_the_other(stage: Stage, fault: signal.Signals) -> None:
-    """7 and 8: noticed within three heartbeats; the late answers of one that was only frozen are counted."""
+    """7 and 8: detected within three heartbeats; late responses of a frozen worker are counted."""
     first = await stage.process("first")
     await stage.process("second")
     caller = await stage.end()
@@ -188,7 +188,7 @@ async def test_a_worker_dies_or_freezes_and_queries_go_to_the_other(stage: Stage
         await asyncio.sleep(0.005)  # one after the other, so that both workers take some
 
     def accepted() -> bool:
-        waiting = pending._endpoint.waiting.values()
+        waiting = pending._endpoint.pending.values()
         return len(waiting) == 40 and all(call.worker is not None for call in waiting)
 
     await until(accepted)
@@ -232,7 +232,7 @@ async def test_a_killed_worker_stops_counting_after_three_heartbeats(stage: Stag
 @pytest.mark.fault(17, 40, on="redis")
 @pytest.mark.parametrize("size", [1 << 20, 4 << 20])
 async def test_sizes_up_to_the_limit_travel_and_above_it_are_typed_errors(stage: Stage, size: int) -> None:
-    """17 and 40: a request or a reply over the largest payload, and the connection lives."""
+    """17 and 40: a request or a response exceeds the largest payload; the connection stays open."""
 
     @operation(id="big.make")
     async def make(size: int, text: str = "") -> str:
@@ -299,7 +299,7 @@ async def test_sigterm_under_load_fails_no_call(stage: Stage) -> None:
 @pytest.mark.parametrize("who", ["caller", "worker"])
 @pytest.mark.parametrize("fault", ["cut", "reset", "swallow"])
 async def test_one_peer_is_cut_off_and_comes_back(stage: Stage, fault: str, who: str) -> None:
-    """A worker's answers that were on their way are sent once more; a caller's calls are lost, and it is told so."""
+    """A worker's responses in flight are sent again; a caller's calls in flight fail."""
     proxy = await stage.proxy()
     handler = await stage.worker(proxy if who == "worker" else None)
     caller = await stage.end(proxy if who == "caller" else None)
@@ -350,7 +350,7 @@ async def test_a_cut_at_any_byte_leaves_no_partial_event(stage: Stage, offset: i
 
 @pytest.mark.fault(24, 42, on="redis")
 async def test_the_deadline_holds_over_a_slow_network(stage: Stage) -> None:
-    """42, and 24: what expires in the queue never runs."""
+    """42 and 24: calls that expire in the queue never run."""
     proxy = await stage.proxy()
     handler = await stage.worker()
     caller = await stage.end(proxy, heartbeat=5.0)
@@ -390,7 +390,7 @@ async def test_without_file_descriptors_it_backs_off_and_recovers(stage: Stage) 
 @pytest.mark.faults
 @pytest.mark.timeout(900)
 async def test_random_faults_for_a_minute(stage: Stage) -> None:
-    """A random schedule from a printed seed: kills, freezes, cuts, resets and black holes, with load all the while."""
+    """A random schedule from a printed seed: kills, freezes, closed and reset connections, lost bytes, under load."""
     seed = int(os.environ.get("OPERATIONS_FAULT_SEED", str(random.randrange(2**32))))
     print(f"OPERATIONS_FAULT_SEED={seed}")  # noqa: T201
     chance = random.Random(seed)

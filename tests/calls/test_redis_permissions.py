@@ -1,4 +1,4 @@
-"""The permissions that the guide shows, on a server that has them: what works with them, and what does not."""
+"""The Redis permissions of the guide, on a real server: what they allow and what they refuse."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GUIDE = Path(__file__).parent.parent.parent / "docs" / "guide" / "redis.md"
 
 
 def rules() -> dict[str, list[str]]:
-    """The users of the guide, each with its rules."""
+    """Return the users of the guide with their ACL rules."""
     block = re.search(r"^```acl\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
     assert block is not None
     lines = [line.split(" ") for line in block[1].splitlines()]
@@ -83,7 +83,7 @@ async def test_callers_and_workers_do_all_they_should(server: Server) -> None:
 
 
 class ByHand:
-    """Somebody with a caller's login and other intentions."""
+    """A hostile user with the permissions of a caller."""
 
     def __init__(self, server: Server, name: str, password: str) -> None:
         self._socket = socket.create_connection(("127.0.0.1", server.port), timeout=5)

@@ -1,4 +1,4 @@
-"""A hub's routing: a request gives the same whether the hub's own process or a spoke answers it."""
+"""Routing of a hub: a request has the same result at the hub's own process and at a spoke."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from operations import AccessControl, Identity, OperationContext, OperationRegis
 from operations.calls import CallHandler
 from operations.calls.codec import CODECS, MSGPACK, codec_of
 from operations.calls.hub import Hub
-from operations.calls.hub.session import Session
+from operations.calls.hub.session import HubSession
 from operations.calls.hub.spoke import Spoke
 from operations.identity import Principal, StaticTokens
 from operations.pubsub import Arrival, Receive, Stop, Transport, Undelivered
@@ -22,7 +22,7 @@ from operations.testing import stub_operation
 from operations.wire import decode_json, decode_msgpack
 
 NAMELESS = b"c" * 16 + b"-000000"
-"""Stands for the id of whichever request it is, and has as many bytes."""
+"""Placeholder for the id of a request, of the same length."""
 ROOT = {"id": "root", "scopes": ["all"]}
 
 
@@ -44,14 +44,14 @@ async def count() -> AsyncIterator[int]:
 
 
 class Joined:
-    """A spoke without a connection: what it sends is routed at once."""
+    """A spoke without a connection: its messages are routed immediately."""
 
     def __init__(self, hub: Hub, name: str) -> None:
         self.peer = name * 16
         self.attachment: object | None = None
         self.capabilities = Spoke("ws://nowhere").capabilities
         self._hub = hub
-        self.session = Session(name, Principal(Identity(name), ("*",)), lambda message: None)
+        self.session = HubSession(name, Principal(Identity(name), ("*",)), lambda message: None)
         self.session.peer = self.peer
         hub.router.join(self.session)
 
@@ -69,11 +69,11 @@ class Joined:
         return None
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no connection."""
 
 
 class Desk:
-    """A hub, a worker in its process or at a spoke, a spoke that offers `shop.echo`, a caller that writes by hand."""
+    """A hub, a worker in its process or at a spoke, a spoke that serves `shop.echo`, and a caller."""
 
     def __init__(self, *, own: bool = True) -> None:
         self.hub = Hub(StaticTokens({}))
@@ -88,18 +88,18 @@ class Desk:
         self.forwarded.clear()
         self._number = 0
 
-    def _join(self, name: str, *namespaces: str) -> tuple[Session, list[bytes]]:
+    def _join(self, name: str, *namespaces: str) -> tuple[HubSession, list[bytes]]:
         came: list[bytes] = []
-        session = Session(name, Principal(Identity(name), namespaces), came.append)
+        session = HubSession(name, Principal(Identity(name), namespaces), came.append)
         session.peer = name * 16
         self.hub.router.join(session)
         return session, came
 
-    def _send(self, session: Session, event: dict[str, Any]) -> None:
+    def _send(self, session: HubSession, event: dict[str, Any]) -> None:
         self.hub.router.receive(msgspec.json.encode(event), session)
 
     async def ask(self, message: bytes) -> list[Any]:
-        """What comes of a request."""
+        """Return the response to a request."""
         self._number += 1
         request_id = f"{self.caller.peer}-{self._number:06x}"
         self.answers.clear()

@@ -1,14 +1,13 @@
-"""Signed identities: who is believed on a bus that many can write to, and everything that must not be."""
+"""Signed requests on a shared bus: which callers are accepted, and which forgeries are refused."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import jwt
 import msgspec
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -28,28 +27,17 @@ from operations import (
 from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.codec import JSON
 from operations.calls.events import CallRequested
-from operations.calls.signature_format import Root
+from operations.calls.signature_format import RootRequest
 from operations.calls.signed_transport import SignedTransport
-from operations.calls.signing_secrets import Session, SigningSecret
+from operations.calls.signing_secrets import SigningSecret, SigningSession
 from operations.context import Grant
 from operations.identity import JWTTokens
-from operations.pubsub import Capabilities, Transport, Undelivered, nats
+from operations.pubsub import Transport, Undelivered
 from operations.pubsub.memory import MemoryTransport
-from operations.pubsub.redis import RedisTransport
 from operations.recent import Recent
 from operations.testing import error_of
-from tests import nats_server, redis_servers
+from tests.security.untrusted_bus import KEY, SECRET, TOKENS, Bus, token, untrusted_bus
 from tests.waiting import until
-
-KEY = "k" * 32
-SECRET = SigningSecret(b"s" * 32)
-TOKENS = JWTTokens(KEY, algorithms=["HS256"], audience="shop")
-UNTRUSTED = Capabilities(knows_no_responders=True, tracks_peers=True, groups=True, ordered=True, identity="none")
-
-
-def token(key: Any = KEY, algorithm: str = "HS256", headers: dict[str, Any] | None = None, **claims: Any) -> str:
-    default = {"sub": "ada", "scope": "read", "aud": "shop", "exp": time.time() + 600}
-    return jwt.encode(default | claims, key, algorithm, headers)
 
 
 @operation(id="who.am_i", type="query")
@@ -67,41 +55,23 @@ async def ask(context: OperationContext) -> Any:
     return (await context.env["who"]["am_i"]()).data
 
 
-Wire = Callable[[], Awaitable[Transport]]
-
-
 @pytest.fixture(params=["memory", "redis", "nats"])
-async def wire(request: pytest.FixtureRequest) -> AsyncIterator[Wire]:
-    """Ends of one bus that believes nobody."""
-    ends: list[Any] = []
-    first = MemoryTransport(direct=False, capabilities=UNTRUSTED)
-    prefix = os.urandom(8).hex()
-
-    async def end() -> Transport:
-        if request.param == "memory":
-            return first.join()
-        if request.param == "redis":
-            ends.append(RedisTransport(redis_servers.shared_server("redis").url, prefix=prefix))
-        else:
-            ends.append(nats.connect(nats_server.shared_server().url, prefix=f"t{prefix}"))
-        transport: Transport = await ends[-1].__aenter__()
-        return transport
-
-    yield end
-    for opened in ends:
-        await opened.__aexit__(None, None, None)
+async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
+    """A bus on which no peer is trusted."""
+    async with untrusted_bus(request.param) as bus:
+        yield bus
 
 
 class Yard:
-    """A worker that checks signatures, and callers of all kinds."""
+    """A worker that verifies signatures, and its callers."""
 
-    def __init__(self, wire: Wire, worker: SignedTransport, handler: CallHandler) -> None:
-        self.wire = wire
+    def __init__(self, bus: Bus, worker: SignedTransport, handler: CallHandler) -> None:
+        self.bus = bus
         self.worker = worker
         self.handler = handler
 
-    async def call(self, operation_id: str, session: Session | None = None, **options: Any) -> Any:
-        transport = await self.wire()
+    async def call(self, operation_id: str, session: SigningSession | None = None, **options: Any) -> Any:
+        transport = await self.bus()
         if session is not None:
             transport = SignedTransport(transport, session=session)
         pending = PendingRequestMap(transport)
@@ -109,20 +79,20 @@ class Yard:
 
 
 @pytest.fixture
-async def yard(wire: Wire) -> AsyncIterator[Yard]:
-    async with serving(wire, TOKENS) as yard:
+async def yard(bus: Bus) -> AsyncIterator[Yard]:
+    async with serving(bus, TOKENS) as yard:
         yield yard
 
 
 class serving:
-    def __init__(self, wire: Wire, tokens: Any, *, required: bool = False) -> None:
-        self._wire, self._tokens, self._required = wire, tokens, required
+    def __init__(self, bus: Bus, tokens: Any, *, required: bool = False) -> None:
+        self._bus, self._tokens, self._required = bus, tokens, required
 
     async def __aenter__(self) -> Yard:
-        signed = SignedTransport(await self._wire(), secret=SECRET, tokens=self._tokens, required=self._required)
+        signed = SignedTransport(await self._bus(), secret=SECRET, tokens=self._tokens, required=self._required)
         registry = OperationRegistry([who_am_i, read_secret])
         self._handler = CallHandler(registry, signed, identify=signed.identify)
-        return Yard(self._wire, signed, self._handler)
+        return Yard(self._bus, signed, self._handler)
 
     async def __aexit__(self, *problem: object) -> None:
         await self._handler.close()
@@ -142,15 +112,15 @@ async def test_without_a_signature_nobody_is_anybody(yard: Yard) -> None:
     assert (error.code, error.details["missingScopes"]) == (ErrorCode.ACCESS_DENIED, ["read"])
 
 
-async def test_signatures_can_be_required(wire: Wire) -> None:
-    async with serving(wire, TOKENS, required=True) as yard:
+async def test_signatures_can_be_required(bus: Bus) -> None:
+    async with serving(bus, TOKENS, required=True) as yard:
         error = await error_of(yard.call("who.am_i"))
         assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "UNSIGNED")
         assert yard.worker.refusals == {"unsigned": 1}
 
 
-async def test_an_identity_in_a_payload_is_not_believed(wire: Wire, yard: Yard) -> None:
-    liar = await wire()
+async def test_an_identity_in_a_payload_is_not_believed(bus: Bus, yard: Yard) -> None:
+    liar = await bus()
     capabilities = msgspec.structs.replace(liar.capabilities, claims_identity=True)
     liar.capabilities = capabilities  # type: ignore[misc]
     pending = PendingRequestMap(liar)
@@ -180,8 +150,8 @@ async def test_a_token_of_another_issuer_is_refused(yard: Yard) -> None:
     assert error.details["reason"] == "INVALID"
 
 
-async def test_a_token_that_expires_during_its_use_is_refused_from_then_on(wire: Wire) -> None:
-    async with serving(wire, JWTTokens(KEY, algorithms=["HS256"], audience="shop", leeway=0)) as yard:
+async def test_a_token_that_expires_during_its_use_is_refused_from_then_on(bus: Bus) -> None:
+    async with serving(bus, JWTTokens(KEY, algorithms=["HS256"], audience="shop", leeway=0)) as yard:
         expiry = int(time.time()) + 3
         session = SECRET.session(token(exp=expiry))
         assert await yard.call("who.am_i", session) == "ada"
@@ -192,15 +162,15 @@ async def test_a_token_that_expires_during_its_use_is_refused_from_then_on(wire:
 
 
 async def test_a_stolen_token_without_its_key_is_worth_nothing(yard: Yard) -> None:
-    error = await error_of(yard.call("who.am_i", Session(token(), os.urandom(32))))
+    error = await error_of(yard.call("who.am_i", SigningSession(token(), os.urandom(32))))
     assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "FORGED")
-    stolen = Session(token(sub="root"), SECRET.session(token()).key)
+    stolen = SigningSession(token(sub="root"), SECRET.session(token()).key)
     assert (await error_of(yard.call("who.am_i", stolen))).details["reason"] == "FORGED"
     assert yard.worker.refusals == {"forged": 2}
 
 
 class Tampering:
-    """A bus on which somebody changes requests on their way, or sends them once more."""
+    """A bus on which an attacker changes or repeats requests."""
 
     def __init__(self, transport: Transport, change: Callable[[CallRequested], None]) -> None:
         self._transport = transport
@@ -243,9 +213,9 @@ def renumber(event: CallRequested) -> None:
     "change", [swap_input, swap_operation, swap_operation_of_the_namespace, move_deadline, renumber]
 )
 async def test_a_request_that_was_changed_on_its_way_is_refused(
-    wire: Wire, yard: Yard, change: Callable[[CallRequested], None]
+    bus: Bus, yard: Yard, change: Callable[[CallRequested], None]
 ) -> None:
-    tampering: Any = Tampering(await wire(), change)
+    tampering: Any = Tampering(await bus(), change)
     pending = PendingRequestMap(SignedTransport(tampering, session=SECRET.session(token())))
     called = "who.am_i" if change is swap_operation else "secret.read"
     error = await error_of(pending.call(called, wait=True))
@@ -254,7 +224,7 @@ async def test_a_request_that_was_changed_on_its_way_is_refused(
     assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, reason)
 
 
-async def test_a_request_that_is_sent_once_more_does_not_run_once_more(wire: Wire) -> None:
+async def test_a_request_that_is_sent_once_more_does_not_run_once_more(bus: Bus) -> None:
     runs = []
 
     @operation(id="money.move")
@@ -262,10 +232,10 @@ async def test_a_request_that_is_sent_once_more_does_not_run_once_more(wire: Wir
         runs.append(amount)
         return amount
 
-    async with serving(wire, TOKENS) as yard:
+    async with serving(bus, TOKENS) as yard:
         yard.handler.registry.register(move)
         yard.handler.refresh()
-        eavesdropper = await wire()
+        eavesdropper = await bus()
         heard: list[tuple[str, bytes]] = []
 
         class Recording(Tampering):
@@ -274,11 +244,11 @@ async def test_a_request_that_is_sent_once_more_does_not_run_once_more(wire: Wir
                     heard.append((address, message))
                 self._transport.send(address, message, undelivered)
 
-        recording: Any = Recording(await wire(), lambda event: None)
+        recording: Any = Recording(await bus(), lambda event: None)
         pending = PendingRequestMap(SignedTransport(recording, session=SECRET.session(token())))
         assert (await pending.call("money.move", {"amount": 5}, wait=True)).data == 5
         # Even a worker that has forgotten the request, as one does after many others, remembers what was signed.
-        yard.handler._attempts = Recent(1)
+        yard.handler._requests._attempts = Recent(1)
         eavesdropper.send(*heard[-1])
         assert (await pending.call("money.move", {"amount": 6})).data == 6
         assert runs == [5, 6]
@@ -292,8 +262,8 @@ async def test_what_cannot_be_remembered_for_so_long_is_refused(yard: Yard) -> N
     assert error.details["reason"] == "REPLAYED"
 
 
-async def test_workers_speak_for_their_callers_in_nested_calls(wire: Wire, yard: Yard) -> None:
-    signed = SignedTransport(await wire(), secret=SECRET, tokens=TOKENS)
+async def test_workers_speak_for_their_callers_in_nested_calls(bus: Bus, yard: Yard) -> None:
+    signed = SignedTransport(await bus(), secret=SECRET, tokens=TOKENS)
     handler = CallHandler(OperationRegistry([ask]), signed, identify=signed.identify)
     assert await yard.call("chain.ask", SECRET.session(token())) == "ada"
     assert await yard.call("chain.ask") is None
@@ -301,20 +271,20 @@ async def test_workers_speak_for_their_callers_in_nested_calls(wire: Wire, yard:
     await handler.close()
 
 
-async def test_a_secret_of_somebody_else_does_not_make_a_worker(wire: Wire, yard: Yard) -> None:
-    stranger = SignedTransport(await wire(), secret=SigningSecret(os.urandom(32)))
+async def test_a_secret_of_somebody_else_does_not_make_a_worker(bus: Bus, yard: Yard) -> None:
+    stranger = SignedTransport(await bus(), secret=SigningSecret(os.urandom(32)))
     error = await error_of(nested(stranger).call("who.am_i", wait=True))
     assert error.details["reason"] == "FORGED"
 
 
 def nested(worker: SignedTransport, seconds: float = 60) -> PendingRequestMap:
-    """Calls as a worker makes them for a caller, here without a request of that caller."""
-    root = Root(token().encode(), os.urandom(16), int((time.time() + seconds) * 1000))
+    """Return a transport that signs nested calls of a worker, without a request that they are nested in."""
+    root = RootRequest(token().encode(), os.urandom(16), int((time.time() + seconds) * 1000))
     return PendingRequestMap(worker.for_grant(Grant(signature=root), as_worker=False))
 
 
-async def test_the_secret_alone_speaks_for_nobody(wire: Wire, yard: Yard) -> None:
-    worker = PendingRequestMap(SignedTransport(await wire(), secret=SECRET))
+async def test_the_secret_alone_speaks_for_nobody(bus: Bus, yard: Yard) -> None:
+    worker = PendingRequestMap(SignedTransport(await bus(), secret=SECRET))
     assert (await worker.call("who.am_i", wait=True)).data is None
     error = await error_of(worker.call("who.am_i", identity=Identity("root")))
     assert error.code is ErrorCode.VALIDATION_ERROR
@@ -322,9 +292,9 @@ async def test_the_secret_alone_speaks_for_nobody(wire: Wire, yard: Yard) -> Non
     assert (error.code, "session" in error.message) == (ErrorCode.VALIDATION_ERROR, True)
 
 
-async def test_a_worker_calls_as_itself_only_where_it_says_so(wire: Wire, yard: Yard) -> None:
+async def test_a_worker_calls_as_itself_only_where_it_says_so(bus: Bus, yard: Yard) -> None:
     session = SECRET.session(token(sub="worker"))
-    signed = SignedTransport(await wire(), secret=SECRET, tokens=TOKENS, session=session)
+    signed = SignedTransport(await bus(), secret=SECRET, tokens=TOKENS, session=session)
     handler = CallHandler(OperationRegistry([ask]), signed, identify=signed.identify)
     assert (await handler.pending.call("who.am_i", as_worker=True, wait=True)).data == "worker"
     error = await error_of(handler.pending.call("who.am_i"))
@@ -356,10 +326,10 @@ def jwks(kid: str) -> dict[str, Any]:
     ids=["EdDSA", "RS256", "JWKS"],
 )
 async def test_tokens_may_be_signed_with_keys_that_workers_do_not_have(
-    wire: Wire, key: Any, algorithm: str, accepted: Callable[[], Any]
+    bus: Bus, key: Any, algorithm: str, accepted: Callable[[], Any]
 ) -> None:
     tokens = JWTTokens(accepted(), algorithms=[algorithm], audience="shop")
-    async with serving(wire, tokens) as yard:
+    async with serving(bus, tokens) as yard:
         session = SECRET.session(token(key, algorithm, {"kid": "one"}))
         assert await yard.call("secret.read", session) == 42
         if algorithm == "EdDSA":
@@ -368,18 +338,18 @@ async def test_tokens_may_be_signed_with_keys_that_workers_do_not_have(
 
 
 @pytest.mark.parametrize("message", [b"\x01", b"\x01\x01\xff\xff" + b"x" * 40, b"\x01\x01\x00\x02\xff\xff" + b"x" * 40])
-async def test_nonsense_is_counted_and_the_next_call_works(wire: Wire, yard: Yard, message: bytes) -> None:
+async def test_nonsense_is_counted_and_the_next_call_works(bus: Bus, yard: Yard, message: bytes) -> None:
     session = SECRET.session(token())
     assert await yard.call("who.am_i", session) == "ada"
-    stranger = await wire()
+    stranger = await bus()
     stranger.send("work.who/am_i" if stranger.capabilities.addresses_operations else "work.who", message)
     assert await yard.call("who.am_i", session) == "ada"
     assert sum(yard.worker.refusals.values()) == 1
 
 
-async def test_a_session_may_be_renewed(wire: Wire, yard: Yard) -> None:
+async def test_a_session_may_be_renewed(bus: Bus, yard: Yard) -> None:
     sessions = (SECRET.session(token(sub=name)) for name in ("one", "two"))
-    pending = PendingRequestMap(SignedTransport(await wire(), session=lambda: next(sessions)))
+    pending = PendingRequestMap(SignedTransport(await bus(), session=lambda: next(sessions)))
     assert (await pending.call("who.am_i", wait=True)).data == "one"
     assert (await pending.call("who.am_i")).data == "two"
 
@@ -387,23 +357,23 @@ async def test_a_session_may_be_renewed(wire: Wire, yard: Yard) -> None:
 OLD, NEW = os.urandom(32), os.urandom(32)
 
 
-async def test_a_secret_that_is_accepted_beside_the_own_one_is_believed_and_never_signed_with(wire: Wire) -> None:
+async def test_a_secret_that_is_accepted_beside_the_own_one_is_believed_and_never_signed_with(bus: Bus) -> None:
     both = SigningSecret(NEW, accepts=[OLD])
     assert both.session("t") == SigningSecret(NEW).session("t")
-    worker = SignedTransport(await wire(), secret=both, tokens=TOKENS)
+    worker = SignedTransport(await bus(), secret=both, tokens=TOKENS)
     handler = CallHandler(OperationRegistry([who_am_i]), worker, identify=worker.identify)
     same = token()
     callers = [SigningSecret(secret).session(same) for secret in (OLD, NEW, OLD)]
     for session in callers:  # of one token, whose keys take turns
-        pending = PendingRequestMap(SignedTransport(await wire(), session=session))
+        pending = PendingRequestMap(SignedTransport(await bus(), session=session))
         assert (await pending.call("who.am_i", wait=True)).data == "ada"
     for secret in (OLD, NEW):
-        other = SignedTransport(await wire(), secret=SigningSecret(secret))
+        other = SignedTransport(await bus(), secret=SigningSecret(secret))
         assert (await nested(other).call("who.am_i", wait=True)).data == "ada"
-    strange = PendingRequestMap(SignedTransport(await wire(), session=SECRET.session(same)))
+    strange = PendingRequestMap(SignedTransport(await bus(), session=SECRET.session(same)))
     assert (await error_of(strange.call("who.am_i"))).details["reason"] == "FORGED"
     worker.rotate(SigningSecret(NEW))
-    late = PendingRequestMap(SignedTransport(await wire(), session=callers[0]))
+    late = PendingRequestMap(SignedTransport(await bus(), session=callers[0]))
     assert (await error_of(late.call("who.am_i"))).details["reason"] == "FORGED"
     assert worker.refusals == {"forged": 2}
     await handler.close()
@@ -415,17 +385,17 @@ async def ask_behind(context: OperationContext) -> str:
     return data
 
 
-async def test_secrets_rotate_under_load_and_no_call_is_refused(wire: Wire) -> None:
-    """Two workers that call each other, callers whose sessions are renewed: every step while calls run."""
+async def test_secrets_rotate_under_load_and_no_call_is_refused(bus: Bus) -> None:
+    """Two workers that call each other, callers with renewed sessions, and a rotation under load."""
     session = SigningSecret(OLD).session(token())
     front, behind = [
-        SignedTransport(await wire(), secret=SigningSecret(OLD), tokens=TOKENS, required=True) for _ in range(2)
+        SignedTransport(await bus(), secret=SigningSecret(OLD), tokens=TOKENS, required=True) for _ in range(2)
     ]
     handlers = [
         CallHandler(OperationRegistry([ask_behind]), front, identify=front.identify),
         CallHandler(OperationRegistry([who_am_i]), behind, identify=behind.identify),
     ]
-    pending = PendingRequestMap(SignedTransport(await wire(), session=lambda: session))
+    pending = PendingRequestMap(SignedTransport(await bus(), session=lambda: session))
     answered, stop = [0], asyncio.Event()
 
     async def load() -> None:
@@ -456,18 +426,18 @@ async def test_secrets_rotate_under_load_and_no_call_is_refused(wire: Wire) -> N
         await handler.close()
 
 
-async def test_a_caller_has_no_secret_to_rotate(wire: Wire) -> None:
-    caller = SignedTransport(await wire(), session=SECRET.session(token()))
-    with pytest.raises(ValueError, match="it is given another session"):
+async def test_a_caller_has_no_secret_to_rotate(bus: Bus) -> None:
+    caller = SignedTransport(await bus(), session=SECRET.session(token()))
+    with pytest.raises(ValueError, match="pass a function as session="):
         caller.rotate(SECRET)
 
 
 def test_a_secret_that_is_too_short_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 32 random ones"):
+    with pytest.raises(ValueError, match="at least 32 random bytes"):
         SigningSecret(NEW, accepts=[b"short"])
-    with pytest.raises(ValueError, match="at least 32 random ones"):
+    with pytest.raises(ValueError, match="at least 32 random bytes"):
         SigningSecret(b"short")
-    with pytest.raises(ValueError, match="a caller signs with a session"):
+    with pytest.raises(ValueError, match="needs session="):
         SignedTransport(MemoryTransport())
 
 
@@ -484,13 +454,13 @@ async def test_a_signed_memory_bus_is_not_gone_past() -> None:
     await handler.close()
 
 
-async def test_a_worker_that_cannot_check_signatures_says_so(wire: Wire) -> None:
+async def test_a_worker_that_cannot_check_signatures_says_so(bus: Bus) -> None:
     @operation(id="who.keep", durable=True)
     async def keep() -> None: ...
 
-    worker = await wire()
+    worker = await bus()
     handler = CallHandler(OperationRegistry([who_am_i, keep]), worker)
-    caller = PendingRequestMap(SignedTransport(await wire(), session=SECRET.session(token())))
+    caller = PendingRequestMap(SignedTransport(await bus(), session=SECRET.session(token())))
     error = await error_of(caller.call("who.am_i", wait=True))
     assert (error.code, error.details) == (ErrorCode.ACCESS_DENIED, {"reason": "UNVERIFIABLE", "executed": "no"})
     assert "SignedTransport" in error.message
@@ -501,8 +471,8 @@ async def test_a_worker_that_cannot_check_signatures_says_so(wire: Wire) -> None
     await handler.close()
 
 
-async def test_one_connection_carries_the_calls_of_several_sessions(wire: Wire, yard: Yard) -> None:
-    shared = await wire()
+async def test_one_connection_carries_the_calls_of_several_sessions(bus: Bus, yard: Yard) -> None:
+    shared = await bus()
     sessions = [SECRET.session(token(sub=name)) for name in ("ada", "bob")]
     pendings = [PendingRequestMap(SignedTransport(shared, session=session)) for session in sessions]
     names = [(await pending.call("who.am_i", wait=True)).data for pending in [*pendings, *pendings]]
@@ -511,8 +481,8 @@ async def test_one_connection_carries_the_calls_of_several_sessions(wire: Wire, 
     assert [str(pending.counters) for pending in pendings] == ["<counters all 0>"] * 2
 
 
-async def test_ends_of_one_connection_count_only_what_is_their_own(wire: Wire, yard: Yard) -> None:
-    shared = await wire()
+async def test_ends_of_one_connection_count_only_what_is_their_own(bus: Bus, yard: Yard) -> None:
+    shared = await bus()
     one, two = (
         PendingRequestMap(SignedTransport(shared, session=SECRET.session(token(sub=name)))) for name in ("ada", "bob")
     )

@@ -1,4 +1,4 @@
-"""Streams whose connection is lost: their caller has an error, and their worker its place back."""
+"""Streams whose connection is lost: the caller gets an error, and the worker's slot is free."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server | NatsServer]:
 
 
 class Feed:
-    """A stream that says one thing and then nothing, and knows when it was closed."""
+    """A stream with one item that then waits, and notes when it is closed."""
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()

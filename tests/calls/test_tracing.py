@@ -1,4 +1,4 @@
-"""Spans across the bus, and nothing where there is no SDK."""
+"""Spans of calls across the bus; none without an SDK."""
 
 from __future__ import annotations
 

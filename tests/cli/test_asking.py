@@ -25,6 +25,11 @@ async def who(context: OperationContext) -> dict[str, object]:
     return {"action": answer.action, **answer.content}
 
 
+@operation(id="ask.buy")
+async def buy(item: str = "tea") -> str:
+    return f"bought {item}"
+
+
 @operation(id="ask.sure")
 async def sure(context: OperationContext) -> str:
     return (await context.ask("Are you sure?")).action
@@ -34,7 +39,9 @@ async def sure(context: OperationContext) -> str:
 def call(folder: Path, operation: str, typed: str) -> str:
     """What the terminal shows of a call whose questions are answered by typing."""
     (folder / "asks.py").write_text(MODULE)
-    (folder / "operations.toml").write_text('[sources.own]\npython = "./asks.py"\n')
+    (folder / "operations.toml").write_text(
+        '[sources.own]\npython = "./asks.py"\n[[interceptors]]\nuse = "approval"\noperations = ["ask.buy"]\n'
+    )
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(folder)
@@ -66,6 +73,8 @@ def call(folder: Path, operation: str, typed: str) -> str:
         ("ask.who", "\x04", ('"action": "cancel"',)),
         ("ask.sure", "y\n", ("accept",)),
         ("ask.sure", "\n", ("decline",)),
+        ("ask.buy", "y\n", ("Allow mutation ask.buy with the input {}?", "bought tea")),
+        ("ask.buy", "n\n", ("ask.buy was refused and did not run: the user refused it",)),
     ],
 )
 def test_the_person_at_the_terminal_is_asked(

@@ -131,5 +131,5 @@ def test_invalid_options_are_reported(addresses: dict[str, str], project: Projec
     done = project.run("call", "shop.quote", "--url", "bus")
     assert done.code == 2
     assert "127.0.0.1:" in done.err
-    assert "heartbeat is 0: a number of seconds is wanted" in done.err
+    assert "heartbeat is 0: expected a number of seconds" in done.err
     assert SECRET not in done.err

@@ -70,6 +70,10 @@ def test_both_names_and_the_module_run_the_same_program(tmp_path: Path) -> None:
         (["add", "mpc"], "error: unknown command 'ops add mpc'; did you mean mcp?"),
         (["completion", "zhs"], "error: invalid SHELL 'zhs': expected one of bash, zsh, fish; did you mean zsh?"),
         (["show", "a.b", "--type"], "error: unknown option --type"),
+        (
+            ["call", "a.b", "--customer", "Ada"],
+            "error: unknown option --customer\nhint: an input field has no dashes: customer=Ada;",
+        ),
         (["ls"], "error: no operations.toml here or in a parent directory"),
         (["call", "a.b"], "error: no operations.toml here or in a parent directory"),
         (["-c", "nowhere.toml", "ls"], "error: nowhere.toml does not exist"),
@@ -138,6 +142,28 @@ def test_a_bad_configuration_names_the_place(text: str, message: str, tmp_path: 
     doctor = project.run("doctor")
     assert doctor.code == 2
     assert message in doctor.out
+
+
+def test_variables_name_the_configuration_and_the_transport(project: Project, tmp_path: Path) -> None:
+    elsewhere = Project(tmp_path / "elsewhere")
+    elsewhere.directory.mkdir()
+    config = str(project.directory / "operations.toml")
+    assert elsewhere.run("config", "path", env={"OPERATIONS_CONFIG": config}).out == f"{config}\n"
+    assert elsewhere.run("call", "shop.quote", "item=tea", env={"OPERATIONS_CONFIG": config}).code == 0
+    missing = elsewhere.run("ls", env={"OPERATIONS_CONFIG": "nowhere.toml"})
+    assert (missing.code, "nowhere.toml does not exist" in missing.err) == (2, True)
+    named = elsewhere.run("-c", config, "config", "path", env={"OPERATIONS_CONFIG": "nowhere.toml"})
+    assert named.out == f"{config}\n"
+    bus = {"OPERATIONS_URL": "ws://127.0.0.1:9/"}
+    refused = project.run("call", "shop.quote", "item=tea", env=bus)
+    assert (refused.code, "ws://127.0.0.1:9/ cannot be reached" in refused.err) == (6, True)
+    assert project.run("call", "shop.quote", "item=tea", "--url", "", env=bus).code == 0
+
+
+def test_version_is_a_command_too(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    assert project.run("version").out == project.run("--version").out
+    assert project.run("version", "--json").data == project.run("--version", "--json").data
 
 
 def in_shell(project: Project, command: str) -> subprocess.CompletedProcess[str]:

@@ -28,6 +28,16 @@ def test_results_are_in_the_order_of_the_lines_with_failures_in_their_place(proj
     assert "first failure: line 2: malformed JSON" in done.err
 
 
+@pytest.mark.parametrize("way", ["-i items.ndjson", "< items.ndjson"])
+def test_the_bar_knows_how_many_lines_a_file_has(way: str, project: Project) -> None:
+    project.write("items.ndjson", '{"seconds": 0.01}\n\n' * 39 + '{"seconds": 1.5}')
+    command = f"{OPS} map shop.slow -j 1 {way} > results"
+    with project.terminal("-c", command, program=["bash"]) as terminal:
+        terminal.until("/40 lines")
+        assert terminal.end() == 0
+        assert "40 lines" in terminal.shown
+
+
 def test_bytes_are_a_line_of_json_each(project: Project) -> None:
     done = project.run("map", "shop.photo", stdin="{}\n{}\n")
     assert done.lines == [{"$bytes": "iVBORwD/"}] * 2

@@ -19,6 +19,7 @@ from operations.calls import hub as hubs
 from operations.cli.main import main
 from tests.cli.conftest import OTHER
 from tests.cli.driving import Project
+from tests.nats_server import free_ports
 
 pytestmark = pytest.mark.slow
 TOKEN = {"OPERATIONS_TOKEN": "a-secret-of-the-test"}
@@ -83,6 +84,23 @@ def test_a_spoke_offers_and_others_list_call_and_follow(
         line_with(process, "- shop.ticks")
     gone = caller.run("call", "shop.quote", "item=tea", "--url", url, env=TOKEN)
     assert gone.code == 6
+
+
+def test_a_call_with_a_timeout_waits_for_a_hub_that_is_still_starting(project: Project, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    url = f"ws://127.0.0.1:{port}/"
+    directory = tmp_path / "hub"
+    directory.mkdir()
+    call = project.start("call", "shop.quote", "item=tea", "--url", url, "--timeout", "60", env=TOKEN)
+    # A spoke reports that it is refused; by then the call would have given up without its time limit.
+    with call, running(project, "spoke", "--url", url, said="refused") as (spoke, _):
+        refused = project.run("call", "shop.quote", "item=tea", "--url", url, env=TOKEN)
+        assert (refused.code, "or wait longer with --timeout" in refused.err) == (6, True)
+        assert call.poll() is None
+        with running(Project(directory), "hub", "--port", str(port), said="hub listening on"):
+            line_with(spoke, "serving")
+            out, err = call.communicate(timeout=60)
+    assert (call.returncode, json.loads(out)["total"]) == (0, 2.5), err
 
 
 def test_a_hub_that_loses_its_terminal_stops_as_it_should(tmp_path: Path) -> None:
@@ -172,11 +190,11 @@ def test_a_refused_connection_is_a_transport_failure(project: Project) -> None:
     [
         (["spoke"], "no transport selected"),
         (["spoke", "--url", "main"], "unknown transport 'main'"),
-        (["call", "a.b", "--url", "ftp://x"], "'ftp://x' is no address: 'ftp' is not a transport's scheme"),
-        (["call", "shop.quote", "--url", "ws://h:99999"], "'ws://h:99999' is no address: the port 99999"),
-        (["worker", "--url", "redis://[::1"], "'redis://[::1' is no address: the bracket"),
-        (["worker", "--url", "nats://"], "'nats://' is no address: it names no host"),
-        (["spoke", "--url", "ws://"], "'ws://' is no address: it names no host"),
+        (["call", "a.b", "--url", "ftp://x"], "'ftp://x' is not a valid address: 'ftp' is not a transport's scheme"),
+        (["call", "shop.quote", "--url", "ws://h:99999"], "'ws://h:99999' is not a valid address: the port 99999"),
+        (["worker", "--url", "redis://[::1"], "'redis://[::1' is not a valid address: the bracket"),
+        (["worker", "--url", "nats://"], "'nats://' is not a valid address: it has no host"),
+        (["spoke", "--url", "ws://"], "'ws://' is not a valid address: it has no host"),
         (["worker", "--url", "redis://127.0.0.1:9"], "pip install 'operations[redis]'"),
         (["worker", "--url", "nats://127.0.0.1:9"], "pip install 'operations[nats]'"),
         (["hub"], "no tokens configured"),

@@ -19,6 +19,7 @@ import pytest
 from operations.config import describe_config, load_config
 from operations.config.redaction import redact
 from operations.errors import CallError
+from tests.serving.mcp.wire import message
 
 OPS = [sys.executable, "-m", "operations"]
 MODULE = '''
@@ -145,3 +146,39 @@ def test_secrets_of_the_table_are_hidden(folder: Path) -> None:
     assert "123456789" not in described
     assert "keys.json" in described
     assert redact("saw tok-123456789 and jwt-123456789", config).count("123456789") == 0
+
+
+def ask_stdio(folder: Path, *messages: dict[str, Any], **variables: str) -> subprocess.CompletedProcess[str]:
+    lines = "".join(json.dumps(each) + "\n" for each in messages)
+    command = [*OPS, "serve", "--mcp", "--quiet"]
+    env = {**environment(), **variables}
+    return subprocess.run(
+        command, cwd=folder, env=env, input=lines, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_token_decides_who_calls_over_standard_input(folder: Path) -> None:
+    with (folder / "operations.toml").open("a") as file:
+        file.write('[access]\n"shop.order" = ["write"]\n')
+    reader, writer = (ops(folder, "keys", "new", "robot", "--scope", each).stdout.strip() for each in ("read", "write"))
+    order = message("tools/call", {"name": "shop.order", "arguments": {"item": "tea"}})
+    local = json.loads(ask_stdio(folder, order).stdout)
+    assert local["result"]["content"][0]["text"] == "tea"
+    allowed = json.loads(ask_stdio(folder, order, OPERATIONS_TOKEN=writer).stdout)
+    assert allowed["result"]["content"][0]["text"] == "tea"
+    denied = json.loads(ask_stdio(folder, order, OPERATIONS_TOKEN=reader).stdout)
+    assert denied["error"]["message"] == "Unknown tool: shop.order"
+    refused = ask_stdio(folder, order, OPERATIONS_TOKEN="ops_wrong")
+    assert (refused.returncode, refused.stdout) == (4, "")
+    assert "the token in OPERATIONS_TOKEN was refused" in refused.stderr
+
+
+def test_calls_run_as_jobs_where_the_configuration_says_so(folder: Path) -> None:
+    (folder / "operations.toml").write_text('[sources.shop]\npython = "shop.py"\n[serve]\njobs = "memory"\n')
+    with serving(folder) as (url, _):
+        headers = {"content-type": "application/json", "prefer": "respond-async, wait=20"}
+        sent = urllib.request.Request(f"{url}/shop/order", b'{"item": "tea"}', headers)
+        with urllib.request.urlopen(sent, timeout=30) as response:
+            assert (json.loads(response.read()), response.headers["preference-applied"]) == ("tea", "respond-async")
+    answer = json.loads(ask_stdio(folder, message("server/discover")).stdout)
+    assert "io.modelcontextprotocol/tasks" in answer["result"]["capabilities"]["extensions"]

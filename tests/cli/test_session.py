@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from operations import CallError, ErrorCode
-from operations.cli.session import LazySources
+from operations.cli.session import LazySources, SourceOpening
 from operations.config import load_catalogue, load_config, open_workspace, store_catalogue
 from tests.cli.conftest import make_project
 
@@ -29,7 +29,10 @@ async def test_the_first_call_opens_a_source_and_later_ones_find_it_open(directo
     catalogue = load_catalogue(config.path)
     assert catalogue is not None
     before = mark.read_text()
-    async with open_workspace(config, only=["shop"]) as workspace, LazySources(config, workspace.registry) as lazy:
+    async with (
+        open_workspace(config, only=["shop"]) as workspace,
+        LazySources(SourceOpening(config), workspace.registry) as lazy,
+    ):
         assert "other.double" not in workspace.registry
         lazy.register(catalogue)
         assert mark.read_text() == before
@@ -49,7 +52,10 @@ async def test_streams_have_stand_ins_too(directory: Path) -> None:
         store_catalogue(workspace)
     catalogue = load_catalogue(config.path)
     assert catalogue is not None
-    async with open_workspace(config, only=["other"]) as workspace, LazySources(config, workspace.registry) as lazy:
+    async with (
+        open_workspace(config, only=["other"]) as workspace,
+        LazySources(SourceOpening(config), workspace.registry) as lazy,
+    ):
         lazy.register(catalogue)
         events = workspace.registry.subscribe("shop.ticks", {"count": 2, "interval": 0})
         assert [event.data async for event in events] == [{"n": 0}, {"n": 1}]
@@ -62,14 +68,20 @@ async def test_a_source_that_fails_or_lost_the_operation_is_reported(directory: 
     catalogue = load_catalogue(config.path)
     assert catalogue is not None
     (directory / "other" / "numbers.py").write_text("")
-    async with open_workspace(config, only=["shop"]) as workspace, LazySources(config, workspace.registry) as lazy:
+    async with (
+        open_workspace(config, only=["shop"]) as workspace,
+        LazySources(SourceOpening(config), workspace.registry) as lazy,
+    ):
         lazy.register(catalogue)
         with pytest.raises(CallError) as raised:
             await workspace.registry.execute("other.double", {"value": 2})
         assert raised.value.code is ErrorCode.OPERATION_NOT_FOUND
     (directory / "other" / "numbers.py").unlink()
     (directory / "other").rmdir()
-    async with open_workspace(config, only=["shop"]) as workspace, LazySources(config, workspace.registry) as lazy:
+    async with (
+        open_workspace(config, only=["shop"]) as workspace,
+        LazySources(SourceOpening(config), workspace.registry) as lazy,
+    ):
         lazy.register(catalogue)
         with pytest.raises(CallError) as raised:
             await workspace.registry.execute("other.double", {"value": 2})

@@ -99,7 +99,7 @@ def test_invalid_signatures_are_denied_without_showing_keys(bank: Bank, url: str
         forged = "0" * len(key)
         done = bank.caller.run("call", "account.read", "--url", "bus", "--debug", "--json", env={"BANK_KEY": forged})
         assert done.code == 4
-        assert "the signature does not fit the request" in done.err
+        assert "the signature does not match the request" in done.err
         assert forged not in done.err
         bank.issue(scope="write")
         done = bank.caller.run("call", "account.read", "--url", "bus", "--debug")
@@ -124,7 +124,7 @@ def test_a_worker_accepts_the_previous_and_the_next_secret(bank: Bank) -> None:
         assert bank.caller.run("call", "account.read", "--url", "bus").data == "the account of ada"
     bank.worker.environment["OTHER_SECRET"] = secrets.token_hex(32)
     with running(bank.worker, "worker", said="serving 2 operations"):
-        assert "does not fit" in bank.caller.run("call", "account.read", "--url", "bus").err
+        assert "does not match" in bank.caller.run("call", "account.read", "--url", "bus").err
 
 
 def test_the_configuration_is_shown_without_the_keys(tmp_path: Path) -> None:

@@ -300,10 +300,11 @@ def test_sources_are_added_checked_and_listed(tmp_path: Path, api: str) -> None:
     assert (done.code, "7 operations" in done.out) == (0, True)  # three tools, and four for resources and prompts
     done = project.run("add", "openapi", "items", "items.json", "--base-url", api, "--token-variable", "ITEMS_TOKEN")
     assert done.code == 2
-    assert "items was added to" in done.err
+    assert "items was not added" in done.err
     assert "variable ITEMS_TOKEN is not set" in done.err
+    assert "[sources.items]" not in (project.directory / "operations.toml").read_text()
     project.environment["ITEMS_TOKEN"] = SECRET
-    done = project.run("add", "openapi", "again", "items.json", "--base-url", api)
+    done = project.run("add", "openapi", "items", "items.json", "--base-url", api, "--token-variable", "ITEMS_TOKEN")
     assert (done.code, "3 operations" in done.out) == (0, True)
     assert SECRET not in (project.directory / "operations.toml").read_text()
     assert project.run("call", "n.one").data == 1
@@ -312,8 +313,9 @@ def test_sources_are_added_checked_and_listed(tmp_path: Path, api: str) -> None:
     assert project.run("add", "py", "own", "code").code == 2
     dead = project.run("add", "mcp", "dead", "--", "no-such-program-anywhere")
     assert dead.code == 6
-    assert "error: dead was added to" in dead.err
-    assert "cannot be opened" in dead.err
+    assert "error: dead was not added: it cannot be opened" in dead.err
+    assert "hint: no-such-program-anywhere is not in PATH: install it; --no-check adds it all the same" in dead.err
+    assert "dead" not in (project.directory / "operations.toml").read_text()
     assert dead.out == ""
     missing = project.run("add", "openapi", "absent", "absent.json")
     assert (missing.code, "cannot read" in missing.err) == (2, True)

@@ -49,8 +49,7 @@ def test_the_form_that_most_editors_write(tmp_path: Path) -> None:
     assert client(path, "windsurf", KEY="k3y").url == "https://example.com/w"
     gemini = config.sources["gemini"].settings
     assert (gemini.allow, gemini.deny) == (["a"], ["b"])
-    assert config.sources["old"].problem is not None
-    assert "unsupported transport SSE" in config.sources["old"].problem
+    assert (client(path, "old", KEY="k3y").sse, client(path, "remote", KEY="k3y").sse) == (True, False)
     assert config.sources["remote"].line == 9
 
 

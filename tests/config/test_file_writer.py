@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operations import CallError
-from operations.config import add_source, initialise, load_config
-from operations.config.file_writer import _write_table
+from operations.config import add_source, initialise, load_config, remove_source
+from operations.config.file_writer import _write_table, text_with_include, text_without_source
 from tests.config.files import write
 
 TEXT = """\
@@ -78,6 +78,102 @@ def test_what_makes_no_sense_is_refused_and_the_file_stays(
 def test_editors_files_are_left_to_editors(tmp_path: Path) -> None:
     with pytest.raises(CallError, match="is an editor's file"):
         add_source(write(tmp_path, "{}", "mcp.json"), "a", {"python": "x"})
+
+
+SEVERAL = """\
+# all of them
+[sources.a]   # the first
+python = "x"
+
+# about b
+[sources.b]
+command = "npx"
+args = [
+  "-y",
+  "[sources.c]",  # not a header
+]
+[sources.b.env]
+KEY = '''
+[sources.a]
+'''
+
+[[interceptors]]
+use = "log"
+
+[sources.c]
+python = "z"
+"""
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_a_source_is_removed_with_its_sub_tables_and_nothing_else(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, SEVERAL)
+    before = tomllib.loads(SEVERAL)
+    remove_source(path, name)
+    after = tomllib.loads(path.read_text())
+    assert list(after["sources"]) == [each for each in "abc" if each != name]
+    del before["sources"][name]
+    assert after == before
+    assert "# all of them" in path.read_text()
+    assert "# about b" in path.read_text()
+    assert "\n\n\n" not in path.read_text()
+
+
+def test_a_source_is_replaced_where_it_stands(tmp_path: Path) -> None:
+    path = write(tmp_path, SEVERAL)
+    add_source(path, "b", {"python": "y"}, replace=True)
+    tree = tomllib.loads(path.read_text())
+    assert list(tree["sources"]) == ["a", "b", "c"]
+    assert tree["sources"]["b"] == {"python": "y"}
+    assert tree["interceptors"] == [{"use": "log"}]
+    add_source(path, "d", {"python": "d"}, replace=True)
+    assert list(tomllib.loads(path.read_text())["sources"]) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[sources]\na = { python = "x" }\nb = { python = "y" }\n', None),
+        ('sources = { a = { python = "x" } }\n', "a is not a table of its own: change the file with 'ops edit'"),
+        ('[sources.b]\npython = "x"\n', "has no source 'a'; did you mean b?"),
+        ('sources.a.python = "x"\n', None),
+    ],
+)
+def test_every_way_to_write_a_source_is_removed_or_refused(tmp_path: Path, text: str, message: str | None) -> None:
+    path = write(tmp_path, text)
+    if message is None:
+        remove_source(path, "a")
+        assert "a" not in tomllib.loads(path.read_text()).get("sources", {})
+        return
+    with pytest.raises(CallError) as caught:
+        remove_source(path, "a")
+    assert message.removesuffix("; did you mean b?") in caught.value.message
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "where"),
+    [
+        ("operations.toml", "", ()),
+        ("operations.toml", "# first\n[sources.a]\npython = 'x'\n", ()),
+        ("operations.toml", "include = [\n  'one.toml', # it\n]\n[access]\n'a' = ['b']\n", ()),
+        ("pyproject.toml", "[project]\nname = 'x'\n", ("tool", "operations")),
+        ("pyproject.toml", "[tool.operations]\npolicy = 'cast'\n[tool.x]\n", ("tool", "operations")),
+    ],
+)
+def test_a_file_is_included_beside_the_others(tmp_path: Path, name: str, text: str, where: tuple[str, ...]) -> None:
+    path = write(tmp_path, text, name)
+    after: Any = tomllib.loads(text_with_include(path, ["~/.mcp.json"]))
+    before: Any = tomllib.loads(text)
+    for part in where:
+        after, before = after[part], before.get(part, {})
+    assert after.pop("include") == [*before.pop("include", []), "~/.mcp.json"]
+    assert after == before
+
+
+def test_removing_every_source_leaves_the_comments(tmp_path: Path) -> None:
+    path = write(tmp_path, TEXT)
+    assert text_without_source(path, "a") == '# mine\n\n[access]\n"a.*" = ["a"]  # last line without newline'
 
 
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"]), max_size=8)

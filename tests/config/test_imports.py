@@ -72,7 +72,7 @@ def test_a_call_of_a_python_operation_imports_no_other_kind_of_source(tmp_path: 
     code = (
         "import sys\nfrom operations.cli.main import main\n"
         "code = main(['call', 'hello.greet', 'who=Ada'])\n"
-        "print(*(name for name in sys.modules if name.startswith('operations.sources.')))\n"
+        "print(*sys.modules)\n"
         "sys.exit(code)"
     )
     environ = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "", "OPERATIONS_TRUST": "1"}
@@ -90,5 +90,19 @@ def test_a_call_of_a_python_operation_imports_no_other_kind_of_source(tmp_path: 
         assert done.returncode == 0, done.stderr
     result, imported = done.stdout.splitlines()
     assert result == '"hello Ada"'
-    assert imported.split()
-    assert [name for name in imported.split() if not name.startswith("operations.sources.scanner")] == []
+    modules = imported.split()
+    sources = [name for name in modules if name.startswith("operations.sources.")]
+    assert sources
+    assert [name for name in sources if not name.startswith("operations.sources.scanner")] == []
+    unneeded = ("mcp", "mcp_types", "pydantic", "httpx2", "pyreqwest", "yaml", "starlette", "uvicorn", "picows", "jq")
+    own = ("operations.serving", "operations.calls", "operations.exports", "operations.http", "operations.pubsub")
+    assert [name for name in modules if name in unneeded or name.startswith(own)] == []
+
+
+def test_help_imports_neither_asyncio_nor_msgspec() -> None:
+    code = (
+        "import sys\nfrom operations.cli.main import main\ncode = main(['--help'])\n"
+        "print([name for name in ('asyncio', 'msgspec', 'jsonschema_rs', 'tomllib') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

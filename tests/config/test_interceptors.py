@@ -13,7 +13,7 @@ from operations import ErrorCode, from_schema
 from operations.config import config_schema, describe_config, open_workspace
 from operations.config.interceptor_settings import AnyInterceptor
 from operations.config.interceptors import _KINDS, _MAKERS, make_interceptors
-from operations.interceptors import Invocation, Only
+from operations.interceptors import ApprovalRequest, Only
 from operations.testing import error_of
 from tests.config.files import load, problems, write
 
@@ -136,11 +136,11 @@ async def test_a_workspace_has_the_interceptors_of_its_file(tmp_path: Path) -> N
     write(tmp_path, SHOP, "shop.py")
     asked: list[str] = []
 
-    async def decide(invocation: Invocation) -> bool:
-        asked.append(invocation.spec.id)
+    async def ask(request: ApprovalRequest) -> bool:
+        asked.append(request.spec.id)
         return True
 
-    async with open_workspace(load(tmp_path, EVERY), decide=decide) as workspace:
+    async with open_workspace(load(tmp_path, EVERY), ask=ask) as workspace:
         registry = workspace.registry
         first = await registry.execute("shop.quote", {"item": "tea"})
         assert first.data == {"item": "tea", "password": "[redacted]"}

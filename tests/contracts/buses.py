@@ -1,4 +1,4 @@
-"""The transports that every contract is held against: a new one adds a class and its name to BUSES."""
+"""The transports of the contract suite; for a new one, add a class and its name to BUSES."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from tests.redis_servers import shared_cluster, shared_server
 
 GUIDE = Path(__file__).parent.parent.parent / "docs" / "guide" / "transports.md"
 CALLER = Identity("ada", scopes=("read",))
-"""Who makes the calls, on every bus: by its token where there are tokens, by its own word where it is trusted."""
+"""The caller on every bus: known by its token, or passed as `identity=` on a trusted bus."""
 
 
 class Bus(Protocol):
     """One bus under test."""
 
     identity: Identity | None
-    """What a caller passes as `identity=`; None where the bus itself knows who it is."""
+    """The value of `identity=` in calls; None if the bus authenticates the caller."""
 
     async def end(self, name: str = "caller") -> Transport:
-        """Another end of the bus; `worker` may register operations."""
+        """Connect another peer; `worker` may register operations."""
 
 
 class MemoryBusUnderTest:
@@ -101,30 +101,30 @@ class RedisBusUnderTest:
 
 
 class UnixBusUnderTest:
-    """The transport of the guide's page on writing one."""
+    """The transport of the guide page "Writing a transport"."""
 
     identity: Identity | None = CALLER
 
-    def __init__(self, folder: str, stack: contextlib.AsyncExitStack) -> None:
-        self._folder = folder
+    def __init__(self, directory: str, stack: contextlib.AsyncExitStack) -> None:
+        self._directory = directory
         self._stack = stack
         self._module: dict[str, Any] = {}
         exec(guide_transport(), self._module)
 
     async def end(self, name: str = "caller") -> Transport:
-        end: Transport = await self._stack.enter_async_context(self._module["UnixTransport"](self._folder))
+        end: Transport = await self._stack.enter_async_context(self._module["UnixTransport"](self._directory))
         return end
 
 
 def guide_transport() -> str:
-    """The source of the transport that the guide shows."""
+    """Return the source of the transport in the guide."""
     block = re.search(r"^```python\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
     assert block is not None
     return block[1]
 
 
 class RecordedBusUnderTest:
-    """Another bus, each of whose ends is wrapped: what a wrapper does not change stays as it is."""
+    """A bus whose transports are wrapped: a wrapper that changes nothing passes all contracts."""
 
     def __init__(self, bus: Bus) -> None:
         self.identity = bus.identity
@@ -184,9 +184,9 @@ async def redis(engine: str, *, cluster: bool = False) -> AsyncIterator[Bus]:
 
 @contextlib.asynccontextmanager
 async def unix() -> AsyncIterator[Bus]:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         async with contextlib.AsyncExitStack() as stack:
-            yield UnixBusUnderTest(folder, stack)
+            yield UnixBusUnderTest(directory, stack)
 
 
 @contextlib.asynccontextmanager

@@ -21,7 +21,7 @@ async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
 
 
 async def assert_nothing_is_left() -> None:
-    """Every task that a test started has ended; the loop may take a few turns to say so."""
+    """Wait a few iterations of the event loop until every task of a test has ended."""
     for _ in range(1_000):
         left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         if not left:
@@ -33,7 +33,7 @@ async def assert_nothing_is_left() -> None:
 
 @pytest.fixture
 async def serve(bus: Bus) -> AsyncIterator[Serve]:
-    """Serve operations at a new end of the bus, and return once they can be called."""
+    """Serve operations at a new peer, and wait until they can be called."""
     handlers: list[CallHandler] = []
     watcher = from_call(await bus.end())
 
@@ -48,7 +48,7 @@ async def serve(bus: Bus) -> AsyncIterator[Serve]:
     for handler in handlers:
         await handler.drain(grace=5)
         assert handler.counters.in_flight == 0
-    watcher.close()
+    await watcher.close()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from operations.testing import error_of
 
 
 async def until_timed_out(call: Callable[[int], Awaitable[Any]], is_started: Callable[[], bool]) -> None:
-    """Call with a deadline, and with a later one where the handler had not started."""
+    """Call with a deadline, and again with a later one if the handler had not started."""
     for milliseconds in (150, 1_000, 5_000):
         error = await error_of(call(int(time.time() * 1000) + milliseconds))
         assert error.code is ErrorCode.TIMEOUT

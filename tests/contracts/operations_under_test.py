@@ -67,7 +67,7 @@ echo: Operation[Any] = Operation(
 
 
 class Sleeper:
-    """An operation that waits to be let go, and says what became of it."""
+    """An operation that waits until it is released, and records its end."""
 
     def __init__(self, operation_id: str = "slow.sleep") -> None:
         self.started = asyncio.Event()
@@ -90,7 +90,7 @@ class Sleeper:
 
 
 class Ticker:
-    """A stream without an end that says when it was closed."""
+    """An endless stream that records when it is closed."""
 
     def __init__(self, pause: float = 0.0) -> None:
         self.closed = asyncio.Event()

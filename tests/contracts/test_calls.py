@@ -295,7 +295,7 @@ async def test_workers_of_a_namespace_share_the_load(serve: Serve, caller: Pendi
 async def test_remote_operations_look_like_local_ones(bus: Bus, serve: Serve) -> None:
     handler = await serve(add)
     local = OperationRegistry([stub_operation("mine.own", returns=1)])
-    async with from_call(await bus.end(), local) as remote, asyncio.timeout(30):
+    async with from_call(await bus.end(), registry=local) as remote, asyncio.timeout(30):
         await remote.ready("math.add")
         assert (await local.execute("math.add", {"a": 2, "b": 3})).data == 5
         assert local.get_spec("math.add").to_dict() == add.spec.to_dict()  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""What a call leaves behind is freed when it ends: nothing that grows with the calls waits to be collected."""
+"""Calls leave no objects to the garbage collector."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ async def found_after(kind: Kind, pending: Any, times: int) -> int:
 
 
 async def grows(kind: Kind, pending: Any, times: int) -> float:
-    """How many objects a call leaves to the collector; what a heartbeat left in between is not counted."""
+    """Return the number of objects per call that wait for the garbage collector, without those of heartbeats."""
     await found_after(kind, pending, 2)
     least = float("inf")
     for _ in range(_TRIES):

@@ -1,4 +1,4 @@
-"""A registry that changes while it is served: the bus follows by itself."""
+"""A registry that changes while it is served: changes are announced automatically."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_imported_operations_are_not_served_where_they_came_from(serve: Se
     end = await bus.end("worker")
     registry = OperationRegistry([stub_operation("own.one", returns=2)])
     handler = CallHandler(registry, end)
-    async with from_call(end, registry) as remote, from_call(await bus.end()) as seen:
+    async with from_call(end, registry=registry) as remote, from_call(await bus.end()) as seen:
         await remote.ready("shop.first", timeout=10)
         registry.register(stub_operation("own.two", returns=3))
         await seen.ready("own.two", timeout=10)

@@ -1,4 +1,4 @@
-"""Messages that nobody should have sent, on every bus: twice, late, foreign, malformed, or by another clock."""
+"""Unexpected messages on every bus: duplicate, late, foreign, malformed, or from a clock that differs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _numbers = itertools.count(0x1000)
 
 
 class Hand:
-    """An end of the bus that writes its messages by hand, and reads what comes to its inbox."""
+    """A peer that writes its messages by hand and reads its inbox."""
 
     def __init__(self, end: Transport) -> None:
         self.end = end
@@ -54,7 +54,7 @@ async def hand(bus: Bus) -> Hand:
 
 
 def counter_of(bus: Bus, *ends: Transport) -> Callable[[str], int]:
-    """How often something was counted, at these ends and at the hub where there is one."""
+    """Return the sum of a counter at these peers and at the hub, if there is one."""
     hub = getattr(bus, "hub", None)
     counters = [*(endpoint_of(end).counters for end in ends), *([hub.counters] if hub is not None else [])]
     return lambda names: sum(getattr(each, name) for each in counters for name in names.split())

@@ -1,4 +1,4 @@
-"""Several workers share what comes, whatever they are asked: nobody has a long row before it while others idle."""
+"""Workers share requests: none has a long queue while others are idle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def operations_of(worker: int) -> list[Operation[Any]]:
 
 
 async def burst(caller: PendingRequestMap, operation_id: str) -> Counter[int]:
-    """Who answered how many of a burst."""
+    """Return the number of calls of a burst by worker."""
     envelopes = await asyncio.gather(*(caller.call(operation_id, {}) for _ in range(CALLS)))
     return Counter(envelope.data for envelope in envelopes)
 

@@ -211,7 +211,7 @@ async def test_a_hundred_thousand_events_with_a_slow_consumer_in_bounded_memory(
 
 
 class Stubborn:
-    """A stream and a call that ignore that they are cancelled, until they are let go."""
+    """A stream and a call that ignore their cancellation until they are released."""
 
     def __init__(self) -> None:
         self.let_go = asyncio.Event()

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from operations import CallError, Identity, OperationRegistry, OperationType
-from operations.exports.approval import Approval, ApprovalRequest, Approved, Refused
+from operations.context import ELICIT, Question
+from operations.interceptors import Approval, ApprovalRequest, Approved, Refused
 from operations.testing import stub_operation
 
 
@@ -28,7 +30,7 @@ async def test_the_first_pattern_that_matches_decides() -> None:
     assert refused.is_error
     assert refused.error is not None
     assert refused.error.code == "ACCESS_DENIED"
-    assert refused.error.details["reason"] == "REFUSED"
+    assert refused.error.details["reason"] == "NOT_APPROVED"
     assert refused.error.details["executed"] == "no"
     assert "was refused and did not run: the policy denies it" in refused.text
 
@@ -65,6 +67,45 @@ async def test_nobody_to_ask_and_a_hook_that_fails_refuse(caplog: pytest.LogCapt
     failed = await registry().tools(approval=Approval({"*": "ask"}, ask=fail)).call("git_read")
     assert "approval could not be obtained" in failed.text
     assert "secret" not in failed.text
+
+
+class Person:
+    """A client that answers every question with the same action."""
+
+    def __init__(self, action: str) -> None:
+        self.action = action
+        self.asked: list[str] = []
+
+    def supports(self, method: str) -> bool:
+        return method == ELICIT
+
+    async def ask(self, questions: Mapping[str, Question], timeout: float) -> Mapping[str, Any]:
+        self.asked += [str(question.params["message"]) for question in questions.values()]
+        return {key: {"action": self.action} for key in questions}
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("identity", [None, Identity("ann")])
+async def test_without_a_hook_the_client_of_the_set_is_asked(identity: Identity | None) -> None:
+    for action, is_error in (("accept", False), ("decline", True), ("cancel", True)):
+        person = Person(action)
+        tools = registry().tools(identity=identity, approval=Approval(mutations="ask"), client=person)
+        result = await tools.call("git_write", {"token": "t0ps3cret", "text": "x" * 5_000})
+        assert result.is_error is is_error
+        (question,) = person.asked
+        assert question.startswith('Allow mutation git.write with the input {"token":"[redacted]","text":"xxx')
+        assert "more characters" in question
+        assert len(question) < 2_200
+
+
+@pytest.mark.parametrize("identity", [None, Identity("ann")])
+async def test_an_approval_of_the_registry_asks_the_client_of_the_set(identity: Identity | None) -> None:
+    person = Person("accept")
+    tools = registry(Approval(mutations="ask")).tools(identity=identity, client=person)
+    assert (await tools.call("git_write", {"a": 1})).text == '{"a":1}'
+    assert len(person.asked) == 1
 
 
 async def test_as_an_interceptor_it_guards_every_call() -> None:

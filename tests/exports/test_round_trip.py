@@ -13,10 +13,10 @@ import pytest
 from operations import from_schema
 from operations.cli.snippets import example_input
 from operations.exports.arguments import read_arguments
-from operations.exports.fitting import OMIT
 from operations.exports.names import property_name
-from operations.exports.subsets import ANTHROPIC_STRICT, GEMINI, OPENAI_STRICT, PLAIN, Subset
-from operations.exports.tools import Tool
+from operations.exports.schema_fitting import OMIT
+from operations.exports.schema_subsets import ANTHROPIC_STRICT, GEMINI, OPENAI_STRICT, PLAIN, Subset
+from operations.exports.tools import ModelTool
 from tests.documents import documents, registry_of
 
 DOCUMENTS = [
@@ -71,7 +71,7 @@ class Writer:
         return resolved
 
 
-def failures(tool: Tool, subset: Subset) -> list[str]:
+def failures(tool: ModelTool, subset: Subset) -> list[str]:
     schema, fitted, found = tool.spec.input_schema, tool.parameters(subset), []
     for optional in (False, True):
         value = example_input(schema, optional=optional)

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from operations import AccessControl, Identity, OperationRegistry
-from operations.exports.listing import compact_listing
+from operations.exports.compact_listing import compact_listing
 from operations.exports.search_tools import CALL, DESCRIBE, SEARCH, SearchTools
 from operations.exports.signatures import describe, signature
 from operations.testing import stub_operation

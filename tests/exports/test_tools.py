@@ -16,11 +16,11 @@ from operations import (
     from_schema,
     operation,
 )
-from operations.exports.fitting import OMIT, fit_schema
 from operations.exports.names import TOOL_NAME, property_name, tool_names
+from operations.exports.schema_fitting import OMIT, fit_schema
+from operations.exports.schema_subsets import ANTHROPIC_STRICT, GEMINI, OPENAI_STRICT, PLAIN
 from operations.exports.signatures import describe, signature
 from operations.exports.stubs import make_stubs
-from operations.exports.subsets import ANTHROPIC_STRICT, GEMINI, OPENAI_STRICT, PLAIN
 from operations.testing import sample_mcp_envelope, stub_operation
 from tests.exports.provider_rules import problems_of_schema
 
@@ -174,7 +174,7 @@ async def test_filtered_operations_cannot_be_called() -> None:
 async def test_results_are_cut_projected_and_redacted() -> None:
     mine = registry()
     cut = await mine.tools(max_characters=10).call("shop_quote", {"item": "tea"})
-    assert cut.text.startswith('{"item":"t\n[cut: 10 of ')
+    assert cut.text.startswith('{"item":"t\n[truncated: 10 of ')
     assert cut.envelope is not None
     assert cut.envelope.data["item"] == "tea"
     chosen = await mine.tools(fields=["total", "seller.name"]).call("shop_quote", {"item": "tea"})

@@ -118,7 +118,7 @@ def test_what_nobody_asks_for_any_more_is_dropped(held: Grants, clock: Clock, mo
     clock.now += 2.0
     close(10)
     assert len(held.held) == 1
-    monkeypatch.setattr(grants, "_MOST_CLOSING", 5)
+    monkeypatch.setattr(grants, "_MAX_CLOSING", 5)
     closed = [close(number) for number in range(20, 30)]
     assert len(held.held) == 5
     assert [is_refused(held, grant.token) for grant in closed] == [True] * 5 + [False] * 5

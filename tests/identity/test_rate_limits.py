@@ -10,7 +10,7 @@ import pytest
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.identity import Principal
-from operations.identity.rate_limits import ConcurrencyLimits, Failures, RateLimits
+from operations.identity.rate_limits import ConcurrencyLimits, FailureLimits, RateLimits
 from operations.identity.token_cache import TokenCache
 
 
@@ -18,20 +18,20 @@ def test_a_burst_then_the_rate() -> None:
     now = [0.0]
     limits = RateLimits(2, burst=3, clock=lambda: now[0])
     for _ in range(3):
-        limits.take("a")
+        limits.acquire("a")
     with pytest.raises(CallError) as refused:
-        limits.take("a")
+        limits.acquire("a")
     assert refused.value.details == {"reason": "RATE_LIMITED", "retryAfter": 1, "executed": "no"}
-    limits.take("b")
+    limits.acquire("b")
     now[0] = 0.5
-    limits.take("a")
+    limits.acquire("a")
     with pytest.raises(CallError):
-        limits.take("a")
+        limits.acquire("a")
     now[0] = 100.0
     for _ in range(3):
-        limits.take("a")
+        limits.acquire("a")
     with pytest.raises(CallError):
-        limits.take("a")
+        limits.acquire("a")
 
 
 def test_a_rate_must_be_a_rate() -> None:
@@ -41,18 +41,18 @@ def test_a_rate_must_be_a_rate() -> None:
 
 def test_at_once() -> None:
     limits = ConcurrencyLimits(2)
-    limits.take("a")
-    limits.take("a")
-    limits.take("b")
+    limits.acquire("a")
+    limits.acquire("a")
+    limits.acquire("b")
     with pytest.raises(CallError):
-        limits.take("a")
-    limits.give("a")
-    limits.take("a")
+        limits.acquire("a")
+    limits.release("a")
+    limits.acquire("a")
 
 
 def test_failures_are_forgotten_after_a_while_and_bounded_in_number() -> None:
     now = [0.0]
-    failures = Failures(2, 10.0, clock=lambda: now[0])
+    failures = FailureLimits(2, 10.0, clock=lambda: now[0])
     for _ in range(2):
         failures.check("a")
         failures.count("a")
@@ -106,7 +106,7 @@ async def test_a_token_is_kept_no_longer_than_it_is_valid() -> None:
 
 
 async def test_the_cache_is_bounded() -> None:
-    cache, authenticator = TokenCache(most=10), Counting()
+    cache, authenticator = TokenCache(max_entries=10), Counting()
     for number in range(100):
         await cache.verify(str(number), authenticator)
     assert sum(cache.get(str(number)) is not None for number in range(100)) == 10

@@ -54,13 +54,13 @@ async def test_calls_beyond_the_limit_are_refused() -> None:
     await registry.execute("a.b")
 
 
-async def test_queued_calls_run_in_order_when_a_place_is_free() -> None:
+async def test_queued_calls_run_in_order_when_a_slot_is_free() -> None:
     gate, limit = Gate(), ConcurrencyLimit(2, queue=10)
     tasks = await begin(registry_of([limit], gate), 12)
     assert gate.running == 2
     gate.open.set()
     await asyncio.gather(*tasks)
-    assert (gate.most, limit.running, limit._places) == (2, 0, {})
+    assert (gate.most, limit.running, limit._slots) == (2, 0, {})
 
 
 async def test_a_queued_call_gives_up_after_its_wait() -> None:
@@ -71,10 +71,10 @@ async def test_a_queued_call_gives_up_after_its_wait() -> None:
     assert error.details["reason"] == "CONCURRENCY_LIMIT"
     gate.open.set()
     await asyncio.gather(*tasks)
-    assert limit._places == {}
+    assert limit._slots == {}
 
 
-async def test_each_identity_has_its_own_places() -> None:
+async def test_each_identity_has_its_own_slots() -> None:
     gate, limit = Gate(), ConcurrencyLimit(1, by=["identity"])
     registry = registry_of([limit], gate)
     tasks = [*await begin(registry, 2, ANN), *await begin(registry, 2, BOB)]
@@ -83,7 +83,7 @@ async def test_each_identity_has_its_own_places() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_no_place_is_lost_however_calls_end() -> None:
+async def test_no_slot_is_lost_however_calls_end() -> None:
     chance = random.Random(1)
 
     async def handler(input: Any, context: OperationContext) -> int:
@@ -100,7 +100,7 @@ async def test_no_place_is_lost_however_calls_end() -> None:
             await asyncio.sleep(chance.random() / 5_000)
             task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert (limit.running, limit._places) == (0, {})
+    assert (limit.running, limit._slots) == (0, {})
 
 
 async def test_a_stream_holds_its_place_until_it_is_closed() -> None:

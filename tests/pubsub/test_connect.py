@@ -13,7 +13,7 @@ from operations import CallError, ErrorCode
 from operations.calls.hub.spoke import Spoke
 from operations.pubsub import connect
 from operations.pubsub.memory import MemoryTransport
-from operations.pubsub.urls import places
+from operations.pubsub.urls import hosts_and_ports
 from tests.receiving import into
 from tests.waiting import until
 
@@ -35,13 +35,13 @@ async def test_memory_buses_are_shared_by_name() -> None:
         ("ws://127.0.0.1:99999", "the port 99999 is not one of 1 to 65535"),
         ("ws://127.0.0.1:0/", "the port 0 is not one"),
         ("ws://127.0.0.1:http/", "the port 'http' is not a number"),
-        ("ws://", "it names no host: ws://host:port"),
-        ("ws:", "ws://host:port is wanted"),
-        ("wss://:443/", "it names no host"),
+        ("ws://", "it has no host: ws://host:port"),
+        ("ws:", "expected ws://host:port"),
+        ("wss://:443/", "it has no host"),
         ("ws://a b/", "the host name is not valid"),
         ("ws://a..b/", "the host name is not valid"),
         (f"ws://{'a' * 64}.example/", "the host name is not valid"),
-        ("nats://", "it names no host: nats://host:port"),
+        ("nats://", "it has no host: nats://host:port"),
         ("nats://a:1,b:2x", "the port '2x' is not a number"),
         ("nats://127.0.0.1:-1", "the port '-1' is not a number"),
         ("tls://[::1", "is not closed"),
@@ -51,7 +51,7 @@ async def test_memory_buses_are_shared_by_name() -> None:
         ("redis://h:70000/0", "the port 70000 is not"),
         ("redis+cluster://a:1,b:99999", "the port 99999 is not"),
         ("redis://:s3cret:x@h:s3cret", "its port is not a number"),
-        ("unix://", "it names no socket"),
+        ("unix://", "it has no socket path"),
     ],
 )
 def test_what_is_no_address_is_told_before_anything_is_dialled(url: str, says: str) -> None:
@@ -75,7 +75,7 @@ def test_what_is_no_address_is_told_before_anything_is_dialled(url: str, says: s
     ],
 )
 def test_where_an_address_leads(url: str, found: list[tuple[str, int]]) -> None:
-    assert places(url) == found
+    assert hosts_and_ports(url) == found
 
 
 def test_an_unknown_scheme_names_the_known_ones() -> None:

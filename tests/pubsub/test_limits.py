@@ -36,13 +36,13 @@ _COUNTS = {"redis": ["max_payload"], "nats": ["replicas"], "spoke": ["max_payloa
 
 @pytest.mark.parametrize("value", NO_SECONDS)
 def test_what_is_no_number_of_seconds(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^pause is .*: a number of seconds is wanted, from 0.001 to 1e\+09$"):
+    with pytest.raises(ValueError, match=r"^pause is .*: expected a number of seconds from 0.001 to 1e\+09$"):
         check_seconds(fine=1, pause=value)
 
 
 @pytest.mark.parametrize("value", NO_COUNTS)
 def test_what_is_no_count(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"^places is .*: a whole number of at least 1 is wanted$"):
+    with pytest.raises(ValueError, match=r"^places is .*: expected a whole number of at least 1$"):
         check_counts(fine=1, places=value)
 
 
@@ -71,7 +71,7 @@ async def test_a_worker_and_a_caller_refuse_them_too() -> None:
     for value in NO_COUNTS:
         with pytest.raises(ValueError, match=r"^concurrency is "):
             CallHandler(OperationRegistry(), transport, concurrency=value)
-    with pytest.raises(ValueError, match=r"^queue is -1: a whole number of at least 0 is wanted"):
+    with pytest.raises(ValueError, match=r"^queue is -1: expected a whole number of at least 0"):
         CallHandler(OperationRegistry(), transport, queue=-1)
     for value in NO_SECONDS:
         with pytest.raises(ValueError, match=r"^timeout is "):

@@ -24,7 +24,7 @@ from operations import CallError, ErrorCode
 from operations.pubsub import Refused, connect
 from operations.pubsub.connection_errors import UNTRUSTED
 from operations.pubsub.redis import RedisTransport
-from operations.pubsub.redis.addresses import Node, parse_address
+from operations.pubsub.redis.addresses import RedisNode, parse_address
 from operations.pubsub.redis.topology import slot_of
 from operations.testing import error_of
 from tests.receiving import into
@@ -61,7 +61,7 @@ def prefix() -> str:
 )
 def test_urls_are_read(url: str, nodes: list[tuple[str, int]], more: dict[str, Any]) -> None:
     address = parse_address(url)
-    assert address.nodes == tuple(Node(*node) for node in nodes)
+    assert address.nodes == tuple(RedisNode(*node) for node in nodes)
     for name, value in more.items():
         assert getattr(address, name) == value
 

@@ -15,7 +15,7 @@ from operations.calls.hub.spoke import Spoke
 from operations.pubsub import connect
 from operations.pubsub.connection_errors import UNTRUSTED, WRONG_PROTOCOL
 from operations.pubsub.redis import RedisTransport
-from operations.pubsub.tls_probe import answer_in_plain, speaks_tls
+from operations.pubsub.tls_probe import plain_reply, speaks_tls
 from operations.testing import error_of
 from tests.contracts.buses import TOKENS
 from tests.nats_server import free_ports, nats_server, shared_server
@@ -102,7 +102,7 @@ async def test_a_server_with_tls_that_refuses_the_handshake_is_not_said_to_have_
 async def test_what_cannot_be_known_is_not_said() -> None:
     (port,) = free_ports(1)
     assert not await speaks_tls("127.0.0.1", port)
-    assert await answer_in_plain("127.0.0.1", port) == b""
+    assert await plain_reply("127.0.0.1", port) == b""
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3), RedisTransport(f"rediss://127.0.0.1:{port}"):
             raise AssertionError("nobody listens there")
@@ -114,7 +114,7 @@ async def test_an_address_that_was_right_once_is_waited_for(certificates: Certif
         transport = RedisTransport(shared_redis("redis").url, shortest_delay=0.01)
         async with transport:
             transport.address = RedisTransport(f"redis://127.0.0.1:{port}").address
-            transport._surveyor._address = transport.address
+            transport._finder._address = transport.address
             transport.cut()
             await until(lambda: transport.failures >= 3)
             assert transport._keeper is not None

@@ -96,9 +96,9 @@ class HubBus:
     async def check_idle(self) -> None:
         def left() -> list[str]:
             return [
-                f"{each.principal.identity.id}: {each.calls}, {each.work}, {len(each.grants)} grants"
+                f"{each.principal.identity.id}: {each.calls}, {each.running}, {len(each.grants)} grants"
                 for each in self.hub.router.sessions.values()
-                if each.calls or each.work or len(each.grants)
+                if each.calls or each.running or len(each.grants)
             ]
 
         try:
@@ -127,7 +127,7 @@ class Member:
     async def close(self, bus: Bus) -> None:
         self.is_closing = True
         if self.remote is not None:
-            self.remote.close()
+            await self.remote.close()
         if self.handler is not None:
             await self.handler.close()
         await bus.close(self.transport)

@@ -20,7 +20,7 @@ from tests.security.rights_bus import WORKERS, Bus
 
 
 class SignedBus:
-    """A server that nobody trusts, and members that sign. Workers share the secret, so a kept right ends by time."""
+    """A shared bus whose members sign. Workers share the secret, so a right that one keeps ends at its deadline."""
 
     closing_seconds = math.inf
     knows_ends = False
@@ -71,7 +71,7 @@ class SignedBus:
         return None
 
     async def check_idle(self) -> None:
-        """Nobody in between knows of calls."""
+        """Do nothing: the server knows nothing of calls."""
 
 
 def _inner(transport: Transport) -> RedisTransport | NatsTransport:

@@ -1,24 +1,32 @@
-"""A peer that floods an operation which it may call waits in its own queue: others' calls are not behind it."""
+"""A caller that floods an operation waits in its own queue, however many connections it has; others do not wait."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import struct
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
 
-from operations import CallError, ErrorCode, Identity, OperationRegistry, operation
+from operations import CallError, ErrorCode, Identity, OperationContext, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.codec import JSON
-from operations.calls.events import VERSION, CallRequested, Requested
+from operations.calls.events import VERSION, CallRequested, RequestPayload
 from operations.calls.hub import Hub, router
 from operations.calls.hub.spoke import Spoke
+from operations.context import Grant
+from operations.dispatch import Dispatcher, Request
 from operations.dispatch.queueing import FairQueue
 from operations.identity import Principal, StaticTokens
+from operations.pubsub import link
+from operations.pubsub.link import Link
 from operations.pubsub.memory import MemoryTransport
+from operations.pubsub.websocket import serve
+from tests.contracts.operations_under_test import Sleeper
+from tests.security.raw_websocket import BINARY, RawPeer
 from tests.waiting import until
 
 TOKENS = StaticTokens(
@@ -48,9 +56,9 @@ class Scene:
 
 
 @contextlib.asynccontextmanager
-async def scene(calls_per_session: int = 4_096) -> AsyncIterator[Scene]:
+async def scene(calls_per_caller: int = 4_096) -> AsyncIterator[Scene]:
     async with (
-        Hub(TOKENS, calls_per_session=calls_per_session) as hub,
+        Hub(TOKENS, calls_per_caller=calls_per_caller) as hub,
         Spoke(hub.url, token="worker") as worker,
         Spoke(hub.url, token="flood") as flood,
         Spoke(hub.url, token="honest") as honest,
@@ -144,29 +152,176 @@ async def test_the_hub_holds_back_what_one_session_has_too_much_of(monkeypatch: 
         await gate.wait()
         return began
 
-    monkeypatch.setattr(router, "_MOST_HELD", 100_000)
-    async with scene(calls_per_session=20) as at:
+    monkeypatch.setattr(router, "_MOST_QUEUED_BYTES", 100_000)
+    async with scene(calls_per_caller=20) as at:
         handler = CallHandler(OperationRegistry([slow]), at.worker)
         await handler.registered()
         at.start_flood("shop.slow", 5_000)
         [session] = [each for each in at.hub.router.sessions.values() if each.principal.identity.id == "flood"]
         # Those that do not fit in what the hub keeps for one session are refused.
-        await until(lambda: at.hub.counters.rejected + len(session.held) + began == 5_000)
+        await until(lambda: at.hub.counters.rejected + len(session.queued) + began == 5_000)
         assert (began, at.hub.counters.rejected > 0) == (20, True)
-        assert session.held_bytes <= 100_000
-        held = len(session.held)
+        assert session.queue.bytes <= 100_000
+        held = len(session.queued)
         assert held > 20
         # Cancelled ones are forgotten, and others' calls do not wait behind them.
         at.flooding[20].cancel()
-        await until(lambda: len(session.held) == held - 1)
+        await until(lambda: len(session.queued) == held - 1)
         honest = asyncio.create_task(at.honest.call("shop.slow"))
         await until(lambda: began == 21)
         gate.set()
         await honest
         told = await asyncio.gather(*at.flooding, return_exceptions=True)
         assert sum(not isinstance(each, BaseException) for each in told) == 20 + held - 1
-        assert (len(session.held), session.held_bytes) == (0, 0)
+        assert (len(session.queued), session.queue.bytes) == (0, 0)
         await handler.close()
+
+
+async def test_callers_whose_calls_run_in_their_own_tasks_take_turns_too() -> None:
+    gate, order = asyncio.Semaphore(0), list[str]()
+
+    @operation(id="shop.slow")
+    async def slow(who: str) -> None:
+        order.append(who)
+        await gate.acquire()
+
+    dispatcher = Dispatcher(OperationRegistry([slow]), concurrency=1)
+
+    def call(caller: str) -> asyncio.Task[object]:
+        request = Request(operation_id="shop.slow", input={"who": caller}, caller=caller, grant=Grant())
+        return asyncio.create_task(dispatcher.call(request))
+
+    calls = [call("flood") for _ in range(10)]
+    await until(lambda: dispatcher.in_flight == 10)
+    calls.append(call("honest"))
+    await until(lambda: dispatcher.in_flight == 11)
+    for _ in calls:
+        gate.release()
+    await asyncio.gather(*calls)
+    assert order.index("honest") == 2, "behind the running call and one of those that waited"
+
+
+@contextlib.asynccontextmanager
+async def connections(hub: Hub, token: str, count: int) -> AsyncIterator[list[PendingRequestMap]]:
+    async with contextlib.AsyncExitStack() as stack:
+        spokes = [await stack.enter_async_context(Spoke(hub.url, token=token)) for _ in range(count)]
+        yield [PendingRequestMap(spoke, timeout=60) for spoke in spokes]
+
+
+async def test_many_connections_of_one_identity_have_one_turn_at_a_worker() -> None:
+    gate, order = asyncio.Semaphore(0), list[str]()
+
+    @operation(id="shop.slow")
+    async def slow(who: str = "flood") -> None:
+        order.append(who)
+        await gate.acquire()
+
+    async with scene() as at, connections(at.hub, "flood", 20) as flood:
+        handler = CallHandler(OperationRegistry([slow]), at.worker, concurrency=1)
+        await handler.registered()
+        at.flooding = [asyncio.create_task(each.call("shop.slow")) for each in flood for _ in range(5)]
+        await until(lambda: handler.in_flight == 100)
+        honest = [asyncio.create_task(at.honest.call("shop.slow", {"who": "honest"})) for _ in range(3)]
+        await until(lambda: handler.in_flight == 103)
+        for number in range(2, 8):
+            gate.release()
+            await until(lambda number=number: len(order) == number)  # type: ignore[misc]
+        # A turn for each connection would put two of the three behind twenty calls each.
+        assert order.count("honest") == 3
+        gate.release()
+        await asyncio.gather(*honest)
+        await at.stop_flood()
+        await handler.close()
+
+
+async def test_connections_of_one_identity_share_the_limits_of_the_hub() -> None:
+    sleeper = Sleeper("shop.sleep")
+    async with scene(calls_per_caller=4) as at, connections(at.hub, "flood", 3) as flood:
+        handler = CallHandler(OperationRegistry([sleeper.operation]), at.worker)
+        await handler.registered()
+        at.flooding = [asyncio.create_task(each.call("shop.sleep")) for each in flood for _ in range(3)]
+        sessions = [each for each in at.hub.router.sessions.values() if each.principal.identity.id == "flood"]
+        await until(lambda: sum(len(each.queued) for each in sessions) == 5)
+        [queue] = {each.queue for each in sessions}
+        assert (queue.calls, len(queue.requests), sleeper.runs) == (4, 5, 4)
+        # Another identity has its own.
+        assert all(each.queue is not queue for each in at.hub.router.sessions.values() if each not in sessions)
+        honest = asyncio.create_task(at.honest.call("shop.sleep"))
+        await until(lambda: sleeper.runs == 5)
+        # A connection that is lost takes its queued requests with it.
+        lost = flood[2]._transport
+        assert isinstance(lost, Spoke)
+        await lost.close()
+        await until(lambda: len(queue.requests) == sum(len(each.queued) for each in sessions) == 2)
+        sleeper.let_go.set()
+        ended = await asyncio.gather(honest, *at.flooding, return_exceptions=True)
+        assert sum(not isinstance(each, BaseException) for each in ended) == 7
+        assert (queue.calls, queue.requests, queue.bytes) == (0, {}, 0)
+        await handler.close()
+
+
+async def test_nested_calls_do_not_wait_for_the_calls_that_they_are_nested_in() -> None:
+    sleeper = Sleeper("shop.sleep")
+
+    @operation(id="front.sleep")
+    async def front(context: OperationContext) -> str:
+        return str((await context.env.shop.sleep()).data)
+
+    async with scene(calls_per_caller=1) as at, connections(at.hub, "worker", 2) as (caller, second):
+        handlers = [
+            CallHandler(OperationRegistry([sleeper.operation]), at.worker),
+            CallHandler(OperationRegistry([front]), second._transport),
+        ]
+        for handler in handlers:
+            await handler.registered()
+        # Callers and workers have one identity, whose own calls at workers are limited to one.
+        call = asyncio.create_task(caller.call("front.sleep"))
+        await until(lambda: sleeper.runs == 1)
+        own = asyncio.create_task(second.call("shop.sleep", as_worker=True))
+        sessions = [each for each in at.hub.router.sessions.values() if each.peer == second._transport.peer]
+        await until(lambda: len(sessions[0].queue.requests) == 1)
+        sleeper.let_go.set()
+        assert ((await call).data, (await own).data) == ("awake", "awake")
+        for handler in handlers:
+            await handler.close()
+
+
+def batch(count: int) -> bytes:
+    return struct.pack(f">B{count + 1}I", 0, count, *([1] * count)) + b"x" * count
+
+
+async def test_links_that_share_a_turn_are_handled_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "TURN_SECONDS", 60.0)
+    turn, links, iteration = link.Turn(), list[Link](), 0
+    handled: list[tuple[int, int]] = []
+
+    class Receiver:
+        def opened(self, link: Link) -> None:
+            link.turn = turn
+            links.append(link)
+
+        def received(self, message: bytes, link: Link) -> None:
+            handled.append((iteration, links.index(link)))
+
+        def backlogged(self, link: Link, size: int) -> None:
+            """Nothing is sent."""
+
+        def closed(self, link: Link, reason: str) -> None:
+            """Nothing is kept."""
+
+    listener = await serve(lambda token: Receiver())
+    peers = [await RawPeer.connect(listener.port) for _ in range(8)]
+    for peer in peers:
+        peer.send(BINARY, batch(500))
+    while len(handled) < 4_000:
+        iteration += 1
+        await asyncio.sleep(0)
+    most = max(Counter(each for each, _ in handled).values())
+    assert most <= link.TURN_MESSAGES + len(peers)
+    assert Counter(place for _, place in handled) == dict.fromkeys(range(8), 500)
+    for peer in peers:
+        await peer.close()
+    await listener.close()
 
 
 class Item:
@@ -202,7 +357,7 @@ async def test_a_call_whose_deadline_passes_in_its_queue_never_runs() -> None:
     handler = CallHandler(OperationRegistry([compute]), bus)
     deadline = int(time.time() * 1000) + 100
     for number in range(200):  # nobody waits for the answers, so that nobody aborts the calls either
-        payload = Requested(f"ada-{number}", "shop.compute", {"number": number}, deadline=deadline)  # type: ignore[arg-type]
+        payload = RequestPayload(f"ada-{number}", "shop.compute", {"number": number}, deadline=deadline)  # type: ignore[arg-type]
         bus.send("work.shop", JSON.encode(CallRequested(VERSION, f"ada-{number}", "shop.compute", payload)))
     await until(lambda: len(ran) > 0 and handler.in_flight == 0)
     assert len(ran) + handler.counters.expired == 200

@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from operations import ErrorCode, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
-from operations.pubsub import Capabilities, Transport, TransportWrapper, Undelivered, nats
-from operations.pubsub.memory import MemoryTransport
-from operations.pubsub.redis import RedisTransport
+from operations.pubsub import Record, Transport, TransportWrapper, Undelivered
 from operations.testing import error_of
-from tests import nats_server, redis_servers
-
-UNTRUSTED = Capabilities(knows_no_responders=True, tracks_peers=True, groups=True, ordered=True, identity="none")
-Bus = Callable[[], Awaitable[Transport]]
+from tests.security.untrusted_bus import Bus, untrusted_bus
 
 
 @pytest.fixture(params=["memory", "redis", "nats"])
 async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
-    """Ends of one bus that trusts nobody."""
-    ends: list[Any] = []
-    first = MemoryTransport(direct=False, capabilities=UNTRUSTED)
-    prefix = f"t{os.urandom(8).hex()}"
-
-    async def end() -> Transport:
-        if request.param == "memory":
-            return first.join()
-        if request.param == "redis":
-            ends.append(RedisTransport(redis_servers.shared_server("redis").url, prefix=prefix))
-        else:
-            ends.append(nats.connect(nats_server.shared_server().url, prefix=prefix))
-        transport: Transport = await ends[-1].__aenter__()
-        return transport
-
-    yield end
-    for opened in ends:
-        await opened.__aexit__(None, None, None)
+    """A bus on which no peer is trusted."""
+    async with untrusted_bus(request.param) as bus:
+        yield bus
 
 
 class Misaddressed(TransportWrapper):
@@ -54,9 +32,16 @@ class Misaddressed(TransportWrapper):
         super().send(self._work if address.startswith("work.") else address, message, undelivered)
 
     def store(
-        self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
+        self,
+        address: str,
+        message: bytes,
+        *,
+        key: str,
+        stored: Callable[[], None],
+        undelivered: Undelivered,
+        record: Record | None = None,
     ) -> None:
-        super().store(self._queue, message, key=key, stored=stored, undelivered=undelivered)
+        super().store(self._queue, message, key=key, stored=stored, undelivered=undelivered, record=record)
 
 
 class Shop:

@@ -1,4 +1,4 @@
-"""Nobody has a worker answer another's call, with the permissions that the guides recommend."""
+"""No peer can make a worker respond to another peer's call, with the permissions that the guides recommend."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def nats() -> Iterator[NatsServer]:
 
 
 class Stock:
-    """A worker whose calls are answered when it is told to, and what ran."""
+    """A worker that responds when the test releases it, and records its runs."""
 
     def __init__(self, transport: NatsTransport) -> None:
         self.go = asyncio.Event()
@@ -57,7 +57,7 @@ class Stock:
 
 
 def request(request_id: str, **changes: Any) -> bytes:
-    """A request for an answer of its sender's choice, under an id of its choice."""
+    """Return a request with a chosen id and a chosen response."""
     payload = {"requestId": request_id, "operationId": "stock.echo", "input": {"text": "forged"}}
     event = {"v": 1, "type": "call.requested", "id": request_id, "to": "stock.echo", "payload": payload}
     return msgspec.json.encode(event | changes)
@@ -91,7 +91,7 @@ async def test_a_request_under_anothers_id_gets_no_answer(nats: NatsServer, atta
             stock.ran.clear()
             call = asyncio.create_task(pending.call("stock.slow", wait=True))
             await until(lambda: stock.ran == ["slow"])
-            [request_id] = pending._endpoint.waiting
+            [request_id] = pending._endpoint.pending
             message = ATTACKS[attack](request_id)
             if durable:
                 stored = asyncio.Event()
@@ -109,7 +109,7 @@ async def test_a_request_under_anothers_id_gets_no_answer(nats: NatsServer, atta
 
 
 async def test_nobody_hears_the_id_of_anothers_request_on_redis() -> None:
-    """Redis lets those who control calls listen where they do; with an id they could have its caller answered."""
+    """Redis users who may send control messages may also receive them; with a request id they could forge responses."""
 
     @operation(id="stock.count")
     async def count() -> AsyncIterator[int]:
@@ -139,7 +139,7 @@ async def test_nobody_hears_the_id_of_anothers_request_on_redis() -> None:
             await slow_started.wait()
             stream = pending.subscribe("stock.count")
             assert [(await anext(stream)).data for _ in range(2_000)] == list(range(2_000))
-            ids = list(pending._endpoint.waiting)
+            ids = list(pending._endpoint.pending)
             await stream.aclose()  # type: ignore[attr-defined]
             call.cancel()
             await until(lambda: handler.in_flight == 0)

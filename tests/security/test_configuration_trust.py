@@ -53,11 +53,11 @@ USES: dict[str, Sequence[str]] = {
     "add py": ["add", "py", "more", "./more"],
 }
 """The commands that open what a configuration has."""
-OPENS_NOTHING = {"init", "trust", "scan", "config show", "config schema", "config path", "completion"} | {
-    "keys new",
-    "keys ls",
-    "keys revoke",
-    "install",
+OPENS_NOTHING = {
+    *("init", "trust", "scan", "config show", "config schema", "config path", "completion"),
+    *("keys new", "keys ls", "keys revoke", "install", "rm", "edit", "add --discover", "version"),
+    # They use the transports of a configuration only if it is trusted.
+    *("jobs submit", "jobs ls", "jobs show", "jobs wait", "jobs cancel", "jobs dead", "jobs retry"),
 }
 
 

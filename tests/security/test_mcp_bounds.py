@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from operations import CallError, ErrorCode, OperationContext, OperationRegistry
+from operations.progress import MAX_EVENTS, MAX_MESSAGE_CHARACTERS
 from operations.sources.mcp import MCPClientConfig, MCPOAuth, MCPServerRequest, create_mcp_client, is_progress
-from operations.sources.mcp.progress import MAX_EVENTS, MAX_MESSAGE_CHARACTERS
 from operations.testing import error_of
 from tests.sources.mcp.conftest import nothing_is_left  # noqa: F401  # a fixture that every test here uses
 from tests.sources.mcp.hostile_http import HostileServer, hostile_server, nested

@@ -1,4 +1,4 @@
-"""Clients of the MCP door: each sees and does only what is its own, and what it makes the server keep is bounded."""
+"""MCP clients see and do only what is their own, and what they make the server store is bounded."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import httpx2
 from operations import OperationRegistry
 from operations.serving.mcp.sdk import http
 from tests.serving.mcp.examples import ELICITS, OPERATIONS, ask_over, legacy_session
-from tests.serving.mcp.standin import serving_door
+from tests.serving.mcp.served_endpoint import serve_endpoint
 from tests.serving.mcp.wire import SDK_ONLY, headers, message, post
 
 
 async def test_no_text_of_an_exception_is_sent_in_any_version() -> None:
-    async with serving_door(OperationRegistry(OPERATIONS)) as (url, _):
+    async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _):
         for meta in ({}, SDK_ONLY):
             answer = await post(url, message("tools/call", {"name": "shop.secret_failure"}, meta=meta))
             assert "hunter2" not in json.dumps(answer)
@@ -29,7 +29,7 @@ async def test_no_text_of_an_exception_is_sent_in_any_version() -> None:
 
 
 async def test_nothing_is_listed_that_may_not_be_called_and_no_cache_shows_anothers_list() -> None:
-    async with serving_door(OperationRegistry(OPERATIONS)) as (url, _):
+    async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _):
         for _ in range(2):
             for who, sees in (("ann admin", True), ("bob other", False), ("", False), ("eve admin", True)):
                 more = {"x-caller": who} if who else {}
@@ -45,7 +45,7 @@ async def test_nothing_is_listed_that_may_not_be_called_and_no_cache_shows_anoth
 
 async def test_a_session_belongs_to_the_identity_that_opened_it() -> None:
     ann = {"x-caller": "ann admin"}
-    async with serving_door(OperationRegistry(OPERATIONS)) as (url, _), legacy_session(url, **ann) as session:
+    async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _), legacy_session(url, **ann) as session:
         assert "result" in await session("tools/call", {"name": "admin.stop", "arguments": {}})
         assert await session("tools/list", **{"x-caller": "bob admin"}) == 404
         # The same identity with fewer rights: the list of the request's rights, not of the session's.
@@ -56,7 +56,7 @@ async def test_a_session_belongs_to_the_identity_that_opened_it() -> None:
 
 
 async def test_identities_in_payloads_are_ignored() -> None:
-    async with serving_door(OperationRegistry(OPERATIONS)) as (url, _):
+    async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _):
         claimed = {"operations/identity": {"id": "root", "scopes": ["admin"]}, "identity": {"scopes": ["admin"]}}
         for meta in (claimed, {**claimed, **SDK_ONLY}):
             _, answer = await post(url, message("tools/call", {"name": "admin.stop"}, meta=meta))
@@ -64,7 +64,7 @@ async def test_identities_in_payloads_are_ignored() -> None:
 
 
 async def test_a_state_is_good_for_its_own_call_and_caller_only() -> None:
-    async with serving_door(OperationRegistry(OPERATIONS)) as (url, _):
+    async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _):
         state = (await ask_over(url))["result"]["requestState"]
         answer = {"answer": {"action": "accept", "content": {"name": "Ann"}}}
         given = {"arguments": {}, "inputResponses": answer, "requestState": state}
@@ -80,18 +80,18 @@ async def test_a_state_is_good_for_its_own_call_and_caller_only() -> None:
 
 
 async def test_calls_that_wait_for_an_answer_are_bounded() -> None:
-    async with serving_door(OperationRegistry(OPERATIONS)) as (url, door):
+    async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, endpoint):
         for _ in range(16):
             assert (await ask_over(url))["result"]["resultType"] == "input_required"
         refused = (await ask_over(url))["result"]
         assert refused["_meta"]["operations/error"]["details"]["reason"] == "TOO_MANY_QUESTIONS"
-        assert len(door.endpoint.suspensions) == 16
-        assert door.endpoint.calls.dispatcher.slots.free > 0
+        assert len(endpoint.mcp_server.suspended_calls) == 16
+        assert endpoint.mcp_server.calls.dispatcher.slots.free > 0
 
 
 async def test_events_are_replayed_to_their_own_session_only() -> None:
-    door, client = serving_door(OperationRegistry(OPERATIONS)), httpx2.AsyncClient(timeout=60)
-    async with door as (url, _), client, legacy_session(url) as ann, legacy_session(url) as eve:
+    endpoint, client = serve_endpoint(OperationRegistry(OPERATIONS)), httpx2.AsyncClient(timeout=60)
+    async with endpoint as (url, _), client, legacy_session(url) as ann, legacy_session(url) as eve:
         call = {"name": "shop.number", "arguments": {}}
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
         answer = await client.post(url, json=body, headers={**ann.headers, "mcp-session-id": ann.id})
@@ -107,8 +107,8 @@ async def test_events_are_replayed_to_their_own_session_only() -> None:
 
 
 async def test_sessions_of_one_caller_leave_room_for_others() -> None:
-    async with serving_door(OperationRegistry(OPERATIONS)) as (url, _):
-        eve = [legacy_session(url, **{"x-caller": "eve"}) for _ in range(http.SESSIONS_EACH)]
+    async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _):
+        eve = [legacy_session(url, **{"x-caller": "eve"}) for _ in range(http.SESSIONS_PER_IDENTITY)]
         for each in eve:
             await each.__aenter__()
         about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
@@ -128,7 +128,7 @@ async def test_sessions_of_one_caller_leave_room_for_others() -> None:
 async def test_subscriptions_of_one_caller_are_bounded() -> None:
     sent = message("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
     more = {**headers(sent), "x-caller": "eve"}
-    async with serving_door(OperationRegistry(OPERATIONS)) as (url, _):
+    async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _):
         client = httpx2.AsyncClient(timeout=60, limits=httpx2.Limits(max_connections=100))
         opened: list[Any] = []
         async with client:
@@ -148,7 +148,7 @@ async def test_pointers_to_bytes_cost_no_more_than_the_request() -> None:
     for _ in range(200):
         deep = [deep]
     places = ["/item" + "/0" * 200] * 2_000 + ["/" + "9" * 5_000, "nonsense", "/item/~2", ""]
-    async with serving_door(OperationRegistry(OPERATIONS)) as (url, _):
+    async with serve_endpoint(OperationRegistry(OPERATIONS)) as (url, _):
         meta: dict[str, Any] = {"operations/bytes": [*places, 5, None]}
         params = {"name": "shop.quote", "arguments": {"item": deep}}
         async with asyncio.timeout(10):

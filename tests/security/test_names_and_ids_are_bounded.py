@@ -121,7 +121,7 @@ async def test_a_session_claims_a_bounded_number_and_size_of_operations(hub: Hub
 
 
 async def test_the_limits_hold_for_all_workers_of_a_session_together(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "_MOST_CLAIMS", 10)
+    monkeypatch.setattr(directory, "_MOST_OPERATIONS", 10)
     peer = await RawPeer.join(hub.port, "shop", NAME)
     accepted = []
     for number in range(4):
@@ -146,13 +146,13 @@ async def test_operations_that_are_refused_are_not_kept(hub: Hub) -> None:
     assert answer["rejected"].keys() == {"shop.broken"}
     assert answer["refused"].keys() == {"bank"}
     ((registration,),) = [workers.values() for workers in hub.router.directory._workers.values()]
-    assert registration.claims == {}
+    assert registration.operations == {}
     await peer.close()
 
 
 async def test_calls_in_flight_are_bounded(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router, "_MOST_CALLS", 3)
-    monkeypatch.setattr(hub.router, "_calls_per_session", 3)
+    monkeypatch.setattr(hub.router, "_calls_per_caller", 3)
     sleeper = Sleeper("shop.sleep")
     async with Spoke(hub.url, token="shop") as spoke, Spoke(hub.url, token="mallory") as caller:
         worker = CallHandler(OperationRegistry([sleeper.operation]), spoke)
@@ -181,6 +181,6 @@ async def test_a_call_that_nobody_ends_expires(hub: Hub) -> None:
     assert (aborted["type"], aborted["id"]) == ("call.aborted", request["id"])
     assert hub.counters.in_flight == 0
     assert hub.router._expiring == {}
-    assert all(not session.work and not session.calls for session in hub.router.sessions.values())
+    assert all(not session.running and not session.calls for session in hub.router.sessions.values())
     await caller.close()
     await worker.close()

@@ -1,4 +1,4 @@
-"""Nobody but its caller aborts a call or grants it credit, also on a bus where others hear what controls it."""
+"""Only its caller aborts a call or grants it credit, even where other peers receive control messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from operations import OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.codec import JSON
-from operations.calls.control import control_id, is_proven, write_abort, write_credit
+from operations.calls.control_messages import control_id, has_valid_proof, write_abort, write_credit
 from operations.calls.events import CallAborted, CallCredit
 from operations.calls.streams import WINDOW_ITEMS
 from operations.pubsub.redis import RedisTransport
@@ -33,7 +33,7 @@ async def server() -> AsyncIterator[Server]:
 
 
 class Eavesdropper:
-    """A user with exactly the recommended permissions, who hears control of others' calls and sends what it likes."""
+    """A hostile user with exactly the recommended permissions, who receives the control messages of other calls."""
 
     def __init__(self, bus: RedisTransport, worker: RedisTransport) -> None:
         self.heard: list[dict[str, Any]] = []
@@ -47,7 +47,7 @@ class Eavesdropper:
             self._bus.send(address, json.dumps(event).encode())
 
     def forge(self, event: dict[str, Any]) -> int:
-        """Send a message again, and everything that can be made of it; returns how many messages that are."""
+        """Send a message again, and variants of it; return the number of messages."""
         proof = event["payload"].get("proof", "")
         for kind, proven in itertools.product(("call.aborted", "call.credit"), (proof, "", "0" * 64)):
             for number in (0, 1, 2, 10**6):
@@ -99,12 +99,12 @@ def test_a_proof_is_for_one_message_of_one_call() -> None:
     assert isinstance(credit, CallCredit)
     assert isinstance(abort, CallAborted)
     assert credit.id == abort.id == control_id("ada-1")
-    assert is_proven("ada-1", credit.payload)
-    assert is_proven("ada-1", abort.payload)
-    assert not is_proven("ada-2", credit.payload)
+    assert has_valid_proof("ada-1", credit.payload)
+    assert has_valid_proof("ada-1", abort.payload)
+    assert not has_valid_proof("ada-2", credit.payload)
     credit.payload.number = 4
-    assert not is_proven("ada-1", credit.payload)
+    assert not has_valid_proof("ada-1", credit.payload)
     abort.payload.proof = credit.payload.proof
-    assert not is_proven("ada-1", abort.payload)
+    assert not has_valid_proof("ada-1", abort.payload)
     abort.payload.proof = "\ud800"
-    assert not is_proven("ada-1", abort.payload)
+    assert not has_valid_proof("ada-1", abort.payload)

@@ -16,7 +16,7 @@ from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.hub import Hub, directory, router
 from operations.calls.hub.spoke import Spoke
 from operations.identity import Principal, StaticTokens
-from operations.pubsub import link, websocket
+from operations.pubsub import link
 from operations.pubsub.link import Link
 from operations.pubsub.websocket import WebSocketLink, serve
 from operations.spec import OperationSpec
@@ -161,7 +161,7 @@ def batch(messages: list[bytes]) -> bytes:
 
 
 async def test_a_frame_of_very_many_messages_is_handled_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "TURN_SECONDS", 60.0)  # a busy machine ends turns earlier, as the next test shows
+    monkeypatch.setattr(link, "TURN_SECONDS", 60.0)  # a busy machine ends turns earlier, as the next test shows
     notes = Notes()
     listener = await serve(lambda token: notes)
     flood, honest = await RawPeer.connect(listener.port), await RawPeer.connect(listener.port)
@@ -299,8 +299,8 @@ async def test_the_calls_of_a_lost_peer_are_ended_in_turns(hub: Hub, monkeypatch
         (session,) = [each for each in hub.router.sessions.values() if each.peer == spoke.peer]
         left: list[int] = []
         await caller.close()
-        while session.work:
-            left.append(len(session.work))
+        while session.running:
+            left.append(len(session.running))
             await asyncio.sleep(0)
         assert len(set(left)) >= 9
         await until(lambda: worker.in_flight == 0)

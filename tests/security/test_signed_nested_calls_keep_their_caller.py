@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
-import jwt
 import pytest
 
 from operations import (
@@ -20,52 +19,23 @@ from operations import (
     operation,
 )
 from operations.calls import CallHandler, PendingRequestMap
-from operations.calls.signature_format import Root, join
+from operations.calls.signature_format import RootRequest, join
 from operations.calls.signed_transport import SignedTransport
-from operations.calls.signing_secrets import Session, SigningSecret
+from operations.calls.signing_secrets import SigningSession
 from operations.context import Grant, current_grant
-from operations.identity import JWTTokens
-from operations.pubsub import Capabilities, Transport, TransportWrapper, Undelivered, nats
+from operations.pubsub import Transport, TransportWrapper, Undelivered
 from operations.pubsub.memory import MemoryTransport
-from operations.pubsub.redis import RedisTransport
 from operations.testing import error_of
-from tests import nats_server, redis_servers
-
-KEY = "k" * 32
-SECRET = SigningSecret(b"s" * 32)
-TOKENS = JWTTokens(KEY, algorithms=["HS256"], audience="bank")
-UNTRUSTED = Capabilities(knows_no_responders=True, tracks_peers=True, groups=True, ordered=True, identity="none")
-Bus = Callable[[], Awaitable[Transport]]
-
-
-def session(name: str, scope: str = "") -> Session:
-    claims = {"sub": name, "scope": scope, "aud": "bank", "exp": time.time() + 600}
-    return SECRET.session(jwt.encode(claims, KEY, "HS256"))
-
+from tests.security.untrusted_bus import SECRET, TOKENS, Bus, session, untrusted_bus
 
 ADA, BOB, WORKER = session("ada"), session("bob", "vault"), session("worker", "vault")
 
 
 @pytest.fixture(params=["memory", "redis", "nats"])
 async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
-    """Ends of one bus that trusts nobody."""
-    ends: list[Any] = []
-    first = MemoryTransport(direct=False, capabilities=UNTRUSTED)
-    prefix = f"t{os.urandom(8).hex()}"
-
-    async def end() -> Transport:
-        if request.param == "memory":
-            return first.join()
-        if request.param == "redis":
-            ends.append(RedisTransport(redis_servers.shared_server("redis").url, prefix=prefix))
-        else:
-            ends.append(nats.connect(nats_server.shared_server().url, prefix=prefix))
-        transport: Transport = await ends[-1].__aenter__()
-        return transport
-
-    yield end
-    for opened in ends:
-        await opened.__aexit__(None, None, None)
+    """A bus on which no peer is trusted."""
+    async with untrusted_bus(request.param) as bus:
+        yield bus
 
 
 @operation(id="vault.read", type="query", access_control=AccessControl(required_scopes=("vault",)))
@@ -151,7 +121,7 @@ class Scene:
     def __init__(self, bus: Bus, front: Front, vault: SignedTransport) -> None:
         self.bus, self.front, self.vault = bus, front, vault
 
-    async def call(self, session: Session | None, name: str, input: Any = None, **options: Any) -> Any:
+    async def call(self, session: SigningSession | None, name: str, input: Any = None, **options: Any) -> Any:
         end = await self.bus()
         pending = PendingRequestMap(end if session is None else SignedTransport(end, session=session))
         return (await pending.call(f"front.{name}", input, wait=True, **options)).data
@@ -220,15 +190,15 @@ async def test_a_nested_call_ends_with_the_deadline_of_its_root(scene: Scene) ->
     assert await scene.call(ADA, "direct", {"to": "vault.who"}, deadline=until) == ["ada", until]
 
 
-def nested(scene: Scene, root: Root) -> PendingRequestMap:
+def nested(scene: Scene, root: RootRequest) -> PendingRequestMap:
     """Calls for a root that no request of this test has."""
     return PendingRequestMap(scene.vault.for_grant(Grant(signature=root), as_worker=False))
 
 
 async def test_a_root_whose_deadline_has_passed_is_refused(scene: Scene) -> None:
     token, now = BOB.token.encode(), int(time.time() * 1000)
-    assert (await nested(scene, Root(token, bytes(16), now + 5_000)).call("vault.read")).data == "the secret"
-    error = await error_of(nested(scene, Root(token, bytes(16), now - 1)).call("vault.read"))
+    assert (await nested(scene, RootRequest(token, bytes(16), now + 5_000)).call("vault.read")).data == "the secret"
+    error = await error_of(nested(scene, RootRequest(token, bytes(16), now - 1)).call("vault.read"))
     assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "EXPIRED")
 
 
@@ -253,7 +223,7 @@ async def test_nothing_of_a_root_can_be_changed(scene: Scene, part: str) -> None
     start = 4 + len(token)
     place = {"id": start, "deadline": start + 23, "proof": start + 24}[part]
     tampering = SignedTransport(Tampering(await scene.bus(), place), secret=SECRET)
-    root = Root(token, bytes(16), int(time.time() * 1000) + 60_000)
+    root = RootRequest(token, bytes(16), int(time.time() * 1000) + 60_000)
     pending = PendingRequestMap(tampering.for_grant(Grant(signature=root), as_worker=False))
     error = await error_of(pending.call("vault.read"))
     assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "FORGED")

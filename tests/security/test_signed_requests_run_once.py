@@ -5,51 +5,32 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
 
-import jwt
 import pytest
 
 from operations import CallError, ErrorCode, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
 from operations.calls.signed_transport import SignedTransport
-from operations.calls.signing_secrets import SigningSecret
-from operations.identity import JWTTokens
-from operations.pubsub import Stores, Transport, TransportWrapper, Undelivered, nats
+from operations.pubsub import Record, Stores, Transport, TransportWrapper, Undelivered, nats
 from operations.pubsub.nats.wire import publish
 from operations.pubsub.redis import RedisTransport
 from operations.testing import error_of
 from tests import nats_server, redis_servers
 from tests.calls.test_redis_permissions import rules
+from tests.security.untrusted_bus import SECRET, TOKENS, Bus, session, untrusted_bus
 from tests.waiting import until
 
-KEY = "k" * 32
-SECRET = SigningSecret(b"s" * 32)
-TOKENS = JWTTokens(KEY, algorithms=["HS256"], audience="bank")
-SESSION = SECRET.session(jwt.encode({"sub": "ada", "aud": "bank", "exp": time.time() + 3_600}, KEY, "HS256"))
-Bus = Callable[[], Awaitable[Transport]]
+SESSION = session("ada")
 
 
 @pytest.fixture(params=["redis", "nats"])
 async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
-    """Ends of one bus that trusts nobody."""
-    ends: list[Any] = []
-    prefix = f"t{os.urandom(8).hex()}"
-
-    async def end() -> Transport:
-        if request.param == "redis":
-            ends.append(RedisTransport(redis_servers.shared_server("redis").url, prefix=prefix))
-        else:
-            ends.append(nats.connect(nats_server.shared_server().url, prefix=prefix))
-        transport: Transport = await ends[-1].__aenter__()
-        return transport
-
-    yield end
-    for opened in ends:
-        await opened.__aexit__(None, None, None)
+    """A bus on which no peer is trusted."""
+    async with untrusted_bus(request.param) as bus:
+        yield bus
 
 
 class Wiretap(TransportWrapper):
@@ -65,10 +46,17 @@ class Wiretap(TransportWrapper):
         super().send(address, message, undelivered)
 
     def store(
-        self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
+        self,
+        address: str,
+        message: bytes,
+        *,
+        key: str,
+        stored: Callable[[], None],
+        undelivered: Undelivered,
+        record: Record | None = None,
     ) -> None:
         self.heard.append(message)
-        super().store(address, message, key=key, stored=stored, undelivered=undelivered)
+        super().store(address, message, key=key, stored=stored, undelivered=undelivered, record=record)
 
 
 class Bank:
@@ -255,7 +243,7 @@ async def test_a_sender_cannot_pass_a_copy_off_as_a_redelivery(bus: Bus, bank: B
     """On Redis a caller writes the entries of the stream itself, and may say how often they were delivered."""
     server, end = redis_servers.shared_server("redis"), await bus()
     assert isinstance(end, RedisTransport)
-    stream = end.names.space("queue.bank").stored.decode()
+    stream = end.keys.of_namespace("queue.bank").stored.decode()
     async with asyncio.timeout(20):
         copy = await captured(bus, "book")
         await bank.restart()

@@ -8,7 +8,7 @@ import pytest
 
 from operations import Identity
 from operations.calls.hub import Hub, server, session
-from operations.calls.hub.session import ReadingCheck
+from operations.calls.hub.session import SlowReaderCheck
 from operations.identity import Principal, StaticTokens
 from operations.pubsub.link import Link
 from tests.security.raw_websocket import RawPeer
@@ -66,7 +66,7 @@ class Unread:
 )
 async def test_a_peer_with_much_unread_must_read_on(written: int, read: int, aborted: bool) -> None:
     unread = Unread()
-    check = ReadingCheck(unread)  # type: ignore[arg-type]
+    check = SlowReaderCheck(unread)  # type: ignore[arg-type]
     unread.unsent_bytes = session._SLOW_UNSENT + (3 << 20)
     check.wrote(session._SLOW_UNSENT + (3 << 20))
     for _ in range(2):  # each time, not only at first

@@ -45,7 +45,7 @@ class Shop:
         self.items: asyncio.Queue[Any] = asyncio.Queue()
         self.resumed_after: list[Any] = []
         self.registry = OperationRegistry(
-            [*_queries(), *self._mutations(), *self._streams(), *self._guarded(), *_foreign()]
+            [*_queries(), *_reporting(), *self._mutations(), *self._streams(), *self._guarded(), *_foreign()]
         )
 
     def _mutations(self) -> list[Operation[Any]]:
@@ -114,6 +114,32 @@ class Shop:
             yield 2
 
         return [look, put, follow]
+
+
+def _reporting() -> list[Operation[Any]]:
+    """Operations that report progress."""
+
+    @operation(namespace="shop", type="mutation")
+    async def bake(context: OperationContext, steps: int = 2, fails: bool = False) -> str:
+        """Report progress and return."""
+        for step in range(1, steps + 1):
+            if context.progress is not None:
+                reported = context.progress(step, steps, f"step {step}")
+                if reported is not None:
+                    await reported
+        if fails:
+            raise CallError("BURNT", "black")
+        return "bread"
+
+    @operation(namespace="shop", type="mutation")
+    async def flood(context: OperationContext) -> str:
+        """Report progress without waiting for anything."""
+        for step in range(100_000):
+            if context.progress is not None:
+                context.progress(step, None, None)
+        return "done"
+
+    return [bake, flood]
 
 
 def _foreign() -> list[Operation[Any]]:

@@ -1,6 +1,6 @@
-"""Every door, endpoint kind and credential: the outcome follows from `check_access` alone.
+"""Every endpoint, endpoint kind and credential: the outcome follows from `check_access` alone.
 
-Each kind of endpoint has a row in ENDPOINTS; a door of the application without one fails.
+Each kind of endpoint has a row in ENDPOINTS; a endpoint of the application without one fails.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 from operations.access import check_access
 from operations.context import Identity
 from operations.identity import JWTTokens
+from operations.jobs import Jobs
 from operations.serving import Limits, app
 from operations.serving.app import ServedApp
 from operations.spec import AccessControl
@@ -70,7 +71,17 @@ class World:
             hosts=["127.0.0.1"],
             authenticator=JWTTokens(SECRET, algorithms=["HS256"], audience=[URL, f"{URL}/mcp"]),
             limits=Limits(replay_seconds=30, failures=1_000),
+            jobs=Jobs(self.shop.registry),
         )
+
+    async def job_of_another(self, shown: str | None, method: str = "GET", end: str = "") -> Answer:
+        """Use the job of another caller."""
+        claims = jwt.decode(token("write"), options={"verify_signature": False})
+        owner = jwt.encode({**claims, "sub": "owner"}, SECRET, algorithm="HS256")
+        body = {"item": "owned"}
+        job = await post(self.served, "/vault/put", body, headers={"prefer": "respond-async"}, token=owner)
+        assert job.status == 202
+        return await request(self.served, method, job.headers["location"] + end, token=shown)
 
     async def replayed(self, shown: str | None) -> Answer:
         """Send a mutation that the owner has sent before with the same key."""
@@ -101,8 +112,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     allowed: int = 200
     denied: int = 403
     """The status for a caller who is known and lacks rights."""
-    door: str = ""
-    """The path of a door other than that of operations."""
+    path: str = ""
+    """The path of an endpoint other than that of operations."""
 
 
 def calls(path: str, method: str = "POST") -> Callable[[World, str | None], Awaitable[Answer]]:
@@ -145,19 +156,23 @@ async def connects(world: World, shown: str | None) -> Answer:
     return Answer(101 if accepted else 401, [(b"www-authenticate", b"Bearer")], b"")
 
 
+async def submits(world: World, shown: str | None) -> Answer:
+    return await request(world.served, "POST", "/vault/put", token=shown, headers={"prefer": "respond-async"})
+
+
 ENDPOINTS = [
-    Endpoint("document", OPEN, calls("/openapi.json", "GET"), door="/openapi.json"),
-    Endpoint("MCP list", OPEN, asks_mcp("tools/list"), door="/mcp"),
-    Endpoint("MCP discovery", OPEN, asks_mcp("server/discover"), door="/mcp"),
-    Endpoint("MCP call of an open tool", OPEN, asks_mcp("tools/call", name="shop.picture", arguments={}), door="/mcp"),
+    Endpoint("document", OPEN, calls("/openapi.json", "GET"), path="/openapi.json"),
+    Endpoint("MCP list", OPEN, asks_mcp("tools/list"), path="/mcp"),
+    Endpoint("MCP discovery", OPEN, asks_mcp("server/discover"), path="/mcp"),
+    Endpoint("MCP call of an open tool", OPEN, asks_mcp("tools/call", name="shop.picture", arguments={}), path="/mcp"),
     Endpoint(
         "MCP call of a guarded tool",
         READ,
         asks_mcp("tools/call", name="vault.look", arguments={}),
         denied=400,  # as for an unknown one
-        door="/mcp",
+        path="/mcp",
     ),
-    Endpoint("WebSocket", OPEN, connects, 101, door="/ws"),
+    Endpoint("WebSocket", OPEN, connects, 101, path="/ws"),
     Endpoint("open query", OPEN, calls("/shop/picture")),
     Endpoint("open query by GET", OPEN, calls("/shop/picture", "GET")),
     Endpoint("guarded query", READ, calls("/vault/look")),
@@ -166,12 +181,16 @@ ENDPOINTS = [
     Endpoint("guarded mutation", WRITE, calls("/vault/put")),
     Endpoint("guarded stream", READ, calls("/vault/follow", "GET")),
     Endpoint("methods of a guarded query", READ, calls("/vault/look", "OPTIONS"), 204),
+    Endpoint("job", WRITE, submits, 202),
+    Endpoint("job of another", OPEN, lambda world, shown: world.job_of_another(shown), 404),
+    Endpoint("result of another", OPEN, lambda world, shown: world.job_of_another(shown, end="/result"), 404),
+    Endpoint("cancelled job of another", OPEN, lambda world, shown: world.job_of_another(shown, "DELETE"), 404),
     Endpoint("unknown path", OPEN, calls("/vault/nothing"), 404),
     Endpoint("replayed key of another", WRITE, lambda world, shown: world.replayed(shown)),
     Endpoint("resumed stream of another", OPEN, lambda world, shown: world.resumed(shown), 410),
 ]
 OTHER_AUDIENCE = "audience of MCP"
-"""The credential that the MCP door alone accepts."""
+"""The credential that the MCP endpoint alone accepts."""
 
 
 @pytest.mark.parametrize("credential", CREDENTIALS, ids=lambda each: each.name)
@@ -180,7 +199,7 @@ async def test_access(endpoint: Endpoint, credential: Credential) -> None:
     world = World()
     answer = await endpoint.ask(world, credential.token())
     identity = credential.identity
-    if credential.name == OTHER_AUDIENCE and endpoint.door == "/mcp":
+    if credential.name == OTHER_AUDIENCE and endpoint.path == "/mcp":
         identity = Identity("caller", ("read", "write"))
     allowed = identity is not None and check_access(endpoint.access, identity).allowed
     expected = 401 if identity is None else endpoint.allowed if allowed else endpoint.denied
@@ -198,8 +217,8 @@ async def test_access(endpoint: Endpoint, credential: Credential) -> None:
     assert b"theirs" not in answer.body
 
 
-async def test_every_door_has_a_row() -> None:
-    assert {*World().served._doors, "/ws", ""} == {each.door for each in ENDPOINTS}
+async def test_every_endpoint_has_a_row() -> None:
+    assert {*World().served._endpoints, "/ws", ""} == {each.path for each in ENDPOINTS}
 
 
 @pytest.mark.parametrize("credential", CREDENTIALS, ids=lambda each: each.name)

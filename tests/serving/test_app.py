@@ -15,7 +15,7 @@ from starlette.routing import Mount
 from operations.context import Identity
 from operations.errors import CallError
 from operations.identity import Principal
-from operations.identity.keys import APIKeys
+from operations.identity.api_keys import APIKeys
 from operations.serving import Limits, app
 from operations.serving.audit import AuditRecord
 from tests.serving.asgi_client import events_of, exchange, following, post, request

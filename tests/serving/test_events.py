@@ -93,6 +93,48 @@ async def test_envelopes_are_sent_where_they_are_asked_for(served: ServedApp, sh
     assert '"operationId":"shop.watch"' in events_of(answer.body)[0]["data"]
 
 
+async def test_a_call_as_events_sends_progress_and_then_its_result(served: ServedApp) -> None:
+    answer = await post(served, "/shop/bake", {"steps": 2}, headers=EVENTS)
+    assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream")
+    one, two, result, last = events_of(answer.body)
+    assert [each["event"] for each in (one, two, last)] == ["operations.progress"] * 2 + ["operations.complete"]
+    assert one["data"] == '{"progress":1,"total":2,"message":"step 1"}'
+    assert result["data"] == '"bread"'
+    answer = await post(served, "/shop/bake", {"steps": 1, "fails": True}, headers=EVENTS)
+    one, last = events_of(answer.body)
+    assert (one["event"], last["event"]) == ("operations.progress", "operations.problem")
+    assert '"BURNT"' in last["data"]
+
+
+async def test_progress_is_dropped_while_the_client_does_not_read(served: ServedApp) -> None:
+    async with exchange(served, "POST", "/shop/bake", json_body={"steps": 1}, headers=EVENTS) as sent:
+        await sent.complete()  # the handler is known to work
+    async with exchange(served, "POST", "/shop/flood", json_body={}, headers=EVENTS) as sent:
+        answer = await sent.complete()
+    events = events_of(answer.body)
+    assert 0 < len(events) < 1_000
+    assert (events[-2]["data"], events[-1]["event"]) == ('"done"', "operations.complete")
+
+
+async def test_a_call_is_sent_as_events_only_where_nothing_else_is_accepted(served: ServedApp) -> None:
+    both = {"accept": "application/json, text/event-stream"}
+    answer = await post(served, "/shop/bake", {}, headers=both)
+    assert (answer.headers["content-type"], answer.json) == ("application/json", "bread")
+    answer = await post(served, "/shop/order", {}, headers=EVENTS)
+    assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")
+    answer = await post(served, "/shop/order", {"item": "tea"}, headers={**EVENTS, "idempotency-key": "k"})
+    assert answer.status == 400
+
+
+async def test_a_client_that_leaves_a_call_as_events_stops_it(served: ServedApp, shop: Shop) -> None:
+    async with exchange(served, "POST", "/shop/slow", json_body={}, headers=EVENTS) as sent:
+        async with asyncio.timeout(5):
+            await shop.started.wait()
+        sent.leave()
+        async with asyncio.timeout(5):
+            await shop.cancelled.wait()
+
+
 async def test_a_stream_is_not_json(served: ServedApp) -> None:
     answer = await request(served, "GET", "/shop/watch", headers={"accept": "application/json"})
     assert answer.status == 406

@@ -356,3 +356,28 @@ async def test_operations_of_apis_and_mcp_servers_come_back_with_their_meta() ->
             assert exactly(there) == exactly(here)
             await own.close()
         await foreign.close()
+
+
+@operation("far.bake")
+async def bake(context: OperationContext, fails: bool = False) -> str:
+    """Report progress."""
+    for step in (1, 2):
+        if context.progress is not None:
+            context.progress(step, 2, f"step {step}")
+    if fails:
+        raise CallError("BURNT", "black")
+    return "bread"
+
+
+async def test_progress_of_a_call_reaches_the_importing_registry() -> None:
+    with serving(app(OperationRegistry([bake])), lifespan="on") as url:
+        async with await from_openapi_url(f"{url}/openapi.json", HTTPServiceConfig(namespace=None)) as remote:
+            registry = OperationRegistry(remote)
+            seen: list[Any] = []
+            context = OperationContext(progress=lambda *report: seen.append(report))
+            assert (await registry.execute("far.bake", {}, context)).data == "bread"
+            assert seen == [(1, 2, "step 1"), (2, 2, "step 2")]
+            with pytest.raises(CallError) as failed:
+                await registry.execute("far.bake", {"fails": True}, context)
+            assert failed.value.code == "BURNT"
+            assert (await registry.execute("far.bake", {})).data == "bread"

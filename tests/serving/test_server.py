@@ -11,9 +11,11 @@ from operations.calls import PendingRequestMap
 from operations.calls.hub.spoke import Spoke
 from operations.errors import CallError
 from operations.serving import HTTPServer, Limits, app, server
+from operations.serving.audit import AuditRecord
 from operations.serving.server import split_address
 from tests.serving.http_server import connected, post_bytes, running
 from tests.serving.shop import Shop, tokens
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def test_addresses(address: str | int, expected: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("address", ["a:b", "127.0.0.1:99999", "1:2:x"])
 def test_invalid_addresses(address: str) -> None:
-    with pytest.raises(ValueError, match="is not an address"):
+    with pytest.raises(ValueError, match="invalid address"):
         split_address(address)
 
 
@@ -132,6 +134,37 @@ async def test_a_spoke_calls_and_registers_on_the_same_port(shop: Shop) -> None:
             ):
                 await handler.registered()
                 assert (await calls.call("extra.hello", {})).data == "hello"
+
+
+async def test_each_call_over_a_websocket_leaves_one_record(shop: Shop) -> None:
+    records: list[AuditRecord] = []
+    served = app(shop.registry, mcp=False, authenticator=tokens(), audit=records.append)
+    async with running(served) as (host, port), Spoke(f"ws://{host}:{port}/ws", token="reader-token") as spoke:
+        calls = PendingRequestMap(spoke)
+        await calls.call("shop.quote", {"item": "secret"})
+        for refused in ("vault.put", "none.none"):
+            with pytest.raises(CallError):
+                await calls.call(refused)
+        with pytest.raises(CallError):
+            await calls.call("shop.quote", {"itm": "tea"})
+        shop.items.put_nowait("first")
+        shop.items.put_nowait(None)
+        assert [each.data async for each in calls.subscribe("shop.watch")] == ["first"]
+        shop.started.clear()
+        slow = asyncio.create_task(calls.call("shop.slow"))
+        await shop.started.wait()
+        slow.cancel()
+        await until(lambda: len(records) == 5)
+    assert [(each.operation_id, each.code) for each in records] == [
+        ("shop.quote", "OK"),
+        ("vault.put", "ACCESS_DENIED"),
+        ("shop.quote", "VALIDATION_ERROR"),
+        ("shop.watch", "OK"),
+        ("shop.slow", "ABORTED"),
+    ]
+    assert {(each.protocol, each.caller, each.address) for each in records} == {("websocket", "reader", "127.0.0.1")}
+    assert all(each.request_id and each.milliseconds >= 0 for each in records)
+    assert "secret" not in str(records)
 
 
 @pytest.mark.parametrize(

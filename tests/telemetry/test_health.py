@@ -84,7 +84,7 @@ async def test_a_long_or_slow_request_ends_alone(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "_MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(health, "_MAX_CONNECTIONS", 2)
     async with HealthServer(Readiness(None)) as server:
         host, port = server.url.removeprefix("http://").split(":")
         held: list[Any] = [await asyncio.open_connection(host, int(port)) for _ in range(2)]

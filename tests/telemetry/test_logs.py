@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from operations import AccessControl, CallError, ErrorCode, Identity, OperationContext, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
-from operations.interceptors.redaction import Redactor
+from operations.interceptors.redaction import FieldRedactor
 from operations.pubsub.memory import MemoryTransport
 from operations.telemetry import AuditLog, JSONFormatter, LogContext
 from operations.testing import error_of, stub_operation
@@ -167,7 +167,7 @@ async def test_the_audit_log_says_who_called_what_and_how_it_ended(tmp_path: Pat
 
 async def test_inputs_are_written_only_where_asked_and_redacted(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
-    with AuditLog(path, inputs=Redactor().clean) as audit:
+    with AuditLog(path, inputs=FieldRedactor().clean) as audit:
         registry = OperationRegistry([stub_operation("a.b")], observers=[audit])
         await registry.execute("a.b", {"password": "hunter2", "n": 1})
         await registry.execute("a.b", {"x": object()})

@@ -94,7 +94,7 @@ async def test_one_request_is_one_trace(name: str, upstream: Upstream, api: str)
         with spans_in_memory() as exporter:
             assert (await caller.call("main.enter")).data == 42
             spans = list(exporter.get_finished_spans())
-        watcher.close()
+        await watcher.close()
         await first.close()
         await second.close()
         await close_mcp_client(tools)

@@ -1,9 +1,10 @@
-"""The call protocol: one way to call an operation, in process and across a bus, where every call ends exactly once."""
+"""The call protocol: calls operations in process or across a bus; every call ends exactly once."""
 
 from operations.calls.caller import PendingRequestMap
+from operations.calls.codec import read_event
 from operations.calls.events import CALL_EVENT_SCHEMAS, CallEventSchema
-from operations.calls.importing import RemoteOperations, from_call
-from operations.calls.serving import ServedRegistry, serve_registry
+from operations.calls.remote_operations import RemoteOperations, from_call
+from operations.calls.served_registry import ServedRegistry, serve_registry
 from operations.calls.worker import CallHandler
 from operations.context import outside_request
 from operations.telemetry.counters import Counters
@@ -18,5 +19,6 @@ __all__ = [
     "ServedRegistry",
     "from_call",
     "outside_request",
+    "read_event",
     "serve_registry",
 ]

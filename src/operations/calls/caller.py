@@ -1,74 +1,90 @@
-"""PendingRequestMap: calls over a transport, each of which ends exactly once."""
+"""PendingRequestMap: the caller's side of the call protocol. Every call ends exactly once."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
 
-from operations.calls.addresses import control_address, direct_address, queue_address, work_address, worker_address
-from operations.calls.codec import CODECS, JSON, Codec, CodecName, LocalOutput, transcode
-from operations.calls.endpoint import Endpoint, SignsNestedCalls, endpoint_of, inbox_of
+from operations.calls.addresses import work_address
+from operations.calls.codec import CODECS, Codec, CodecName, LocalOutput
+from operations.calls.endpoint import SignsNestedCalls, endpoint_of, inbox_of
 from operations.calls.events import (
     NULL,
     VERSION,
     CallCompleted,
     CallRequested,
     CallResponded,
-    Completed,
-    Requested,
-    Responded,
+    CompletionPayload,
+    RequestPayload,
+    ResponsePayload,
 )
-from operations.calls.presence import lifeline_of
-from operations.calls.replays import STORED_SECONDS
+from operations.calls.job_records import JobRecord, JobRequest, kept
+from operations.calls.liveness import liveness_of
+from operations.calls.pending_call import DurableCall, JobSubmission, PendingCall, undelivered
+from operations.calls.replay_protection import STORED_SECONDS
 from operations.calls.streams import CallStream, StreamReader
-from operations.context import Grant, Identity, OperationContext, current_grant
-from operations.deadlines import remaining_seconds
+from operations.context import Grant, Identity, OperationContext, Progress, current_grant
+from operations.deadlines import check_deadline, remaining_seconds
 from operations.dispatch import Dispatcher, Request
 from operations.envelope import ResponseEnvelope, detect_envelope
 from operations.errors import CallError, ErrorCode
-from operations.failures import Executed, executed_of, timed_out, too_large, unavailable
-from operations.pubsub import InProcess, Refused, Stores, Transport
+from operations.failures import timed_out, too_large
+from operations.progress import ProgressReporter
+from operations.pubsub import InProcess, Stores, Transport
 from operations.pubsub.limits import check_seconds
+from operations.spec import Operation
 from operations.telemetry import tracing
 from operations.telemetry.counters import Counters
 
-_RETRY_SECONDS = 0.05
-_LONGEST_RETRY = 1.0
-_MOST_TRIED = 16
+_LONGEST_TIMEOUT = 10.0 * 365 * 86_400
 DEFAULT_TIMEOUT = 30.0
-"""Seconds that a call may take when it is given no deadline."""
+"""Time limit in seconds of a call without a deadline."""
+
+
+class _CallOptions(msgspec.Struct, frozen=True):
+    """The options of one call that are not part of its request."""
+
+    grant: Grant | None
+    retry: bool
+    wait: bool
+    durable: bool
+    as_worker: bool
+    progress: Progress | None
 
 
 class PendingRequestMap:
     """The caller's side of the call protocol on one transport.
 
-    `call` and `subscribe` make requests; `respond`, `complete`, `emit_error` and `abort` answer them, for servers that
-    are no CallHandler. Requests are encoded as the transport prefers, or in `codec`.
+    `call` and `subscribe` send requests. `respond`, `complete`, `emit_error` and `abort` respond to requests, for code
+    that serves them without a CallHandler. Requests are encoded in the transport's preferred format, or in `codec`.
 
-    Calls made while a request is handled are made for that request's caller. A worker calls with its own rights only
-    with `as_worker=True`, outside of any request.
+    Calls made while a request is handled run as the caller of that request. A worker calls with its own rights only
+    with `as_worker=True`, outside any request.
     """
 
-    def __init__(self, pubsub: Transport, *, timeout: float = DEFAULT_TIMEOUT, codec: CodecName | None = None) -> None:
+    def __init__(
+        self, transport: Transport, *, timeout: float = DEFAULT_TIMEOUT, codec: CodecName | None = None
+    ) -> None:
         check_seconds(timeout=timeout)
-        self._endpoint = endpoint_of(pubsub)
-        self._transport = pubsub
+        self._endpoint = endpoint_of(transport)
+        self._transport = transport
         self._timeout = timeout
         self._chosen = None if codec is None else CODECS[codec]
-        self._lifeline = None if pubsub.capabilities.tracks_peers else lifeline_of(self._endpoint)
-        self._in_process = pubsub.optional(InProcess)
-        self._signs = pubsub.optional(SignsNestedCalls)
+        self._liveness = None if transport.capabilities.tracks_peers else liveness_of(self._endpoint)
+        self._in_process = transport.optional(InProcess)
+        self._signs = transport.optional(SignsNestedCalls)
+        self._store: Stores | None = None
+        """The part of the transport that stores requests, once it was needed."""
 
     @property
     def counters(self) -> Counters:
-        """Counts of this end's messages."""
+        """Counters of unusual messages on this transport."""
         return self._endpoint.counters
 
     @property
@@ -77,14 +93,15 @@ class PendingRequestMap:
 
     @property
     def in_flight(self) -> int:
-        """Number of requests of this end that wait for an answer."""
-        return len(self._endpoint.waiting)
+        """Number of requests that wait for a response."""
+        return len(self._endpoint.pending)
 
     def call(
         self,
-        operation_id: str,
+        operation: str | Operation[Any],
         input: Any = None,
         *,
+        timeout: float | None = None,
         deadline: float | None = None,
         identity: Identity | None = None,
         parent_request_id: str | None = None,
@@ -93,17 +110,76 @@ class PendingRequestMap:
         wait: bool = False,
         durable: bool = False,
         as_worker: bool = False,
+        progress: Progress | None = None,
     ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        """Call an operation: its envelope, or a CallError no later than the deadline (epoch ms; else 30 s from now).
+        """Call an operation by id, or by its Operation, to get `data` as its Python type.
 
-        `retry` sends the request again where its connection or worker was lost: right for queries, never for what
-        changes something. `wait` waits for a worker instead of failing immediately when there is none. `durable` has
-        the request stored: it runs at least once, whatever becomes of its worker or its caller. `as_worker` calls with
-        this process's own rights, outside of any request.
+        It ends with the envelope or a CallError, after `timeout` seconds or at the deadline (epoch ms) at the latest,
+        by default 30 s from now. `retry` sends the request again if its connection or worker is lost: use it for
+        queries, never for operations that change something. `wait` waits for a worker if there is none, instead of
+        failing immediately. `durable` stores the request: it runs at least once, even if its worker or its caller is
+        lost. `as_worker` calls with this process's own rights, outside any request. `progress` receives the progress
+        that the handler reports.
         """
-        until = None if deadline is None else int(deadline)  # `time.time() * 1000 + 500` is a float
-        request = Requested("", operation_id, input, parent_request_id, until, None, identity, metadata)
-        return self._send_call(request, current_grant.get(), retry, wait, durable, as_worker)
+        operation_id, until = _require_id(operation), _earliest(deadline, timeout)
+        request = RequestPayload("", operation_id, input, parent_request_id, until, None, identity, metadata)
+        call = self._send_call(request, _CallOptions(current_grant.get(), retry, wait, durable, as_worker, progress))
+        return call if isinstance(operation, str) or operation.load is None else _convert(call, operation.load)
+
+    async def submit(
+        self,
+        operation_id: str,
+        input: Any,
+        job: JobRequest,
+        *,
+        most: int = 0,
+        most_bytes: int | None = None,
+        identity: Identity | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Store the request of a job, whose outcome is kept, and wait until it is stored.
+
+        The owner of the job may have `most` jobs; 0 is no limit. The input may have `most_bytes`.
+        """
+        grant, now = current_grant.get(), time.time()
+        request = RequestPayload("", operation_id, input, None, None, None, identity, metadata, job=job)
+        if grant is not None:
+            self._use_grant(request, grant, as_worker=False)
+        self._prepare_stored(request, now)
+        transport = self._transport if self._signs is None else self._signs.for_grant(grant, as_worker=False)
+        codec = self._codec
+        message = self._encode(request, now, codec, grant=grant)
+        if most_bytes is not None and len(message) > most_bytes and len(bytes(codec.raw(input))) > most_bytes:
+            raise too_large(operation_id, "request", len(message), most_bytes, "no")
+        record = JobRecord(
+            operation_id=operation_id,
+            owner=job.owner,
+            keep=job.keep,
+            created_at=request.sent_at or 0,
+            queued_at=request.sent_at or 0,
+            request_id=request.request_id,
+        )
+        endpoint, loop = self._endpoint, asyncio.get_running_loop()
+        future = loop.create_future()
+        submitted = JobSubmission(
+            request.request_id, operation_id, endpoint, transport, message, codec, future, False, True
+        )
+        submitted.record = kept(job.key, record, most=most, waiting=STORED_SECONDS)
+        if transport is self._transport:
+            submitted.store = self._store = self._store or transport.optional(Stores)
+        else:
+            submitted.store = transport.optional(Stores)
+        endpoint.pending[request.request_id] = submitted
+        bucket = endpoint.wheel.add_at(loop.time() + self._timeout, submitted, loop)
+        try:
+            submitted.send()
+            await future
+        finally:
+            del endpoint.pending[request.request_id]
+            bucket.discard(submitted)
+            if submitted.timer is not None:
+                submitted.timer.cancel()
+            del future, submitted  # break the cycle from this frame through the error to its traceback
 
     def call_for(
         self,
@@ -114,17 +190,20 @@ class PendingRequestMap:
         retry: bool = False,
         durable: bool = False,
         as_worker: bool = False,
+        parent: str | None = None,
     ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        """Call on behalf of what runs in `context`: with its deadline, caller and trace."""
-        request = self._inherit(context, operation_id, input)
+        """Call an operation with the deadline, caller and trace of `context`; `parent` replaces its parent request."""
+        request = self._inherit(context, operation_id, input, parent)
         grant = context.grant or current_grant.get()
-        return self._send_call(request, grant, retry, False, durable, as_worker and grant is None)
+        own = as_worker and grant is None
+        return self._send_call(request, _CallOptions(grant, retry, False, durable, own, context.progress))
 
     def subscribe(
         self,
-        operation_id: str,
+        operation: str | Operation[Any],
         input: Any = None,
         *,
+        timeout: float | None = None,
         deadline: float | None = None,
         idle_timeout: float | None = None,
         identity: Identity | None = None,
@@ -132,151 +211,177 @@ class PendingRequestMap:
         metadata: Mapping[str, Any] | None = None,
         as_worker: bool = False,
     ) -> AsyncIterator[ResponseEnvelope[Any]]:
-        """Follow an operation's stream; `idle_timeout` (seconds) ends it when nothing arrives for so long."""
+        """Subscribe to a stream; it fails after `timeout` seconds, or if no item arrives for `idle_timeout` seconds."""
         if idle_timeout is not None:
             check_seconds(idle_timeout=idle_timeout)
         idle = None if idle_timeout is None else int(idle_timeout * 1000)
-        until = None if deadline is None else int(deadline)
-        request = Requested("", operation_id, input, parent_request_id, until, idle, identity, metadata)
+        operation_id, until = _require_id(operation), _earliest(deadline, timeout)
+        request = RequestPayload("", operation_id, input, parent_request_id, until, idle, identity, metadata)
         return self._send_subscribe(request, current_grant.get(), as_worker)
 
     def subscribe_for(
-        self, context: OperationContext, operation_id: str, input: Any, *, as_worker: bool = False
+        self,
+        context: OperationContext,
+        operation_id: str,
+        input: Any,
+        *,
+        as_worker: bool = False,
+        parent: str | None = None,
     ) -> AsyncIterator[ResponseEnvelope[Any]]:
-        """Follow a stream on behalf of what runs in `context`."""
-        request = self._inherit(context, operation_id, input)
+        """Subscribe to a stream with the deadline, caller and trace of `context`."""
+        request = self._inherit(context, operation_id, input, parent)
         grant = context.grant or current_grant.get()
         return self._send_subscribe(request, grant, as_worker and grant is None)
 
-    def _inherit(self, context: OperationContext, operation_id: str, input: Any) -> Requested:
+    def _inherit(self, context: OperationContext, operation_id: str, input: Any, parent: str | None) -> RequestPayload:
         identity = context.identity if self._transport.capabilities.claims_identity else None
-        parent = context.parent_request_id or context.request_id or None
-        return Requested("", operation_id, input, parent, context.deadline, None, identity, context.metadata)
+        parent = parent or context.parent_request_id or context.request_id or None
+        return RequestPayload("", operation_id, input, parent, context.deadline, None, identity, context.metadata)
 
-    def _send_call(
-        self, request: Requested, grant: Grant | None, retry: bool, wait: bool, durable: bool, as_worker: bool
-    ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+    def _send_call(self, request: RequestPayload, options: _CallOptions) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        grant, as_worker, durable, progress = options.grant, options.as_worker, options.durable, options.progress
         if grant is not None or as_worker:
             self._use_grant(request, grant, as_worker)
+        request.progress = progress is not None and not durable  # a stored request may run without its caller
         if tracing.SDK in sys.modules and tracing.is_active():
-            return self._call_traced(request, grant, retry, wait, durable, as_worker)
+            return self._call_traced(request, options)
         if self._in_process is not None and not durable:
             target = self._in_process.reach(work_address(request.operation_id))
             if isinstance(target, Dispatcher):
-                return self._call_local(target, request)
-        return self._call(request, grant, retry, wait, durable, as_worker)
+                return self._call_local(target, request, progress)
+        return self._call(request, options)
 
-    async def _call_traced(
-        self, request: Requested, grant: Grant | None, retry: bool, wait: bool, durable: bool, as_worker: bool
-    ) -> ResponseEnvelope[Any]:
+    async def _call_traced(self, request: RequestPayload, options: _CallOptions) -> ResponseEnvelope[Any]:
         request.metadata = metadata = dict(request.metadata or {})
         with tracing.client_span(request.operation_id, metadata):
-            target = None if durable else self._target(request.operation_id)
+            target = None if options.durable else self._target(request.operation_id)
             if target is not None:
-                return await self._call_local(target, request)
-            return await self._call(request, grant, retry, wait, durable, as_worker)
+                return await self._call_local(target, request, options.progress)
+            return await self._call(request, options)
 
-    def _use_grant(self, request: Requested, grant: Grant | None, as_worker: bool) -> None:
-        """Make a nested call for the caller of its request; refuse what would use other rights."""
+    def _use_grant(self, request: RequestPayload, grant: Grant | None, as_worker: bool) -> None:
+        """Set the caller of a nested call; refuse a call that would run with other rights."""
         if grant is None:
             return
         if as_worker:
-            message = "as_worker=True is for calls outside of any request: this call is made while one is handled"
+            message = "as_worker=True is for calls outside any request, and this call is made while one is handled"
             raise CallError(ErrorCode.VALIDATION_ERROR, f"{request.operation_id}: {message}", {"executed": "no"})
         if grant.ended:
-            raise _refused(request.operation_id, "GRANT_ENDED", "the request that this call is made for has ended")
+            raise _refused(request.operation_id, "GRANT_ENDED", "the request that this call is nested in has ended")
         capabilities = self._transport.capabilities
         if capabilities.claims_identity:
             request.identity = request.identity or grant.identity
         elif (capabilities.identity == "hub" or self._signs is not None) and grant.origin is not self._endpoint:
-            reason = "the request that this call is made for came by another transport"
+            reason = "the request that this call is nested in came by another transport"
             raise _refused(request.operation_id, "FOREIGN_GRANT", reason)
 
     def _target(self, operation_id: str) -> Dispatcher | None:
-        """Return the dispatcher that answers the operation in this process, where the transport reaches one."""
+        """Return the dispatcher in this process that serves the operation, if the transport can reach one."""
         if self._in_process is None:
             return None
         target = self._in_process.reach(work_address(operation_id))
         return target if isinstance(target, Dispatcher) else None
 
-    def _call_local(self, target: Dispatcher, request: Requested) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+    def _call_local(
+        self, target: Dispatcher, request: RequestPayload, progress: Progress | None
+    ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         deadline = request.deadline
         if deadline is None:
             deadline = int((time.time() + self._timeout) * 1000)
-        return target.call(self._as_local(request, deadline))
+        local = self._as_local(request, deadline)
+        local.progress = None if progress is None else ProgressReporter(progress)
+        return target.call(local)
 
-    def _as_local(self, request: Requested, deadline: int | None, idle_timeout: float | None = None) -> Request:
+    def _as_local(self, request: RequestPayload, deadline: int | None, idle_timeout: float | None = None) -> Request:
         return Request(
             operation_id=request.operation_id,
             input=request.input,
             parent_id=request.parent_request_id,
-            grant=Grant(identity=request.identity, origin=self._endpoint, deadline=deadline),
+            grant=Grant(identity=request.identity, origin=self._endpoint, deadline=deadline, door="ws"),
             deadline=deadline,
             idle_timeout=idle_timeout,
             metadata=request.metadata,
         )
 
-    async def _call(
-        self, request: Requested, grant: Grant | None, retry: bool, wait: bool, durable: bool, as_worker: bool
-    ) -> ResponseEnvelope[Any]:
-        """Send a request and wait for how it ends."""
+    async def _call(self, request: RequestPayload, options: _CallOptions) -> ResponseEnvelope[Any]:
+        """Send a request and wait for its outcome."""
         now = time.time()
         if request.deadline is None:
             seconds = self._timeout
             request.deadline = int((now + seconds) * 1000)
         else:
             seconds = remaining_seconds(request.deadline)
-        if durable:
-            self._prepare_stored(request, now)
-        codec = self._codec
-        transport = self._transport if self._signs is None else self._signs.for_grant(grant, as_worker=as_worker)
-        message = self._encode(request, now, codec, grant=grant, as_worker=as_worker)
-        if seconds <= 0:
-            raise timed_out(request.operation_id, "no", "before the call began")
-        endpoint, request_id = self._endpoint, request.request_id
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        kind = DurableCall if durable else PendingCall
-        waiting = kind(request_id, request.operation_id, endpoint, transport, message, codec, future, retry, wait)
-        begun = loop.time()
-        if self._lifeline is not None and not durable:
-            waiting.since = begun
-            self._lifeline.watch()
-        endpoint.waiting[request_id] = waiting
-        bucket = endpoint.wheel.add_at(begun + seconds, waiting, loop)
+        pending, transport, message = self._prepare(request, options, now, future)
+        if seconds <= 0:
+            raise timed_out(request.operation_id, "no", "before the call began")
+        endpoint, request_id, begun = self._endpoint, request.request_id, loop.time()
+        endpoint.pending[request_id] = pending
+        if options.progress is not None:
+            endpoint.report_progress(request_id, options.progress)
+        bucket = endpoint.wheel.add_at(begun + seconds, pending, loop)
         answered = True
         try:
-            if durable:
-                waiting.send()
+            if options.durable:
+                pending.send()
             else:
-                transport.send(endpoint.request_address(request.operation_id), message, waiting)
-            event, codec = await future  # a worker answers in the request's format, a hub may use another
+                transport.send(endpoint.request_address(request.operation_id), message, pending)
+            event, codec = await future  # a worker responds in the request's format, a hub may use another
         except BaseException as error:
-            answered = waiting.note_end(error)
+            answered = pending.note_end(error)
             raise
         finally:
-            del endpoint.waiting[request_id]
+            del endpoint.pending[request_id]
+            endpoint.progress.pop(request_id, None)
             endpoint.ended.newer[request_id] = answered
             if len(endpoint.ended.newer) >= endpoint.ended.minimum:
                 endpoint.ended.rotate()
-            bucket.discard(waiting)
-            if waiting.timer is not None:
-                waiting.timer.cancel()
-            del future, waiting  # they hold the error whose traceback holds this frame
+            bucket.discard(pending)
+            if pending.timer is not None:
+                pending.timer.cancel()
+            del future, pending  # break the cycle from this frame through the error to its traceback
         output: Any = event.payload.output
         if type(output) is LocalOutput:
             return ResponseEnvelope(output.data, output.meta)
         return codec.read_envelope(output)  # type: ignore[no-any-return]
 
-    def _prepare_stored(self, request: Requested, now: float) -> None:
+    def _prepare(
+        self, request: RequestPayload, options: _CallOptions, now: float, future: asyncio.Future[Any]
+    ) -> tuple[PendingCall, Transport, bytes]:
+        """Encode a request; return its pending call, the transport that sends it, and the message."""
+        if options.durable:
+            self._prepare_stored(request, now)
+        codec, grant, as_worker = self._codec, options.grant, options.as_worker
+        transport = self._transport if self._signs is None else self._signs.for_grant(grant, as_worker=as_worker)
+        message = self._encode(request, now, codec, grant=grant, as_worker=as_worker)
+        kind = DurableCall if options.durable else PendingCall
+        pending = kind(
+            request.request_id,
+            request.operation_id,
+            self._endpoint,
+            transport,
+            message,
+            codec,
+            future,
+            options.retry,
+            options.wait,
+        )
+        if self._liveness is not None and not options.durable:
+            pending.since = future.get_loop().time()
+            if self._liveness.timer is None:
+                self._liveness.watch()
+        return pending, transport, message
+
+    def _prepare_stored(self, request: RequestPayload, now: float) -> None:
         if not self._transport.capabilities.durable:
-            missing = "this transport stores nothing; durable calls need NATS with JetStream, or Redis"
+            missing = "this transport does not store requests; durable calls need NATS with JetStream, or Redis"
             raise CallError(ErrorCode.VALIDATION_ERROR, f"{request.operation_id}: {missing}", {"executed": "no"})
-        request.deadline = None  # it bounds how long the caller waits; what was stored is run anyway
+        request.deadline = None  # the deadline bounds the caller's wait; a stored request runs anyway
         request.not_after = int((now + STORED_SECONDS) * 1000)
 
     def _send_subscribe(
-        self, request: Requested, grant: Grant | None, as_worker: bool
+        self, request: RequestPayload, grant: Grant | None, as_worker: bool
     ) -> AsyncIterator[ResponseEnvelope[Any]]:
         operation_id = request.operation_id
         if grant is not None or as_worker:
@@ -295,8 +400,8 @@ class PendingRequestMap:
         message = self._encode(request, time.time(), codec, stream=True, grant=grant, as_worker=as_worker)
         reader = StreamReader(self._endpoint, request.request_id, operation_id, codec)
         reader.start(idle_timeout=idle_timeout, deadline=request.deadline)
-        if self._lifeline is not None:
-            self._lifeline.watch()
+        if self._liveness is not None:
+            self._liveness.watch()
         transport.send(
             self._endpoint.request_address(operation_id),
             message,
@@ -307,36 +412,36 @@ class PendingRequestMap:
     def respond(
         self, request_id: str, output: ResponseEnvelope[Any] | Mapping[str, Any], *, sequence: int | None = None
     ) -> None:
-        """Answer a request with an envelope; anything else is refused."""
+        """Respond to a request with an envelope; raise `VALIDATION_ERROR` for any other value."""
         envelope = detect_envelope(output)
         if envelope is None:
-            message = f"respond takes a response envelope, not {type(output).__name__}: wrap it with local_envelope"
+            message = f"expected a response envelope, not {type(output).__name__}: wrap it with local_envelope"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
-        event = CallResponded(VERSION, request_id, "", Responded(request_id, sequence=sequence))
+        event = CallResponded(VERSION, request_id, "", ResponsePayload(request_id, sequence=sequence))
         self._transport.send(inbox_of(request_id), self._codec.write_response(event, envelope))
 
     def complete(self, request_id: str, *, sequence: int | None = None) -> None:
-        """End a stream that was answered `sequence` times."""
-        event = CallCompleted(VERSION, request_id, "", Completed(request_id, sequence))
+        """End a stream after `sequence` items."""
+        event = CallCompleted(VERSION, request_id, "", CompletionPayload(request_id, sequence))
         self._transport.send(inbox_of(request_id), self._codec.encode(event))
 
     def emit_error(self, request_id: str, error: CallError) -> None:
-        """Answer a request with an error."""
+        """Respond to a request with an error."""
         self._endpoint.send_error(request_id, error, self._codec)
 
     def abort(self, request_id: str, reason: str = "") -> None:
-        """Cancel a request of this end, whose caller gets `ABORTED`, or one that this end was to answer."""
-        waiting = self._endpoint.waiting.get(request_id)
-        if waiting is None:
+        """Cancel a request that this side made, whose caller gets `ABORTED`, or one that it was to respond to."""
+        pending = self._endpoint.pending.get(request_id)
+        if pending is None:
             self._endpoint.send_abort(request_id, inbox_of(request_id), self._codec, reason)
-        elif isinstance(waiting, PendingCall):
-            waiting.cancel(CallError(ErrorCode.ABORTED, reason or "aborted by the caller", {"executed": "unknown"}))
-        elif isinstance(waiting, StreamReader):
-            waiting.abort(reason)
+        elif isinstance(pending, PendingCall):
+            pending.cancel(CallError(ErrorCode.ABORTED, reason or "aborted by the caller", {"executed": "unknown"}))
+        elif isinstance(pending, StreamReader):
+            pending.abort(reason)
 
     def _encode(
         self,
-        request: Requested,
+        request: RequestPayload,
         now: float,
         codec: Codec,
         *,
@@ -344,9 +449,9 @@ class PendingRequestMap:
         grant: Grant | None = None,
         as_worker: bool = False,
     ) -> bytes:
-        """Return a request as bytes, under a new id; raise the typed error that says why it cannot be sent.
+        """Return a request as bytes, with a new id; raise a CallError if it cannot be sent.
 
-        The identity is put where the authenticating party of this transport looks for it.
+        For a hub, the identity is in the header of the event, otherwise in its payload.
         """
         capabilities = self._transport.capabilities
         operation_id, claimed = request.operation_id, NULL
@@ -364,19 +469,49 @@ class PendingRequestMap:
                 event.grant = grant.token or None
         try:
             if request.metadata is not None:
-                # As JSON has it, whichever the format.
+                # The same values in every format: those that JSON has.
                 request.metadata = msgspec.to_builtins(dict(request.metadata), str_keys=True) or None
             message = codec.write_request(event)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise CallError(ErrorCode.VALIDATION_ERROR, f"the request cannot be written: {error}") from error
+            raise CallError(ErrorCode.VALIDATION_ERROR, f"cannot encode the request: {error}") from error
         limit = capabilities.max_payload
         if limit is not None and len(message) > limit:
             raise too_large(operation_id, "request", len(message), limit, "no")
         return message
 
 
+def _require_id(operation: object) -> str:
+    """Return the id of an operation; raise `VALIDATION_ERROR` for anything that cannot be one."""
+    operation_id = operation.id if isinstance(operation, Operation) else operation
+    if isinstance(operation_id, str) and "." in operation_id.strip("."):
+        return operation_id
+    message = f"invalid operation {operation!r:.80}: expected an id such as 'shop.quote', or an Operation"
+    raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
+
+
+def _earliest(deadline: float | None, timeout: float | None) -> int | None:
+    """Return the time (epoch ms) at which a call ends: the deadline, or after `timeout` seconds; None without both."""
+    until = None
+    if timeout is not None:
+        check_seconds(timeout=timeout)
+        until = int((time.time() + min(timeout, _LONGEST_TIMEOUT)) * 1000)
+    if deadline is None:
+        return until
+    check_deadline(deadline)
+    # `time.time() * 1000 + 500` is a float.
+    return int(deadline) if until is None else min(int(deadline), until)
+
+
+async def _convert(
+    call: Coroutine[Any, Any, ResponseEnvelope[Any]], load: Callable[[Any], Any]
+) -> ResponseEnvelope[Any]:
+    """Return the envelope of a call with its data as a Python type."""
+    envelope = await call
+    return ResponseEnvelope(load(envelope.data), envelope.meta)
+
+
 def random_id(peer: str) -> str:
-    """Return a request id that nobody can guess; its first part is the peer that the answer goes to."""
+    """Return an unguessable request id; its first part is the peer that the response goes to."""
     return f"{peer}-{os.urandom(16).hex()}"
 
 
@@ -385,219 +520,4 @@ def _refused(operation_id: str, reason: str, text: str) -> CallError:
     return CallError(ErrorCode.ACCESS_DENIED, f"{operation_id}: {text}", details)
 
 
-_UNCLAIMABLE = "an identity cannot be claimed on this transport: it is established where the caller is authenticated"
-
-
-def undelivered(operation_id: str, reason: str) -> CallError:
-    """Return the error for a request that no worker received, or that this peer may not send."""
-    if isinstance(reason, Refused):
-        details = {"operationId": operation_id, "executed": "no"}
-        return CallError(ErrorCode.ACCESS_DENIED, f"{operation_id}: {reason}", details)
-    return unavailable(operation_id, reason, "no")
-
-
-class PendingCall(msgspec.Struct, eq=False):
-    """A call in flight: it ends with the first answer, at its deadline, or when its caller cancels it."""
-
-    request_id: str
-    operation_id: str
-    _endpoint: Endpoint
-    _transport: Transport
-    """What sends the request."""
-    _message: bytes
-    _codec: Codec
-    _future: asyncio.Future[tuple[CallResponded, Codec]]
-    _retry: bool
-    _wait: bool
-    _attempts: int = 0
-    _risked: bool = False
-    """Whether an earlier attempt may have run."""
-    timer: asyncio.TimerHandle | None = None
-    """When it is sent again."""
-    worker: str | None = None
-    since: float = 0.0
-
-    def responded(self, event: CallResponded, codec: Codec, size: int) -> None:
-        """Take the answer; a second one is dropped."""
-        if self._future.done():
-            self._note_second()
-        else:
-            self._future.set_result((event, codec))
-
-    def completed(self, event: CallCompleted) -> None:
-        """Fail: the end of a stream is no answer to a call."""
-        message = f"{self.operation_id}: a stream ended where one answer was expected"
-        self._fail(CallError(ErrorCode.EXECUTION_ERROR, message, {"executed": "yes"}))
-
-    def failed(self, error: CallError) -> None:
-        """Fail, or send the request again where that is allowed."""
-        if self._future.done():
-            self._note_second()
-        elif error.code is ErrorCode.UNAVAILABLE and self._may_resend(executed_of(error)):
-            self._risked = self._risked or executed_of(error) != "no"
-            self._resend_later()
-        else:
-            self._fail(error)
-
-    def accepted(self, worker: str) -> None:
-        """Note which worker has it: control goes to that worker alone."""
-        self.worker = worker
-
-    def lost(self, reason: str) -> None:
-        """Fail, as the call may have run; a call that was never sent, or may be repeated, goes on."""
-        if self._is_held_back:
-            return
-        self.worker = None
-        self._risked = True
-        if not self._retry:
-            self._fail(unavailable(self.operation_id, f"the connection was lost: {reason}", "unknown"))
-
-    def regained(self) -> None:
-        """Send it again."""
-        if self.timer is not None:
-            self.timer.cancel()
-        self._attempts += 1
-        self.send()
-
-    def expire(self) -> None:
-        """Fail: the deadline passed."""
-        if self._is_held_back:
-            self._fail(timed_out(self.operation_id, "no", "before any worker was available"))
-            return
-        self.abort_worker("the deadline passed")
-        self._fail(timed_out(self.operation_id, "unknown"))
-
-    def cancel(self, error: CallError) -> None:
-        """End it from this side."""
-        self.abort_worker(error.message)
-        self._fail(error)
-
-    def __call__(self, reason: str) -> None:
-        """Handle that no worker received the request: the transport calls this."""
-        if self._future.done():
-            return
-        if not isinstance(reason, Refused) and self._may_resend("no"):
-            self._resend_later()
-        else:
-            self._fail(undelivered(self.operation_id, reason))
-
-    def _may_resend(self, executed: str) -> bool:
-        """Return whether to send it again: a call that did not run if `wait`, one that may have run if `retry`.
-
-        Once a repeatable call was lost, a worker that is not back yet is waited for as well.
-        """
-        if executed == "no":
-            return self._wait or self._risked
-        return self._retry and executed == "unknown"
-
-    @property
-    def _is_held_back(self) -> bool:
-        """Whether no worker has received the request, and it will be sent again."""
-        return self.timer is not None and not self._risked
-
-    def _resend_later(self) -> None:
-        delay = min(_LONGEST_RETRY, _RETRY_SECONDS * 2**self._attempts)
-        self._attempts += 1
-        self.timer = asyncio.get_running_loop().call_later(delay, self.send)
-
-    def send(self) -> None:
-        """Send the request, or send it again."""
-        if self._future.done():
-            return
-        endpoint = self._endpoint
-        self.timer = None
-        if self._attempts:
-            self.worker = None
-            self.since = asyncio.get_running_loop().time()
-            self._message = self._codec.renumber(self._message, self._attempts)
-            capabilities = endpoint.transport.capabilities
-            if capabilities.identity == "hub" and capabilities.codec == "json":
-                # The hub that it reconnected to may not read what the first one did.
-                self._message, self._codec = transcode(self._message, JSON), JSON
-        if self._risked and endpoint.transport.capabilities.addresses_workers:
-            self._send_to(lifeline_of(endpoint).live_peers()[:_MOST_TRIED])
-        else:
-            self._transport.send(endpoint.request_address(self.operation_id), self._message, self)
-
-    def _send_to(self, peers: list[str]) -> None:
-        """Send to a worker that is alive, to the next one if it does not serve the namespace, and at last to the group.
-
-        A broker may keep giving a silent worker its share of what is sent to the group.
-        """
-        transport = self._transport
-        if not peers:
-            transport.send(self._endpoint.request_address(self.operation_id), self._message, self)
-            return
-        address = direct_address(peers[0], self.operation_id)
-        transport.send(address, self._message, lambda reason: self._send_to(peers[1:]))
-
-    def note_end(self, error: BaseException) -> bool:
-        """Handle an end without a value; return whether it was an answer of the worker."""
-        if isinstance(error, asyncio.CancelledError):
-            self.abort_worker("the caller was cancelled")
-        return isinstance(error, CallError) and executed_of(error) == "yes"
-
-    def abort_worker(self, reason: str) -> None:
-        """Tell the worker that nothing waits for it, unless the call has ended."""
-        if not self._future.done() or self._future.cancelled():
-            address = worker_address(self.worker) if self.worker is not None else control_address(self.operation_id)
-            self._endpoint.abort_worker(self.request_id, address, self._codec, reason)
-
-    def _note_second(self) -> None:
-        if self._future.cancelled() or self._future.exception() is not None:
-            self._endpoint.counters.late += 1
-        else:
-            self._endpoint.counters.duplicate += 1
-
-    def _fail(self, error: CallError) -> None:
-        if not self._future.done():
-            if self._risked and executed_of(error) == "no":
-                # An earlier attempt may have run, whatever became of the last one.
-                error = CallError(error.code, error.message, {**error.details, "executed": "unknown"})
-            self._future.set_exception(error)
-
-
-class DurableCall(PendingCall):
-    """A call whose request is stored: then only its answer or its deadline ends it."""
-
-    _stored: bool = False
-    _is_sent: bool = False
-    """Whether the request was sent to the store and not confirmed: it may get there after its caller left."""
-    since: float = math.inf
-    """No worker need have it yet, so that silence is not a lost worker."""
-
-    def lost(self, reason: str) -> None:
-        """Go on: a stored request is run, and one that was not stored is sent again under the same id."""
-        self._risked = True
-
-    def regained(self) -> None:
-        """Store the request, unless it is stored."""
-        if not self._stored:
-            self.send()
-
-    def expire(self) -> None:
-        """Fail: the caller waits no longer."""
-        executed: Executed = "unknown" if self._stored or self._is_sent or self._risked else "no"
-        self._fail(timed_out(self.operation_id, executed, stored=self._stored))
-
-    def send(self) -> None:
-        """Have the request stored."""
-        store = self._transport.optional(Stores)
-        if not self._future.done() and store is not None:
-            address, key = queue_address(self.operation_id), self.request_id
-            # An earlier attempt may still be stored, whatever becomes of this one.
-            self._risked = self._risked or self._is_sent
-            self._is_sent = True
-            store.store(address, self._message, key=key, stored=self._note_stored, undelivered=self)
-
-    def __call__(self, reason: str) -> None:
-        """Handle that it was not stored, unless another attempt was."""
-        if not self._stored:
-            self._is_sent = False
-            super().__call__(reason)
-
-    def _note_stored(self) -> None:
-        self._stored = True
-
-    def abort_worker(self, reason: str) -> None:
-        """Do nothing: a caller that leaves does not undo what was stored."""
+_UNCLAIMABLE = "identity= is not possible on this transport: it authenticates callers by their credentials"

@@ -1,9 +1,10 @@
-"""Events as bytes: JSON, or MessagePack where both sides said so; the first byte tells which."""
+"""Codecs: events as JSON or, if both sides support it, MessagePack; the first byte tells the formats apart."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -14,16 +15,17 @@ from operations.calls.events import (
     CallFailed,
     CallRequested,
     CallResponded,
+    ErrorPayload,
     Event,
-    Failed,
-    Header,
-    Outline,
-    Requested,
-    Responded,
+    EventHeader,
+    EventOutline,
+    RequestPayload,
+    ResponsePayload,
 )
 from operations.context import Identity
 from operations.envelope import LocalResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
+from operations.schema import jsonable
 from operations.wire import (
     JSON_MARKERS,
     PLAIN,
@@ -38,46 +40,47 @@ from operations.wire import (
     read_extension,
 )
 
+_log = logging.getLogger("operations")
 CodecName = Literal["json", "msgpack"]
 
 
 class LocalOutput(msgspec.Struct, gc=False):
-    """The commonest envelope, written and read in one step with the event around it."""
+    """The envelope of a local result, encoded and decoded in one step with the event around it."""
 
     data: Any
     meta: LocalResponseMeta
 
 
-class _PlainRequested(Requested):
+class _PlainRequestPayload(RequestPayload):
     input: Any = None
 
 
-class _PlainResponded(Responded, kw_only=True):
+class _PlainResponsePayload(ResponsePayload, kw_only=True):
     output: LocalOutput  # type: ignore[assignment]
 
 
 class _PlainCallRequested(CallRequested, tag="call.requested"):
-    payload: _PlainRequested
+    payload: _PlainRequestPayload
 
 
 class _PlainCallResponded(CallResponded, tag="call.responded"):
-    payload: _PlainResponded
+    payload: _PlainResponsePayload
 
 
 _PlainEvent = _PlainCallRequested | _PlainCallResponded
-PLAIN_ANSWER, PLAIN_REQUEST = _PlainCallResponded, _PlainCallRequested
-"""The types of answers and requests that were read together with the value inside, as most are."""
+PLAIN_RESPONSE, PLAIN_REQUEST = _PlainCallResponded, _PlainCallRequested
+"""The types of responses and requests that are decoded together with the value inside, as most are."""
 _MARKER, _ESCAPE = JSON_MARKERS
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError)
-"""What reading a message may raise."""
+"""The exceptions that decoding a message may raise."""
 _UNWRITABLE = (CallError, TypeError, ValueError, OverflowError, RecursionError)
 
 
 class Codec:
-    """One way to write events and the values inside them.
+    """One format of events and the values inside them.
 
-    An event is written and read together with the value inside it wherever the format carries that value as it is; a
-    value that has to be marked (bytes in JSON) or extended (large integers in MessagePack) is written by itself first.
+    An event is encoded and decoded together with the value inside it if the format supports that value directly. A
+    value with marks (bytes in JSON) or extensions (large integers in MessagePack) is encoded separately first.
     """
 
     def __init__(
@@ -91,9 +94,9 @@ class Codec:
         **options: Any,
     ) -> None:
         self.name: CodecName = name
-        self.encode: Callable[[Event | Header | Identity], bytes] = codec.Encoder().encode
-        self.decode_header: Callable[[bytes], Header] = codec.Decoder(Header, **options).decode
-        self.decode_outline: Callable[[bytes], Outline] = codec.Decoder(Outline, **options).decode
+        self.encode: Callable[[Event | EventHeader | Identity], bytes] = codec.Encoder().encode
+        self.decode_header: Callable[[bytes], EventHeader] = codec.Decoder(EventHeader, **options).decode
+        self.decode_outline: Callable[[bytes], EventOutline] = codec.Decoder(EventOutline, **options).decode
         self._decode_identity: Callable[[bytes], Identity | None] = codec.Decoder(Identity | None, **options).decode
         self.decode_any: Callable[[bytes], Event] = codec.Decoder(Event, **options).decode
         self._decode_plain: Callable[[bytes], Event] = codec.Decoder(_PlainEvent, **options).decode
@@ -104,32 +107,32 @@ class Codec:
         self._has_marks = has_marks
 
     def decode(self, message: bytes) -> Event:
-        """Return the event that a message holds; its input or output may have been read already."""
+        """Decode a message; the event's input or output may be decoded already, or be `msgspec.Raw`."""
         try:
             return self.decode_plain(message)
         except UNREADABLE:
-            # Of another type, with an envelope of another source, or no event at all.
+            # An event of another type or with an envelope of another source, or not an event.
             return self.decode_any(message)
 
     def _decode_unmarked(self, message: bytes) -> Event:
-        """Return the request or answer that a message holds, if nothing in it may be marked."""
+        """Decode a request or response without marked values; raise ValueError if there may be some."""
         assert self._has_marks is not None
         if (_MARKER in message or _ESCAPE in message) and self._has_marks(message):
             raise ValueError("marked")
         return self._decode_plain(message)
 
     def raw(self, value: Any) -> msgspec.Raw:
-        """A value as the bytes it has inside an event."""
+        """Encode a value as a part of an event."""
         return msgspec.Raw(self._encode_value(value))
 
     def read(self, value: Any) -> Any:
-        """The value inside an event; None where it was left out."""
+        """Decode a value that is a part of an event; return None if it was left out."""
         if type(value) is not msgspec.Raw:
             return value
         return None if value is NULL else self._decode_value(bytes(value))
 
     def write_identity(self, identity: Identity | None) -> msgspec.Raw:
-        """Return an identity as the bytes it has in the header of an event."""
+        """Encode an identity for the header of an event."""
         if identity is None:
             return NULL
         try:
@@ -138,11 +141,11 @@ class Codec:
             return msgspec.Raw(self.encode(msgspec.structs.replace(identity, claims=extend(identity.claims))))
 
     def read_identity(self, raw: msgspec.Raw) -> Identity | None:
-        """Return the identity in the header of an event; raises one of `UNREADABLE`."""
+        """Decode the identity in the header of an event; raise one of `UNREADABLE`."""
         return None if raw is NULL else self._decode_identity(bytes(raw))
 
     def write_request(self, event: CallRequested) -> bytes:
-        """A request with its input, which is a value until then."""
+        """Encode a request together with its input."""
         payload = event.payload
         given: Any = payload.input
         input = {} if given is None else given
@@ -150,11 +153,11 @@ class Codec:
             payload.input = self._mark(input)
             return self.encode(event)
         except _UNWRITABLE:
-            payload.input = self.raw(input)  # or the error that says what is wrong with it
+            payload.input = self.raw(input)  # or raise the error that explains what cannot be encoded
             return self.encode_wide(event)
 
     def encode_wide(self, event: CallRequested) -> bytes:
-        """A request whose metadata or claims may hold integers above 64 bits."""
+        """Encode a request whose metadata or claims may have integers above 64 bits."""
         try:
             return self.encode(event)
         except OverflowError:
@@ -166,14 +169,14 @@ class Codec:
             return self.encode(event)
 
     def renumber(self, message: bytes, attempt: int) -> bytes:
-        """A request as it is sent the next time."""
+        """Return an encoded request with another attempt number."""
         event = self.decode_any(message)
         assert isinstance(event, CallRequested)
         event.payload.attempt = attempt
         return self.encode_wide(event)
 
     def write_response(self, event: CallResponded, envelope: ResponseEnvelope[Any]) -> bytes:
-        """An answer with its envelope."""
+        """Encode a response together with its envelope."""
         payload, meta = event.payload, envelope.meta
         if type(meta) is not LocalResponseMeta:
             payload.output = self.raw(envelope.to_dict())
@@ -181,7 +184,7 @@ class Codec:
         data = envelope.data
         try:
             marked = data if type(data) in PLAIN else self._mark(data)
-            # What needs no marks is written as it is.
+            # A value without marks is encoded together with the event.
             payload.output = envelope if marked is data else LocalOutput(marked, meta)  # type: ignore[assignment]
             return self.encode(event)
         except _UNWRITABLE:
@@ -189,12 +192,12 @@ class Codec:
             return self.encode(event)
 
     def read_envelope(self, output: Any) -> ResponseEnvelope[Any]:
-        """The envelope that travelled; raises `VALIDATION_ERROR` where it is none."""
+        """Return the envelope of a response; raise `VALIDATION_ERROR` if it is not an envelope."""
         if type(output) is LocalOutput:
             return ResponseEnvelope(output.data, output.meta)
         value = self.read(output)
         if not isinstance(value, dict):
-            raise CallError(ErrorCode.VALIDATION_ERROR, "the answer is not a response envelope")
+            raise CallError(ErrorCode.VALIDATION_ERROR, "the response is not an envelope")
         return ResponseEnvelope.from_dict(value)
 
 
@@ -212,16 +215,27 @@ CODECS: dict[str, Codec] = {"json": JSON, "msgpack": MSGPACK}
 
 _JSON_STARTS = frozenset(b"{ \t\r\n")
 CODEC_OF = {b"{": JSON, **{bytes((first,)): MSGPACK for first in range(0x80, 0x100)}}
-"""The codec by the first byte of a message, for the usual ones: an event is a map, whose first byte is no text."""
+"""The codec by the first byte of a message: a JSON event begins with `{`, a MessagePack map with a byte above 127."""
 
 
 def codec_of(message: bytes) -> Codec:
-    """Return the codec that wrote a message; `CODEC_OF` has the usual ones."""
+    """Return the codec of a message whose first byte may be missing in `CODEC_OF`."""
     return JSON if message and message[0] in _JSON_STARTS else MSGPACK
 
 
+def read_event(message: bytes) -> dict[str, Any]:
+    """Return a message as plain data, from JSON or MessagePack; raise `VALIDATION_ERROR` if it is not an event."""
+    codec = codec_of(message)
+    try:
+        header = codec.decode_header(message)
+        plain: dict[str, Any] = {"v": header.v, "type": header.type, "id": header.id, "to": header.to}
+        return {**plain, "payload": codec.read(header.payload)}
+    except UNREADABLE as error:
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"the message is not an event: {type(error).__name__}") from None
+
+
 def transcode(message: bytes, target: Codec) -> bytes:
-    """The same event as another codec writes it; raises `VALIDATION_ERROR` where that has no form for it."""
+    """Convert an event to another codec; raise `VALIDATION_ERROR` if that cannot express it."""
     source = codec_of(message)
     if source is target:
         return message
@@ -231,20 +245,33 @@ def transcode(message: bytes, target: Codec) -> bytes:
         header.identity = target.write_identity(source.read_identity(header.identity))
         return target.encode(header)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise CallError(ErrorCode.VALIDATION_ERROR, f"cannot be written as {target.name}: {error}") from error
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"cannot be encoded as {target.name}: {error}") from error
 
 
 def error_event(request_id: str, error: CallError, codec: Codec, caller_id: str | None = None) -> CallFailed:
     """Return the event that carries an error; details that cannot be encoded are left out.
 
-    `caller_id` is the caller's id of the request, where a hub gave it another one.
+    `caller_id` is the caller's id of the request, if a hub gave it another one.
     """
-    details = NULL
-    if error.details is not None:
-        with contextlib.suppress(CallError, RecursionError):
-            details = codec.raw(error.details)
-    failed = Failed(caller_id or request_id, writable(str(error.code)), writable(error.message), details)
+    details = NULL if error.details is None else _write_details(error.details, codec)
+    failed = ErrorPayload(caller_id or request_id, writable(str(error.code)), writable(error.message), details)
     return CallFailed(VERSION, request_id, "", failed)
+
+
+def _write_details(details: Any, codec: Codec) -> msgspec.Raw:
+    """Encode the details of an error: as they are, else in their JSON form, else the members that have one."""
+    with contextlib.suppress(CallError, RecursionError):
+        return codec.raw(details)
+    with contextlib.suppress(CallError, RecursionError):
+        return codec.raw(jsonable(details))
+    kept: dict[str, Any] = {}
+    for name, value in details.items() if isinstance(details, Mapping) else ():
+        with contextlib.suppress(CallError, RecursionError):
+            plain = jsonable(value)
+            codec.raw(plain)
+            kept[writable(str(name))] = plain
+    _log.warning("the details of an error cannot be encoded: only %s are sent", sorted(kept) or "none")
+    return codec.raw(kept) if kept else NULL
 
 
 def read_error(event: CallFailed, codec: Codec) -> CallError:

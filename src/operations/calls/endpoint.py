@@ -1,4 +1,4 @@
-"""Endpoint: one end of a transport for the call protocol. It decodes each message once and hands it over."""
+"""Endpoint: the call protocol on one transport. It decodes each message once and passes it to its receiver."""
 
 from __future__ import annotations
 
@@ -6,27 +6,29 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Coroutine
+from math import isfinite
 from typing import Any, Protocol, runtime_checkable
 
 from operations.calls.addresses import ASKS, WORKERS, namespace_of, operation_address, work_address
 from operations.calls.codec import (
     CODEC_OF,
     JSON,
-    PLAIN_ANSWER,
     PLAIN_REQUEST,
+    PLAIN_RESPONSE,
     UNREADABLE,
     Codec,
     codec_of,
     error_event,
     read_error,
 )
-from operations.calls.control import is_proven, write_abort
+from operations.calls.control_messages import has_valid_proof, write_abort
 from operations.calls.events import (
     CallAborted,
     CallAccepted,
     CallCompleted,
     CallCredit,
     CallFailed,
+    CallProgress,
     CallRequested,
     CallResponded,
     Event,
@@ -36,10 +38,11 @@ from operations.calls.events import (
     WorkerGone,
 )
 from operations.calls.signature_format import is_signed, split
-from operations.context import Grant
+from operations.context import Grant, Progress
 from operations.deadlines import TimerWheel
 from operations.errors import CallError
 from operations.failures import unreadable
+from operations.progress import ProgressReporter
 from operations.pubsub import Arrival, Receive, Stop, Transport
 from operations.recent import Recent
 from operations.telemetry.counters import Counters
@@ -48,33 +51,34 @@ _log = logging.getLogger("operations")
 _REMEMBERED = 2_000
 _LONGEST_MESSAGE = 10_000
 RECONNECTED_WITHIN = 3.0
-"""Seconds after a reconnect by which other peers are connected again as well."""
+"""Seconds after a reconnect within which the other peers have reconnected as well."""
 _REQUESTS: frozenset[type[Event]] = frozenset({CallRequested, PLAIN_REQUEST})
-_ANSWERS: frozenset[type[Event]] = frozenset({CallResponded, PLAIN_ANSWER})
+_RESPONSES: frozenset[type[Event]] = frozenset({CallResponded, PLAIN_RESPONSE})
 _EXPECTED: dict[str, frozenset[type[Event]]] = {
-    "inbox": _ANSWERS | {CallCompleted, CallFailed, CallAccepted, CallAborted, WorkerAnnounced},
+    "inbox": _RESPONSES | {CallCompleted, CallFailed, CallAccepted, CallProgress, CallAborted, WorkerAnnounced},
     "work": _REQUESTS,
     "control": frozenset({CallAborted, CallCredit}),
     "peer": frozenset({CallAborted, CallCredit}),
     WORKERS: frozenset({WorkerAlive, WorkerAnnounced, WorkerGone}),
     ASKS: frozenset({WorkerAsked}),
 }
-"""The events that are accepted at each kind of address: a broker's permissions are by address, not by content."""
+"""The events that are accepted at each kind of address, because a broker's permissions are by address."""
 
 
-class Waiting(Protocol):
-    """A call or stream that waits for its answers."""
+class PendingRequest(Protocol):
+    """A call or stream of this side that waits for its responses."""
 
     worker: str | None
+    """The worker that runs it, once known."""
     since: float
-    """When it was last sent or last received a message, by the loop's clock."""
+    """Time at which it was last sent or last received a message, by the loop's clock."""
 
     @property
     def operation_id(self) -> str:
-        """The operation that was called."""
+        """The id of the called operation."""
 
     def responded(self, event: CallResponded, codec: Codec, size: int) -> None:
-        """Handle an answer."""
+        """Handle a response."""
 
     def completed(self, event: CallCompleted) -> None:
         """Handle the end of a stream."""
@@ -83,7 +87,7 @@ class Waiting(Protocol):
         """Handle an error."""
 
     def accepted(self, worker: str) -> None:
-        """Note which worker runs it."""
+        """Note which worker runs the request."""
 
     def lost(self, reason: str) -> None:
         """Handle the loss of the connection."""
@@ -92,15 +96,15 @@ class Waiting(Protocol):
         """Handle the return of the connection."""
 
 
-class Controlled(Protocol):
-    """A call or stream that this end runs, as its caller controls it."""
+class RunningRequest(Protocol):
+    """A call or stream that runs here and that its caller can abort or grant credit to."""
 
     event: CallRequested
     credits: int
-    """The number of the last credit that was accepted, where others hear it."""
+    """The number of the last accepted credit message, on a transport where other peers receive them too."""
 
     def abort(self, reason: str) -> None:
-        """Cancel it."""
+        """Cancel the request."""
 
     def credit(self, items: int, size: int) -> None:
         """Allow more items."""
@@ -108,53 +112,57 @@ class Controlled(Protocol):
 
 @runtime_checkable
 class SignsNestedCalls(Protocol):
-    """What a PendingRequestMap and a CallHandler need of a transport that signs; `SignedTransport` has it."""
+    """The part of a signing transport that PendingRequestMap and CallHandler use; `SignedTransport` implements it."""
 
     def for_grant(self, grant: Grant | None, *, as_worker: bool) -> Transport:
-        """The transport that sends a request made with a grant, or by this process itself."""
+        """Return the transport that signs a request for a grant, or with this process's own session."""
 
     def root_of(self, event: CallRequested) -> object:
-        """The root of a request that is being received; None where nobody signed it."""
+        """Return the root of the request that is being received; None if it is not signed."""
 
     def record(self, event: CallRequested) -> Coroutine[Any, Any, bool] | None:
-        """Note a request that is being received in the record that all workers share; False where it was there."""
+        """Add the request that is being received to the record that all workers share; False if it was there."""
 
 
-Requests = Callable[[CallRequested, Codec, Arrival], None]
-Notices = Callable[[Event], None]
+RequestHandler = Callable[[CallRequested, Codec, Arrival], None]
+NoticeHandler = Callable[[Event], None]
 
 
 class Endpoint:
-    """What the PendingRequestMaps and CallHandlers on one transport share: ids, pending calls, counters."""
+    """The state that PendingRequestMaps and CallHandlers on one transport share: ids, pending calls, counters."""
 
     def __init__(self, transport: Transport, ends: list[Endpoint]) -> None:
         self.transport = transport
         self.peer = transport.peer
         self.request_address = operation_address if transport.capabilities.addresses_operations else work_address
-        self.lifeline: object = None
+        self.liveness: object = None
         self.in_flight: list[Callable[[], int]] = []
         self.counters = Counters(lambda: sum(count() for count in self.in_flight))
         self.wheel = TimerWheel()
-        self.waiting: dict[str, Waiting] = {}
-        self.running: dict[str, Controlled] = {}
-        """The calls that run here, by their control id."""
-        self.namespaces: dict[str, list[Requests]] = {}
-        self.notices: list[Notices] = []
+        self.pending: dict[str, PendingRequest] = {}
+        """The requests that this side made, by their id."""
+        self.progress: dict[str, ProgressReporter] = {}
+        """The callbacks for the progress of these requests, of those that have one."""
+        self.running: dict[str, RunningRequest] = {}
+        """The requests that run here, by their control id."""
+        self.namespaces: dict[str, list[RequestHandler]] = {}
+        """The handlers of requests, by the namespace that they serve."""
+        self.notice_handlers: list[NoticeHandler] = []
         self.before_resending: list[Callable[[], None]] = []
-        """Called when the connection is back, before pending calls are sent again."""
-        self._ends = ends
+        """Functions to call when the connection is restored, before pending calls are sent again."""
+        self._siblings = ends
         self.ended: Recent[str, bool] = Recent(_REMEMBERED)
-        """The last calls of this end that ended, and whether they were answered."""
+        """The last requests of this side that ended, and whether they got a response."""
         self._late_aborts: list[tuple[str, bytes]] = []
         self._repeat: asyncio.TimerHandle | None = None
         self._stops: dict[str, tuple[Stop, int]] = {}
-        self.is_pipe = transport.capabilities.identity == "hub"
+        self.via_hub = transport.capabilities.identity == "hub"
         self.is_overheard = transport.capabilities.overheard
         self.listen(f"inbox.{self.peer}")
         transport.watch(self._up, self._down)
 
     def listen(self, address: str, group: str | None = None) -> Stop:
-        """Receive what is sent to an address; several listeners of one address get each message once."""
+        """Listen at an address; with several listeners at one address, each message is handled once."""
         stop, users = self._stops.get(address, (None, 0))
         if stop is None:
             stop = self.transport.listen(address, self._receiver(address), group=group)
@@ -172,18 +180,18 @@ class Endpoint:
                 stop()
 
     def _receiver(self, address: str) -> Receive:
-        # A hub sends everything through one pipe, and lets nobody send what it may not.
-        if self.is_pipe:
+        # A hub checks itself what each peer may send, and uses no addresses.
+        if self.via_hub:
             return self.receive
         return functools.partial(self.receive, expected=_EXPECTED[address.partition(".")[0]])
 
     def receive(self, message: bytes, arrival: Arrival, expected: frozenset[type[Event]] | None = None) -> None:
-        """Hand a message over; whatever it contains, this never raises."""
+        """Pass a message to its receiver; never raise, whatever the message contains."""
         try:
             codec = CODEC_OF.get(message[:1]) or codec_of(message)
             try:
                 event = codec.decode_plain(message)
-            except UNREADABLE:  # most are of another type, and some no events at all
+            except UNREADABLE:  # usually an event of another type, sometimes not an event
                 other = self._decode_other(codec, message, arrival)
                 if other is None:
                     return
@@ -192,11 +200,11 @@ class Endpoint:
             if expected is not None and kind not in expected:
                 self.counters.foreign += 1
             elif kind in _REQUESTS:
-                if self.is_pipe or self._is_acceptable(event, codec, arrival):  # type: ignore[arg-type]
+                if self.via_hub or self._is_acceptable(event, codec, arrival):  # type: ignore[arg-type]
                     handlers = self.namespaces.get(event.to.rpartition(".")[0]) or (self._refuse_unoffered,)
                     handlers[0](event, codec, arrival)  # type: ignore[arg-type]
-            elif kind in _ANSWERS and (waiting := self.waiting.get(event.id)) is not None:
-                waiting.responded(event, codec, len(message))  # type: ignore[arg-type]
+            elif kind in _RESPONSES and (pending := self.pending.get(event.id)) is not None:
+                pending.responded(event, codec, len(message))  # type: ignore[arg-type]
             else:
                 self._dispatch(event, codec)
         except Exception:  # noqa: BLE001  # one message must not stop the reader
@@ -211,10 +219,10 @@ class Endpoint:
             return None
 
     def is_answerable(self, request_id: str, arrival: Arrival) -> bool:
-        """Return whether the answer to a request goes to its sender, where the transport knows the sender.
+        """Return whether the response to a request goes to its sender, if the transport knows the sender.
 
-        An id begins with the name of the peer that the answer goes to. A request under another's id is counted as
-        foreign and gets no answer: whoever has that id did not ask.
+        An id begins with the name of the peer that gets the response. A request with the id of another peer is counted
+        as foreign and gets no response: that peer did not send it.
         """
         if arrival.sender is None or request_id.partition(".")[0] == arrival.sender:
             return True
@@ -222,7 +230,7 @@ class Endpoint:
         return False
 
     def note_unreadable(self, codec: Codec, message: bytes, problem: Exception, arrival: Arrival) -> None:
-        """Count a message that is not an event of ours; the sender of a request gets an error."""
+        """Count a message that cannot be decoded; the sender of a request gets an error."""
         if is_signed(message):
             self.refuse_signed(message, arrival)
             return
@@ -233,7 +241,7 @@ class Endpoint:
             return
         if outline.type == "call.requested" and outline.id:
             self._refuse_unreadable(outline.id, problem, arrival)
-        elif outline.type in KNOWN:
+        elif outline.type in EVENT_TYPES:
             self.counters.malformed += 1
         else:
             self.counters.dropped += 1
@@ -244,7 +252,7 @@ class Endpoint:
             self.send_error(request_id, unreadable(problem), JSON)
 
     def refuse_signed(self, message: bytes, arrival: Arrival) -> None:
-        """Tell the sender of a signed request that this worker does not check signatures."""
+        """Refuse a signed request: this worker does not verify signatures."""
         signed = split(message)
         request = signed.request if signed is not None else b""
         try:
@@ -253,7 +261,7 @@ class Endpoint:
             self.counters.malformed += 1
             return
         self.counters.rejected += 1
-        text = "the request is signed, and this worker cannot check that: it has no SignedTransport"
+        text = "this worker cannot verify the signature of the request: it has no SignedTransport"
         details = {"reason": "UNVERIFIABLE", "executed": "no"}
         if outline.type == "call.requested" and outline.id and self.is_answerable(outline.id, arrival):
             self.send_error(outline.id, CallError("ACCESS_DENIED", text, details), JSON)
@@ -265,27 +273,41 @@ class Endpoint:
             self._credit(event)
         elif isinstance(event, CallAborted):
             self._abort(event)
+        elif isinstance(event, CallProgress):
+            self._report_progress(event)
         elif isinstance(event, (CallCompleted, CallFailed, CallAccepted)):
             self._answer_waiting(event, codec)
         else:
-            for notice in list(self.notices):
-                notice(event)
+            for handle in list(self.notice_handlers):
+                handle(event)
 
     def _answer_waiting(self, event: CallCompleted | CallFailed | CallAccepted, codec: Codec) -> None:
-        waiting = self.waiting.get(event.id)
-        if waiting is None:
+        pending = self.pending.get(event.id)
+        if pending is None:
             self._note_unexpected(event.id)
         elif isinstance(event, CallCompleted):
-            waiting.completed(event)
+            pending.completed(event)
         elif isinstance(event, CallAccepted):
-            waiting.accepted(event.payload.worker_id)
+            pending.accepted(event.payload.worker_id)
         else:
-            waiting.failed(read_error(event, codec))
+            pending.failed(read_error(event, codec))
+
+    def report_progress(self, request_id: str, callback: Progress) -> None:
+        """Report the progress of a pending request to `callback`."""
+        self.progress[request_id] = ProgressReporter(callback)
+
+    def _report_progress(self, event: CallProgress) -> None:
+        """Report the progress of a call that is still pending; later progress is dropped."""
+        reporter, payload = self.progress.get(event.id), event.payload
+        if reporter is None:
+            self.counters.dropped += 1
+        elif isfinite(payload.progress) and isfinite(payload.total or 0.0):
+            reporter.tell(payload.progress, payload.total, payload.message)
 
     def _is_acceptable(self, event: CallRequested, codec: Codec, arrival: Arrival) -> bool:
-        """Return whether a request is what it says, on a transport without a hub that checks that."""
+        """Return whether id, sender and address of a request agree; with a hub, the hub checks that."""
         if event.payload.request_id != event.id:
-            # A hub gives each request an id of its own, and the payload keeps the caller's; here both are one.
+            # Only a hub gives a request another id than the one in its payload.
             self._refuse_unreadable(event.id, "the id in its payload differs from the event's id", arrival)
         elif self.is_answerable(event.id, arrival):
             if arrival.address == self.request_address(event.to):
@@ -295,14 +317,14 @@ class Endpoint:
 
     def _refuse_unoffered(self, event: CallRequested, codec: Codec, arrival: Arrival) -> None:
         """Refuse a request for a namespace that this end does not serve."""
-        if any(end.namespaces.get(namespace_of(event.to)) for end in self._ends if end is not self):
-            return  # another end of the same peer, which shares this pipe, handles it
+        if any(end.namespaces.get(namespace_of(event.to)) for end in self._siblings if end is not self):
+            return  # another endpoint of the same peer handles the request
         self.counters.dropped += 1
-        error = CallError("UNAVAILABLE", f"{event.to}: this worker does not offer it", {"executed": "no"})
+        error = CallError("UNAVAILABLE", f"{event.to}: this worker does not serve it", {"executed": "no"})
         self.send_error(event.id, error, codec, event.payload.request_id)
 
     def refuse_address(self, event: CallRequested, codec: Codec) -> None:
-        """Refuse a request for another operation than its address names: permissions to send are by address."""
+        """Refuse a request whose operation differs from the one in its address: send permissions are by address."""
         self.counters.foreign += 1
         text = f"{event.to}: the request was sent to the address of another operation"
         details = {"operationId": event.to, "reason": "WRONG_ADDRESS", "executed": "no"}
@@ -312,7 +334,9 @@ class Endpoint:
         running, payload = self.running.get(event.id), event.payload
         if running is None:
             self._note_uncontrolled(event.id)
-        elif self.is_overheard and (payload.number <= running.credits or not is_proven(running.event.id, payload)):
+        elif self.is_overheard and (
+            payload.number <= running.credits or not has_valid_proof(running.event.id, payload)
+        ):
             self.counters.foreign += 1
         else:
             running.credits = payload.number
@@ -321,27 +345,27 @@ class Endpoint:
     def _abort(self, event: CallAborted) -> None:
         running = self.running.get(event.id)
         if running is not None:
-            if self.is_overheard and not is_proven(running.event.id, event.payload):
+            if self.is_overheard and not has_valid_proof(running.event.id, event.payload):
                 self.counters.foreign += 1
             else:
                 running.abort(event.payload.reason)
             return
-        waiting = self.waiting.get(event.id)
-        if waiting is not None:
+        pending = self.pending.get(event.id)
+        if pending is not None:
             reason = event.payload.reason or "the worker cancelled the call"
-            waiting.failed(CallError("ABORTED", reason, {"executed": "unknown"}))
+            pending.failed(CallError("ABORTED", reason, {"executed": "unknown"}))
             return
         self._note_uncontrolled(event.id)
 
     def _note_uncontrolled(self, request_id: str) -> None:
-        """Count control of a call that no end of this peer runs or waits for."""
-        if not any(request_id in end.running or request_id in end.waiting for end in self._ends):
+        """Count a control message for a call that no endpoint of this peer runs or waits for."""
+        if not any(request_id in end.running or request_id in end.pending for end in self._siblings):
             self.counters.dropped += 1
 
     def _note_unexpected(self, request_id: str) -> None:
-        """Count an answer to no pending call: late, a duplicate, or foreign.
+        """Count a response without a pending call: late, a duplicate, or foreign.
 
-        Several ends of one peer share its inbox. An answer to another end's call is that end's to count.
+        The endpoints of one peer share its inbox. Each counts the responses to its own calls.
         """
         answered = self.ended.get(request_id)
         if answered is not None:
@@ -349,16 +373,16 @@ class Endpoint:
                 self.counters.duplicate += 1
             else:
                 self.counters.late += 1
-        elif not any(request_id in end.waiting or request_id in end.ended for end in self._ends):
+        elif not any(request_id in end.pending or request_id in end.ended for end in self._siblings):
             self.counters.foreign += 1
 
     def forget(self, request_id: str, *, answered: bool) -> None:
-        """End a call of this end; a later answer is a duplicate if it was answered, else late."""
-        if self.waiting.pop(request_id, None) is not None:
+        """Remove a pending call; a later response counts as a duplicate if the call was answered, else as late."""
+        if self.pending.pop(request_id, None) is not None:
             self.ended[request_id] = answered
 
     def send(self, request_id: str, message: bytes) -> None:
-        """Send an answer to the caller of a request."""
+        """Send a response to the caller of a request."""
         self.transport.send(inbox_of(request_id), message)
 
     def send_error(self, request_id: str, error: CallError, codec: Codec, caller_id: str | None = None) -> None:
@@ -366,7 +390,7 @@ class Endpoint:
         self.transport.send(inbox_of(request_id), self.write_error(request_id, error, codec, caller_id))
 
     def write_error(self, request_id: str, error: CallError, codec: Codec, caller_id: str | None = None) -> bytes:
-        """Return an error as bytes; what cannot be encoded is left out."""
+        """Return an error as bytes; details that cannot be encoded are left out."""
         message = codec.encode(error_event(request_id, error, codec, caller_id))
         limit = self.transport.capabilities.max_payload
         if limit is None or len(message) <= limit:
@@ -375,20 +399,20 @@ class Endpoint:
         return codec.encode(error_event(request_id, short, codec, caller_id))
 
     def send_abort(self, request_id: str, address: str, codec: Codec, reason: str = "") -> None:
-        """Tell the caller of a request, or a hub, that this end cancelled it."""
+        """Send an abort to the caller of a request, or to a hub."""
         self.transport.send(address, write_abort(request_id, codec, reason, overheard=False))
 
     def abort_worker(self, request_id: str, address: str, codec: Codec, reason: str) -> None:
-        """Tell the worker of a request that its caller cancelled it."""
+        """Send an abort to the worker of a request."""
         self.transport.send(address, write_abort(request_id, codec, reason, overheard=self.is_overheard))
 
     def confirm_abort(self, request_id: str, codec: Codec) -> None:
-        """Tell a hub that the handler of an aborted request has ended, and its grant with it."""
-        if self.is_pipe:
+        """Report to a hub that the handler of an aborted request has ended; the hub ends its grant."""
+        if self.via_hub:
             self.send_abort(request_id, "", codec)
 
     def abort_when_up(self, request_id: str, address: str, codec: Codec, reason: str) -> None:
-        """Send an abort when the connection is back."""
+        """Send an abort when the connection is restored."""
         self._late_aborts.append((address, write_abort(request_id, codec, reason, overheard=self.is_overheard)))
 
     def _send_late_aborts(self) -> None:
@@ -396,7 +420,7 @@ class Endpoint:
             self.transport.send(address, message)
 
     def _repeat_late_aborts(self) -> None:
-        """Send them once more: the worker may not have been connected the first time."""
+        """Send the aborts again: the worker may not have been connected the first time."""
         self._send_late_aborts()
         self._late_aborts.clear()
 
@@ -406,17 +430,17 @@ class Endpoint:
         if self._late_aborts:
             self._send_late_aborts()
             self._repeat = asyncio.get_running_loop().call_later(RECONNECTED_WITHIN, self._repeat_late_aborts)
-        for waiting in list(self.waiting.values()):
-            waiting.regained()
+        for pending in list(self.pending.values()):
+            pending.regained()
 
     def _down(self, reason: str) -> None:
         if self._repeat is not None:
             self._repeat.cancel()
-        for waiting in list(self.waiting.values()):
-            waiting.lost(reason)
+        for pending in list(self.pending.values()):
+            pending.lost(reason)
 
 
-KNOWN: frozenset[str] = frozenset(
+EVENT_TYPES: frozenset[str] = frozenset(
     kind.__struct_config__.tag for kind in Event.__args__ if isinstance(kind.__struct_config__.tag, str)
 )
 
@@ -427,9 +451,9 @@ def inbox_of(request_id: str) -> str:
 
 
 def endpoint_of(transport: Transport) -> Endpoint:
-    """Return the one endpoint of a transport.
+    """Return the endpoint of a transport; create it on the first call.
 
-    The endpoints of a transport and of its wrappers are kept in the transport's `attachment`: they share one inbox.
+    The transport's `attachment` holds its endpoint and those of its wrappers: they share one inbox.
     """
     if not isinstance(transport.attachment, list):
         transport.attachment = []

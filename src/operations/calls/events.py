@@ -1,10 +1,10 @@
-"""The events of the call protocol: what routing needs is outside, the payload inside, and a hub never opens it.
+"""Events of the call protocol: a header for routing and a payload, which a hub never decodes.
 
 On the wire an event is `{"v": 1, "type", "id", "to", "payload"}`. `id` is the request id and `to` the operation id or
-peer. A request may also carry `identity` (set by the hub that authenticated the caller), `stream` (several answers are
-expected), `parent` (the request it is nested in, for traces only), `grant` (the right to call for that request's
+peer. A request may also have `identity` (set by the hub that authenticated the caller), `stream` (several responses are
+expected), `parent` (the request it is nested in, for traces only), `grant` (the right to call as that request's
 caller), `deadline` (a copy of the payload's, for the hub) and `asWorker` (the worker calls with its own rights). An
-announcement carries the `namespaces` of its operations. Unknown fields are ignored.
+announcement has the `namespaces` of its operations. Unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from operations.calls.job_records import JobRequest
 from operations.context import Identity
 from operations.envelope import ResponseEnvelopeSchema
 from operations.schema import Schema, from_schema
@@ -21,27 +22,27 @@ from operations.schema import Schema, from_schema
 VERSION = 1
 NULL = msgspec.Raw(b"null")
 _Whole = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""A number that can be reckoned with as a float."""
+"""An integer of 64 bits, which arithmetic with floats cannot overflow."""
 _Id = Annotated[str, msgspec.Meta(max_length=128)]
-"""A request id, as a hub accepts it: the name of a peer, which has at most 64 characters, and a random part."""
+"""A request id that a hub accepts: the name of a peer, which has at most 64 characters, and a random part."""
 _Token = Annotated[str, msgspec.Meta(max_length=64)]
-"""A grant or the type of an event, as a hub accepts it."""
+"""A grant or an event type that a hub accepts."""
 _Name = Annotated[str, msgspec.Meta(max_length=256)]
-"""An operation id or a namespace, as a hub accepts it."""
+"""An operation id or a namespace that a hub accepts."""
 MOST_NAMESPACES = 64
 _Namespaces = Annotated[tuple[_Name, ...], msgspec.Meta(max_length=MOST_NAMESPACES)]
 
 
-class _Payload(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
+class _CallPayload(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
     request_id: str
 
 
-class Requested(_Payload):
-    """Somebody wants an operation called."""
+class RequestPayload(_CallPayload):
+    """Payload of `call.requested`: an operation and its input."""
 
     operation_id: str
     input: msgspec.Raw = NULL
-    """The bytes that travel; a value before it was written, and where it was read with the event around it."""
+    """The encoded input; the input itself before it is encoded and if it was decoded with the event."""
     parent_request_id: str | None = None
     deadline: _Whole | None = None
     idle_timeout: _Whole | None = None
@@ -50,58 +51,70 @@ class Requested(_Payload):
     sent_at: _Whole | None = None
     attempt: _Whole = 0
     not_after: _Whole | None = None
-    """Epoch milliseconds after which a stored request is not run any more."""
+    """Epoch milliseconds after which a stored request no longer runs."""
+    progress: bool = False
+    """Whether the caller accepts `call.progress`."""
+    job: JobRequest | None = None
+    """Set if the outcome of a stored request is kept instead of sent to its caller."""
 
 
-class Responded(_Payload):
-    """An answer, always an envelope; the answers of a stream are numbered from 0."""
+class ResponsePayload(_CallPayload):
+    """Payload of `call.responded`: an envelope; the items of a stream are numbered from 0."""
 
     output: msgspec.Raw = NULL
     sequence: int | None = None
     worker_id: str | None = None
 
 
-class Completed(_Payload):
-    """A stream ended after `sequence` answers."""
+class CompletionPayload(_CallPayload):
+    """Payload of `call.completed`: the stream ended after `sequence` items."""
 
     sequence: int | None = None
 
 
-class Failed(_Payload):
-    """A call ended without a value."""
+class ErrorPayload(_CallPayload):
+    """Payload of `call.error`: the call failed."""
 
     code: str
     message: str = ""
     details: msgspec.Raw = NULL
 
 
-class Aborted(_Payload):
-    """One side gave up."""
+class AbortPayload(_CallPayload):
+    """Payload of `call.aborted`: one side cancelled the call."""
 
     reason: str = ""
     proof: str = ""
-    """Where others hear it, what only the caller and the worker of the call can make: see `calls.control`."""
+    """Proof that the sender knows the request id, on a transport where others receive it: see `control_messages`."""
 
 
-class Accepted(_Payload):
-    """A call is still running; this worker has it."""
+class AcceptancePayload(_CallPayload):
+    """Payload of `call.accepted`: this worker runs the call."""
 
     worker_id: str
 
 
-class Credit(_Payload):
-    """The caller of a stream has room for more; nothing more is a sign of life."""
+class ProgressPayload(_CallPayload):
+    """Payload of `call.progress`: how far the call is."""
+
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+class CreditPayload(_CallPayload):
+    """Payload of `call.credit`: the caller accepts more items; without items it only renews the worker's lease."""
 
     items: int = 0
     bytes: int = 0
     number: int = 0
-    """Where others hear it: higher than that of the credit before."""
+    """A number that grows with each message, on a transport where others receive it."""
     proof: str = ""
-    """As in `Aborted`."""
+    """As in `AbortPayload`."""
 
 
-class Announced(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A worker's operations, all of them."""
+class AnnouncementPayload(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Payload of `worker.announced`: all operations of a worker."""
 
     worker_id: str
     generation: int
@@ -109,49 +122,53 @@ class Announced(msgspec.Struct, rename="camel", omit_defaults=True):
     pool: bool = False
     part: int = 0
     parts: int = 1
-    """More than one where they do not fit in one message of the transport."""
+    """More than one if the operations do not fit in one message of the transport."""
 
 
-class Registered(msgspec.Struct, rename="camel"):
-    """What a hub made of an announcement."""
+class RegistrationPayload(msgspec.Struct, rename="camel"):
+    """Payload of `worker.registered`: the hub's response to an announcement."""
 
     accepted: list[str]
     rejected: dict[str, str] = {}
     """The reasons by operation id."""
     refused: dict[str, str] = {}
-    """The reasons by namespace, for all operations in it and below."""
+    """The reasons by namespace, for all operations in the namespace and below."""
 
 
-class Worker(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A worker by name: it is alive, or gone; its generation tells whether its operations changed."""
+class WorkerPayload(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Payload of `worker.alive` and `worker.gone`; `generation` grows when the worker's operations change."""
 
     worker_id: str
     generation: int = 0
     leaving: bool = False
-    """It only finishes what it has."""
+    """Whether the worker accepts no new requests."""
     behind: tuple[str, ...] = ()
-    """The namespaces of which so many requests wait at the bus that it will not get to the last ones soon."""
+    """The namespaces with a backlog: so many requests wait at the bus that the last ones will not run soon."""
 
 
-class Asked(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A peer wants to be told which workers there are, and of changes."""
+class AskPayload(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Payload of `worker.asked`: a peer asks for the announcements of all workers."""
 
     peer: str
 
 
-class Hello(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What a spoke says first."""
+class HelloPayload(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Payload of `hub.hello`, the first event of a spoke."""
 
     peer: str
     generation: int
     codecs: tuple[str, ...] = ("json",)
     max_payload: int | None = None
     batch: bool = False
-    """Whether several messages may come in one frame."""
+    """Whether one frame may contain several messages."""
+    host: str = ""
+    pid: _Whole | None = None
+    version: str = ""
+    """The spoke's process and release, for operators."""
 
 
-class Welcome(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What a hub answers."""
+class WelcomePayload(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Payload of `hub.welcome`, the hub's response to a hello."""
 
     session: str
     codecs: tuple[str, ...]
@@ -171,9 +188,9 @@ class _Event(msgspec.Struct, tag_field="type", omit_defaults=True, gc=False):
 class CallRequested(_Event, tag="call.requested"):
     """`call.requested`."""
 
-    payload: Requested
+    payload: RequestPayload
     identity: msgspec.Raw = NULL
-    """As bytes: a worker reads the same identity many times."""
+    """Encoded, because a worker receives the same identity many times and decodes it once."""
     stream: bool = False
     parent: str | None = None
     grant: str | None = None
@@ -184,80 +201,86 @@ class CallRequested(_Event, tag="call.requested"):
 class CallResponded(_Event, tag="call.responded"):
     """`call.responded`."""
 
-    payload: Responded
+    payload: ResponsePayload
 
 
 class CallCompleted(_Event, tag="call.completed"):
     """`call.completed`."""
 
-    payload: Completed
+    payload: CompletionPayload
 
 
 class CallFailed(_Event, tag="call.error"):
     """`call.error`."""
 
-    payload: Failed
+    payload: ErrorPayload
 
 
 class CallAborted(_Event, tag="call.aborted"):
     """`call.aborted`."""
 
-    payload: Aborted
+    payload: AbortPayload
 
 
 class CallAccepted(_Event, tag="call.accepted"):
     """`call.accepted`."""
 
-    payload: Accepted
+    payload: AcceptancePayload
+
+
+class CallProgress(_Event, tag="call.progress"):
+    """`call.progress`."""
+
+    payload: ProgressPayload
 
 
 class CallCredit(_Event, tag="call.credit"):
     """`call.credit`."""
 
-    payload: Credit
+    payload: CreditPayload
 
 
 class WorkerAnnounced(_Event, tag="worker.announced"):
     """`worker.announced`."""
 
-    payload: Announced
+    payload: AnnouncementPayload
     namespaces: tuple[str, ...] = ()
 
 
 class WorkerRegistered(_Event, tag="worker.registered"):
     """`worker.registered`."""
 
-    payload: Registered
+    payload: RegistrationPayload
 
 
 class WorkerAlive(_Event, tag="worker.alive"):
     """`worker.alive`."""
 
-    payload: Worker
+    payload: WorkerPayload
 
 
 class WorkerGone(_Event, tag="worker.gone"):
     """`worker.gone`."""
 
-    payload: Worker
+    payload: WorkerPayload
 
 
 class WorkerAsked(_Event, tag="worker.asked"):
     """`worker.asked`."""
 
-    payload: Asked
+    payload: AskPayload
 
 
 class HubHello(_Event, tag="hub.hello"):
     """`hub.hello`."""
 
-    payload: Hello
+    payload: HelloPayload
 
 
 class HubWelcome(_Event, tag="hub.welcome"):
     """`hub.welcome`."""
 
-    payload: Welcome
+    payload: WelcomePayload
 
 
 Event = (
@@ -267,6 +290,7 @@ Event = (
     | CallFailed
     | CallAborted
     | CallAccepted
+    | CallProgress
     | CallCredit
     | WorkerAnnounced
     | WorkerRegistered
@@ -278,8 +302,8 @@ Event = (
 )
 
 
-class Header(msgspec.Struct, omit_defaults=True, gc=False):
-    """The outside of an event, for routing: the payload stays as the bytes it came as."""
+class EventHeader(msgspec.Struct, omit_defaults=True, gc=False):
+    """An event whose payload is not decoded, for routing."""
 
     v: int
     type: _Token
@@ -287,7 +311,7 @@ class Header(msgspec.Struct, omit_defaults=True, gc=False):
     to: _Name
     payload: msgspec.Raw
     identity: msgspec.Raw = NULL
-    """Also as bytes: a hub does not read what a spoke claims."""
+    """Not decoded either: a hub ignores the identity that a spoke claims."""
     stream: bool = False
     parent: _Id | None = None
     grant: _Token | None = None
@@ -296,8 +320,8 @@ class Header(msgspec.Struct, omit_defaults=True, gc=False):
     namespaces: _Namespaces = ()
 
 
-class Outline(msgspec.Struct, gc=False):
-    """As much of an event as can be read of one that is none: enough to tell its sender."""
+class EventOutline(msgspec.Struct, gc=False):
+    """Type and id of an event that cannot be decoded, for the error that its sender gets."""
 
     type: str
     id: _Id
@@ -337,7 +361,14 @@ _REQUESTED = {
     "metadata": {"type": "object"},
     "sentAt": _INTEGER,
     "attempt": _INTEGER,
+    "progress": {"type": "boolean", "description": "whether the caller accepts call.progress"},
     "notAfter": {"type": "integer", "description": "epoch milliseconds after which a stored request is not run"},
+    "job": {
+        "type": "object",
+        "description": "the outcome is kept instead of sent to the caller",
+        "properties": {"key": _TEXT, "keep": {"type": "integer", "description": "milliseconds"}, "owner": _TEXT},
+        "required": ["key", "keep"],
+    },
 }
 _SEQUENCE = {"type": "integer", "minimum": 0}
 
@@ -362,10 +393,13 @@ CALL_EVENT_SCHEMAS: Mapping[str, Schema] = {
     "call.error": _event_schema("call.error", ["code"], {"code": _TEXT, "message": _TEXT, "details": {}}),
     "call.aborted": _event_schema("call.aborted", [], {"reason": _TEXT, "proof": _TEXT}),
     "call.accepted": _event_schema("call.accepted", ["workerId"], {"workerId": _TEXT}),
+    "call.progress": _event_schema(
+        "call.progress", ["progress"], {"progress": {"type": "number"}, "total": {"type": "number"}, "message": _TEXT}
+    ),
     "call.credit": _event_schema(
         "call.credit", [], {"items": _SEQUENCE, "bytes": _SEQUENCE, "number": _SEQUENCE, "proof": _TEXT}
     ),
 }
-"""Schema of each event of the call protocol, by its type."""
+"""The schemas of the call protocol's events, by event type."""
 CallEventSchema: Schema = from_schema({"anyOf": [schema.document for schema in CALL_EVENT_SCHEMAS.values()]})
-"""Schema of every event of the call protocol."""
+"""The schema that every event of the call protocol matches."""

@@ -1,4 +1,4 @@
-"""How a signed request is written: a head, the token, for nested calls the root, the proof, and the request itself."""
+"""Format of a signed request: a head, the token, for nested calls the root, the signature, and the request."""
 
 from __future__ import annotations
 
@@ -7,58 +7,58 @@ import struct
 from typing import NamedTuple
 
 BY_SESSION = 1
-"""The kind of a request that its caller signed."""
+"""The kind of request that its caller signed."""
 BY_GRANT = 3
-"""The kind of a request that a worker made for the caller of another one."""
-PROOF_BYTES = 16
+"""The kind of request that a worker signed for the caller of another request."""
+SIGNATURE_BYTES = 16
 _SIGNED = 1
 _HEAD = struct.Struct(">BBH")
 _ROOT = struct.Struct(">16sq")
 
 
-class Root(NamedTuple):
-    """The signed request that nested calls are made for: whose token, which request, and until when."""
+class RootRequest(NamedTuple):
+    """The signed request that nested calls belong to: its token, id and deadline."""
 
     token: bytes
     id: bytes
-    """A hash of the request's id."""
+    """A hash of the request id."""
     deadline: int
-    """Epoch milliseconds after which nothing is called for it."""
+    """Epoch milliseconds after which nested calls are refused."""
 
     @property
     def packed(self) -> bytes:
-        """The id and the deadline, as they travel."""
+        """The id and the deadline in the format of a signed request."""
         return _ROOT.pack(self.id, self.deadline)
 
 
 class SignedRequest(NamedTuple):
-    """The parts of a signed request; nothing of them is checked."""
+    """The parts of a signed request, not verified."""
 
     kind: int
     token: bytes
-    root: Root | None
-    proof: bytes
+    root: RootRequest | None
+    signature: bytes
     request: bytes
 
 
 def root_id(request_id: str) -> bytes:
-    """What a root is known by."""
+    """Return the id of a root: a hash of its request id."""
     return hashlib.blake2b(request_id.encode(errors="replace"), digest_size=16).digest()
 
 
-def join(kind: int, token: bytes, root: bytes, proof: bytes, request: bytes) -> bytes:
-    """A signed request as one message."""
-    return b"".join((_HEAD.pack(_SIGNED, kind, len(token)), token, root, proof, request))
+def join(kind: int, token: bytes, root: bytes, signature: bytes, request: bytes) -> bytes:
+    """Return the parts of a signed request as one message."""
+    return b"".join((_HEAD.pack(_SIGNED, kind, len(token)), token, root, signature, request))
 
 
 def is_signed(message: bytes) -> bool:
-    """Whether a message says that it is signed: neither JSON nor a MessagePack map begins like that."""
+    """Return whether a message begins like a signed request; neither JSON nor a MessagePack map does."""
     return message[:1] == b"\x01"
 
 
 def split(message: bytes) -> SignedRequest | None:
-    """The parts of a signed request; None where it is truncated."""
-    if len(message) < _HEAD.size + PROOF_BYTES:
+    """Return the parts of a signed request; None if it is truncated."""
+    if len(message) < _HEAD.size + SIGNATURE_BYTES:
         return None
     _, kind, size = _HEAD.unpack_from(message)
     start = _HEAD.size + size
@@ -67,7 +67,7 @@ def split(message: bytes) -> SignedRequest | None:
     if kind == BY_GRANT:
         if len(message) < start + _ROOT.size:
             return None
-        root = Root(token, *_ROOT.unpack_from(message, start))
+        root = RootRequest(token, *_ROOT.unpack_from(message, start))
         start += _ROOT.size
-    end = start + PROOF_BYTES
+    end = start + SIGNATURE_BYTES
     return SignedRequest(kind, token, root, message[start:end], message[end:])

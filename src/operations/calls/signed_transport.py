@@ -1,6 +1,6 @@
-"""SignedTransport: proves who calls, on a bus that many can write to, by a token and a signature of every request.
+"""SignedTransport: authenticates callers on a shared bus, by a token and a signature on every request.
 
-A token (a JWT, say) names the caller. The signature proves that the caller made the request, for the address that it
+A token, such as a JWT, names the caller. The signature proves that the caller made the request for the address that it
 was sent to; see `signing_secrets`. A worker's nested calls are signed for the caller of the request they belong to.
 """
 
@@ -16,25 +16,25 @@ import msgspec
 
 from operations.calls.endpoint import SignsNestedCalls
 from operations.calls.events import CallRequested
-from operations.calls.replays import (
+from operations.calls.replay_protection import (
     LONGEST_DEADLINE,
     RecordedDelivery,
     ReplayError,
-    Replays,
-    problem_with,
+    SeenRequests,
     remembered_until,
+    replay_problem,
 )
 from operations.calls.signature_format import (
     BY_GRANT,
     BY_SESSION,
-    Root,
+    RootRequest,
     SignedRequest,
     is_signed,
     join,
     root_id,
     split,
 )
-from operations.calls.signing_secrets import Session, SigningSecret, grant_key, is_proven, prove
+from operations.calls.signing_secrets import SigningSecret, SigningSession, grant_key, is_signed_with, sign
 from operations.context import Grant, Identity
 from operations.errors import CallError, ErrorCode
 from operations.identity import Authenticator, Principal
@@ -44,6 +44,7 @@ from operations.pubsub import (
     Delivery,
     InProcess,
     Receive,
+    Record,
     Remembers,
     Stop,
     Take,
@@ -56,58 +57,58 @@ from operations.recent import Recent
 
 _LONGEST_TOKEN = 8_000
 _RESERVED = 8_192
-"""What is left of the largest message for a token and a signature."""
+"""Bytes of the largest message that are reserved for a token and a signature."""
 _MOST_TOKENS = 10_000
 
 
-class Received(msgspec.Struct, frozen=True):
-    """What is known of the signed request that is being received."""
+class ReceivedRequest(msgspec.Struct, frozen=True):
+    """The signed request that is being received."""
 
     signed: SignedRequest | None
     signer: Principal | CallError
-    """Whose token it has, or why it is refused."""
+    """The owner of its token, or the error that it is refused with."""
     delivery: RecordedDelivery | None
-    """For a stored request, what to settle it with."""
+    """The delivery of a stored request."""
 
 
 class SignedTransport(TransportWrapper):
-    """A transport whose requests are signed, and whose signatures a CallHandler checks with `identify`.
+    """A transport that signs requests, and verifies signatures for a CallHandler with `identify`.
 
-    A caller gives its `session` (or a function that gives the present one). A worker gives the `secret` and the
-    `tokens` it accepts, and passes `identify=transport.identify` to its CallHandler. Its nested calls are its caller's;
-    those of an unsigned caller are not signed. With a `session` of its own it also calls as itself, outside of any
-    request, with `as_worker=True`. With `required`, requests that nobody signed are refused.
+    A caller passes its `session`, or a function that returns the current one. A worker passes the `secret` and the
+    `tokens` that it accepts, and `identify=transport.identify` to its CallHandler. Its nested calls are signed for its
+    caller; those of an unsigned caller are not signed. A worker with its own `session` also calls as itself, with
+    `as_worker=True` outside any request. With `required`, unsigned requests are refused.
     """
 
     def __init__(
         self,
         transport: Transport,
         *,
-        session: Session | Callable[[], Session] | None = None,
+        session: SigningSession | Callable[[], SigningSession] | None = None,
         secret: SigningSecret | None = None,
         tokens: Authenticator | None = None,
         required: bool = False,
     ) -> None:
         if session is None and secret is None:
-            raise ValueError("a caller signs with a session, a worker checks with a secret: give one of them")
+            raise ValueError("SignedTransport needs session= (a caller) or secret= (a worker)")
         super().__init__(transport)
         self.refusals: Counter[str] = Counter()
-        """Requests that were refused, by the reason: unsigned, forged, invalid, expired or replayed."""
+        """Number of refused requests by reason: unsigned, forged, invalid, expired or replayed."""
         self._session = session
         self._secret = secret
         self._tokens = tokens
         self._required = required
         self._known: Recent[str, tuple[bytes, Principal]] = Recent(_MOST_TOKENS)
         self._keys: Recent[bytes, bytes] = Recent(_MOST_TOKENS)
-        """The keys that nested calls are signed with, by token."""
-        self._replays = Replays()
+        """The keys that sign nested calls, by token."""
+        self._seen = SeenRequests()
         self._remembers = transport.optional(Remembers)
-        self._received: Received | None = None
+        self._received: ReceivedRequest | None = None
         self._capabilities: tuple[Capabilities, Capabilities] | None = None
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the inner transport promises, with room for the signature; a connection may have changed it."""
+        """The capabilities of the inner transport, less the bytes of a signature; a reconnect may change them."""
         inner = self.inner.capabilities
         if self._capabilities is None or self._capabilities[0] is not inner:
             limit = inner.max_payload
@@ -121,19 +122,19 @@ class SignedTransport(TransportWrapper):
         return self._capabilities[1]
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """The inner transport's parts, but for calls by reference, which would bypass the signatures."""
+        """Return an optional part of the inner transport; not `InProcess`, whose calls are not signed."""
         if kind is SignsNestedCalls and isinstance(self, kind):
             return self
         return None if kind is InProcess else super().optional(kind)
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Send; a request is signed."""
+        """Send a message; sign it if it is a request."""
         if address.startswith(("work.", "direct.")):
             message = self._sign(address, message)
         self.inner.send(address, message, undelivered)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive; who signed a request is known while it is being received."""
+        """Listen at an address; the signature of a request is verified before `receive` is called."""
         if not address.startswith("work."):
             return self.inner.listen(address, receive, group=group)
 
@@ -143,14 +144,21 @@ class SignedTransport(TransportWrapper):
         return self.inner.listen(address, check, group=group)
 
     def store(
-        self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
+        self,
+        address: str,
+        message: bytes,
+        *,
+        key: str,
+        stored: Callable[[], None],
+        undelivered: Undelivered,
+        record: Record | None = None,
     ) -> None:
-        """Store a request, signed."""
+        """Sign a request and store it."""
         signed = self._sign(address, message)
-        super().store(address, signed, key=key, stored=stored, undelivered=undelivered)
+        super().store(address, signed, key=key, stored=stored, undelivered=undelivered, record=record)
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Take stored requests; a token must still be valid when its request is run."""
+        """Take stored requests; a token must still be valid when its request runs."""
 
         def check(message: bytes, delivery: Delivery, arrival: Arrival) -> None:
             recorded = RecordedDelivery(delivery, self._remembers)
@@ -159,15 +167,15 @@ class SignedTransport(TransportWrapper):
         return super().take(address, check, limit=limit)
 
     def rotate(self, secret: SigningSecret) -> None:
-        """Sign and check with another secret from now on; requests by the old one hold while it is still accepted."""
+        """Replace the secret; requests signed with the old one are valid as long as the new one accepts it."""
         if self._secret is None:
-            raise ValueError("a caller has no secret to rotate: it is given another session")
+            raise ValueError("a caller has no secret to rotate: pass a function as session= to replace its session")
         self._secret = secret
         self._known = Recent(_MOST_TOKENS)
         self._keys = Recent(_MOST_TOKENS)
 
     def identify(self, event: CallRequested) -> Identity | None:
-        """Whom the request that is being received is from; raises `ACCESS_DENIED` where its signature does not hold."""
+        """Return the caller of the request that is being received; raise `ACCESS_DENIED` for an invalid signature."""
         received = self._received
         if received is None:
             if self._required:
@@ -179,15 +187,16 @@ class SignedTransport(TransportWrapper):
         root = received.signed.root if received.signed is not None else None
         if root is not None:
             self._apply_root(event, root, stored=stored)
-        problem = problem_with(event, stored=stored)
+        problem = replay_problem(event, stored=stored)
         if problem:
             raise self._refuse("replayed", problem)
-        if not stored and not self._replays.is_new(event):
-            raise ReplayError(ErrorCode.ACCESS_DENIED, self._refuse("replayed", "the request was here already").message)
+        if not stored and not self._seen.is_new(event):
+            error = self._refuse("replayed", "the request was received before")
+            raise ReplayError(ErrorCode.ACCESS_DENIED, error.message)
         return signer.identity
 
-    def root_of(self, event: CallRequested) -> Root | None:
-        """What calls nested in the request that is being received are signed with; None where nobody signed it."""
+    def root_of(self, event: CallRequested) -> RootRequest | None:
+        """Return the root that signs calls nested in the request that is being received; None if it is not signed."""
         received = self._received
         if received is None or received.signed is None or isinstance(received.signer, CallError):
             return None
@@ -197,12 +206,12 @@ class SignedTransport(TransportWrapper):
         deadline = payload.deadline if received.delivery is None else payload.not_after
         if deadline is None:
             deadline = (payload.sent_at or 0) + int(LONGEST_DEADLINE * 1000)
-        return Root(received.signed.token, root_id(event.id), deadline)
+        return RootRequest(received.signed.token, root_id(event.id), deadline)
 
     def record(self, event: CallRequested) -> Coroutine[Any, Any, bool] | None:
-        """Note the request that is being received in the record that all workers share; False where it was there.
+        """Add the request that is being received to the record that all workers share; False if it was there.
 
-        None where there is no such record, or where the server delivers a stored request once more.
+        Return None if there is no such record, or if the server delivers a stored request again.
         """
         received, remembers = self._received, self._remembers
         if received is None or received.signed is None or remembers is None:
@@ -212,34 +221,35 @@ class SignedTransport(TransportWrapper):
         if delivery is not None:
             if delivery.is_redelivered:
                 return None
-            until, name = (event.payload.not_after or 0) / 1000, f"{event.id} stored"
-        # With the token: nobody else can note the request before it comes.
-        key = root_id(f"{name} {received.signed.token!r}").hex()
+            until, name = (event.payload.not_after or 0) / 1000, stored_name(event.id)
+        key = replay_key(name, received.signed.token)
         if delivery is not None:
             delivery.key = key
         return self._note(remembers, key, max(1.0, until - time.time()))
 
     def for_grant(self, grant: Grant | None, *, as_worker: bool) -> Transport:
-        """The transport for a request: signed for the grant's caller, or by this process's own session."""
+        """Return the transport that signs a request for the grant's caller, or with this process's own session."""
         if grant is not None:
-            return _NestedCalls(self, grant.signature) if isinstance(grant.signature, Root) else self.inner
+            return (
+                _NestedCallTransport(self, grant.signature) if isinstance(grant.signature, RootRequest) else self.inner
+            )
         if as_worker and self._session is None:
-            message = "as_worker=True needs a session of the worker's own: SignedTransport(…, secret=…, session=…)"
+            message = "as_worker=True needs the worker's own session: SignedTransport(…, secret=…, session=…)"
             raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
         if self._session is not None and self._secret is not None and not as_worker:
-            message = "a worker's own session signs only calls with as_worker=True, outside of any request"
+            message = "a worker's own session signs only calls with as_worker=True, outside any request"
             raise CallError(ErrorCode.ACCESS_DENIED, message, {"reason": "AS_WORKER", "executed": "no"})
         return self
 
-    def sign_nested(self, root: Root, address: str, message: bytes) -> bytes:
-        """A request that is made for the caller of another one."""
+    def sign_nested(self, root: RootRequest, address: str, message: bytes) -> bytes:
+        """Sign a nested call for the caller of its root."""
         key = self._keys.get(root.token)
         if key is None:
             assert self._secret is not None
             key = self._keys[root.token] = next(self._secret.session_keys(root.token.decode()))
         packed = root.packed
-        proof = prove(grant_key(key, packed), _signed_address(address), message)
-        return join(BY_GRANT, root.token, packed, proof, message)
+        signature = sign(grant_key(key, packed), _signed_address(address), message)
+        return join(BY_GRANT, root.token, packed, signature, message)
 
     def _sign(self, address: str, message: bytes) -> bytes:
         session = self._session() if callable(self._session) else self._session
@@ -247,8 +257,9 @@ class SignedTransport(TransportWrapper):
             return message
         token = session.token.encode()
         if len(token) > _LONGEST_TOKEN:
-            raise CallError(ErrorCode.VALIDATION_ERROR, f"the token has {len(token):,} bytes: that is no token")
-        return join(BY_SESSION, token, b"", prove(session.key, _signed_address(address), message), message)
+            problem = f"the token has {len(token):,} bytes: at most {_LONGEST_TOKEN:,} are allowed"
+            raise CallError(ErrorCode.VALIDATION_ERROR, problem)
+        return join(BY_SESSION, token, b"", sign(session.key, _signed_address(address), message), message)
 
     async def _note(self, remembers: Remembers, key: str, seconds: float) -> bool:
         is_new = await remembers.remember(key, seconds)
@@ -269,27 +280,29 @@ class SignedTransport(TransportWrapper):
         finally:
             self._received = outer
 
-    def _open(self, message: bytes, arrival: Arrival, delivery: RecordedDelivery | None) -> tuple[bytes, Received]:
-        """The request, and who signed it or why nobody did."""
+    def _open(
+        self, message: bytes, arrival: Arrival, delivery: RecordedDelivery | None
+    ) -> tuple[bytes, ReceivedRequest]:
+        """Return the request without its signature, and its signer or the error that it is refused with."""
         signed = split(message)
         if signed is None:
-            return b"", Received(None, self._refuse("forged", "the signature is cut short"), delivery)
+            return b"", ReceivedRequest(None, self._refuse("forged", "the signature is truncated"), delivery)
         signer: Principal | CallError
         try:
             signer = self._verify(signed, _signed_address(arrival.address))
         except CallError as error:
             signer = error
         except UnicodeDecodeError:
-            signer = self._refuse("forged", "the token is no text")
-        return signed.request, Received(signed, signer, delivery)
+            signer = self._refuse("forged", "the token is not UTF-8")
+        return signed.request, ReceivedRequest(signed, signer, delivery)
 
     def _verify(self, signed: SignedRequest, address: bytes) -> Principal:
         if self._secret is None:
-            raise self._refuse("forged", "this worker has no secret to check signatures with")
+            raise self._refuse("forged", "this worker has no secret to verify signatures with")
         if signed.kind not in (BY_SESSION, BY_GRANT):
-            raise self._refuse("forged", "a signature of this kind is not accepted")
+            raise self._refuse("forged", "unknown kind of signature")
         token = signed.token.decode()
-        # The proof first: checking a token costs a hundred times as much.
+        # Verify the signature first: checking a token costs a hundred times as much.
         known, principal = self._known.get(token) or (b"", None)
         if principal is None or not _is_signed_with(known, signed, address):
             key = self._find_key(self._secret, token, signed, address)
@@ -300,11 +313,11 @@ class SignedTransport(TransportWrapper):
         return principal
 
     def _find_key(self, secret: SigningSecret, token: str, signed: SignedRequest, address: bytes) -> bytes:
-        """The session's key that a request was signed with, of those that are accepted."""
+        """Return the accepted session key that a request was signed with."""
         for key in secret.session_keys(token):
             if _is_signed_with(key, signed, address):
                 return key
-        raise self._refuse("forged", "the signature does not fit the request")
+        raise self._refuse("forged", "the signature does not match the request")
 
     def _admit(self, token: str) -> Principal:
         if self._tokens is None:
@@ -314,12 +327,12 @@ class SignedTransport(TransportWrapper):
         except CallError as error:
             raise self._refuse("invalid", error.message) from None
 
-    def _apply_root(self, event: CallRequested, root: Root, *, stored: bool) -> None:
-        """Refuse a nested call whose root's deadline has passed; one that is stored was sent before that."""
+    def _apply_root(self, event: CallRequested, root: RootRequest, *, stored: bool) -> None:
+        """Apply the deadline of the root to a nested call; a stored call needs to be sent before that deadline."""
         payload = event.payload
         made_at = (payload.sent_at or 0) if stored else int(time.time() * 1000)
         if made_at > root.deadline:
-            raise self._refuse("expired", "the deadline of the request that this call is made for has passed")
+            raise self._refuse("expired", "the deadline of the request that this call is nested in has passed")
         if payload.deadline is not None and payload.deadline > root.deadline:
             payload.deadline = root.deadline
 
@@ -329,35 +342,55 @@ class SignedTransport(TransportWrapper):
         return CallError(ErrorCode.ACCESS_DENIED, f"refused: {message}", details)
 
 
-class _NestedCalls(TransportWrapper):
-    """Sends the calls that are made for one root."""
+class _NestedCallTransport(TransportWrapper):
+    """A transport that signs nested calls for one root."""
 
-    def __init__(self, signed: SignedTransport, root: Root) -> None:
+    def __init__(self, signed: SignedTransport, root: RootRequest) -> None:
         super().__init__(signed.inner)
         self._signed = signed
         self._root = root
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Send a request, signed for the root's caller."""
+        """Sign a request for the root's caller and send it."""
         self.inner.send(address, self._signed.sign_nested(self._root, address, message), undelivered)
 
     def store(
-        self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
+        self,
+        address: str,
+        message: bytes,
+        *,
+        key: str,
+        stored: Callable[[], None],
+        undelivered: Undelivered,
+        record: Record | None = None,
     ) -> None:
-        """Store a request, signed for the root's caller."""
+        """Sign a request for the root's caller and store it."""
         signed = self._signed.sign_nested(self._root, address, message)
-        super().store(address, signed, key=key, stored=stored, undelivered=undelivered)
+        super().store(address, signed, key=key, stored=stored, undelivered=undelivered, record=record)
+
+
+def stored_name(request_id: str) -> str:
+    """Return the name of a stored request in the record of signed requests."""
+    return f"{request_id} stored"
+
+
+def replay_key(name: str, token: bytes) -> str:
+    """Return the key of a signed request in the record that all workers share.
+
+    It covers the token, so that no other peer can add the request before it arrives.
+    """
+    return root_id(f"{name} {token!r}").hex()
 
 
 def _is_signed_with(key: bytes, signed: SignedRequest, address: bytes) -> bool:
     if signed.root is not None:
         key = grant_key(key, signed.root.packed)
-    return is_proven(signed.proof, key, address, signed.request)
+    return is_signed_with(signed.signature, key, address, signed.request)
 
 
 @functools.lru_cache(maxsize=4096)
 def _signed_address(address: str) -> bytes:
-    """What a proof covers of an address: what is sent to one worker arrives as if sent to all of them."""
+    """Return the address that a signature covers: that of all workers, also for a request to a single worker."""
     if address.startswith("direct."):
         address = f"work.{address.partition('/')[2]}"
     return address.encode() + b"\0"

@@ -1,4 +1,4 @@
-"""Streams: the caller's side buffers items until they are read and grants credit; the worker's side spends it."""
+"""Streams and their flow control: the caller buffers items and grants credit, the worker spends the credit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from operations.calls.addresses import control_address, worker_address
 from operations.calls.codec import Codec
-from operations.calls.control import write_credit
+from operations.calls.control_messages import write_credit
 from operations.calls.endpoint import Endpoint
 from operations.calls.events import CallCompleted, CallResponded
 from operations.deadlines import Bucket, remaining_seconds
@@ -22,11 +22,11 @@ from operations.failures import timed_out, unavailable
 WINDOW_ITEMS = 256
 WINDOW_BYTES = 1 << 20
 LEASE_SECONDS = 30.0
-"""How long a worker continues a stream for a caller that sends nothing."""
+"""Seconds without a message of the caller after which a worker ends a stream."""
 
 
 class CallStream:
-    """The items of one subscription, in order; closing or dropping it closes the worker's generator."""
+    """The items of one subscription, in order; closing or dropping the object closes the worker's generator."""
 
     __slots__ = ("_reader",)
 
@@ -35,7 +35,7 @@ class CallStream:
 
     @property
     def request_id(self) -> str:
-        """The id of the request this stream answers."""
+        """The id of the request that started this stream."""
         return self._reader.request_id
 
     def __aiter__(self) -> CallStream:
@@ -45,7 +45,7 @@ class CallStream:
         return self._reader.next()
 
     async def aclose(self) -> None:
-        """Stop listening; the worker's generator is closed."""
+        """Stop the stream; the worker's generator is closed."""
         self._reader.abandon("the consumer closed the stream")
 
     async def __aenter__(self) -> CallStream:
@@ -57,18 +57,18 @@ class CallStream:
         await self.aclose()
 
     def __del__(self) -> None:
-        # The endpoint holds only the reader: a consumer that broke out of its loop drops this object.
+        # Only the consumer references this object: it is deleted when the consumer breaks out of its loop.
         with contextlib.suppress(RuntimeError):
             self._reader.abandon("the consumer closed the stream")
 
 
 class StreamReader:
-    """The items of one subscription that were received and not read yet."""
+    """The items of one subscription that were received and have not been read yet."""
 
     def __init__(self, endpoint: Endpoint, request_id: str, operation_id: str, codec: Codec) -> None:
         self.request_id = request_id
         self._credits = 0
-        """Number of messages that granted credit."""
+        """Number of credit messages that were sent."""
         self.since = 0.0
         self._time = asyncio.get_running_loop().time
         self._endpoint = endpoint
@@ -87,9 +87,9 @@ class StreamReader:
         self._armed: list[tuple[Bucket, _Alarm]] = []
 
     def start(self, *, idle_timeout: float | None, deadline: int | None) -> None:
-        """Start the idle timeout, the deadline and the renewal of the worker's lease, as far as there are any."""
+        """Start the timers: idle timeout, deadline and renewal of the worker's lease, if the stream has them."""
         self.since = self._time()
-        self._endpoint.waiting[self.request_id] = self
+        self._endpoint.pending[self.request_id] = self
         if idle_timeout is not None:
             self._idle = idle_timeout
             self._arm(_Alarm(self._check_idle), idle_timeout)
@@ -108,7 +108,7 @@ class StreamReader:
                 try:
                     raise StopAsyncIteration if self._end is None else self._end
                 finally:
-                    self._end = None  # its traceback holds this frame
+                    self._end = None  # break the cycle from this frame through the error to its traceback
             self._wake = asyncio.get_running_loop().create_future()
             try:
                 await self._wake
@@ -122,7 +122,7 @@ class StreamReader:
         return codec.read_envelope(event.payload.output)
 
     def responded(self, event: CallResponded, codec: Codec, size: int) -> None:
-        """Take an item: the next one, a duplicate, or one that shows a gap."""
+        """Buffer the next item, drop a duplicate, or fail because items are missing."""
         sequence = event.payload.sequence
         if self._over or (sequence is not None and sequence < self._expected):
             self._endpoint.counters.duplicate += 1
@@ -138,7 +138,7 @@ class StreamReader:
         self._awaken()
 
     def completed(self, event: CallCompleted) -> None:
-        """End the stream, or fail where items are missing at its end."""
+        """End the stream, or fail if its last items are missing."""
         if self._over:
             self._endpoint.counters.duplicate += 1
         elif event.payload.sequence is not None and event.payload.sequence != self._expected:
@@ -147,18 +147,18 @@ class StreamReader:
             self._finish(None)
 
     def failed(self, error: CallError) -> None:
-        """End the stream in an error, raised after the items that were received."""
+        """End the stream with an error, which is raised after the items that were received."""
         if self._over:
             self._endpoint.counters.duplicate += 1
         else:
             self._finish(error)
 
     def accepted(self, worker: str) -> None:
-        """Note which worker has it: control goes to that worker alone."""
+        """Note which worker runs the stream: control messages go to that worker only."""
         self.worker = worker
 
     def lost(self, reason: str) -> None:
-        """Fail: items in flight are lost. The worker gets an abort when the connection is back."""
+        """Fail, as items in flight are lost; the worker gets an abort when the connection is restored."""
         if not self._over:
             if not self._endpoint.transport.capabilities.tracks_peers:
                 self._endpoint.abort_when_up(self.request_id, self._control(), self._codec, "the connection was lost")
@@ -168,7 +168,7 @@ class StreamReader:
         """Do nothing: a stream is not resumed."""
 
     def abort(self, reason: str) -> None:
-        """End it from this side, with an error for its reader."""
+        """End the stream from the caller's side, with an error for its consumer."""
         if not self._over:
             self._abort_worker(reason)
             self._finish(CallError(ErrorCode.ABORTED, reason or "aborted by the caller", {"executed": "unknown"}))
@@ -179,13 +179,13 @@ class StreamReader:
         return len(self._items)
 
     def _break(self, sequence: int | None) -> None:
-        message = f"answers are missing: expected number {self._expected}, got {sequence}"
+        message = f"stream items are missing: expected number {self._expected}, got {sequence}"
         details = {"expected": self._expected, "got": sequence, "executed": "unknown"}
-        self._abort_worker("answers were lost")
+        self._abort_worker("stream items were lost")
         self._finish(CallError(ErrorCode.UNAVAILABLE, f"{self.operation_id}: {message}", details))
 
     def _grant(self, size: int) -> None:
-        """Grant credit once half a window was read, so that a fast reader never stops the worker."""
+        """Grant credit when half a window has been read, so that a fast consumer never stops the worker."""
         self._read_items += 1
         self._read_bytes += size
         if self._over or (self._read_items < WINDOW_ITEMS // 2 and self._read_bytes < WINDOW_BYTES // 2):
@@ -212,7 +212,7 @@ class StreamReader:
             self._awaken()
 
     def abandon(self, reason: str) -> None:
-        """Drop the items and abort the worker: nothing will be read any more."""
+        """Drop the items and abort the worker: the consumer has stopped reading."""
         if self._closed:
             return
         over = self._over
@@ -239,7 +239,7 @@ class StreamReader:
         self._armed.append((bucket, alarm))
 
     def _check_idle(self, alarm: _Alarm) -> None:
-        """Fail where the consumer waits and nothing arrived; unread items are not silence."""
+        """Fail if the consumer waits and nothing has arrived; a stream with unread items is not idle."""
         if self._over or self._idle is None:
             return
         if alarm.seen != self._expected or self._items or self._wake is None:
@@ -275,7 +275,7 @@ class _Alarm:
 
 
 class CreditGate:
-    """How much a worker may still send on one stream; waiting here is how a slow consumer slows the producer."""
+    """The credit of one stream at its worker; the producer waits here for a slow consumer."""
 
     def __init__(self) -> None:
         self._items = WINDOW_ITEMS
@@ -284,22 +284,22 @@ class CreditGate:
 
     @property
     def is_open(self) -> bool:
-        """Whether the next item may be sent; one larger than the window is sent when any credit is left."""
+        """Whether the next item may be sent; an item larger than the window needs any credit at all."""
         return self._items > 0 and self._bytes > 0
 
     async def wait(self) -> None:
-        """Return once there is credit."""
+        """Wait for credit."""
         while not self.is_open:
             self._opened = asyncio.get_running_loop().create_future()
             await self._opened
 
     def spend(self, size: int) -> None:
-        """Note that an item of so many bytes was sent."""
+        """Subtract an item of `size` bytes that was sent."""
         self._items -= 1
         self._bytes -= size
 
     def grant(self, items: int, size: int) -> None:
-        """Add credit, up to one window, whatever the caller says."""
+        """Add credit, up to one window, even if the caller grants more."""
         self._items = min(WINDOW_ITEMS, self._items + max(0, items))
         self._bytes = min(WINDOW_BYTES, self._bytes + max(0, size))
         if self.is_open and self._opened is not None and not self._opened.done():

@@ -6,6 +6,7 @@ option nor shares its declarations with help and completion.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,6 +33,8 @@ class Option(NamedTuple):
     many: bool = False
     choices: Sequence[str] = ()
     completes: str = ""
+    variable: str = ""
+    """Environment variable that sets the value if the option is not given; an empty value of the option unsets it."""
 
     @property
     def key(self) -> str:
@@ -69,6 +72,15 @@ class ParsedArguments:
         except KeyError:
             raise AttributeError(name) from None
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether the command line names its source, by `--mcp` or `--openapi`."""
+        return self._values.get("mcp") is not None or self._values.get("openapi") is not None
+
+    def with_values(self, **values: Any) -> ParsedArguments:
+        """Return a copy with other values."""
+        return ParsedArguments({**self._values, **values})
+
 
 Run = Callable[[ParsedArguments], "int | Awaitable[int]"]
 
@@ -98,7 +110,12 @@ class Command(NamedTuple):
 
 COMMON = (
     Option(
-        "--config", "configuration file (default: the nearest operations.toml)", "-c", value="FILE", completes="file"
+        "--config",
+        "configuration file (default: the nearest operations.toml)",
+        "-c",
+        value="FILE",
+        completes="file",
+        variable="OPERATIONS_CONFIG",
     ),
     Option("--trust", "use an untrusted configuration for this command"),
     Option("--json", "print JSON"),
@@ -158,22 +175,21 @@ def parse(command: Command, words: Sequence[str], *, before: Mapping[str, Any] |
     values = reader.read()
     for name, value in (before or {}).items():
         values[name] = values[name] or value
+    for option in command.all_options():
+        if option.variable:
+            given = values[option.key]
+            values[option.key] = (os.environ.get(option.variable) if given is None else given) or None
     if values["help"]:
-        return ParsedArguments(values)
+        return ParsedArguments({**values, "words": reader.positional})
     values.update(_assign(command, reader.positional))
     return ParsedArguments(values)
 
 
-def nearest(word: str, known: Sequence[str], *, count: int = 1) -> list[str]:
-    """Return the known words closest to a mistyped one."""
+def suggestion(word: str, known: Sequence[str], *, cutoff: float = 0.6) -> str:
+    """Return `; did you mean …?`, or an empty string if no known word is similar."""
     from difflib import get_close_matches  # imported only after an error: it is slow to import
 
-    return get_close_matches(word, known, n=count, cutoff=0.6)
-
-
-def suggestion(word: str, known: Sequence[str]) -> str:
-    """Return `; did you mean …?`, or an empty string if no known word is similar."""
-    found = nearest(word, known)
+    found = get_close_matches(word, known, n=1, cutoff=cutoff)
     return f"; did you mean {found[0]}?" if found else ""
 
 
@@ -214,7 +230,10 @@ class _OptionParser:
         if option is None:
             known = [known for known in self._options if known.startswith("--")]
             hint = f"ops {self._command.name} --help lists its options"
-            raise UsageError(f"unknown option {name}{suggestion(name, known)}", hint)
+            if any(argument.completes == "field" for argument in self._command.arguments) and name.startswith("--"):
+                value = attached if equals else self._words[0] if self._words else "…"
+                hint = f"an input field has no dashes: {name[2:]}={value}; {hint}"
+            raise UsageError(f"unknown option {name}{suggestion(name, known, cutoff=0.75)}", hint)
         if not option.value:
             if equals:
                 raise UsageError(f"{name} does not take a value")
@@ -287,6 +306,7 @@ def usage(command: Command) -> str:
 TOKEN_VARIABLE = "OPERATIONS_TOKEN"
 TRANSPORT_URLS = "ws://host:port/, redis://host:port or nats://host:port"
 
+VERBOSE_OPTION = Option("--verbose", "print HTTP requests and responses with headers, without secrets", "-v")
 RESULT_OPTIONS = (
     Option("--envelope", "print the whole envelope: data and meta", "-e"),
     Option("--meta", "print only meta"),
@@ -294,7 +314,13 @@ RESULT_OPTIONS = (
     Option("--raw", "print strings without quotes (ignored with --json)", "-r"),
 )
 TRANSPORT_OPTIONS = (
-    Option("--url", f"use a transport: its name in the configuration, or {TRANSPORT_URLS}", "-u", value="URL"),
+    Option(
+        "--url",
+        f"use a transport: its name in the configuration, or {TRANSPORT_URLS}",
+        "-u",
+        value="URL",
+        variable="OPERATIONS_URL",
+    ),
     Option("--token-file", f"file with the token (default: {TOKEN_VARIABLE})", value="FILE", completes="file"),
 )
 LISTING_OPTIONS = (

@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 
 from operations.cli import stderr
-from operations.cli.arguments import ParsedArguments
-from operations.cli.terminal import is_terminal, printable
-from operations.context import ELICIT, Client, Question
+from operations.cli.terminal import printable
+from operations.context import ELICIT, Question
 from operations.errors import CallError, ErrorCode
 from operations.schema import from_schema
 
@@ -21,17 +20,10 @@ _NO = ("", "n", "no")
 _TRIES = 3
 
 
-def terminal_client(args: ParsedArguments, line: stderr.StatusLine) -> Client | None:
-    """Return the person at the terminal, who can be asked; None where there is none."""
-    has_person = is_terminal(sys.stdin) and is_terminal(sys.stderr) and not (args.json or args.quiet)
-    return TerminalClient(line) if has_person else None
-
-
 class TerminalClient:
     """Asks on stderr and reads the answers from stdin. An end of input cancels."""
 
-    def __init__(self, line: stderr.StatusLine) -> None:
-        self._line = line
+    def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
     def supports(self, method: str) -> bool:
@@ -54,9 +46,19 @@ class TerminalClient:
         if method == "notifications/message":
             stderr.write_line(printable(str(params.get("data"))))
 
+    async def elicit(self, server: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask the question of an MCP server, whose name is shown."""
+        async with self._turn:
+            return await self._ask(Question(ELICIT, {**params, "message": f"{server}: {params.get('message', '')}"}))
+
     async def _ask(self, question: Question) -> dict[str, Any]:
-        self._line.clear()
+        with stderr.status_paused():
+            return await self._show_and_read(question)
+
+    async def _show_and_read(self, question: Question) -> dict[str, Any]:
         stderr.write_line(printable(str(question.params.get("message", ""))))
+        if isinstance(question.params.get("url"), str):
+            stderr.write_line(f"  {printable(question.params['url'])}")
         schema = question.params.get("requestedSchema")
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
         try:

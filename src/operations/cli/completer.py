@@ -62,7 +62,8 @@ def _candidates(words: list[str]) -> Iterator[str]:
     elif command is None:
         yield from _begins(word, (option.name for option in COMMON) if word.startswith("-") else SUMMARIES)
     elif command.parts:
-        yield from _begins(word, (part.name.rpartition(" ")[2] for part in command.parts))
+        names = (part.name.rpartition(" ")[2] for part in command.parts)
+        yield from _begins(word, (name for name in names if name.startswith("-") == word.startswith("-")))
     elif word.startswith("-"):
         yield from _begins(word, (option.name for option in command.all_options()))
     else:
@@ -109,6 +110,9 @@ def _values(declared: Argument | Option, word: str, positional: list[str], befor
         entries = catalogue.entries if catalogue is not None else ()
         only = declared.completes == "stream"
         yield from _operations(word, [each.id for each in entries if not only or each.type == "subscription"])
+    elif declared.completes == "source":
+        catalogue = _catalogue(before)
+        yield from _begins(word, catalogue.sources if catalogue is not None else ())
     elif declared.completes == "field" and positional:
         yield from _fields(word, positional, _catalogue(before))
 
@@ -168,7 +172,8 @@ def _begins(word: str, candidates: Iterable[str]) -> Iterator[str]:
 
 def _catalogue(words: Sequence[str]) -> Catalogue | None:
     """Return the cached catalogue of the named or nearest configuration, if it is trusted."""
-    named = next((words[index + 1] for index, each in enumerate(words[:-1]) if each in ("--config", "-c")), None)
+    given = (words[index + 1] for index, each in enumerate(words[:-1]) if each in ("--config", "-c"))
+    named = next(given, os.environ.get("OPERATIONS_CONFIG") or None)
     path = find_config() if named is None else Path(named).expanduser().absolute()
     if path is None or not path.is_file() or refusal(path) is not None:
         return None

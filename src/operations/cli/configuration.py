@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from operations.cli import stderr
@@ -15,9 +15,19 @@ from operations.cli.failures import DENIED, CommandError
 from operations.cli.terminal import is_terminal, printable
 from operations.config import Config, load_config
 from operations.config.actions import actions_of, describe_actions, digest_actions, require_own_files
+from operations.config.loading import load_draft
 from operations.config.redaction import redact
-from operations.config.trust import HINT, FoundConfig, is_trusted, read_trust, refusal, search_config, store_trust
-from operations.errors import CallError
+from operations.config.trust import (
+    FILE_NAME,
+    HINT,
+    FoundConfig,
+    is_trusted,
+    read_trust,
+    refusal,
+    search_config,
+    store_trust,
+)
+from operations.errors import CallError, ErrorCode
 
 
 def require_configuration(args: ParsedArguments) -> Config:
@@ -39,13 +49,14 @@ def optional_configuration(args: ParsedArguments) -> Config | None:
     return config if config is not None and (args.trust or has_trust(config)) else None
 
 
-def read_configuration(path: Path) -> Config:
+def read_configuration(path: Path, draft: str | None = None) -> Config:
     """Return the configuration in a file, trusted or not, and redact its secrets in all later messages.
 
-    Reading runs nothing. Call `ensure_trust` before opening sources.
+    Reading runs nothing. Call `ensure_trust` before opening sources. With `draft`, the file is read as if it had
+    that text.
     """
     try:
-        config = load_config(path)
+        config = load_config(path) if draft is None else load_draft(path, draft)
     except CallError as error:
         hint = "fix the file; 'ops config schema' prints its JSON Schema for editors"
         raise CallError(error.code, error.message, {**(error.details or {}), "hint": hint}) from None
@@ -84,6 +95,37 @@ def no_config(args: ParsedArguments) -> str:
     return f"no operations.toml {where} or in a parent directory"
 
 
+def config_file(args: ParsedArguments) -> Path:
+    """Return the path of the configuration; of the one to be created here if there is none."""
+    found = search(args)
+    if found.path is None and not found.refused:
+        return Path(args.config or ".").expanduser().absolute() / FILE_NAME
+    return require_config_path(args)
+
+
+def trust_as_before(path: Path, *, was_trusted: bool, by: str) -> Config | None:
+    """Return the configuration after a change by its user; it stays trusted. None if it is invalid."""
+    try:
+        config = read_configuration(path)
+    except CallError as error:
+        if error.code != ErrorCode.VALIDATION_ERROR:
+            raise
+        return None
+    if was_trusted:
+        save_trust(config, by=by)
+    return config
+
+
+def is_trusted_file(path: Path) -> bool:
+    """Whether a file is a valid configuration that the user trusts."""
+    try:
+        return has_trust(read_configuration(path))
+    except CallError as error:
+        if error.code != ErrorCode.VALIDATION_ERROR:
+            raise
+        return False
+
+
 def has_trust(config: Config) -> bool:
     """Whether the user trusts a configuration."""
     return is_trusted(config.path, digest_actions(config))
@@ -93,8 +135,7 @@ def ensure_trust(args: ParsedArguments, config: Config) -> None:
     """Ask the user to trust a configuration, if required; raise if the user refuses or there is no terminal."""
     if args.trust or has_trust(config):
         return
-    has_user = is_terminal(sys.stdin) and is_terminal(sys.stderr) and not (args.json or args.quiet)
-    if has_user and _ask(config):
+    if can_ask(args) and _ask(config):
         save_trust(config, by="a terminal")
         return
     message = f"{config.path} {_state(config)}; it would {describe_actions(config)}"
@@ -112,11 +153,22 @@ def save_trust(config: Config, *, by: str) -> None:
 
 
 def _ask(config: Config) -> bool:
+    lines = [f"{config.path} {_state(config)}. Its actions:"]
+    lines += [f"  {stderr.redacted(action.text)}  ({action.name})" for action in actions_of(config)]
+    return ask(lines, "Trust it?")
+
+
+def can_ask(args: ParsedArguments) -> bool:
+    """Whether there is a person at the terminal who can be asked."""
+    return is_terminal(sys.stdin) and is_terminal(sys.stderr) and not (args.json or args.quiet)
+
+
+def ask(lines: Sequence[str], question: str) -> bool:
+    """Show lines and a question; return whether the answer is yes."""
     with _interruptible():  # before the question: Ctrl-C may follow it immediately
-        stderr.write_line(f"{printable(str(config.path))} {_state(config)}. Its actions:")
-        for action in actions_of(config):
-            stderr.write_line(printable(f"  {stderr.redacted(action.text)}  ({action.name})"))
-        sys.stderr.write("Trust it? [y/N] ")
+        for line in lines:
+            stderr.write_line(printable(line))
+        sys.stderr.write(f"{question} [y/N] ")
         sys.stderr.flush()
         _wait_for_line()
         return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,4 +1,4 @@
-"""Whose calls `ops serve` accepts: the tokens, keys and issuers of a configuration as one authenticator."""
+"""The authenticator of `ops serve`: the tokens, keys and issuers of a configuration."""
 
 from __future__ import annotations
 
@@ -7,20 +7,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from operations.cli.arguments import TOKEN_VARIABLE, ParsedArguments
+from operations.cli.failures import DENIED, CommandError
 from operations.cli.transports import jwt_tokens
 from operations.config import Config
 from operations.config.settings import ServeSettings
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.identity import AnyAuthenticator, Principal, StaticTokens
-from operations.identity.issuer_keys import IssuerTokens
-from operations.identity.keys import APIKeys
+from operations.identity.api_keys import APIKeys
+from operations.identity.issuer_tokens import IssuerTokens
 
 OPERATOR = "operator"
 
 
-def authenticator_of(settings: ServeSettings, args: ParsedArguments, config: Config | None) -> AnyAuthenticator | None:
-    """Return what accepts callers; None where nothing is configured, so that everybody is anonymous."""
+def authenticator_of(
+    settings: ServeSettings, args: ParsedArguments, config: Config | None, *, accepts_own: bool = True
+) -> AnyAuthenticator | None:
+    """Return the authenticator of a configuration; None if it has no credentials, so that callers are anonymous.
+
+    `accepts_own` adds the token of `--token-file` or `OPERATIONS_TOKEN` to the accepted ones.
+    """
     folder = config.path.parent if config is not None else Path()
     accepted: list[AnyAuthenticator] = []
     principals = {
@@ -31,8 +37,11 @@ def authenticator_of(settings: ServeSettings, args: ParsedArguments, config: Con
         for each in settings.tokens
     }
     own = Path(args.token_file).read_text().strip() if args.token_file else os.environ.get(TOKEN_VARIABLE)
-    if own:
-        principals.setdefault(own, Principal(Identity(OPERATOR, args.scope), ("*",)))
+    if own and accepts_own:
+        # With no other credentials there are no calls of others to hide.
+        is_only = not (principals or args.keys or settings.keys or settings.jwt or settings.issuer)
+        scopes = [*args.scope, "operations:watch", "operations:manage"] if is_only else args.scope
+        principals.setdefault(own, Principal(Identity(OPERATOR, scopes), ("*",)))
     if principals:
         accepted.append(StaticTokens(principals))
     keys = args.keys or (str(folder / Path(settings.keys).expanduser()) if settings.keys is not None else None)
@@ -49,15 +58,36 @@ def authenticator_of(settings: ServeSettings, args: ParsedArguments, config: Con
     return accepted[0] if len(accepted) == 1 else AnyOf(accepted)
 
 
+async def stdio_principal(settings: ServeSettings, args: ParsedArguments, config: Config) -> Principal | None:
+    """Return the caller of a server on standard input and output, authenticated by `OPERATIONS_TOKEN`.
+
+    None without the variable or without configured credentials: the caller is the local user.
+    """
+    token = os.environ.get(TOKEN_VARIABLE)
+    authenticator = authenticator_of(settings, args, config, accepts_own=False)
+    if not token or authenticator is None:
+        return None
+    try:
+        verdict = authenticator.authenticate(token)
+        return verdict if isinstance(verdict, Principal) else await verdict
+    except CallError as error:
+        if error.code is not ErrorCode.ACCESS_DENIED:
+            raise
+        hint = "set a valid token, or unset the variable to serve the local user"
+        raise CommandError(
+            f"the token in {TOKEN_VARIABLE} was refused: {error.message}", hint, exit_code=DENIED
+        ) from None
+
+
 class AnyOf:
-    """Several authenticators, asked in order until one accepts a token."""
+    """Several authenticators, tried in order until one accepts a token."""
 
     def __init__(self, authenticators: Sequence[AnyAuthenticator]) -> None:
         self._authenticators = authenticators
 
     async def authenticate(self, token: str | None) -> Principal:
-        """Return the principal, of whichever knows the token."""
-        refused = CallError(ErrorCode.ACCESS_DENIED, "the token is not valid")
+        """Return the principal of the first authenticator that accepts the token."""
+        refused = CallError(ErrorCode.ACCESS_DENIED, "invalid token")
         for each in self._authenticators:
             try:
                 verdict = each.authenticate(token)

@@ -20,6 +20,7 @@ _CODES: dict[str, int] = {
     ErrorCode.UNAVAILABLE: TRANSPORT,
     ErrorCode.ABORTED: TRANSPORT,
     ErrorCode.TIMEOUT: DEADLINE,
+    "JOB_NOT_FOUND": NOT_FOUND,
 }
 _NAMES = {
     USAGE: "USAGE_ERROR",
@@ -35,6 +36,7 @@ _HINTS: dict[str, str] = {
     ErrorCode.ACCESS_DENIED: "check the token's scopes and the access rules",
     ErrorCode.UNAVAILABLE: "run 'ops doctor' to check every source",
     ErrorCode.TIMEOUT: "set a longer limit with --timeout 60",
+    "JOB_NOT_FOUND": "list jobs with 'ops jobs ls'",
 }
 
 _HUB_HINT = "set OPERATIONS_TOKEN or --token-file to a token that [hub] of the hub's configuration lists"

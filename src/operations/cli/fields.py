@@ -31,12 +31,6 @@ class Fields:
         required = {name for node in nodes for name in _sequence(node.get("required"))}
         return sorted(declared, key=lambda name: name not in required)
 
-    def required(self, path: Path = ()) -> set[str]:
-        """Return the fields that are required in every branch of a union."""
-        return {
-            name for name in _sequence(_mapping(self._resolve(self._root)).get("required")) if isinstance(name, str)
-        }
-
     def is_open(self, path: Path = ()) -> bool:
         """Whether undeclared fields are allowed."""
         return not any(
@@ -68,10 +62,32 @@ class Fields:
 
     def is_binary(self, path: Path) -> bool:
         """Whether the value at a path is bytes."""
-        return any(
-            node.get("contentEncoding") == "base64" or node.get("format") in ("binary", "byte")
-            for node in self.at(path)
-        )
+        return any(map(_is_binary, self.at(path)))
+
+    def merged(self, schema: object) -> dict[str, Any]:
+        """Return one schema with its reference resolved and its `allOf` merged; unions stay apart."""
+        merged: dict[str, Any] = {}
+        waiting, seen = [schema], 0
+        while waiting and seen < _MAX_STEPS:
+            node = self._resolve(waiting.pop(0))
+            seen += 1
+            if not isinstance(node, Mapping):
+                continue
+            waiting[:0] = _sequence(node.get("allOf"))
+            for keyword, value in node.items():
+                if keyword == "properties":
+                    merged["properties"] = {**_mapping(value), **merged.get("properties", {})}
+                elif keyword == "required":
+                    merged["required"] = [*merged.get("required", ()), *_sequence(value)]
+                elif keyword != "allOf":
+                    merged.setdefault(keyword, value)
+        return merged
+
+    def variants(self, node: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the branches of a union, except null."""
+        branches = [*_sequence(node.get("oneOf")), *_sequence(node.get("anyOf"))][:_MAX_STEPS]
+        found = [self.merged(branch) for branch in branches]
+        return [each for each in found if each.get("type") != "null"]
 
     def _spread(self, schema: object) -> Iterator[Mapping[str, Any]]:
         """Yield a schema and its sub-schemas for the same value."""
@@ -113,6 +129,14 @@ def _children(node: Mapping[str, Any], step: str | int) -> Iterator[object]:
         return
     properties = _mapping(node.get("properties"))
     yield properties[step] if step in properties else node.get("additionalProperties")
+
+
+def _is_binary(node: Mapping[str, Any]) -> bool:
+    kind = node.get("contentMediaType")
+    is_file = (
+        isinstance(kind, str) and "contentEncoding" not in node and not kind.startswith(("text/", "application/json"))
+    )
+    return is_file or node.get("contentEncoding") == "base64" or node.get("format") in ("binary", "byte")
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -9,13 +9,6 @@ from operations.cli.arguments import COMMON, Command, Option, usage
 from operations.cli.commands import GROUPS
 from operations.cli.terminal import columns, paint
 
-_EXAMPLES = (
-    ("ops init", "create a first operation"),
-    ("ops add openapi pets https://example.com/openapi.json", "add an API"),
-    ("ops ls", "list operations"),
-    ("ops call shop.quote item=tea count=4", "call an operation"),
-    ("ops call shop.quote item=tea --envelope | jq .meta", "print meta"),
-)
 VERSION = Option("--version", "print the version", "-V")
 EXIT_CODES = {
     "0": "ok",
@@ -38,11 +31,10 @@ def overview() -> str:
     ]
     for group, commands in GROUPS.items():
         lines += ["", paint("bold", group), *_rows([(name, text) for name, text in commands.items()])]
-    lines += ["", paint("bold", "Examples"), *_rows(_EXAMPLES)]
-    lines += ["", paint("bold", "Common options"), *_options((*COMMON, VERSION))]
+    options = ", ".join(option.short or option.name for option in (*COMMON, VERSION))
     codes = " · ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
-    lines += ["", *_wrap(f"Exit codes: {codes}"), "", "Run 'ops COMMAND --help' for details."]
-    return "\n".join(lines)
+    lines += ["", *_wrap(f"Options of every command: {options}"), *_wrap(f"Exit codes: {codes}")]
+    return "\n".join([*lines, "Run 'ops COMMAND --help' for details, and 'ops init' to begin."])
 
 
 def describe(command: Command) -> str:
@@ -110,6 +102,7 @@ def _option_data(option: Option) -> dict[str, Any]:
         "help": option.help,
         "choices": list(option.choices),
         "default": option.default,
+        "variable": option.variable or None,
         "many": option.many,
     }
 
@@ -123,6 +116,8 @@ def _options(options: Sequence[Option]) -> list[str]:
             text += f" ({', '.join(option.choices)})"
         if option.default is not None:
             text += f" [{option.default}]"
+        if option.variable:
+            text += f" [{option.variable}]"
         rows.append((f"{names} {option.value}".rstrip(), text))
     return _rows(rows)
 

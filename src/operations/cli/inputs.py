@@ -14,6 +14,7 @@ from operations.cli.arguments import UsageError, suggestion
 from operations.cli.fields import Fields
 from operations.cli.fields import Path as InputPath
 from operations.cli.stderr import warn
+from operations.spec import Operation
 
 _WORD = re.compile(r"^(?P<key>[^=@:]+(?::(?!=)[^=@:]*)*?)(?P<sign>:=@|=@|:=|=|@)(?P<value>.*)$", re.S)
 _STEP = re.compile(r"\[(\d*)\]|([^.\[\]]+)")
@@ -24,7 +25,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 INPUT_FORMS = (
     ("item=tea", "a value, converted to the field's type"),
     ("count:=4", "JSON: a number, true, null, a list or an object"),
-    ("photo@cat.png", "content of a file, as text or bytes by the schema"),
+    ("photo@cat.png", "content of a file, as text or bytes by the schema; for uploads also cat.png;type=image/png"),
     ("filter:=@f.json", "JSON from a file"),
     ("address.city=Rome", "a nested field"),
     ("tags=a tags=b", "a list; write tags[]=a if the schema does not declare a list"),
@@ -37,8 +38,16 @@ def read_stdin(words: Sequence[str]) -> bytes:
     return sys.stdin.buffer.read() if sys.stdin is not None and any(word in _STDIN for word in words) else b""
 
 
-def read_input(words: Sequence[str], document: object, stdin: bytes = b"") -> Any:
-    """Return the input that the words specify, for a schema; None if there are no words."""
+def read_operation_input(words: Sequence[str], operation: Operation[Any], stdin: bytes = b"") -> Any:
+    """Return the input that the words specify, for an operation; files of an API are passed with name and type."""
+    return read_input(words, operation.spec.input_schema.document, stdin, sends_files=operation.split_files is not None)
+
+
+def read_input(words: Sequence[str], document: object, stdin: bytes = b"", *, sends_files: bool = False) -> Any:
+    """Return the input that the words specify, for a schema; None if there are no words.
+
+    With `sends_files`, a file for a binary field is its path, name and type instead of its content.
+    """
     fields = Fields(document)
     whole: Any = None
     assigned: set[tuple[str | int, ...]] = set()
@@ -59,8 +68,36 @@ def read_input(words: Sequence[str], document: object, stdin: bytes = b"") -> An
             raise UsageError(f"cannot set {word!r}: the whole input is not an object")
         path = _parse_key(match["key"], fields)
         _check_name(path, fields)
-        _put(whole, path, _value(match["sign"], match["value"], path, fields), match["key"], assigned)
+        if sends_files and match["sign"] == "@" and fields.is_binary(_known(path)):
+            value: Any = _upload(match["value"])
+        else:
+            value = _value(match["sign"], match["value"], path, fields)
+        _put(whole, path, value, match["key"], assigned)
     return whole
+
+
+def _upload(text: str) -> dict[str, Any]:
+    """Return a file to send, as `cat.png` or `cat.png;type=image/png;filename=my.png`."""
+    from mimetypes import guess_type
+
+    name, *parameters = [text] if Path(text).is_file() else text.split(";")
+    given = dict(parameter.partition("=")[::2] for parameter in parameters)
+    if unknown := [each for each in given if each not in ("type", "filename")]:
+        raise UsageError(f"unknown {unknown[0]!r} after ;", "write file;type=image/png;filename=name.png")
+    path = Path(name).expanduser()
+    _check_file(path, name)
+    kind = given.get("type") or guess_type(path.name)[0]
+    upload: dict[str, Any] = {"content": path, "filename": given.get("filename") or path.name}
+    return {**upload, "contentType": kind} if kind else upload
+
+
+def _check_file(path: Path, name: str) -> None:
+    try:
+        with path.open("rb"):
+            return
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"{name}: {reason.lower()}") from None
 
 
 def _read_whole(word: str, stdin: bytes) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ _AHEAD = 4
 """Results per job that may wait for an earlier line, so that a slow call does not leave other jobs idle."""
 _CHUNK = 65_536
 _MAX_LINE = 256 * 1024 * 1024
+_MAX_COUNTED = 1024 * 1024 * 1024
 
 Call = Callable[[Any], Awaitable[ResponseEnvelope[Any]]]
 
@@ -31,7 +33,6 @@ class Lines:
         self._rest = bytearray()
         self._ended = False
         self._number = 0
-        self.bytes_read = 0
 
     async def next(self) -> tuple[int, bytes] | None:
         """Return the number and content of the next line; None after the last."""
@@ -50,7 +51,6 @@ class Lines:
 
     async def _fill(self) -> None:
         chunk = await in_background(os.read, self._descriptor, _CHUNK)
-        self.bytes_read += len(chunk)
         if not chunk:
             self._ended = True
             if self._rest:
@@ -63,6 +63,22 @@ class Lines:
             *lines, rest = bytes(self._rest).split(b"\n")
             self._rest = bytearray(rest)
             self._ready = lines[::-1]
+
+
+def count_lines(descriptor: int) -> int | None:
+    """Return the number of lines with content in a file, from its position on; None for a pipe or a huge file."""
+    state = os.fstat(descriptor)
+    if not stat.S_ISREG(state.st_mode):
+        return None
+    position = os.lseek(descriptor, 0, os.SEEK_CUR)
+    if state.st_size - position > _MAX_COUNTED:
+        return None
+    count, rest = 0, b""
+    while chunk := os.pread(descriptor, _CHUNK * 16, position):
+        position += len(chunk)
+        *lines, rest = (rest + chunk).split(b"\n")
+        count += sum(1 for line in lines if not line.isspace() and line)
+    return count + bool(rest.strip())
 
 
 class LineOutcome(NamedTuple):

@@ -34,7 +34,7 @@ class Listing(NamedTuple):
 
 def read_listing(args: ParsedArguments) -> Listing:
     """Return the operations; open sources that are new or changed."""
-    if args.url is not None:
+    if args.url is not None or args.is_direct:
         return run(_remote(args))
     from operations.cli.configuration import require_config_path, require_configuration
 
@@ -95,7 +95,9 @@ async def _remote(args: ParsedArguments) -> Listing:
 
     async with open_session(args) as session:
         specs = {spec.id: spec for spec in session.registry.list()}
-    return _of_specs(specs, dict.fromkeys(specs, args.url), {})
+    kinds = {report.name: report.kind for report in session.reports}
+    sources = {spec: spec.partition(".")[0] if args.is_direct else args.url for spec in specs}
+    return _of_specs(specs, sources, kinds)
 
 
 def _of_specs(specs: Mapping[str, OperationSpec], sources: Mapping[str, str], kinds: Mapping[str, str]) -> Listing:
@@ -115,6 +117,11 @@ def _entry(spec: OperationSpec, source: str) -> CatalogueEntry:
         method=str(spec.annotations.get("method", "")),
         path=str(spec.annotations.get("path", "")),
     )
+
+
+def summary(entry: CatalogueEntry) -> str:
+    """Return what a list shows of an operation: its title, or the start of its description."""
+    return entry.title or entry.description
 
 
 def as_data(entry: CatalogueEntry) -> dict[str, Any]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from operations.cli import terminal
 from operations.cli.arguments import COMMON, Command, ParsedArguments, UsageError, parse, suggestion
 from operations.cli.commands import SUMMARIES, find_command
 from operations.cli.failures import INTERRUPTED, OK, Terminated, report
 from operations.cli.stderr import json_on_stderr
-from operations.wire import encode_json
 
 _THREADS_TIMEOUT = 0.2
 
@@ -71,9 +72,13 @@ def program() -> None:
     for thread in started:
         if not thread.daemon:
             thread.join(_THREADS_TIMEOUT)
-            if thread.is_alive():
-                os._exit(code)  # stdout and stderr are already flushed
-    sys.exit(code)
+    # Freeing every object and module first, as the interpreter does, takes a sixth of a short command's time.
+    with contextlib.suppress(Exception):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or its reader is gone
+            stream.flush()
+    os._exit(code)
 
 
 def _run(words: Sequence[str]) -> int:
@@ -81,7 +86,9 @@ def _run(words: Sequence[str]) -> int:
     if before.get("no_color"):
         terminal.forbid_colours()
     if before.get("version"):
-        return _show_version(as_json=_has_option(words, "--json"))
+        from operations.cli.commands.version import show_version
+
+        return show_version(as_json=_has_option(words, "--json"))
     if not rest or rest[0] == "help" or before.get("help"):
         _, command_words = _common_options([word for word in rest if word != "help"])
         return _show_help(
@@ -94,6 +101,11 @@ def _run(words: Sequence[str]) -> int:
     if args.help or command.run is None:
         if not args.help:
             raise UsageError(f"missing subcommand of ops {command.name}", f"run 'ops {command.name} --help'")
+        if args.words and not args.json and command.name in ("call", "sub", "map"):
+            from operations.cli.commands.show import call_help
+
+            terminal.write_text(call_help(command, args, args.words[0]) + "\n")
+            return OK
         return _show_help(command, as_json=_has_option(words, "--json"))
     return _finish(command, args)
 
@@ -108,12 +120,14 @@ def _finish(command: Command, args: ParsedArguments) -> int:
     return outcome if isinstance(outcome, int) else run(outcome, fast_loop=command.fast_loop)
 
 
-def _common_options(words: Sequence[str], within: str = "") -> tuple[dict[str, object], list[str]]:
+def _common_options(
+    words: Sequence[str], within: str = "", parts: Container[str] = ()
+) -> tuple[dict[str, object], list[str]]:
     """Return the common options before a command or within its name, and the remaining words."""
     names = {name: option for option in COMMON for name in (option.name, option.short) if name}
     values: dict[str, object] = {}
     rest = list(words)
-    while rest and rest[0].startswith("-"):
+    while rest and rest[0].startswith("-") and rest[0] not in parts:
         word, equals, attached = rest.pop(0).partition("=")
         if word in ("--version", "-V"):
             return {"version": True}, rest
@@ -139,11 +153,11 @@ def _resolve(words: list[str], before: dict[str, object]) -> tuple[Command, list
         hint = "ops --help lists the commands"
         raise UsageError(f"unknown command {name!r}{suggestion(name, list(SUMMARIES))}", hint)
     command = find_command(name)
-    if command.parts:
-        args, rest = _common_options(rest, within=name)
+    parts = {part.name.rpartition(" ")[2]: part for part in command.parts}
+    if parts:
+        args, rest = _common_options(rest, within=name, parts=parts)
         before.update(args)
-    if command.parts and rest:
-        parts = {part.name.rpartition(" ")[2]: part for part in command.parts}
+    if parts and rest:
         if rest[0] not in parts:
             message = f"unknown command 'ops {name} {rest[0]}'{suggestion(rest[0], list(parts))}"
             raise UsageError(message, f"expected one of {', '.join(parts)}")
@@ -155,16 +169,10 @@ def _show_help(command: Command | None, *, as_json: bool) -> int:
     from operations.cli import help
 
     if as_json:
+        from operations.wire import encode_json
+
         terminal.write_text(encode_json(help.as_data(command)).decode() + "\n")
         return OK
     text = help.overview() if command is None else help.describe(command)
     terminal.write_text(text + "\n")
-    return OK
-
-
-def _show_version(*, as_json: bool) -> int:
-    from importlib.metadata import version
-
-    data = {"name": "operations", "version": version("operations")}
-    terminal.write_text(encode_json(data).decode() + "\n" if as_json else "{name} {version}\n".format(**data))
     return OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import time
 from typing import Any
@@ -21,6 +22,7 @@ from operations.cli.terminal import (
     styled_only,
     write_text,
 )
+from operations.content import is_content_block
 from operations.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError
 from operations.wire import encode_json
@@ -38,6 +40,9 @@ class Output:
         self._jq: Any = None if args.jq is None else _compile(args.jq)
         self._on_terminal = is_terminal(self._stdout)
         self.pretty = self._on_terminal and not self._json
+        self.is_plain = self.pretty and self._part == "data" and self._jq is None
+        """Whether data is shown to a person, without options that select or filter."""
+        self._is_remote = getattr(args, "url", None) is not None
 
     def text_of(self, envelope: ResponseEnvelope[Any], *, compact: bool = False, to_file: bool = False) -> bytes:
         """Return a result as it is written, with its line end; a file gets bytes unchanged, even with `--json`.
@@ -47,6 +52,8 @@ class Output:
         value = self._selected(envelope)
         if self._jq is not None:
             return b"".join(self.rendered(each, compact=compact) for each in self._run_jq(value))
+        if to_file and (file := only_file(value)) is not None:
+            return file
         if isinstance(value, bytes) and (to_file or not (self._json or compact)):
             return value
         return self.rendered(value, compact=compact)
@@ -66,12 +73,13 @@ class Output:
         if to is not None:
             with open(to, "wb") as file:  # noqa: ASYNC230  # one small local file, and nothing else runs
                 file.write(text)
-        elif isinstance(envelope.data, bytes) and self.pretty and self._part == "data" and self._jq is None:
+        elif isinstance(envelope.data, bytes) and self.is_plain:
             self.note(f"{len(envelope.data):,} bytes: write them to a file with -o FILE or to a pipe")
         else:
             await self.write(text)
         seconds = time.perf_counter() - started
-        self.note(meta_line(envelope, seconds), source=envelope.meta.source, seconds=round(seconds, 6))
+        line = meta_line(envelope, seconds, is_remote=self._is_remote)
+        self.note(line, source=envelope.meta.source, seconds=round(seconds, 6))
 
     async def write(self, content: bytes) -> None:
         """Write to stdout; to a pipe in a thread, because a slow reader must not block the event loop."""
@@ -104,7 +112,7 @@ class Output:
         if isinstance(value, str) and (self._raw or (self.pretty and not compact)):
             return _as_text(value if self._raw and not self.pretty else printable(value))
         if self.pretty and not compact:
-            blocks = _content_texts(value)
+            blocks = blocks_text(value)
             if blocks is not None:
                 return printable(blocks).encode() + b"\n"
         text = _encoded(value)
@@ -142,7 +150,7 @@ def write_either(args: ParsedArguments, data: Any, text: str) -> None:
         write_text(text)
 
 
-def meta_line(envelope: ResponseEnvelope[Any], seconds: float) -> str:
+def meta_line(envelope: ResponseEnvelope[Any], seconds: float, *, is_remote: bool = False) -> str:
     """Summarise an envelope's meta in one line."""
     meta = envelope.meta
     if isinstance(meta, HTTPResponseMeta):
@@ -153,7 +161,7 @@ def meta_line(envelope: ResponseEnvelope[Any], seconds: float) -> str:
         kinds = ", ".join(dict.fromkeys(block.type for block in meta.content)) or "no content"
         parts = ["mcp", "error" if meta.is_error else "ok", kinds]
     else:
-        parts = ["local", meta.operation_id]
+        parts = ["remote" if is_remote else "local", meta.operation_id]
     return " · ".join([*filter(None, parts), duration(seconds)])
 
 
@@ -203,16 +211,38 @@ def _as_text(text: str) -> bytes:
         raise CommandError(message, "the operation was called", exit_code=OPERATION) from None
 
 
-def _content_texts(value: Any) -> str | None:
-    """Return the text of text content blocks; None for any other value."""
-    if not isinstance(value, list) or not value:
+def blocks_text(value: Any) -> str | None:
+    """Return content blocks of MCP as text, with one line for each image and file; None for any other value."""
+    if not isinstance(value, list) or not value or not all(map(is_content_block, value)):
         return None
-    texts = []
-    for block in value:
-        if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
-            return None
-        texts.append(block["text"])
-    return "\n".join(texts)
+    return "\n".join(map(_block_text, value))
+
+
+def _block_text(block: dict[str, Any]) -> str:
+    kind, resource = block["type"], block.get("resource", block)
+    if isinstance(resource.get("text"), str):
+        return str(resource["text"])
+    if kind == "resource_link":
+        return f"{block['name']}: {block['uri']}"
+    encoded = resource.get("blob", resource.get("data"))
+    if not isinstance(encoded, str):
+        return encode_json(block).decode()
+    size = len(encoded) * 3 // 4 - encoded[-2:].count("=")
+    return f"[{resource.get('mimeType') or kind}, {size:,} bytes: write it to a file with -o FILE]"
+
+
+def only_file(value: Any) -> bytes | None:
+    """Return the content of the only image, audio or file among content blocks; None if there is not exactly one."""
+    if blocks_text(value) is None:
+        return None
+    resources = [block.get("resource", block) for block in value]
+    encoded = [each.get("blob", each.get("data")) for each in resources if not isinstance(each.get("text"), str)]
+    if len(encoded) != 1 or not isinstance(encoded[0], str):
+        return None
+    try:
+        return base64.b64decode(encoded[0], validate=True)
+    except ValueError:
+        return None
 
 
 def _compile(program: str) -> Any:

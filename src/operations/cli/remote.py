@@ -19,11 +19,12 @@ from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import Transport
-from operations.pubsub.urls import places
+from operations.pubsub.urls import hosts_and_ports
 from operations.registry import OperationRegistry
 from operations.spec import Operation, OperationSpec, OperationType
 
 _CONNECT_TIMEOUT = 5.0
+_REFUSED_SECONDS = 1.0
 _OPERATIONS_TIMEOUT = 3.0
 """Workers announce their operations on request; a reconnecting one does so within two seconds."""
 _LISTING_SECONDS = 0.5
@@ -41,11 +42,12 @@ async def import_remote(
     """Register the operations on a transport; `stack` closes the connection."""
     settings = transport_at(args.url, config)
     line.text = f"connecting to {shown_url(settings)}"
-    transport = await _connect(stack, open_bus(settings, args, config), settings)
-    remote = await stack.enter_async_context(from_call(transport, registry))
+    patience = getattr(args, "timeout", None) or 0.0
+    transport = await connect_transport(stack, open_bus(settings, args, config), settings, patience)
+    remote = await stack.enter_async_context(from_call(transport, registry=registry))
     asks_hub = requested is not None and "." in requested and transport.capabilities.identity == "hub"
     try:
-        async with asyncio.timeout(max(_OPERATIONS_TIMEOUT, getattr(args, "timeout", None) or 0)):
+        async with asyncio.timeout(max(_OPERATIONS_TIMEOUT, patience)):
             await remote.ready()
     except TimeoutError:
         message = f"no operations at {shown_url(settings)}"
@@ -63,21 +65,30 @@ async def import_remote(
         registry.register(unlisted_operation(transport, requested, missing))
 
 
-async def _connect(
-    stack: AsyncExitStack, connecting: AbstractAsyncContextManager[Any], settings: TransportSettings
+async def connect_transport(
+    stack: AsyncExitStack,
+    connecting: AbstractAsyncContextManager[Any],
+    settings: TransportSettings,
+    patience: float = 0.0,
 ) -> Any:
-    """Return the connected transport; report a refused connection before the time limit."""
-    refused = asyncio.create_task(wait_until_refused(settings))
+    """Return the connected transport; report a refused connection before the time limit.
+
+    A server that is still starting refuses connections. With a `--timeout`, `patience` seconds pass before that is an
+    error.
+    """
+    refused = asyncio.create_task(wait_until_refused(settings, max(_REFUSED_SECONDS, patience)))
+    longest = max(_CONNECT_TIMEOUT, patience)
     try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT) as limit:
+        async with asyncio.timeout(longest) as limit:
             refused.add_done_callback(lambda task: None if task.cancelled() else limit.reschedule(0))
             return await stack.enter_async_context(connecting)
     except TimeoutError:
-        reason = f"did not respond within {_CONNECT_TIMEOUT:g} seconds"
+        reason = f"did not respond within {longest:g} seconds"
         if refused.done():
             reason = f"cannot be reached: {refused.result()}"
         message = f"{shown_url(settings)} {reason}"
-        raise CommandError(message, "check that the hub or server is running", exit_code=TRANSPORT) from None
+        hint = "check that the hub or server is running, or wait longer with --timeout"
+        raise CommandError(message, hint, exit_code=TRANSPORT) from None
     finally:
         refused.cancel()
 
@@ -112,7 +123,7 @@ def unlisted_operation(transport: Transport, operation_id: str, missing: CallErr
     return Operation(spec=spec, handler=call, stream=follow, dump=None)
 
 
-async def wait_until_refused(settings: TransportSettings, seconds: float = 1.0) -> str:
+async def wait_until_refused(settings: TransportSettings, seconds: float = _REFUSED_SECONDS) -> str:
     """Return the reason once every address of a transport has refused connections for `seconds`.
 
     A restarting server refuses for a moment. If a server accepts or does not respond, this never returns.
@@ -122,7 +133,7 @@ async def wait_until_refused(settings: TransportSettings, seconds: float = 1.0) 
     while True:
         await asyncio.sleep(_PROBE_INTERVAL)
         # With `servers` among its options, a client may have more addresses than its URL.
-        known = [] if "servers" in settings.options else places(settings.url)
+        known = [] if "servers" in settings.options else hosts_and_ports(settings.url)
         reasons = await asyncio.gather(*(_refusal(host, port) for host, port in known))
         if not known or None in reasons:
             since = loop.time()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from operations.catalogue import unknown_operation
 from operations.cli.arguments import ParsedArguments
-from operations.cli.configuration import optional_configuration, require_configuration
+from operations.cli.configuration import can_ask, optional_configuration, read_configuration, require_configuration
 from operations.cli.failures import TRANSPORT, USAGE, CommandError
 from operations.cli.stderr import StatusLine, is_json, spinner, warn, warn_skipped, write_line, write_record
 from operations.cli.terminal import is_terminal, printable
@@ -23,25 +25,36 @@ from operations.config import (
     Workspace,
     load_catalogue,
     open_workspace,
-    store_catalogue,
 )
 from operations.config.redaction import redact
+from operations.config.settings import OpenAPISettings, Source, SourceCallbacks
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.registry import OperationRegistry
 from operations.spec import Operation, OperationSpec, OperationType
 
+if TYPE_CHECKING:
+    from operations.cli.asking import TerminalClient
+
 
 class CommandSession:
     """A registry, its configuration and the reports of its sources."""
 
     def __init__(
-        self, registry: OperationRegistry, config: Config | None, reports: list[SourceReport], *, is_remote: bool
+        self,
+        registry: OperationRegistry,
+        config: Config | None,
+        reports: list[SourceReport],
+        *,
+        is_remote: bool,
+        client: TerminalClient | None = None,
     ) -> None:
         self.registry = registry
         self.config = config
         self.reports = reports
+        self.client = client
+        """The person at the terminal, if there is one."""
         self._is_remote = is_remote
 
     def find(self, operation_id: str) -> Operation[Any]:
@@ -69,16 +82,28 @@ class CommandSession:
         sources = self.config.sources
         return next((each for each in failed if operation_id.startswith(f"{sources[each.name].namespace}.")), None)
 
+    def explain(self, error: CallError, operation: Operation[Any]) -> CallError:
+        """Return the error of a call; where an API refuses it, with what is known about the credentials."""
+        source = self._api_of(operation)
+        details = error.details
+        if source is None or not isinstance(details, dict) or details.get("statusCode") not in (401, 403):
+            return error
+        needed = operation.spec.annotations.get("security") or ()
+        missing = missing_credentials(source, needed)
+        if missing:
+            details.setdefault("hint", missing)
+        return error
+
+    def _api_of(self, operation: Operation[Any]) -> Source | None:
+        sources = self.config.sources.values() if self.config is not None else ()
+        apis = (source for source in sources if source.kind == "openapi")
+        return next((source for source in apis if operation.id.startswith(f"{source.namespace}.")), None)
+
     def require_dry_run(self, operation: Operation[Any]) -> None:
         """Raise if an operation is not from an OpenAPI source."""
         from operations.sources.openapi import HTTPCallOptions  # noqa: F401  # raises if the extra is missing
 
-        namespaces = [
-            source.namespace
-            for source in (self.config.sources.values() if self.config is not None else ())
-            if source.kind == "openapi"
-        ]
-        if not any(operation.id.startswith(f"{namespace}.") for namespace in namespaces):
+        if self._api_of(operation) is None:
             raise CommandError(f"{operation.id} has no dry run", "--dry-run requires an operation of an OpenAPI source")
 
     def redact(self, text: str) -> str:
@@ -97,9 +122,15 @@ class CommandSession:
 @asynccontextmanager
 async def open_session(args: ParsedArguments, requested: str | None = None) -> AsyncIterator[CommandSession]:
     """Open what a command needs: the source of the requested operation if known, else all sources."""
-    is_remote = args.url is not None
+    is_remote = args.url is not None and not args.is_direct
     is_address = is_remote and ":" in args.url
-    config = optional_configuration(args) if is_address else require_configuration(args)
+    if args.is_direct:
+        from operations.cli.direct import direct_file
+
+        config: Config | None = read_configuration(*direct_file(args))
+    else:
+        config = optional_configuration(args) if is_address else require_configuration(args)
+    client = _terminal_client(args)
     async with AsyncExitStack() as stack:
         line = await stack.enter_async_context(spinner("opening", quiet=args.quiet))
         if is_remote or config is None:
@@ -108,20 +139,26 @@ async def open_session(args: ParsedArguments, requested: str | None = None) -> A
             registry, reports = OperationRegistry(), list[SourceReport]()
             await import_remote(stack, args, config, registry, requested, line)
         else:
-            workspace = await _open(stack, config, requested, line)
+            opening = SourceOpening(config, line, client, is_verbose=getattr(args, "verbose", False))
+            if args.is_direct:
+                workspace = await stack.enter_async_context(opening.open())
+            else:
+                workspace = await _open(stack, opening, requested)
             registry, reports = workspace.registry, workspace.reports
         line.clear()
         line.is_on = False
-        session = CommandSession(registry, config, reports, is_remote=is_remote)
+        session = CommandSession(registry, config, reports, is_remote=is_remote, client=client)
         session.report_failures(args, requested)
         yield session
 
 
-async def refresh_catalogue(config: Config, only: Collection[str] | None, line: StatusLine) -> Workspace:
-    """Open sources, write the cache, and close them."""
-    async with open_sources(config, only, line) as workspace:
-        store_catalogue(workspace)
-        return workspace
+def _terminal_client(args: ParsedArguments) -> TerminalClient | None:
+    """Return the person at the terminal, who can be asked; None where there is none."""
+    if not can_ask(args):
+        return None
+    from operations.cli.asking import TerminalClient
+
+    return TerminalClient()
 
 
 def source_failure(report: SourceReport, prefix: str) -> Exception:
@@ -145,49 +182,116 @@ def open_sources(
     config: Config, only: Collection[str] | None = None, line: StatusLine | None = None
 ) -> AbstractAsyncContextManager[Workspace]:
     """Return the workspace of a configuration, to be entered; `line` shows which sources are being opened."""
-    waiting = [name for name in config.sources if only is None or name in only]
+    return SourceOpening(config, line).open(only)
 
-    def show_waiting() -> None:
-        if line is not None:
-            line.text = f"opening {', '.join(waiting)}"
 
-    def progress(report: SourceReport) -> None:
-        if report.name in waiting:
-            waiting.remove(report.name)
+class SourceOpening:
+    """Opens sources of a configuration for a command: shows progress, and passes questions to the user."""
+
+    def __init__(
+        self,
+        config: Config,
+        line: StatusLine | None = None,
+        client: TerminalClient | None = None,
+        *,
+        is_verbose: bool = False,
+    ) -> None:
+        self.config = config
+        self._line = line
+        self._client = client
+        self._is_verbose = is_verbose
+
+    def open(self, only: Collection[str] | None = None) -> AbstractAsyncContextManager[Workspace]:
+        """Return the workspace with some of the sources, to be entered."""
+        waiting = [name for name in self.config.sources if only is None or name in only]
+
+        def show_waiting() -> None:
+            if self._line is not None:
+                self._line.text = f"opening {', '.join(waiting)}"
+
+        def progress(report: SourceReport) -> None:
+            if report.name in waiting:
+                waiting.remove(report.name)
+            show_waiting()
+
         show_waiting()
+        return open_workspace(self.config, only=only, on_progress=progress, callbacks=self._callbacks())
 
-    def show_consent(source: str, url: str) -> None:
-        if line is not None:
-            line.clear()
+    def _callbacks(self) -> SourceCallbacks:
+        has_user = is_terminal(sys.stdin) and is_terminal(sys.stderr)
+        callbacks = SourceCallbacks(
+            show_consent=self._show_consent if has_user else None,
+            elicit=None if self._client is None else self._client.elicit,
+        )
+        if not self._is_verbose:
+            return callbacks
+        from operations.cli.verbose import show_request, show_response
+
+        return msgspec.structs.replace(callbacks, on_request=show_request, on_response=show_response)
+
+    def _show_consent(self, source: str, url: str) -> None:
+        if self._line is not None:
+            self._line.clear()
         prompt = f"source {source} requires your consent; open this URL in a browser:"
         if is_json():
             write_record("info", prompt, {"source": source, "url": url})
         else:
             write_line(f"{printable(prompt)}\n  {printable(url)}")
 
-    show_waiting()
-    has_user = is_terminal(sys.stdin) and is_terminal(sys.stderr)
-    return open_workspace(config, only=only, on_progress=progress, show_consent=show_consent if has_user else None)
+
+def missing_credentials(source: Source, needed: Sequence[Sequence[str]]) -> str:
+    """Return what to do where an API's credentials are missing; empty if some are configured.
+
+    `needed` has the alternatives of the operation: names of security schemes in the API's document.
+    """
+    settings = source.settings
+    assert isinstance(settings, OpenAPISettings)
+    if settings.auth is not None or settings.headers or any(set(each) <= set(settings.security) for each in needed):
+        return ""
+    named = f" ({', or '.join(' and '.join(each) for each in needed if each)})" if any(needed) else ""
+    example = f'auth = {{ type = "bearer", token = "${{{source.name.upper().replace("-", "_")}_TOKEN}}" }}'
+    return f"source {source.name} has no credentials for it{named}: set its auth, for example {example}"
 
 
-async def _open(stack: AsyncExitStack, config: Config, requested: str | None, line: StatusLine) -> Workspace:
+async def _open(stack: AsyncExitStack, opening: SourceOpening, requested: str | None) -> Workspace:
+    config = opening.config
     catalogue = load_catalogue(config.path) if requested is not None else None
+    if requested is not None and catalogue is not None:
+        _check_spelling(requested, catalogue, config)
     only = None if requested is None else _sources_of(requested, catalogue, config)
     inner = await stack.enter_async_context(AsyncExitStack())
-    workspace = await inner.enter_async_context(open_sources(config, only, line))
+    workspace = await inner.enter_async_context(opening.open(only))
     if only is not None and requested not in workspace.registry and not _failed(workspace, only):
         # The source no longer has the operation: open all sources.
         await inner.aclose()
         only = None
-        workspace = await inner.enter_async_context(open_sources(config, None, line))
+        workspace = await inner.enter_async_context(opening.open())
     if only is None or (catalogue is not None and not set(only).isdisjoint(catalogue.stale)):
         # Skipped for an unchanged source: writing the cache reads every spec.
+        from operations.config import store_catalogue
+
         store_catalogue(workspace)
     if only is not None and catalogue is not None:
         # A function may call operations of other sources, which are opened on demand.
-        lazy = await inner.enter_async_context(LazySources(config, workspace.registry))
+        lazy = await inner.enter_async_context(LazySources(opening, workspace.registry))
         lazy.register(catalogue, except_sources=only)
     return workspace
+
+
+def _check_spelling(requested: str, catalogue: Catalogue, config: Config) -> None:
+    """Raise for an id that is not in the cache but nearly is: opening every source for a slip of the pen takes long."""
+    if requested in catalogue or catalogue.stale:
+        return
+    remote = [source for source in config.sources.values() if source.kind in ("mcp", "openapi")]
+    near = [source for source in remote if requested.startswith(f"{source.namespace}.")]
+    may_have = [source.name for source in config.sources.values() if source not in remote or source in near]
+    known = [source for source in catalogue.sources.values() if source.name in may_have]
+    if any(source.state == "failed" or source.skipped for source in known):
+        return  # it may be what did not open
+    error = unknown_operation(requested, [entry.id for entry in catalogue.entries])
+    if error.details["nearest"]:
+        hint = "if it is new, run 'ops ls --refresh'" if near else None
+        raise CallError(error.code, error.message, {**error.details, **({"hint": hint} if hint else {})})
 
 
 def _failed(workspace: Workspace, only: Collection[str]) -> bool:
@@ -208,8 +312,8 @@ def _sources_of(requested: str, catalogue: Catalogue | None, config: Config) -> 
 class LazySources:
     """Placeholders for cached operations of closed sources; the first call opens the source."""
 
-    def __init__(self, config: Config, registry: OperationRegistry) -> None:
-        self._config = config
+    def __init__(self, opening: SourceOpening, registry: OperationRegistry) -> None:
+        self._opening = opening
         self._registry = registry
         self._placeholders: dict[str, Operation[Any]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -262,7 +366,7 @@ class LazySources:
         """Keep a source open until the session ends; it must be closed in the task that opened it."""
         ready = self._ready[source]
         try:
-            async with open_sources(self._config, [source]) as workspace:
+            async with self._opening.open([source]) as workspace:
                 failed = next((report for report in workspace.reports if report.state == "failed"), None)
                 if failed is not None:
                     message = f"cannot open source {source}: {failed.problem}"

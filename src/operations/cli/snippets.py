@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from operations.cli.fields import Fields
-from operations.schema import Schema
-from operations.wire import encode_json
+import msgspec
 
-_SECRET_HEADERS = ("authorization", "cookie", "proxy-authorization", "token", "key", "secret", "password", "credential")
+from operations.cli.fields import Fields
+from operations.cli.verbose import hide_secret
+from operations.errors import CallError
+from operations.schema import Schema
+from operations.wire import decode_json, encode_json
 
 _MAX_FIELDS = 12
 _FORMATS = {
@@ -120,7 +122,7 @@ def python_code(operation_id: str, example: Any, *, streams: bool) -> str:
 
 def without_secrets(request: Mapping[str, Any], redact: Callable[[str], str]) -> dict[str, Any]:
     """Return a dry run's request without credentials, by header names and by `redact`."""
-    headers = [[name, _shown(name, redact(value))] for name, value in request["headers"]]
+    headers = [[name, hide_secret(name, redact(value))] for name, value in request["headers"]]
     body = request.get("body")
     if isinstance(body, bytes):
         body = redact(body.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
@@ -138,8 +140,30 @@ def curl_command(request: Mapping[str, Any]) -> str:
     return " \\\n".join(lines)
 
 
-def _shown(name: str, value: str) -> str:
-    return "[redacted]" if any(word in name.lower() for word in _SECRET_HEADERS) else value
+def readable_request(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a dry run's request with its body as JSON or text instead of bytes, where it is that."""
+    body = request.get("body")
+    if not isinstance(body, bytes):
+        return dict(request)
+    kind = next((value for name, value in request["headers"] if name.lower() == "content-type"), "")
+    try:
+        text = body.decode()
+        return {**request, "body": decode_json(body) if "json" in kind else text}
+    except (UnicodeDecodeError, CallError):
+        return dict(request)
+
+
+def request_text(request: Mapping[str, Any]) -> str:
+    """Return a dry run's request as an HTTP message for people."""
+    lines = [f"{request['method']} {request['url']}", *(f"{name}: {value}" for name, value in request["headers"])]
+    body = readable_request(request)["body"]
+    if body is None:
+        return "\n".join(lines) + "\n"
+    if isinstance(body, bytes):
+        body = f"({len(body):,} bytes)"
+    elif not isinstance(body, str):
+        body = msgspec.json.format(encode_json(body), indent=2).decode()
+    return "\n".join([*lines, "", body]) + "\n"
 
 
 def _word(name: str, value: Any) -> str:

@@ -6,7 +6,6 @@ event. `output` is text that other code printed: an operation's function or a li
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import sys
@@ -16,8 +15,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from operations.cli.terminal import columns, is_terminal, one_line, paint, printable, printable_json, styled_only
-from operations.errors import CallError
-from operations.wire import encode_json
 
 _MAX_SKIPPED = 3
 _MAX_DEPTH = 50
@@ -28,6 +25,8 @@ _redactors: list[Callable[[str], str]] = []
 _json: list[_JSONLines] = []
 _drawn: list[StatusLine] = []
 """The status line on the terminal, if any; other lines replace it."""
+_paused: list[bool] = []
+"""Not empty while a question is on the terminal: no status line is drawn over it."""
 
 
 def redact_with(redact: Callable[[str], str]) -> None:
@@ -106,6 +105,18 @@ def warn_skipped(skipped: Sequence[tuple[str, str]]) -> None:
         warn(f"{len(skipped) - _MAX_SKIPPED} more were skipped: run 'ops doctor' to list them")
 
 
+@contextlib.contextmanager
+def status_paused() -> Iterator[None]:
+    """Show no status line in the block, so that a question stays readable."""
+    for status in list(_drawn):
+        status.clear()
+    _paused.append(True)
+    try:
+        yield
+    finally:
+        _paused.pop()
+
+
 class StatusLine:
     """A line at the bottom of a terminal, redrawn in place; disabled if stderr is not a terminal."""
 
@@ -124,7 +135,7 @@ class StatusLine:
 
     def draw(self) -> None:
         """Draw the line now."""
-        if not self.is_on:
+        if not self.is_on or _paused:
             return
         self._next = time.monotonic() + _INTERVAL
         self._frame = (self._frame + 1) % len(_FRAMES)
@@ -147,17 +158,23 @@ async def spinner(text: str, *, quiet: bool, delay: float = _DELAY) -> AsyncIter
     """Show a status line while the block runs, after `delay` seconds."""
     line = StatusLine(quiet=quiet)
     line.text = text
-    turning = asyncio.create_task(_animate(line, delay)) if line.is_on else None
+    if not line.is_on:
+        yield line
+        return
+    import asyncio  # not by `ops --help`
+
+    turning = asyncio.create_task(_animate(line, delay))
     try:
         yield line
     finally:
-        if turning is not None:
-            turning.cancel()
-            await asyncio.wait([turning])
+        turning.cancel()
+        await asyncio.wait([turning])
         line.clear()
 
 
 async def _animate(line: StatusLine, delay: float) -> None:
+    import asyncio
+
     await asyncio.sleep(delay)
     while True:
         line.draw()
@@ -220,6 +237,9 @@ class _JSONLines(io.TextIOBase):
 
 
 def _encoded(record: Mapping[str, Any]) -> str:
+    from operations.errors import CallError
+    from operations.wire import encode_json
+
     try:
         return encode_json(record).decode()
     except CallError:  # details that JSON cannot represent

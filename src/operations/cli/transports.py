@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from operations.calls.signed_transport import SignedTransport
-from operations.calls.signing_secrets import Session, SigningSecret
+from operations.calls.signing_secrets import SigningSecret, SigningSession
 from operations.cli.arguments import TOKEN_VARIABLE, TRANSPORT_URLS, ParsedArguments, suggestion
 from operations.cli.failures import CommandError
 from operations.config.settings import Config, JWTSettings, SigningSettings, TransportSettings
@@ -139,7 +139,7 @@ def _signed(transport: Any, signing: SigningSettings, config: Config | None, *, 
         tokens = None if signing.jwt is None else jwt_tokens(signing.jwt, config)
         return SignedTransport(transport, secret=secret, tokens=tokens, required=signing.required)
     if signing.key is not None:
-        return SignedTransport(transport, session=Session(signing.token, bytes.fromhex(signing.key)))
+        return SignedTransport(transport, session=SigningSession(signing.token, bytes.fromhex(signing.key)))
     assert secret is not None
     return SignedTransport(transport, session=secret.session(signing.token))
 

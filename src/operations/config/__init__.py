@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from operations.config.cache import Catalogue, CatalogueEntry, load_catalogue
     from operations.config.cache_writer import store_catalogue
-    from operations.config.file_writer import add_source, initialise
+    from operations.config.file_writer import add_source, initialise, remove_source
     from operations.config.loading import load_config
     from operations.config.redaction import describe_config
     from operations.config.schema import config_schema
@@ -34,13 +34,14 @@ __all__ = [
     "load_catalogue",
     "load_config",
     "open_workspace",
+    "remove_source",
     "store_catalogue",
 ]
 
 _HOMES = {
     "cache": ("Catalogue", "CatalogueEntry", "load_catalogue"),
     "cache_writer": ("store_catalogue",),
-    "file_writer": ("add_source", "initialise"),
+    "file_writer": ("add_source", "initialise", "remove_source"),
     "loading": ("load_config",),
     "redaction": ("describe_config",),
     "schema": ("config_schema",),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
@@ -98,6 +97,8 @@ def _source_actions(source: Source) -> Iterator[str]:
     elif isinstance(settings, EntryPointSettings):
         yield f"run the source {written.get('entry_point')!r} of an installed package"
     elif isinstance(settings, MCPSettings) and settings.command is not None:
+        import shlex
+
         words = [str(written.get("command")), *map(str, written.get("args") or ())]
         yield f"start {' '.join(word if _PLAIN.fullmatch(word) else shlex.quote(word) for word in words)}"
     elif variables:

@@ -98,6 +98,9 @@ class Catalogue:
     def _by_id(self) -> dict[str, CatalogueEntry]:
         return {entry.id: entry for entry in self.entries}
 
+    def __contains__(self, operation_id: object) -> bool:
+        return operation_id in self._by_id
+
     def get(self, operation_id: str) -> CatalogueEntry | None:
         """Return the entry of an operation, or None."""
         return self._by_id.get(operation_id)

@@ -47,14 +47,17 @@ class _Row(msgspec.Struct):
     spec: bytes
 
 
-def store_catalogue(workspace: Workspace, *, environ: Mapping[str, str] | None = None) -> Path | None:
+def store_catalogue(
+    workspace: Workspace, *, before: Catalogue | None = None, environ: Mapping[str, str] | None = None
+) -> Path | None:
     """Write the cache of a workspace's configuration; sources that are not open keep their entries.
 
+    `before` is the cache from before a change of the file that left those sources as they were; by default it is read.
     Return the file, or None if it cannot be written, which is not an error.
     """
     config = workspace.config
     values = os.environ if environ is None else environ
-    before = load_catalogue(config.path, environ=environ)
+    before = before or load_catalogue(config.path, environ=environ)
     rows = sorted([*_opened(workspace), *_earlier_rows(workspace, before)], key=lambda row: row.entry.id)
     entries, specs = _lay_out(rows)
     encoded = msgspec.msgpack.encode(entries)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -47,15 +47,9 @@ class Document(msgspec.Struct, frozen=True):
         return line
 
 
-def read_document(path: Path) -> Document:
-    """Parse a TOML or JSON file; raise an error with file and line if it is malformed."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise problems_error([ConfigProblem(path, 1, "", "file not found")]) from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-        raise problems_error([ConfigProblem(path, 1, "", reason)]) from None
+def read_document(path: Path, text: str | None = None) -> Document:
+    """Parse a TOML or JSON file, or a text as if the file had it; raise an error with file and line."""
+    text = _read_text(path) if text is None else text
     if path.suffix == ".json":
         return _read_json(path, text)
     try:
@@ -66,6 +60,16 @@ def read_document(path: Path) -> Document:
         message = f"invalid TOML: {_TOML_LOCATION.sub('', str(error))}"
         raise problems_error([ConfigProblem(path, line, "", message)]) from None
     return Document(path, tree, toml_lines(text), text)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise problems_error([ConfigProblem(path, 1, "", "file not found")]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise problems_error([ConfigProblem(path, 1, "", reason)]) from None
 
 
 def _read_json(path: Path, text: str) -> Document:
@@ -116,9 +120,18 @@ def json_lines(text: str) -> dict[Key, int]:
     return lines
 
 
-def toml_lines(text: str) -> dict[Key, int]:
-    """Return the line of every table and key in TOML text, except in inline tables (`tomllib` has no lines)."""
-    lines: dict[Key, int] = {}
+class Statement(NamedTuple):
+    """A table header or an assignment of TOML text."""
+
+    key: Key
+    start: int
+    end: int
+    line: int
+    is_header: bool
+
+
+def toml_statements(text: str) -> Iterator[Statement]:
+    """Yield the headers and assignments of TOML text with their positions (`tomllib` has none)."""
     counts: dict[Key, int] = {}
     prefix: Key = ()
     position, counted, line = 0, 0, 1
@@ -129,23 +142,26 @@ def toml_lines(text: str) -> dict[Key, int]:
         assignment = None if header else _ASSIGNMENT.match(text, position)
         if header is not None:
             prefix = _enter(_parts(header[2]), counts, is_item=header[1] is not None)
-            _note(lines, prefix, line)
+            yield Statement(prefix, position, header.end(), line, is_header=True)
             position = header.end()
         elif assignment is not None:
-            _note(lines, (*prefix, *_parts(assignment[1])), line)
-            position = _skip_value(text, assignment.end())
+            end = _skip_value(text, assignment.end())
+            yield Statement((*prefix, *_parts(assignment[1])), position, end, line, is_header=False)
+            position = end
         elif text[position] == "#":
             end = text.find("\n", position)
             position = len(text) if end < 0 else end
         else:
             position += 1
+
+
+def toml_lines(text: str) -> dict[Key, int]:
+    """Return the line of every table and key in TOML text, except in inline tables."""
+    lines: dict[Key, int] = {}
+    for statement in toml_statements(text):
+        for length in range(1, len(statement.key) + 1):
+            lines.setdefault(statement.key[:length], statement.line)
     return lines
-
-
-def _note(lines: dict[Key, int], key: Key, line: int) -> None:
-    """Store the line of a key and of its parent tables, unless they have one."""
-    for length in range(1, len(key) + 1):
-        lines.setdefault(key[:length], line)
 
 
 def _enter(parts: list[str], counts: dict[Key, int], *, is_item: bool) -> Key:

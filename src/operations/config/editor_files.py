@@ -20,15 +20,45 @@ _RENAMED = {
     "includeTools": "allow",
     "excludeTools": "deny",
 }
+_IN_PROJECT = (".mcp.json", ".cursor/mcp.json", ".vscode/mcp.json", ".gemini/settings.json", ".roo/mcp.json")
+_IN_HOME = (
+    ".claude.json",
+    ".cursor/mcp.json",
+    ".gemini/settings.json",
+    ".codeium/windsurf/mcp_config.json",
+    ".lmstudio/mcp.json",
+)
+_IN_SETTINGS = ("Claude/claude_desktop_config.json", "Code/User/mcp.json")
+_MAX_FILE_BYTES = 32 * 1024 * 1024
 _MIN_SIMILARITY = 0.85
 """Minimum similarity that makes an unknown key a misspelling of one of ours."""
-_NO_SSE = "unsupported transport SSE: use the server's streamable HTTP URL"
 _TYPES = {
     "local": "stdio",
     "remote": "http",
     "streamableHttp": "http",
     "streamable_http": "http",
 }
+
+
+def find_editor_files(directory: Path, environ: Mapping[str, str]) -> list[Path]:
+    """Return the editors' files with MCP servers: those of a project, then the user's own; each may be malformed."""
+    home = Path(environ.get("HOME") or Path.home())
+    settings = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    library = home / "Library" / "Application Support"
+    users = [home / name for name in _IN_HOME]
+    users += [base / name for base in (settings, library) for name in _IN_SETTINGS]
+    return [path for path in (*(directory / name for name in _IN_PROJECT), *users) if _has_servers(path)]
+
+
+def _has_servers(path: Path) -> bool:
+    """Whether a file has one of the tables of servers, which a malformed one may have too."""
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            return False
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return any(f'"{where[-1]}"' in text for where in _WHERE)
 
 
 def editor_servers(document: Document) -> Iterator[SourceTable]:
@@ -78,9 +108,6 @@ def _server(document: Document, name: str, key: Key, entry: Any) -> SourceTable:
     if isinstance(table.get("env"), Mapping):
         # Editors accept numbers and booleans as strings here.
         table["env"] = {variable: _as_text(value) for variable, value in table["env"].items()}
-    if kind == "sse":
-        table.pop("type")
-        return SourceTable(name, key, table, directory, _NO_SSE)
     return SourceTable(name, key, table, directory)
 
 

@@ -1,4 +1,4 @@
-"""Writing a configuration: create a file, and add sources without changing the rest."""
+"""Writing a configuration: create a file, add and remove sources without changing the rest."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from operations.config.documents import read_document
-from operations.config.problems import ConfigProblem, problems_error
+from operations.config.documents import Document, read_document, toml_statements
+from operations.config.problems import ConfigProblem, nearest, problems_error
 from operations.config.trust import FILE_NAME, PROJECT_FILE
 from operations.config.validation import SourceTable, check_source
 from operations.errors import CallError, ErrorCode
@@ -49,30 +49,133 @@ def initialise(path: Path) -> Path:
     return target
 
 
-def add_source(path: Path, name: str, table: Mapping[str, Any]) -> None:
-    """Append `[sources.<name>]` with `table` to a file, after validation.
+def add_source(path: Path, name: str, table: Mapping[str, Any], *, replace: bool = False) -> None:
+    """Append `[sources.<name>]` with `table` to a file, after validation; with `replace`, in place of the old table.
 
     Comments and layout stay; a `pyproject.toml` gets `[tool.operations.sources.<name>]`. A duplicate name or an invalid
     table raises `VALIDATION_ERROR`, and the file stays unchanged.
     """
     path = Path(path).absolute()
-    if path.suffix == ".json":
-        message = f"{path} is an editor's file: add sources to an {FILE_NAME} that includes it"
-        raise CallError(ErrorCode.VALIDATION_ERROR, message)
-    document = read_document(path)
-    prefix = ("tool", "operations") if path.name == PROJECT_FILE else ()
-    tree: Any = document.tree
-    for part in prefix:
-        tree = tree.get(part, {})
-    if name in tree.get("sources", {}):
-        line = document.line((*prefix, "sources", name))
-        raise problems_error([ConfigProblem(path, line, f"sources.{name}", "duplicate source name")])
+    write_config(path, text_with_source(path, name, table, replace=replace))
+
+
+def remove_source(path: Path, name: str) -> None:
+    """Remove a source from a file; comments and layout of the rest stay. Raise `VALIDATION_ERROR` if it has none."""
+    path = Path(path).absolute()
+    write_config(path, text_without_source(path, name))
+
+
+def text_with_source(path: Path, name: str, table: Mapping[str, Any], *, replace: bool = False) -> str:
+    """Return the text of a file with one more source, after validation; a file that does not exist is a new one."""
+    document = _read(path)
+    key = (*_prefix(path), "sources", name)
+    present = name in _sources(document, path)
+    if present and not replace:
+        problem = ConfigProblem(path, document.line(key), f"sources.{name}", "duplicate source name")
+        raise problems_error([problem])
     # Validate the table alone: the file may use variables that are not set here.
     check_source(document, SourceTable(name, ("sources", name), table, path.parent))
-    addition = _write_table((*prefix, "sources", name), table)
-    text = document.text
+    addition = _write_table(key, table)
+    if present:
+        text, position = _without(document, path, name)
+        return f"{text[:position]}{addition}{text[position:]}"
+    return _append(document.text, addition)
+
+
+def text_without_source(path: Path, name: str, text: str | None = None) -> str:
+    """Return the text of a file, or the given text, without a source."""
+    document = _read(path, text)
+    sources = _sources(document, path)
+    if name not in sources:
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"{path} has no source {name!r}{nearest(name, sources)}")
+    text, position = _without(document, path, name)
+    before, after = text[:position].rstrip("\n"), text[position:].lstrip("\n")
+    return f"{before}\n\n{after}" if before and after else f"{before}\n" if before else after
+
+
+def text_with_include(path: Path, names: Sequence[str]) -> str:
+    """Return the text of a file with further names in `include`."""
+    document = _read(path)
+    prefix = _prefix(path)
+    present = _own_table(document, path).get("include", [])
+    line = f"include = {_write_value([*present, *names])}"
+    statements = list(toml_statements(document.text))
+    for statement in statements:
+        if statement.key == (*prefix, "include") and not statement.is_header:
+            return f"{document.text[: statement.start]}{line}{document.text[statement.end :]}"
+    if prefix:
+        own = next((each for each in statements if each.is_header and each.key == prefix), None)
+        if own is None:
+            return _append(document.text, f"[{'.'.join(prefix)}]\n{line}\n")
+        end = document.text.find("\n", own.end) + 1 or len(document.text)
+        return f"{document.text[:end]}{line}\n{document.text[end:]}"
+    first = next((each.start for each in statements if each.is_header), None)
+    if first is None:
+        return _append(document.text, f"{line}\n")
+    return f"{document.text[:first]}{line}\n\n{document.text[first:]}"
+
+
+def write_config(path: Path, text: str) -> None:
+    """Write a file atomically, keeping its permissions, if the text is valid TOML."""
+    tomllib.loads(text)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        if path.exists():
+            draft.chmod(path.stat().st_mode & 0o7777)
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        message = f"{path} cannot be written: {error.strerror or error}"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message) from None
+
+
+def _read(path: Path, text: str | None = None) -> Document:
+    if path.suffix == ".json":
+        message = f"{path} is an editor's file: change it there, or add sources to an {FILE_NAME} that includes it"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
+    return read_document(path, _FIRST if text is None and not path.exists() else text)
+
+
+def _prefix(path: Path) -> tuple[str, ...]:
+    return ("tool", "operations") if path.name == PROJECT_FILE else ()
+
+
+def _own_table(document: Document, path: Path) -> dict[str, Any]:
+    table: Any = document.tree
+    for part in _prefix(path):
+        table = table.get(part, {})
+    return table if isinstance(table, dict) else {}
+
+
+def _sources(document: Document, path: Path) -> Mapping[str, Any]:
+    sources = _own_table(document, path).get("sources", {})
+    return sources if isinstance(sources, Mapping) else {}
+
+
+def _append(text: str, addition: str) -> str:
     gap = "" if not text.strip() else "\n" if text.endswith("\n") else "\n\n"
-    _replace(path, f"{text}{gap}{addition}")
+    return f"{text}{gap}{addition}"
+
+
+def _without(document: Document, path: Path, name: str) -> tuple[str, int]:
+    """Return the text without the lines of a source, and where its first line was; raise if lines do not suffice."""
+    key, text = (*_prefix(path), "sources", name), document.text
+    parts, end, position = [], 0, None
+    for statement in toml_statements(text):
+        if statement.key[: len(key)] == key:
+            start = text.rfind("\n", 0, statement.start) + 1
+            parts.append(text[end:start])
+            position = len("".join(parts)) if position is None else position
+            end = text.find("\n", statement.end) + 1 or len(text)
+    parts.append(text[end:])
+    left = "".join(parts)
+    expected = {**_sources(document, path)}
+    del expected[name]
+    if position is None or dict(_sources(read_document(path, left), path)) != expected:
+        message = f"{path}:{document.line(key)}: {name} is not a table of its own: change the file with 'ops edit'"
+        raise CallError(ErrorCode.VALIDATION_ERROR, message)
+    return left, position
 
 
 def _write_table(key: tuple[str, ...], table: Mapping[str, Any]) -> str:
@@ -104,17 +207,3 @@ def _write_value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_write_value, value))}]"
     raise CallError(ErrorCode.VALIDATION_ERROR, f"cannot write a {type(value).__name__} to a configuration file")
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace a file atomically, keeping its permissions, if the new text is valid TOML."""
-    tomllib.loads(text)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.chmod(path.stat().st_mode & 0o7777)
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        message = f"{path} cannot be written: {error.strerror or error}"
-        raise CallError(ErrorCode.VALIDATION_ERROR, message) from None

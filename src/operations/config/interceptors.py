@@ -13,10 +13,10 @@ from operations.config.problems import Key, nearest
 from operations.config.validation import Checker
 from operations.interceptors import (
     Approval,
+    Ask,
     Cache,
     CircuitBreaker,
     ConcurrencyLimit,
-    Decide,
     Interceptor,
     LogCalls,
     Only,
@@ -48,9 +48,9 @@ def read_interceptors(checker: Checker, tables: Sequence[Any], key: Key) -> list
     return [settings for settings in read if settings is not None]
 
 
-def make_interceptors(settings: Sequence[AnyInterceptor], decide: Decide | None = None) -> list[Interceptor]:
-    """Make the interceptors of a configuration, the first outermost; `decide` answers for those that ask."""
-    return [_select(each, _make(each, decide)) for each in settings]
+def make_interceptors(settings: Sequence[AnyInterceptor], ask: Ask | None = None) -> list[Interceptor]:
+    """Make the interceptors of a configuration, the first outermost; `ask` decides on calls that need approval."""
+    return [_select(each, _make(each, ask)) for each in settings]
 
 
 def _read(checker: Checker, table: Any, key: Key) -> AnyInterceptor | None:
@@ -77,10 +77,10 @@ def _select(settings: AnyInterceptor, interceptor: Interceptor) -> Interceptor:
     return Only(interceptor, settings.operations, exclude=settings.exclude, types=settings.types)
 
 
-def _make(settings: AnyInterceptor, decide: Decide | None) -> Interceptor:
+def _make(settings: AnyInterceptor, ask: Ask | None) -> Interceptor:
     given = {name: value for name, value in msgspec.structs.asdict(settings).items() if name not in _SELECTION}
     if settings.use == "approval":
-        return Approval(decide if settings.policy == "ask" else None, timeout=settings.timeout)
+        return Approval({"*": settings.policy}, ask=ask, timeout=settings.timeout)
     if settings.use == "redact" and settings.fields is None:
         del given["fields"]
     return _MAKERS[settings.use](**given)

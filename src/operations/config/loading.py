@@ -9,7 +9,6 @@ from typing import Any
 
 from operations.config.actions import require_trust
 from operations.config.documents import Document, read_document
-from operations.config.editor_files import editor_servers, editor_variables
 from operations.config.problems import ConfigProblem, Key, problems_error
 from operations.config.settings import AccessRule, Config, FileSettings, HubSettings, MCPSettings, ServeSettings, Source
 from operations.config.trust import FILE_NAME, PROJECT_FILE, search_config
@@ -57,10 +56,15 @@ def load_config(path: Path | str | None = None, *, environ: Mapping[str, str] | 
     return config
 
 
-def _read(path: Path, environ: Mapping[str, str] | None) -> Config:
+def load_draft(path: Path, text: str) -> Config:
+    """Return the configuration that a file would be with another text; nothing is written."""
+    return _read(path, None, text)
+
+
+def _read(path: Path, environ: Mapping[str, str] | None, draft: str | None = None) -> Config:
     if path.is_dir():
         path = path / FILE_NAME
-    reading = _ConfigReader(os.environ if environ is None else environ)
+    reading = _ConfigReader(os.environ if environ is None else environ, draft)
     reading.read(path.absolute(), None)
     if reading.problems:
         raise problems_error(reading.problems)
@@ -70,9 +74,11 @@ def _read(path: Path, environ: Mapping[str, str] | None) -> Config:
 class _ConfigReader:
     """The state of reading one file and its includes."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], draft: str | None = None) -> None:
         self.problems: list[ConfigProblem] = []
         self._environ = environ
+        self._draft = draft
+        """Text of the first file, if it is not to be read."""
         self._file_variables: dict[str, str] = {}
         self._sources: dict[str, Source] = {}
         self._tables: dict[str, dict[str, Any]] = {"access": {}, "transports": {}}
@@ -114,7 +120,7 @@ class _ConfigReader:
         if includer is not None and not path.exists():
             includer[0].report(includer[1], f"file not found: {path}")
             return
-        document = read_document(path)
+        document = read_document(path, self._draft if includer is None else None)
         self._files[path] = None
         if path.suffix == ".json":
             self._read_editor(document)
@@ -188,6 +194,8 @@ class _ConfigReader:
             self._written.setdefault("interceptors", []).extend(written["interceptors"])
 
     def _read_editor(self, document: Document) -> None:
+        from operations.config.editor_files import editor_servers, editor_variables  # most files are TOML
+
         checker = Checker(document, self.problems)
         special = editor_variables(document.path)
         for server in editor_servers(document):
@@ -198,7 +206,7 @@ class _ConfigReader:
         kind = choose_kind(checker, given.table, key)
         if kind is None or given.table.get("disabled") is True:
             return
-        filled, missing = self._substitute(checker, dict(given.table), self._variables(special), key)
+        filled, missing = self._substitute(checker, dict(given.table), key, special)
         # A source with an unset variable cannot be validated: it is kept with its problem and is not opened.
         skipped = {location[len(key)] for location in missing} - KINDS.keys()
         settings = checker.read(kind, {name: value for name, value in filled.items() if name not in skipped}, key)
@@ -225,10 +233,13 @@ class _ConfigReader:
         self._sources[given.name] = source
 
     def _substitute(
-        self, checker: Checker, tree: Any, variables: Variables, key: Key
+        self, checker: Checker, tree: Any, key: Key, special: Mapping[str, str] | None = None
     ) -> tuple[Any, dict[Key, ConfigProblem]]:
         """Return a tree with its variables replaced, and the unset variables by key; report other problems."""
         missing: dict[Key, ConfigProblem] = {}
+        if "${" not in checker.document.text:
+            return tree, missing
+        variables = Variables({**self._file_variables, **self._environ}, special=special)
 
         def report(location: Key, problem: VariableProblem) -> None:
             found = checker.problem(location, problem.message, mention=problem.mention)
@@ -245,7 +256,7 @@ class _ConfigReader:
     def _substitute_tables(self, checker: Checker, tables: dict[str, Any], key: Key) -> dict[str, Any]:
         """Replace variables outside sources; a table with an unset variable goes to `unusable`."""
         filled: dict[str, Any]
-        filled, missing = self._substitute(checker, tables, self._variables(), key)
+        filled, missing = self._substitute(checker, tables, key)
         for location, problem in missing.items():
             table, *entry = location[len(key) :]
             if table in ("hub", "serve"):
@@ -259,13 +270,10 @@ class _ConfigReader:
                 self.problems.append(problem)
         return filled
 
-    def _variables(self, special: Mapping[str, str] | None = None) -> Variables:
-        return Variables({**self._file_variables, **self._environ}, special=special)
-
     def _read_env_files(self, checker: Checker, given: Any, key: Key) -> None:
         for number, name in enumerate([given] if isinstance(given, str) else given if isinstance(given, list) else ()):
             location = key if isinstance(given, str) else (*key, number)
-            filled, missing = self._substitute(checker, name, self._variables(), location)
+            filled, missing = self._substitute(checker, name, location)
             self.problems += missing.values()
             if missing or not isinstance(filled, str):
                 continue

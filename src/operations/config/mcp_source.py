@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,28 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from operations.config.settings import CONSENT_SECONDS, MCPSettings, ShowConsent, Source
+from operations.config.settings import (
+    CONSENT_SECONDS,
+    NO_CALLBACKS,
+    MCPSettings,
+    ShowConsent,
+    Source,
+    SourceCallbacks,
+)
 from operations.config.validation import auth_headers, check_mcp
 from operations.config.variables import variables_in
 from operations.errors import CallError, ErrorCode
 from operations.sources.mcp import MCPClient, MCPClientConfig, MCPOAuth
+from operations.sources.mcp.config import MCPServerRequest, ServerRequestHandler
 
 _MAX_HEAD_BYTES = 16 * 1024
 _PAGE = "<!doctype html><title>operations</title><p>Done. You may close this page."
 
 
-async def open_mcp(source: Source, stack: AsyncExitStack, show_consent: ShowConsent | None) -> MCPClient:
+async def open_mcp(source: Source, stack: AsyncExitStack, callbacks: SourceCallbacks) -> MCPClient:
     """Connect to the server of a source; `stack` closes the connection."""
     assert isinstance(source.settings, MCPSettings)
-    config = mcp_config(source.settings, source.directory, name=source.name, show_consent=show_consent)
+    config = mcp_config(source.settings, source.directory, name=source.name, callbacks=callbacks)
     client = MCPClient(source.namespace, config)
     stack.push_async_callback(client.close)
     await client.open()
@@ -32,12 +41,12 @@ async def open_mcp(source: Source, stack: AsyncExitStack, show_consent: ShowCons
 
 
 def mcp_config(
-    settings: MCPSettings, directory: Path, *, name: str = "", show_consent: ShowConsent | None = None
+    settings: MCPSettings, directory: Path, *, name: str = "", callbacks: SourceCallbacks = NO_CALLBACKS
 ) -> MCPClientConfig:
     """Return the client configuration for a server; raise if settings contradict each other."""
     check_mcp(settings, directory)
-    oauth = _mcp_oauth(settings, directory, name, show_consent)
-    consent_seconds = CONSENT_SECONDS if show_consent is not None and settings.asks_user else 0.0
+    oauth = _mcp_oauth(settings, directory, name, callbacks.show_consent)
+    consent_seconds = CONSENT_SECONDS if callbacks.show_consent is not None and settings.asks_user else 0.0
     headers = {**auth_headers(settings.auth), **settings.headers}
     env = {**variables_in(settings.env_file_path(directory)), **settings.env}
     is_command = settings.command is not None
@@ -47,15 +56,30 @@ def mcp_config(
         env=env or None,
         cwd=directory / Path(settings.cwd).expanduser() if settings.cwd else directory if is_command else None,
         url=settings.url,
+        sse=settings.type == "sse",
         headers=headers,
         oauth=oauth,
         timeout=settings.timeout,
         connect_timeout=max(settings.connect_timeout, consent_seconds),
         max_message_bytes=settings.max_message_bytes,
         protocol=settings.protocol,
+        elicitation=_elicitation(name, callbacks),
+        on_request=callbacks.on_request,
+        on_response=callbacks.on_response,
         trace=settings.trace,
         identity_fields=settings.identity_fields,
     )
+
+
+def _elicitation(name: str, callbacks: SourceCallbacks) -> ServerRequestHandler | None:
+    elicit = callbacks.elicit
+    if elicit is None:
+        return None
+
+    async def answer(request: MCPServerRequest) -> Mapping[str, Any]:
+        return await elicit(name, request.params)
+
+    return answer
 
 
 class Consent:

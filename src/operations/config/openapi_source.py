@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from operations.config.settings import AuthSettings, OpenAPISettings, Source
+from operations.config.settings import NO_CALLBACKS, AuthSettings, OpenAPISettings, Source, SourceCallbacks
 from operations.config.validation import check_openapi
 from operations.sources.openapi import (
     APIOperations,
@@ -21,11 +21,13 @@ from operations.sources.openapi import (
 from operations.sources.scanner.isolation import in_background
 
 
-async def open_openapi(source: Source, stack: AsyncExitStack) -> tuple[APIOperations, tuple[str, ...]]:
+async def open_openapi(
+    source: Source, stack: AsyncExitStack, callbacks: SourceCallbacks
+) -> tuple[APIOperations, tuple[str, ...]]:
     """Load the document of a source; return its operations and the files read; `stack` closes connections."""
     settings = source.settings
     assert isinstance(settings, OpenAPISettings)
-    config = service_config(settings, source.namespace)
+    config = service_config(settings, source.namespace, callbacks)
     files = _RecordingFS()
     if settings.is_remote:
         loaded = await from_openapi_url(settings.openapi, config)
@@ -35,7 +37,9 @@ async def open_openapi(source: Source, stack: AsyncExitStack) -> tuple[APIOperat
     return loaded, tuple(files.names)
 
 
-def service_config(settings: OpenAPISettings, namespace: str) -> HTTPServiceConfig:
+def service_config(
+    settings: OpenAPISettings, namespace: str, callbacks: SourceCallbacks = NO_CALLBACKS
+) -> HTTPServiceConfig:
     """Return the service configuration for an API; raise if settings contradict each other."""
     check_openapi(settings)
     security = {name: _http_auth(auth) for name, auth in settings.security.items()}
@@ -53,6 +57,8 @@ def service_config(settings: OpenAPISettings, namespace: str) -> HTTPServiceConf
         proxy=settings.proxy,
         reconnect=settings.reconnect,
         cache=settings.cache,
+        on_request=callbacks.on_request,
+        on_response=callbacks.on_response,
     )
 
 

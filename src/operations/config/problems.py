@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +50,8 @@ def write_key(key: Iterable[str | int]) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean x?` if a known name is similar, else `; expected one of …`."""
+    import difflib  # imported only after an error: it is slow to import
+
     names = sorted(known)
     found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {found[0]}?" if found else f"; expected one of {', '.join(names)}"

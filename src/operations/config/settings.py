@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -28,6 +28,21 @@ ShowConsent = Callable[[str, str], Awaitable[None] | None]
 """Function that shows or opens the consent URL (second argument) of a source (first argument)."""
 CONSENT_SECONDS = 300.0
 """Time limit for a user's consent."""
+
+
+class SourceCallbacks(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program is told and asked while its sources are open."""
+
+    show_consent: ShowConsent | None = None
+    elicit: Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]] | None = None
+    """Answers the question of an MCP server (name, parameters) with the protocol's result."""
+    on_request: Callable[[Any], None] | None = None
+    """Receives each `HTTPRequest` to an API or an MCP server before it is sent."""
+    on_response: Callable[[Any, int, Sequence[tuple[str, str]]], None] | None = None
+    """Receives the request, status and headers of each response."""
+
+
+NO_CALLBACKS = SourceCallbacks()
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -136,8 +151,8 @@ class MCPSettings(SourceSettings, frozen=True, kw_only=True):
     kind: ClassVar[SourceKind] = "mcp"
 
     type: Annotated[
-        Literal["stdio", "http", "streamable-http"] | None,
-        Meta(description="Type as in editors' files; must match `command` or `url`."),
+        Literal["stdio", "http", "streamable-http", "sse"] | None,
+        Meta(description="Type as in editors' files; must match `command` or `url`. `sse` is the older transport."),
     ] = None
     command: Annotated[Text | None, Meta(description="Program to start.")] = None
     args: Annotated[list[str], Meta(description="Arguments of the program.")] = []
@@ -288,6 +303,10 @@ class HubSettings(Settings, frozen=True, kw_only=True):
     tokens: Annotated[list[TokenSettings], Meta(description="Accepted tokens.")] = []
     jwt: Annotated[JWTSettings | None, Meta(description="Accepted signed tokens.")] = None
     tls: Annotated[TLSSettings | None, Meta(description="TLS certificate.")] = None
+    console: Annotated[str | None, Meta(description="Address of the console: `host:port` or a port of loopback.")] = (
+        None
+    )
+    console_hosts: Annotated[list[str], Meta(description="Further host names of the console.")] = []
 
 
 class IssuerSettings(Settings, frozen=True, kw_only=True):
@@ -319,7 +338,20 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
 
     http: Annotated[str | None, Meta(description="The address: `host:port`, `:port` or a port of loopback.")] = None
     mcp: Annotated[bool, Meta(description="Whether MCP is served at `/mcp`.")] = True
+    jobs: Annotated[
+        str | None,
+        Meta(description="Where calls run as jobs: `memory`, or the name of a transport that stores messages."),
+    ] = None
+    search: Annotated[
+        bool | None,
+        Meta(description="Whether MCP clients get three tools in place of all; by default above 200 tools."),
+    ] = None
     websocket: Annotated[bool, Meta(description="Whether the call protocol is served at `/ws`.")] = True
+    console: Annotated[bool, Meta(description="Whether the console is served at `/console/`.")] = True
+    console_bodies: Annotated[
+        bool, Meta(description="Whether the console keeps inputs and outputs of calls, redacted.")
+    ] = False
+    metrics: Annotated[bool, Meta(description="Whether Prometheus metrics are served at `/metrics`.")] = True
     allow: Annotated[Patterns, Meta(description="Only operations that one of these patterns matches.")] = []
     deny: Annotated[Patterns, Meta(description="No operation that one of these patterns matches.")] = []
     read_only: Annotated[bool, Meta(description="Serve no mutations.")] = False

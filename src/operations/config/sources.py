@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -15,17 +14,18 @@ import msgspec
 from operations.catalogue import OperationCatalogue
 from operations.config.redaction import redact
 from operations.config.settings import (
+    NO_CALLBACKS,
     Config,
     EntryPointSettings,
     MCPSettings,
     OpenAPISettings,
     PythonSettings,
-    ShowConsent,
     Source,
+    SourceCallbacks,
     SourceKind,
 )
 from operations.errors import CallError, ErrorCode
-from operations.sources.scanner import OperationManifest, Skipped, scan_operations
+from operations.sources.scanner import OperationManifest, Scanner, Skipped
 from operations.sources.scanner.isolation import in_background
 from operations.spec import Operation
 
@@ -66,7 +66,7 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     """Likely mistakes in the configuration, such as patterns that match nothing."""
 
 
-async def open_source(source: Source, stack: AsyncExitStack, show_consent: ShowConsent | None = None) -> OpenedSource:
+async def open_source(source: Source, stack: AsyncExitStack, callbacks: SourceCallbacks = NO_CALLBACKS) -> OpenedSource:
     """Open a source; `stack` closes it. Raise on any failure."""
     if source.problem is not None:
         raise CallError(ErrorCode.VALIDATION_ERROR, source.problem)
@@ -78,11 +78,11 @@ async def open_source(source: Source, stack: AsyncExitStack, show_consent: ShowC
     if isinstance(settings, MCPSettings):
         from operations.config.mcp_source import open_mcp
 
-        client = await open_mcp(source, stack, show_consent)
+        client = await open_mcp(source, stack, callbacks)
         return OpenedSource(operations=client.operations, namespace=source.namespace, follow=client.register_all)
     from operations.config.openapi_source import open_openapi
 
-    loaded, files = await open_openapi(source, stack)
+    loaded, files = await open_openapi(source, stack, callbacks)
     return OpenedSource(operations=loaded, namespace=source.namespace, files=files, address=loaded.service.base_url)
 
 
@@ -111,7 +111,7 @@ def _scan(source: Source, settings: PythonSettings) -> OperationManifest:
     path = _python_path(source, settings)
     is_name = "/" not in settings.python and not settings.python.endswith(".py") and not path.exists()
     _extend_import_path(source, settings, module=settings.python if is_name else None)
-    return scan_operations(settings.python if is_name else path, timeout=settings.import_timeout)
+    return Scanner(settings.python if is_name else path, timeout=settings.import_timeout).scan()
 
 
 def _python_path(source: Source, settings: PythonSettings) -> Path:
@@ -193,8 +193,13 @@ def _hint(source: Source, failure: CallError) -> str | None:
 
 def _mcp_hint(settings: MCPSettings, failure: CallError) -> str | None:
     if settings.command is None:
-        denied = failure.code is ErrorCode.ACCESS_DENIED or "401" in failure.message or "403" in failure.message
-        return "check its auth, oauth or headers" if denied else "check the URL, and that the server is running"
+        if failure.code is not ErrorCode.ACCESS_DENIED and not {"401", "403"} & set(failure.message.split()):
+            return "check the URL, and that the server is running"
+        if settings.auth is None and settings.oauth is None and not settings.headers:
+            return "it has no credentials: set its auth, oauth or headers"
+        return "its credentials were refused: check its auth, oauth or headers"
+    import shutil  # only after a failure: it is slow to import
+
     if "/" not in settings.command and shutil.which(settings.command) is None:
         return f"{settings.command} is not in PATH: install it"
     if "/" in settings.command and not Path(settings.command).expanduser().exists():

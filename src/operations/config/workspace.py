@@ -7,23 +7,33 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from operations.config.problems import nearest
 from operations.config.redaction import redact
-from operations.config.settings import CONSENT_SECONDS, Config, MCPSettings, ShowConsent, Source
+from operations.config.settings import (
+    CONSENT_SECONDS,
+    NO_CALLBACKS,
+    Config,
+    MCPSettings,
+    ShowConsent,
+    Source,
+    SourceCallbacks,
+)
 from operations.config.source_filters import FilteredCatalogue, SourceFilter
 from operations.config.sources import OpenedSource, SourceReport, failure_report, open_source
 from operations.context import OperationContext, new_request_id
 from operations.env import build_env
 from operations.errors import CallError, ErrorCode
-from operations.interceptors.approval import Decide
 from operations.interceptors.base import Interceptor
 from operations.registry import OperationRegistry
 from operations.sources.scanner import Skipped
 from operations.spec import Operation
+
+if TYPE_CHECKING:
+    from operations.interceptors.approval import Ask  # most configurations have no interceptors
 
 __all__ = ["SourceReport", "Workspace", "open_workspace"]
 
@@ -35,10 +45,10 @@ Outcome = tuple[OpenedSource | None, SourceReport]
 class Workspace:
     """An open configuration; `open_workspace` creates and closes it."""
 
-    def __init__(self, config: Config, decide: Decide | None = None) -> None:
+    def __init__(self, config: Config, ask: Ask | None = None) -> None:
         self.config = config
         self.registry = OperationRegistry(
-            output_policy=config.policy or "cast", interceptors=_make_interceptors(config, decide)
+            output_policy=config.policy or "cast", interceptors=_make_interceptors(config, ask)
         )
         self.reports: list[SourceReport] = []
         """Reports of the sources, in the order of the file."""
@@ -81,19 +91,23 @@ async def open_workspace(
     only: Collection[str] | None = None,
     on_progress: Callable[[SourceReport], None] | None = None,
     show_consent: ShowConsent | None = None,
-    decide: Decide | None = None,
+    ask: Ask | None = None,
+    callbacks: SourceCallbacks = NO_CALLBACKS,
 ) -> AsyncIterator[Workspace]:
     """Open the sources of a configuration concurrently, or only those in `only`; a failure affects no other source.
 
     `on_progress` receives the report of each source when it is ready or has failed. `show_consent` receives the name of
     a source and the URL for the user's consent, for MCP servers with OAuth; without it, these servers fail.
-    `decide` decides on calls for which an interceptor asks; without it, these are refused.
+    `ask` decides on calls that need approval; without it, their caller is asked. `callbacks` has functions that answer
+    servers' questions and observe HTTP requests.
     """
     sources = _choose(config, only)
-    workspace = Workspace(config, decide)
+    if show_consent is not None:
+        callbacks = msgspec.structs.replace(callbacks, show_consent=show_consent)
+    workspace = Workspace(config, ask)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(workspace.registry.close)
-        tasks = [SourceTask(config, source, show_consent) for source in sources]
+        tasks = [SourceTask(config, source, callbacks) for source in sources]
         stack.push_async_callback(_close_all, tasks)
         outcomes = await _open_all(tasks, on_progress)
         # Register in the order of the file, so that duplicate ids are resolved deterministically.
@@ -108,10 +122,10 @@ class SourceTask:
     Failures are in the report and affect no other source.
     """
 
-    def __init__(self, config: Config, source: Source, show_consent: ShowConsent | None = None) -> None:
+    def __init__(self, config: Config, source: Source, callbacks: SourceCallbacks = NO_CALLBACKS) -> None:
         self._config = config
         self._source = source
-        self._show_consent = show_consent
+        self._callbacks = callbacks
         self._closing = asyncio.Event()
         self._is_open = False
         self._task: asyncio.Task[None] | None = None
@@ -148,12 +162,13 @@ class SourceTask:
     async def _attempt(self, stack: AsyncExitStack) -> Outcome:
         source, started = self._source, time.perf_counter()
         limit = source.settings.open_timeout
-        if self._show_consent is not None and isinstance(source.settings, MCPSettings) and source.settings.asks_user:
+        has_user = self._callbacks.show_consent is not None
+        if has_user and isinstance(source.settings, MCPSettings) and source.settings.asks_user:
             limit = max(limit, CONSENT_SECONDS)
         failure: BaseException
         try:
             async with asyncio.timeout(limit) as scope:
-                opened = await open_source(source, stack, self._show_consent)
+                opened = await open_source(source, stack, self._callbacks)
             seconds = time.perf_counter() - started
             count, kind = len(opened.operations), source.settings.kind
             report = SourceReport(name=source.name, kind=kind, state="ready", operations=count, seconds=seconds)
@@ -192,12 +207,12 @@ def _admit(workspace: Workspace, source: Source, opened: OpenedSource, report: S
     )
 
 
-def _make_interceptors(config: Config, decide: Decide | None) -> list[Interceptor]:
+def _make_interceptors(config: Config, ask: Ask | None) -> list[Interceptor]:
     if not config.interceptors:
         return []
     from operations.config.interceptors import make_interceptors  # most configurations have none
 
-    return make_interceptors(config.interceptors, decide)
+    return make_interceptors(config.interceptors, ask)
 
 
 def _choose(config: Config, only: Collection[str] | None) -> list[Source]:

@@ -1,7 +1,7 @@
-"""Dispatcher: the one path of a call from elsewhere. It knows no transport.
+"""Dispatcher: runs external calls, independent of their transport.
 
-authorize → acquire a slot → set the deadline → run → report the outcome. Whoever uses it decodes a request,
-authenticates its caller, and encodes what comes back.
+authorise → acquire a slot → set the deadline → run → report the outcome. The code that uses it decodes a request and
+authenticates its caller before, and encodes the outcome afterwards.
 """
 
 from __future__ import annotations
@@ -18,88 +18,97 @@ from typing import Any, Protocol
 from operations.access import access_error, check_access
 from operations.context import Client, Grant, OperationContext, Progress, current_grant, new_request_id
 from operations.deadlines import Bucket, Deadline, StreamDeadline, now_ms
-from operations.dispatch.nesting import NestedCalls, Registry, Remote
-from operations.dispatch.queueing import FairQueue, Slots, Turn
+from operations.dispatch.nested_calls import DispatchRegistry, NestedCalls, RemoteCalls
+from operations.dispatch.queueing import FairQueue, Slots, SlotWaiter
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.failures import Executed, aborted, mark_executed, timed_out, translate, unavailable
 from operations.spec import OPEN, Operation
+from operations.telemetry.call_records import caller_name
 from operations.telemetry.counters import Counters
 from operations.telemetry.metrics import Measure
-from operations.telemetry.observer import Call, Watch
+from operations.telemetry.observer import Call, CallQueued, ObservedCall, notify
 from operations.telemetry.tracing import SDK, active_observers, modules
 
 _log = logging.getLogger("operations")
 CONCURRENCY = 1_024
-"""Default number of calls that run at the same time."""
+"""Default for the number of calls that run at the same time."""
 QUEUE = 100_000
-"""Default number of calls that wait for a slot."""
+"""Default for the number of calls that wait for a slot."""
 _FAIRNESS = 64
-"""How many items or calls are handled before others get their turn."""
+"""Number of stream items, or of started calls, after which other work on the event loop runs."""
 _ITERATION_SECONDS = 0.01
-"""How long the calls that start in one iteration of the event loop may take."""
+"""Time that calls which start in one iteration of the event loop may take together."""
 _QUICK_SECONDS = 0.0001
-"""How long a handler may compute before its first wait without delaying others."""
+"""Time that a handler may compute before it first suspends without delaying others."""
 _SLOW_STARTS = 4
-"""How many calls in a row may take longer than that before the next ones queue; one may be the garbage collector."""
+"""Number of slow calls in a row after which the next ones queue. A single one may be a garbage collection."""
 _FIRST_TASKS = 8
 _CLEANED_UP_WITHIN = 1.0
 _CLOSING = "the worker is shutting down"
 
 
-class _Active(Protocol):
+class _ActiveCall(Protocol):
     """A call that runs or waits for a slot."""
 
     @property
     def operation_id(self) -> str:
-        """The operation that is called."""
+        """The id of the called operation."""
+
+    @property
+    def id(self) -> str:
+        """The request id; empty without one."""
+
+    @property
+    def grant(self) -> Grant | None:
+        """The grant of the request."""
 
     def stop(self, error: CallError) -> None:
-        """End it with an error."""
+        """End the call with an error."""
 
 
 Ended = Callable[[ResponseEnvelope[Any] | None, CallError | None], None]
-"""Called with how a call ended: an envelope, an error, or neither for a stream that completed."""
+"""Callback for the end of a call: an envelope, an error, or neither for a stream that completed."""
 Emit = Callable[[ResponseEnvelope[Any]], Awaitable[None] | None]
-"""Called with each item of a stream; what it returns is awaited before the next one."""
+"""Callback for each item of a stream; an awaitable that it returns is awaited before the next item."""
 
 
 class Request(Deadline, kw_only=True):
-    """One call from elsewhere, decoded and authenticated. While it runs it is its own deadline."""
+    """One external call, decoded and authenticated; also the deadline of that call."""
 
     host: Dispatcher = None  # type: ignore[assignment]
-    """Set by the dispatcher that it is given to."""
+    """The dispatcher that runs the call; set by it."""
     input: Any = None
     id: str = ""
     parent_id: str | None = None
     grant: Grant
-    """Whom the call is for; nested calls are made with it."""
+    """The identity that the call runs as; nested calls present it."""
     caller: str = ""
-    """Whose calls it queues behind; calls of different callers take turns."""
+    """The key of the caller's queue; calls of different callers take turns."""
     deadline: int | None = None
     """Epoch milliseconds."""
     sent_at: int | None = None
-    """When the caller sent it, by the caller's clock."""
+    """Time at which the caller sent the request, by the caller's clock; epoch milliseconds."""
     idle_timeout: float | None = None
-    """Seconds for which a stream may be silent."""
+    """Seconds without an item after which a stream fails."""
     metadata: Mapping[str, Any] | None = None
     progress: Progress | None = None
-    """Called with the progress that the handler reports."""
+    """Callback for the progress that the handler reports."""
     client: Client | None = None
-    """The caller, where its handler can ask it."""
+    """The interface through which the handler asks its caller questions; None if that is not possible."""
     operation: Operation[Any] | None = None
-    """Set by the dispatcher, as all that follows: it is for calls that have a task of their own."""
+    """Set by the dispatcher, like all fields below, which are for calls that run in a separate task."""
     ended: Ended | None = None
     emit: Emit | None = None
     began: bool = False
-    """Whether the handler was started."""
+    """Whether the handler has started."""
     is_over: bool = False
-    """Whether it was reported how the call ended."""
+    """Whether the end of the call was reported."""
     task: asyncio.Task[None] | None = None
     bucket: Bucket | None = None
 
     def begin(self) -> None:
-        """Start a call that waited for a slot, unless its deadline passed in the queue while the loop was busy."""
+        """Start a call that waited for a slot, unless its deadline has passed in the queue."""
         host = self.host
         if self.bucket is not None:
             self.bucket.discard(self)
@@ -111,24 +120,24 @@ class Request(Deadline, kw_only=True):
         host.tasks.start(self)
 
     def refuse(self) -> None:
-        """End a call that waits for a slot: others need its place in the queue."""
+        """End a call that waits for a slot, to make room in the queue."""
         self.stop(self.host.refuse(self))
 
     def expire(self) -> None:
-        """End a call whose deadline passed; one in the queue never runs."""
+        """End a call whose deadline has passed; a queued call never runs."""
         if not self.began:
             self.host.counters.expired += 1
         self.stop(self.explain())
 
     def explain(self) -> CallError:
-        """Return the error of a call whose deadline passed."""
+        """Return the error of a call whose deadline has passed."""
         if self.began:
             return timed_out(self.operation_id, "unknown")
         return timed_out(self.operation_id, "no", "before the call began")
 
     def stop(self, error: CallError) -> None:
-        """End the call: the handler is cancelled, and `error` is reported."""
-        if self.began:
+        """Cancel the handler, or the wait for a slot, and report `error`."""
+        if self.began or self.ended is None:  # without `ended` the caller's task waits, and gets the error
             Deadline.stop(self, error)
         elif not self.is_over:
             host = self.host
@@ -137,17 +146,17 @@ class Request(Deadline, kw_only=True):
             if self.bucket is not None:
                 self.bucket.discard(self)
             host.forget(self)
-            host.tell_refusal(self, error)
+            host.report_refusal(self, error)
             self._report(None, error)
             if has_slot:
                 host.slots.release()
 
     async def serve(self) -> None:
-        """Run the call and report how it ended: the task of this call."""
+        """Run the call and report its end; this coroutine is the call's task."""
         current_grant.set(self.grant)
         try:
             envelope = await self.run(self.host.work(self) if self.emit is None else self._pump(self.emit))
-        except BaseException as error:  # noqa: BLE001  # whatever a handler raises, its caller gets an answer
+        except BaseException as error:  # noqa: BLE001  # the caller gets a response for every exception
             self._leave()
             self._report(None, self._final(error))
         else:
@@ -155,7 +164,7 @@ class Request(Deadline, kw_only=True):
             self._report(envelope, None)
 
     def _leave(self) -> None:
-        """Forget a call that ran, and give its slot back."""
+        """Remove a call that has run, and release its slot."""
         self.task = None
         self.grant.ended = True
         host = self.host
@@ -173,7 +182,7 @@ class Request(Deadline, kw_only=True):
             self.ended(envelope, error)
 
     async def _pump(self, emit: Emit) -> None:
-        """Hand over each item of the stream, as fast as it is taken."""
+        """Emit each item of the stream, no faster than the receiver accepts them."""
         host, operation = self.host, self.operation
         assert operation is not None
         stream = host.registry.run_stream(operation, self.input, host.context(self), "served")
@@ -185,44 +194,44 @@ class Request(Deadline, kw_only=True):
                     await taken
                 count += 1
                 if count % _FAIRNESS == 0:
-                    # A generator that never suspends must not keep the loop from everything else.
+                    # A generator that never suspends must not block the event loop.
                     await asyncio.sleep(0)
 
     def _final(self, error: BaseException) -> CallError:
-        told = self.host.explain(error, self)
-        if isinstance(told, CallError):
-            return told
-        if isinstance(told, asyncio.CancelledError):
+        translated = self.host.explain(error, self)
+        if isinstance(translated, CallError):
+            return translated
+        if isinstance(translated, asyncio.CancelledError):
             return aborted(self.operation_id, "cancelled")
-        kind = type(told).__name__
+        kind = type(translated).__name__
         return CallError(ErrorCode.EXECUTION_ERROR, f"{self.operation_id}: {kind}", {"type": kind})
 
 
 class Dispatcher:
-    """Runs calls from elsewhere: at most `concurrency` at a time, `queue` more wait.
+    """Runs external calls: at most `concurrency` at a time; up to `queue` more wait.
 
-    `call` and `stream` run in their caller's task; `start` makes a task. Requests beyond the queue are refused.
-    `remote` is asked for nested calls of operations that the registry does not have.
+    `call` and `stream` run in the current task; `start` creates a task. Requests are refused when the queue is full.
+    `remote` makes nested calls of operations that the registry does not have.
     """
 
     def __init__(
         self,
-        registry: Registry,
+        registry: DispatchRegistry,
         *,
         concurrency: int = CONCURRENCY,
         queue: int = QUEUE,
         counters: Counters | None = None,
-        remote: Remote | None = None,
+        remote: RemoteCalls | None = None,
     ) -> None:
         self.registry = registry
         self.wheel = registry.wheel
         self.slots = Slots(concurrency, queue)
         self.tasks = _Tasks()
         self.counters = counters or Counters(lambda: self.in_flight)
-        self.active: set[_Active] = set()
+        self.active: set[_ActiveCall] = set()
         """The calls and streams that run or wait for a slot."""
         self.idle: asyncio.Future[None] | None = None
-        """Done once nothing is active; None while nobody waits for that."""
+        """Done when no call is active; set by `drain`."""
         self._nested = NestedCalls(registry, remote)
 
     @property
@@ -231,14 +240,14 @@ class Dispatcher:
         return len(self.active)
 
     def measures(self) -> Iterator[Measure]:
-        """Return the present values."""
+        """Return the metrics of this dispatcher."""
         yield Measure("operations_dispatcher_in_flight", self.in_flight)
         yield Measure("operations_dispatcher_waiting", self.slots.waiting.size)
 
     async def call(self, request: Request) -> ResponseEnvelope[Any]:
-        """Run a call in the current task; raises a CallError no later than its deadline.
+        """Run a call in the current task; raise a CallError no later than its deadline.
 
-        `request.suspended` is called with what the call can be stopped by, once it waits for something.
+        When the call first suspends, `request.suspended` is called with an object whose `stop` ends it.
         """
         self.authorize(request)
         slots = self.slots
@@ -251,19 +260,19 @@ class Dispatcher:
         entered = current_grant.set(request.grant)
         try:
             return await request.run(self.work(request))
-        except BaseException as error:  # noqa: BLE001  # the caller gets a typed error, whatever it was
-            raise self.explain(error, request)  # noqa: B904  # it has its cause
+        except BaseException as error:  # noqa: BLE001  # the caller gets a typed error for every exception
+            raise self.explain(error, request)  # noqa: B904  # `explain` sets the cause
         finally:
             try:  # noqa: SIM105  # cheaper than `suppress` on the path of every call
                 current_grant.reset(entered)
-            except ValueError:  # a task that is destroyed is left in another context
+            except ValueError:  # a destroyed task is closed in another context
                 pass
             request.grant.ended = True
             self.forget(request)
             slots.release()
 
     async def stream(self, request: Request) -> AsyncGenerator[ResponseEnvelope[Any], None]:
-        """Run a stream, pulled by its consumer in the consumer's task."""
+        """Run a stream in the consumer's task, one item for each that the consumer requests."""
         operation_id = request.operation_id
         operation = self.authorize(request)
         if self.slots.free > 0:
@@ -273,6 +282,7 @@ class Dispatcher:
         active = StreamDeadline(self, operation_id, until=request.until, idle=request.idle_timeout)
         self.active.add(active)
         stream = self.registry.run_stream(operation, request.input, self.context(request), "served")
+        active.id, active.grant = request.id, request.grant
         try:
             while True:
                 entered = current_grant.set(request.grant)
@@ -287,7 +297,7 @@ class Dispatcher:
                 yield envelope
         finally:
             try:
-                if not getattr(stream, "ag_running", False):  # one that still runs was abandoned
+                if not getattr(stream, "ag_running", False):  # a generator that still runs was abandoned
                     await active.close(stream.aclose)
             finally:
                 request.grant.ended = True
@@ -295,9 +305,9 @@ class Dispatcher:
                 self.slots.release()
 
     def start(self, request: Request, ended: Ended, emit: Emit | None = None) -> None:
-        """Run a call in a task of its own and report how it ended; with `emit`, a stream.
+        """Run a call, or with `emit` a stream, in a separate task, and report its end.
 
-        Raises a CallError where the request is refused: then nothing runs and nothing is reported.
+        A request that is refused raises a CallError; then nothing runs and nothing is reported.
         """
         self.authorize(request)
         request.ended, request.emit = ended, emit
@@ -310,36 +320,48 @@ class Dispatcher:
             self.active.add(request)
             if request.until is not None:
                 request.bucket = self.wheel.add(request, max(0.0, request.until - time.time()))
+            self._report_queued(request)
         else:
-            raise self._tell(request, self.refuse(request))
+            raise self._refused(request, self.refuse(request))
 
     def authorize(self, request: Request) -> Operation[Any]:
-        """Return the operation; raise where it is not here, the caller may not call it, or the deadline has passed."""
+        """Return the operation; raise if it is unknown, the caller may not call it, or the deadline has passed."""
         request.host = self
         operation = request.operation = self.registry.operations.get(request.operation_id)
         if operation is None:
-            raise self._tell(request, self.registry.not_found(request.operation_id))
+            raise self._refused(request, self.registry.not_found(request.operation_id))
         access = operation.spec.access_control
         if access is not OPEN and not (decision := check_access(access, request.grant.identity)).allowed:
-            raise self._tell(request, access_error(operation.id, decision, request.grant.identity))
+            raise self._refused(request, access_error(operation.id, decision, request.grant.identity))
         if request.deadline is not None:
             until, now = request.deadline / 1000, time.time()
             if request.sent_at is not None:
-                # However the clocks of the two machines differ, the caller meant no more time than this.
+                # The clocks of the two machines may differ; the time between sending and deadline does not.
                 until = min(until, now + (request.deadline - request.sent_at) / 1000)
             if until <= now:
-                raise self._tell(request, self._too_late(request))
+                raise self._refused(request, self._too_late(request))
             request.until = until
         return operation
 
+    def cancel(self, request_id: str, caller: str | None, reason: str) -> bool:
+        """End a call of an identity that runs or waits here; its caller gets `ABORTED`.
+
+        Peers choose some request ids, so the identity must be that of the call.
+        """
+        for active in self.active:
+            if active.id == request_id and active.grant is not None and caller_name(active.grant.identity) == caller:
+                active.stop(aborted(active.operation_id, reason, _executed(active)))
+                return True
+        return False
+
     async def drain(self, grace: float) -> None:
-        """Wait until nothing runs, at most `grace` seconds."""
+        """Wait until no call runs, at most `grace` seconds."""
         if self.active:
             self.idle = asyncio.get_running_loop().create_future()
             await asyncio.wait((self.idle,), timeout=grace)
 
     async def close(self) -> None:
-        """End everything that runs or waits, and give handlers a moment to clean up."""
+        """End all calls that run or wait, and give their handlers time to clean up."""
         own = asyncio.current_task()  # a handler may close its own dispatcher
         tasks = [active.task for active in self.active if isinstance(active, Request) and active.task is not None]
         for active in list(self.active):
@@ -356,52 +378,45 @@ class Dispatcher:
         return timed_out(request.operation_id, "no", "before the call began", **clocks)
 
     async def _wait_for_slot(self, request: Request) -> None:
-        operation_id = request.operation_id
-        deadline = _QueueDeadline(
-            host=self, operation_id=operation_id, until=request.until, suspended=request.suspended
-        )
-        self.active.add(deadline)
+        self._report_queued(request)
+        self.active.add(request)
         try:
-            if not await deadline.run(Turn(self.slots).come()):
+            if not await request.run(SlotWaiter(self.slots, request.caller).acquire()):
                 raise self.refuse(request)
         except CallError as error:
-            raise self._tell(request, error) from error.__cause__
+            raise self._refused(request, error) from error.__cause__
+        except asyncio.CancelledError:
+            self.report_refusal(request, aborted(request.operation_id, "cancelled"))
+            raise
         finally:
-            self.active.discard(deadline)
+            self.active.discard(request)
 
     def refuse(self, request: Request) -> CallError:
-        """Count a request that there is no place for, and return its error."""
+        """Count a request that the full queue refuses, and return its error."""
         self.counters.rejected += 1
         return unavailable(request.operation_id, "the worker has too many requests waiting", "no")
 
-    def _tell(self, request: Request, error: CallError) -> CallError:
-        self.tell_refusal(request, error)
+    def _refused(self, request: Request, error: CallError) -> CallError:
+        self.report_refusal(request, error)
         return error
 
-    def tell_refusal(self, request: Request, error: CallError) -> None:
-        """Tell observers of a request that never ran."""
+    def report_refusal(self, request: Request, error: CallError) -> None:
+        """Report a request that never ran to the observers."""
         observers = active_observers(self.registry.observers)
         if observers:
-            operation = request.operation
-            call = Call(
-                operation_id=request.operation_id,
-                spec=None if operation is None else operation.spec,
-                kind="served",
-                streaming=False,
-                request_id=request.id or new_request_id(),
-                parent_request_id=request.parent_id,
-                identity=request.grant.identity,
-                deadline=request.deadline,
-                metadata=request.metadata or {},
-                input=request.input,
-            )
-            Watch(observers, call).end(error)
+            ObservedCall(observers, _describe(request)).end(error)
+
+    def _report_queued(self, request: Request) -> None:
+        """Report a request that waits for a slot to the observers."""
+        if self.registry.observers:
+            request.id = request.id or new_request_id()
+            notify(self.registry.observers, CallQueued(_describe(request)))
 
     def work(self, request: Request) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         """Return the coroutine that runs the operation."""
         operation, registry = request.operation, self.registry
         assert operation is not None
-        # The context is made only where some code looks at it.
+        # The context costs time: it is created only if some code uses it.
         wanted = operation.wants_context or registry.interceptors or registry.observers or SDK in modules
         context = self.context(request) if wanted else None
         return registry.run(operation, request.input, context, "served")
@@ -421,58 +436,66 @@ class Dispatcher:
         )
 
     def explain(self, error: BaseException, request: Request) -> BaseException:
-        """Return what the caller sees for an exception, and log the traceback of an unexpected one."""
+        """Return the error that the caller gets for an exception; log the traceback of an unexpected exception."""
         operation_id = request.operation_id
-        told = translate(error, operation_id)
-        if not isinstance(told, CallError):
-            return told
-        cause = told.__cause__
-        if told.code is ErrorCode.EXECUTION_ERROR and cause is not None and not isinstance(cause, CallError):
+        translated = translate(error, operation_id)
+        if not isinstance(translated, CallError):
+            return translated
+        cause = translated.__cause__
+        if translated.code is ErrorCode.EXECUTION_ERROR and cause is not None and not isinstance(cause, CallError):
             request_id = request.id or new_request_id()
             fields = {"operation": operation_id, "request_id": request_id}
             _log.error("%s failed (request %r)", operation_id, request_id, exc_info=cause, extra=fields)
-        return mark_executed(told, operation_id)
+        return mark_executed(translated, operation_id)
 
     def abandon(self, task: asyncio.Task[Any]) -> None:
-        """Count a handler that ignored its cancellation."""
+        """Count a handler that ignores its cancellation."""
         self.counters.abandoned += 1
         self.registry.abandon(task)
 
-    def forget(self, active: _Active) -> None:
-        """Count a call as ended."""
+    def forget(self, active: _ActiveCall) -> None:
+        """Remove a call that has ended."""
         self.active.discard(active)
         if self.idle is not None and not self.active and not self.idle.done():
             self.idle.set_result(None)
 
 
-class _QueueDeadline(Deadline):
-    """The deadline of a call that waits for a slot."""
+def _describe(request: Request) -> Call:
+    """Return a request that has not begun, for observers."""
+    operation = request.operation
+    return Call(
+        operation_id=request.operation_id,
+        spec=None if operation is None else operation.spec,
+        kind="served",
+        streaming=False,
+        request_id=request.id or new_request_id(),
+        parent_request_id=request.parent_id,
+        identity=request.grant.identity,
+        door=request.grant.door,
+        deadline=request.deadline,
+        metadata=request.metadata or {},
+        input=request.input,
+    )
 
-    def explain(self) -> CallError:
-        """Return the error of a call that never began."""
-        return timed_out(self.operation_id, "no", "before the call began")
 
-
-def _executed(active: _Active) -> Executed:
-    if isinstance(active, _QueueDeadline) or (isinstance(active, Request) and not active.began):
-        return "no"
-    return "unknown"
+def _executed(active: _ActiveCall) -> Executed:
+    return "no" if isinstance(active, Request) and not active.began else "unknown"
 
 
 class EagerTasks:
-    """Starts tasks whose first step is taken immediately: from Python 3.12 on.
+    """Starts tasks eagerly, which Python supports since version 3.12.
 
-    Handlers that compute before their first wait hold up what arrived behind them. Once some did, the next calls queue,
-    and start in turns of their callers.
+    A handler that computes before it first suspends delays the calls that arrived after it. After some slow handlers in
+    a row the next calls queue, and the callers take turns.
     """
 
     def __init__(self) -> None:
         self.waiting: FairQueue[Request] = FairQueue()
         """Calls that have a slot and wait for their task."""
         self._slow = 0
-        """How many calls in a row did not start quickly."""
+        """Number of slow calls in a row."""
         self._is_paced = False
-        """Whether calls queue: `_next_turn` is scheduled."""
+        """Whether calls queue; then `_next_turn` is scheduled."""
 
     def start(self, request: Request) -> None:
         """Start the task of a call, now or in one of the next iterations."""
@@ -508,11 +531,11 @@ class EagerTasks:
 
 
 class PacedTasks:
-    """Starts tasks whose first step is taken in the next iteration of the loop: on Python 3.11.
+    """Starts tasks that first run in the next iteration of the event loop, for Python 3.11.
 
-    All tasks that are ready run before any timer does. So that handlers which compute cannot hold up heartbeats and
-    deadlines, an iteration starts only as many as fit in 10 ms, by what the one before took. The others queue, and
-    start in turns of their callers.
+    asyncio runs all tasks that are ready before any timer. An iteration therefore starts only as many tasks as are
+    expected to fit in 10 ms, so that heartbeats and deadlines are not late. Other calls queue, and the callers take
+    turns.
     """
 
     def __init__(self) -> None:
@@ -554,7 +577,7 @@ class PacedTasks:
 
 
 def _has_expired(request: Request) -> bool:
-    """End a call whose deadline passed while it waited for its task."""
+    """End a call whose deadline passed while it waited for its task; return whether it did."""
     if not request.has_passed:
         return False
     request.expire()

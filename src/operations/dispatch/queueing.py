@@ -1,4 +1,4 @@
-"""Fair queues: calls that wait, those of one caller behind each other and those of several callers in turns."""
+"""Concurrency slots and fair queues: waiting calls of one caller keep their order, and callers take turns."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from operations.errors import CallError, ErrorCode
 _MOST_COMPARED = 1_024
 
 
-class Waiter(Protocol):
+class QueuedCall(Protocol):
     """A call that waits for a slot."""
 
     @property
     def caller(self) -> str:
-        """Whose calls it waits behind."""
+        """The key of the caller's queue."""
 
     def begin(self) -> None:
-        """Start: the slot is taken, and is given back with `release`."""
+        """Start in a slot that is already taken; `Slots.release` frees it."""
 
     def refuse(self) -> None:
-        """End: others need the place in the queue."""
+        """End without running, to make room in the queue."""
 
 
-class _Queued(Protocol):
+class _Queueable(Protocol):
     @property
     def caller(self) -> str:
-        """Whose queue it is in."""
+        """The key of the caller's queue."""
 
 
-Q = TypeVar("Q", bound=_Queued)
+Q = TypeVar("Q", bound=_Queueable)
 
 
 class FairQueue(Generic[Q]):
-    """Takes the first item of each caller in turn: many items of one caller do not delay the few of another."""
+    """A queue per caller, served round-robin: many items of one caller do not delay the few of another."""
 
     def __init__(self) -> None:
         self._callers: OrderedDict[str, OrderedDict[Q, None]] = OrderedDict()
-        """The items of each caller; the caller whose turn it is comes first."""
+        """The items of each caller; the caller whose turn is next comes first."""
         self.size = 0
         """Number of items."""
 
@@ -51,7 +51,7 @@ class FairQueue(Generic[Q]):
         self.size += 1
 
     def pop(self) -> Q:
-        """Remove and return the first item of the caller whose turn it is."""
+        """Remove and return the first item of the next caller."""
         caller, items = next(iter(self._callers.items()))
         item, _ = items.popitem(last=False)
         self.size -= 1
@@ -62,7 +62,7 @@ class FairQueue(Generic[Q]):
         return item
 
     def discard(self, item: Q) -> bool:
-        """Remove an item; False where it is not here."""
+        """Remove an item; return whether it was queued."""
         items = self._callers.get(item.caller)
         if items is None or item not in items:
             return False
@@ -73,9 +73,9 @@ class FairQueue(Generic[Q]):
         return True
 
     def pop_excess(self, caller: str) -> Q | None:
-        """Remove and return the last item of whoever has the most; None where `caller` has as many itself.
+        """Remove and return the last item of the caller with the most; None if `caller` itself has as many.
 
-        Very many callers are not compared: where names are free, one peer may use any number of them.
+        With very many callers nothing is removed, to bound the cost: one peer may be able to use many names.
         """
         if len(self._callers) > _MOST_COMPARED:
             return None
@@ -92,43 +92,43 @@ class Slots:
 
     def __init__(self, concurrency: int, queue: int) -> None:
         self.free = concurrency
-        """Number of slots that nobody has; who takes one counts it down."""
-        self.waiting: FairQueue[Waiter] = FairQueue()
+        """Number of free slots; code that takes one decrements it."""
+        self.waiting: FairQueue[QueuedCall] = FairQueue()
         self._most_waiting = queue
         self._starting = False
 
-    def enqueue(self, waiter: Waiter) -> bool:
-        """Start `waiter` when a slot is free; False where the queue is full of calls of callers with no more."""
+    def enqueue(self, call: QueuedCall) -> bool:
+        """Queue a call; return False if the queue is full and no other caller has more calls in it."""
         if self.waiting.size >= self._most_waiting:
-            excess = self.waiting.pop_excess(waiter.caller)
+            excess = self.waiting.pop_excess(call.caller)
             if excess is None:
                 return False
             excess.refuse()
-        self.waiting.add(waiter)
+        self.waiting.add(call)
         return True
 
     def release(self) -> None:
-        """Give a slot back; the next call in the queue starts."""
+        """Free a slot; the next call in the queue starts."""
         self.free += 1
         if self.waiting.size and not self._starting:
             self._start_waiting()
 
     @contextlib.asynccontextmanager
     async def released(self) -> AsyncGenerator[None, None]:
-        """Give a running call's slot to others while it waits for a person; the call takes one again afterwards."""
+        """Free the slot of a running call while it waits for a person; acquire one again afterwards."""
         self.release()
         try:
             yield
             if self.free > 0:
                 self.free -= 1
-            elif not await Turn(self).come():
+            elif not await SlotWaiter(self).acquire():
                 raise CallError(ErrorCode.UNAVAILABLE, "the worker has too many requests waiting")
         except BaseException:
-            self.free -= 1  # a call that ends gives back a slot
+            self.free -= 1  # the call releases a slot when it ends
             raise
 
     def _start_waiting(self) -> None:
-        # A loop, not recursion: calls that end immediately release their slot within it, however many they are.
+        # A loop, not recursion: calls that end immediately release their slot within `begin`.
         self._starting = True
         try:
             while self.free > 0 and self.waiting.size:
@@ -138,31 +138,30 @@ class Slots:
             self._starting = False
 
 
-class Turn:
-    """A coroutine's turn: `await turn.come()` returns once a slot is taken."""
+class SlotWaiter:
+    """A coroutine that waits for a slot: `await waiter.acquire()`."""
 
-    caller = ""
-
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: Slots, caller: str = "") -> None:
+        self.caller = caller
         self._slots = slots
         self._is_refused = False
         self._decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def begin(self) -> None:
-        """Let the coroutine go on."""
+        """Resume the coroutine."""
         if self._decided.cancelled():
             self._slots.free += 1
         else:
             self._decided.set_result(None)
 
     def refuse(self) -> None:
-        """Tell the coroutine that others need its place."""
+        """Resume the coroutine without a slot."""
         self._is_refused = True
         if not self._decided.cancelled():
             self._decided.set_result(None)
 
-    async def come(self) -> bool:
-        """Wait for a slot; False where the queue is full."""
+    async def acquire(self) -> bool:
+        """Wait for a slot; return False if the queue is full."""
         if not self._slots.enqueue(self):
             return False
         try:

@@ -1,1 +1,1 @@
-"""Exports: what is made of specs for others: shared schema definitions, tools for models, typed stubs."""
+"""Exports of operations: tools for models, adapters for agent frameworks, typed stubs, shared schema definitions."""

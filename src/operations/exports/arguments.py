@@ -9,20 +9,20 @@ import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.exports.definitions import assign_names, hoist
-from operations.exports.fitting import JSON_PREFIX, OMIT, is_object_schema
-from operations.exports.merging import SchemaParts, kinds_of
 from operations.exports.names import property_name
+from operations.exports.schema_fitting import JSON_PREFIX, OMIT, is_object_schema
+from operations.exports.schema_parts import SchemaParts, kinds_of
 from operations.schema import Schema
 
 WRAPPED = "input"
 """The one argument of a tool whose operation takes something other than an object."""
-_MOST_CHARACTERS = 16 * 1024 * 1024
-_MOST_BRANCHES = 50
-_DEEPEST = 60
+_MAX_CHARACTERS = 16 * 1024 * 1024
+_MAX_BRANCHES = 50
+_MAX_DEPTH = 60
 
 
 def parse_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> dict[str, Any]:
-    """Return arguments as a dict; they may be JSON text, and empty text stands for none."""
+    """Return arguments as a dict; JSON strings are decoded, and an empty string has none."""
     if arguments is None or arguments in ("", b""):
         return {}
     if isinstance(arguments, (str, bytes)):
@@ -35,9 +35,9 @@ def parse_arguments(arguments: Mapping[str, Any] | str | bytes | None) -> dict[s
 
 
 def read_arguments(arguments: dict[str, Any], schema: Schema) -> Any:
-    """Return the input: exported property names replaced by the schema's, omitted values left out, JSON text decoded.
+    """Return the input: exported property names replaced by the schema's, omitted values removed, JSON strings decoded.
 
-    Only what the schema does not accept as it is is changed.
+    Values that the schema accepts are not changed.
     """
     document = argument_schema(schema)
 
@@ -47,7 +47,7 @@ def read_arguments(arguments: dict[str, Any], schema: Schema) -> Any:
 
     value = read(keep_nulls=True)
     if not schema.check(value):
-        # Branches of a union may differ in whether null is a value or stands for nothing.
+        # Branches of a union may differ in whether null is a value or an omitted property.
         other = read(keep_nulls=False)
         return other if schema.check(other) else value
     return value
@@ -81,12 +81,12 @@ class _Reader:
         self._keep_nulls = keep_nulls
 
     def read(self, value: Any, schemas: Sequence[Any], depth: int = 0) -> Any:
-        """Return a value as the schemas that may apply to it have it."""
-        if depth > _DEEPEST:
+        """Return a value with the names and types of the schemas that may apply to it."""
+        if depth > _MAX_DEPTH:
             return value
         if not isinstance(value, (str, dict, list)):
             return value
-        variants = [each for schema in schemas[:_MOST_BRANCHES] for each in self._parts.variants(schema)]
+        variants = [each for schema in schemas[:_MAX_BRANCHES] for each in self._parts.variants(schema)]
         if isinstance(value, str):
             value = _from_text(value, variants)
         if isinstance(value, dict):
@@ -117,7 +117,7 @@ class _Reader:
         return read
 
     def _is_omitted(self, value: Any, schemas: Sequence[Any]) -> bool:
-        """Whether a value stands for an optional property that was left out."""
+        """Whether a value marks an optional property as omitted."""
         if value is None:
             accept = any if self._keep_nulls else all
             return not accept(self._parts.accepts_null(schema) for schema in schemas)
@@ -125,7 +125,7 @@ class _Reader:
 
 
 def _from_text(value: str, variants: Sequence[Mapping[str, Any]]) -> Any:
-    """Return what JSON text says where the schema accepts no string, or the prefix marks it; other text as it is."""
+    """Decode a JSON string if the schema accepts no string or the prefix marks it; return other strings unchanged."""
     kinds = {kind for variant in variants for kind in kinds_of(variant)}
     if value.startswith(JSON_PREFIX) and (kinds - {"string"} or not kinds):
         value = value.removeprefix(JSON_PREFIX)
@@ -138,8 +138,11 @@ def _from_text(value: str, variants: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _decode(text: str | bytes) -> Any:
-    if len(text) > _MOST_CHARACTERS:
-        raise CallError(ErrorCode.VALIDATION_ERROR, f"the arguments have {len(text):,} characters, too many")
+    if len(text) > _MAX_CHARACTERS:
+        raise CallError(
+            ErrorCode.VALIDATION_ERROR,
+            f"the arguments have {len(text):,} characters: at most {_MAX_CHARACTERS:,} are allowed",
+        )
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

@@ -17,7 +17,7 @@ from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAP
 _ROOT = "#"
 _POINTER = "#/$defs/"
 _USUALLY_BOOLEAN = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
-"""Keywords with boolean values that every reader knows."""
+"""Keywords whose usual values are booleans, which every reader of schemas accepts."""
 _encode = msgspec.json.Encoder().encode
 
 Place = Callable[[str], str]
@@ -38,10 +38,10 @@ class Definition(msgspec.Struct, frozen=True):
     """The key of each reference in the content."""
 
     def schema(self, place: Place, revise: Revise | None = None) -> Any:
-        """Return the schema; `place` returns the reference to a key, and `revise` what is written for a schema.
+        """Return the schema; `place` returns the reference to a key, and `revise` the replacement of a schema.
 
-        `revise` gets every schema in it before its parts, but for the booleans of keywords such as
-        `additionalProperties`, which every reader knows.
+        `revise` gets every schema in it before its parts, except booleans of keywords such as
+        `additionalProperties`.
         """
         return _relinked(self.content, lambda reference: place(self.keys[reference]), revise)
 
@@ -54,7 +54,7 @@ class Hoisted(msgspec.Struct, frozen=True):
     definitions: Mapping[str, Definition]
 
     def schema(self, place: Place, revise: Revise | None = None) -> Any:
-        """Return the schema itself, as `Definition.schema` does: a reference where it is one of the definitions."""
+        """Return the schema itself, as `Definition.schema` does: a reference if it is one of the definitions."""
         if self.root.key in self.definitions:
             return {"$ref": place(self.root.key)}
         return self.root.schema(place, revise)
@@ -113,7 +113,7 @@ def assign_names(definitions: Iterable[Definition], taken: Iterable[str] = ()) -
             continue
         name, length = definition.name, 6
         while name in used:
-            # Whoever names definitions may have taken every prefix of a hash.
+            # A document may already use every prefix of the hash as a name.
             number = f"_{length}" if length > len(definition.key) else ""
             name = f"{definition.name}_{definition.key[:length]}{number}"
             length += 1
@@ -192,8 +192,8 @@ def _cycle_keys(
 ) -> dict[str, str]:
     """Return the keys of schemas that refer to each other.
 
-    The hashes are refined by those of their targets until they tell no more schemas apart. The set of all of them is
-    part of each key: without it, hashes of different cycles could be equal although a later round would differ.
+    The hashes are refined by those of their targets until no more schemas differ. The set of all hashes is part
+    of each key: without it, hashes of different cycles could be equal although a later round would differ.
     """
     hashes = {pointer: _digest(texts[pointer]) for pointer in component}
     distinct = 0

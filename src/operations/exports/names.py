@@ -1,4 +1,4 @@
-"""Names that every model provider accepts, for operation ids and for properties; each can be traced back."""
+"""Tool and property names that every model provider accepts. Each name leads back to its operation or property."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-"""What OpenAI, Anthropic, Gemini and MCP all accept."""
+"""Names that OpenAI, Anthropic, Gemini and MCP all accept."""
 PROPERTY_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LONGEST = 64
 _NOT_TOOL = re.compile(r"[^A-Za-z0-9_-]")
@@ -37,7 +37,7 @@ def tool_names(operation_ids: Iterable[str]) -> dict[str, str]:
 
 
 def property_name(name: str) -> str:
-    """Return the name under which a property is exported: its own where every provider accepts it."""
+    """Return the name under which a property is exported: its own if every provider accepts it."""
     if PROPERTY_NAME.fullmatch(name):
         return name
     return f"{_NOT_PROPERTY.sub('_', name)[: _LONGEST - 9]}_{_digest(name, 8)}"

@@ -11,12 +11,12 @@ from operations.exports.definitions import Definition, Hoisted, hoist
 
 _NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 _WORD = re.compile(r"[A-Za-z0-9]+")
-_DEEPEST = 12
-_MOST_LITERALS = 60
-_MOST_BRANCHES = 20
-_MOST_DOC = 100
-_MOST_NODES = 50_000
-"""How many parts of one schema are annotated: merging `allOf` can repeat parts many times."""
+_MAX_DEPTH = 12
+_MAX_LITERALS = 60
+_MAX_BRANCHES = 20
+_MAX_DOC = 100
+_MAX_NODES = 50_000
+"""Most parts of one schema that are annotated: merging `allOf` can repeat parts many times."""
 _IN_PLACE = ("$ref", "allOf")
 
 
@@ -36,7 +36,7 @@ class TypeWriter:
         self._by_key: dict[str, str] = {}
         self._definitions: dict[str, Definition] = {}
         self._open: set[str] = set()
-        self._left = _MOST_NODES
+        self._nodes_left = _MAX_NODES
 
     def annotate(self, document: Mapping[str, Any] | bool, hint: str) -> str:
         """Return the annotation of a schema; `hint` names the TypedDict of its root."""
@@ -44,7 +44,7 @@ class TypeWriter:
 
     def hoisted(self, document: Mapping[str, Any] | bool, hint: str) -> Hoisted:
         """Return a schema whose references this writer can follow."""
-        self._left = _MOST_NODES
+        self._nodes_left = _MAX_NODES
         found = hoist(document, hint)
         self._definitions.update(found.definitions)
         return found
@@ -75,8 +75,8 @@ class TypeWriter:
         return self._annotation(schema, hint, 1)
 
     def _annotation(self, schema: Any, hint: str, depth: int) -> str:
-        self._left -= 1
-        if not isinstance(schema, Mapping) or depth > _DEEPEST or self._left < 0:
+        self._nodes_left -= 1
+        if not isinstance(schema, Mapping) or depth > _MAX_DEPTH or self._nodes_left < 0:
             return "Any"
         reference = schema.get("$ref")
         if isinstance(reference, str):
@@ -112,11 +112,11 @@ class TypeWriter:
             return self._with_null(node, self._record(node, hint, depth))
         branches = node.get("anyOf") or node.get("oneOf")
         if branches and "type" not in node:
-            return self._union([self._annotation(each, hint, depth + 1) for each in branches[:_MOST_BRANCHES]])
+            return self._union([self._annotation(each, hint, depth + 1) for each in branches[:_MAX_BRANCHES]])
         kinds = node.get("type")
         listed = [kinds] if isinstance(kinds, str) else list(kinds or ())
         if branches and listed == ["object"]:
-            return self._union([self._annotation(each, hint, depth + 1) for each in branches[:_MOST_BRANCHES]])
+            return self._union([self._annotation(each, hint, depth + 1) for each in branches[:_MAX_BRANCHES]])
         return self._union([self._kind(kind, node, hint, depth) for kind in listed]) if listed else "Any"
 
     def _kind(self, kind: str, node: Mapping[str, Any], hint: str, depth: int) -> str:
@@ -184,8 +184,8 @@ def is_identifier(name: str) -> bool:
     return name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
 
 
-def doc_line(text: object, most: int = _MOST_DOC) -> str:
-    """Return the first line of a description as it can be written in a docstring."""
+def doc_line(text: object, most: int = _MAX_DOC) -> str:
+    """Return the first line of a description, escaped for a docstring."""
     if not isinstance(text, str):
         return ""
     lines = (line.strip() for line in text.splitlines())
@@ -218,7 +218,7 @@ def _field(field: str, kind: str, required: set[str]) -> str:
 
 
 def _literal(values: Sequence[Any]) -> str:
-    if len(values) > _MOST_LITERALS or not all(isinstance(value, (str, int, bool, type(None))) for value in values):
+    if len(values) > _MAX_LITERALS or not all(isinstance(value, (str, int, bool, type(None))) for value in values):
         kinds = {type(value).__name__ for value in values}
         known = {"str": "str", "int": "int", "bool": "bool", "float": "float", "NoneType": "None"}
         return " | ".join(known[kind] for kind in known if kind in kinds) if kinds <= known.keys() else "Any"
@@ -228,7 +228,7 @@ def _literal(values: Sequence[Any]) -> str:
 
 
 def _split_union(text: str) -> list[str]:
-    """Return the parts of a union, brackets and quotes left whole."""
+    """Split a union at its top level; brackets and quotes stay whole."""
     parts, depth, quote, start, index = [], 0, "", 0, 0
     while index < len(text):
         character = text[index]

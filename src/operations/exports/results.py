@@ -1,4 +1,4 @@
-"""ToolResult: the result of a call as a model reads it, cut to a size, with chosen fields and without secrets."""
+"""ToolResult: the result of a call for a model, truncated, with chosen fields and without secrets."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from operations.envelope import MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.redaction import REDACTED, Redactor
 
-_MOST_SAID = 2_000
+_MAX_DETAILS = 2_000
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
-Redact = bool | Sequence[str] | Callable[[Any], Any]
-"""True for what `redaction.Redactor` recognises, patterns of field names, or a function of the data."""
+Redaction = bool | Sequence[str] | Callable[[Any], Any]
+"""True for values that `redaction.Redactor` recognises, patterns of field names, or a function of the data."""
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool gives back to a model."""
+    """The result of a tool for a model."""
 
     text: str
     is_error: bool = False
     blocks: Sequence[Mapping[str, Any]] = ()
-    """Content blocks as MCP writes them: the text, and what the source sent besides, such as images."""
+    """Content blocks as MCP writes them: the text, and other blocks of the source, such as images."""
     envelope: ResponseEnvelope[Any] | None = None
-    """The whole result, neither cut nor redacted; None for an error that was raised, and for a stream."""
+    """The whole result, neither truncated nor redacted; None for a raised error and for a stream."""
     error: CallError | None = None
 
 
 class Rendering(msgspec.Struct, frozen=True, kw_only=True):
-    """How results become text."""
+    """Options for rendering results as text."""
 
     max_characters: int = 20_000
     fields: Sequence[str] = ()
-    """Paths of what is kept, such as `name` and `owner.login`; lists are passed through. Everything without one."""
-    redact: Redact = False
+    """Paths of the data that is kept, such as `name` and `owner.login`, also inside lists; everything without one."""
+    redact: Redaction = False
 
     def result(self, envelope: ResponseEnvelope[Any]) -> ToolResult:
         """Return the result of a call."""
         meta = envelope.meta
         is_error = isinstance(meta, MCPResponseMeta) and meta.is_error
-        text = self._text(envelope.data)
+        text = self.text(self.data(envelope.data))
         blocks: list[Mapping[str, Any]] = [{"type": "text", "text": text}]
         if isinstance(meta, MCPResponseMeta):
             blocks += [block.to_dict() for block in meta.content if block.type != "text"]
@@ -51,34 +51,44 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
 
     def items(self, envelopes: Sequence[ResponseEnvelope[Any]], *, is_complete: bool) -> ToolResult:
         """Return the result of a stream: its items so far."""
-        text = self._text([envelope.data for envelope in envelopes])
+        text = self.text(self.data([envelope.data for envelope in envelopes]))
         if not is_complete:
             text += f"\n[the stream goes on after these {len(envelopes)} items]"
         return ToolResult(text=text, blocks=[{"type": "text", "text": text}])
 
     def failure(self, error: CallError) -> ToolResult:
-        """Return the result of a call that failed: code and message, and what the source said about it."""
+        """Return the result of a call that failed: code, message, and the details from its source."""
         try:
             message = self.redact(error.message) if callable(self.redact) else error.message
-            text = self._cut(f"{error.code}: {message}{self._said(error)}")
-        except Exception:  # noqa: BLE001  # what cannot be redacted or written is not shown
+            text = self.truncate(f"{error.code}: {message}{self._details(error)}")
+        except Exception:  # noqa: BLE001  # details that cannot be redacted or encoded are not shown
             text = str(error.code)
         return ToolResult(text=text, is_error=True, blocks=[{"type": "text", "text": text}], error=error)
 
-    def _said(self, error: CallError) -> str:
-        """Return the body of an HTTP error, or the details of a declared error, cut to a size."""
+    def _details(self, error: CallError) -> str:
+        """Return the body of an HTTP error, or the details of a declared error, truncated."""
         details = error.details
-        said = details.get("body") if isinstance(details, Mapping) and isinstance(error.code, ErrorCode) else details
-        if not isinstance(said, (dict, list)) or not said:
+        shown = details.get("body") if isinstance(details, Mapping) and isinstance(error.code, ErrorCode) else details
+        if not isinstance(shown, (dict, list)) or not shown:
             return ""
-        text = _encode(self._redacted(_shown(said))).decode()
-        return f"\n{text[:_MOST_SAID]}{'…' if len(text) > _MOST_SAID else ''}"
+        text = _encode(self._redacted(readable(shown))).decode()
+        return f"\n{text[:_MAX_DETAILS]}{'…' if len(text) > _MAX_DETAILS else ''}"
 
-    def _text(self, data: Any) -> str:
+    def data(self, data: Any) -> Any:
+        """Return data with the chosen fields and without secrets."""
         if self.fields:
             data = project(data, self.fields)
-        data = self._redacted(_shown(data))
-        return self._cut(data if isinstance(data, str) else _encode(data).decode())
+        return self._redacted(readable(data))
+
+    def text(self, data: Any) -> str:
+        """Return data as JSON, strings as they are, truncated."""
+        return self.truncate(as_text(data))
+
+    def truncate(self, text: str) -> str:
+        """Return a text of at most `max_characters`, with a note if it was longer."""
+        if len(text) <= self.max_characters:
+            return text
+        return f"{text[: self.max_characters]}\n[truncated: {self.max_characters:,} of {len(text):,} characters]"
 
     def _redacted(self, data: Any) -> Any:
         if callable(self.redact):
@@ -86,11 +96,6 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
         if not self.redact:
             return data
         return Redactor().data(data) if self.redact is True else redact_fields(data, tuple(self.redact))
-
-    def _cut(self, text: str) -> str:
-        if len(text) <= self.max_characters:
-            return text
-        return f"{text[: self.max_characters]}\n[cut: {self.max_characters:,} of {len(text):,} characters]"
 
 
 def project(data: Any, paths: Iterable[str]) -> Any:
@@ -126,10 +131,15 @@ def _project(data: Any, paths: Sequence[Sequence[str]]) -> Any:
     return kept
 
 
-def _shown(data: Any) -> Any:
-    """Return data with bytes replaced by their number: a model cannot read them."""
+def as_text(data: Any) -> str:
+    """Return data as JSON, a string as it is."""
+    return data if isinstance(data, str) else _encode(data).decode()
+
+
+def readable(data: Any) -> Any:
+    """Return data with bytes replaced by their length: a model cannot read them."""
     if isinstance(data, (bytes, bytearray, memoryview)):
         return f"<{len(data):,} bytes>"
     if isinstance(data, dict):
-        return {key if isinstance(key, str) else str(key): _shown(value) for key, value in data.items()}
-    return [_shown(each) for each in data] if isinstance(data, (list, tuple)) else data
+        return {key if isinstance(key, str) else str(key): readable(value) for key, value in data.items()}
+    return [readable(each) for each in data] if isinstance(data, (list, tuple)) else data

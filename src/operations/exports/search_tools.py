@@ -10,23 +10,24 @@ import msgspec
 from operations.catalogue import search_document
 from operations.errors import CallError, ErrorCode
 from operations.exports.arguments import parse_arguments
-from operations.exports.listing import compact_listing
+from operations.exports.compact_listing import compact_listing
+from operations.exports.fixed_tools import FixedTools, text_result, tool_definition
 from operations.exports.results import ToolResult
 from operations.exports.signatures import describe, description_line, signature
 from operations.exports.tools import ToolSet
 from operations.search import SearchIndex
 
 SEARCH, DESCRIBE, CALL = "search_operations", "describe_operations", "call_operation"
-_MOST_FOUND = 50
-_MOST_DESCRIBED = 20
+_MAX_FOUND = 50
+_MAX_DESCRIBED = 20
 _TEXT = {"type": "string"}
 T = TypeVar("T")
 
 
-class SearchTools:
+class SearchTools(FixedTools):
     """Three tools in place of a tool set's many: a model searches, reads signatures, and calls by id.
 
-    It sees and calls exactly what the tool set has: filters, identity, approval and rendering are the set's.
+    They reach exactly the operations of the tool set; its identity, approval and rendering apply.
     """
 
     def __init__(self, tools: ToolSet) -> None:
@@ -35,20 +36,20 @@ class SearchTools:
         self._index = SearchIndex(())
 
     def search(self, query: str, limit: int = 8) -> str:
-        """Return the likeliest operations, a line with signature and description each; without a query, an overview."""
+        """Return the best matches, a line with signature and description each; an overview for an empty query."""
         by_id = {tool.spec.id: tool.spec for tool in self.tools.tools.values()}
         if not query.strip():
             return compact_listing(by_id)
         found = [each for each in self._current_index().search(query) if each in by_id]
         if not found:
             return f"no operation matches {query[:100]!r}. {compact_listing(by_id, tokens=500)}"
-        shown = found[: max(1, min(limit, _MOST_FOUND))]
+        shown = found[: max(1, min(limit, _MAX_FOUND))]
         return "\n".join(f"{signature(by_id[each])}: {description_line(by_id[each])}" for each in shown)
 
     def describe(self, ids: Sequence[str]) -> str:
         """Return signatures, descriptions and properties of operations by id."""
         parts = []
-        for operation_id in list(ids)[:_MOST_DESCRIBED]:
+        for operation_id in list(ids)[:_MAX_DESCRIBED]:
             try:
                 parts.append(describe(self.tools.find(operation_id).spec))
             except CallError as error:
@@ -68,55 +69,37 @@ class SearchTools:
         try:
             given = parse_arguments(arguments)
             if name == SEARCH:
-                return _result(self.search(_string(given, "query", ""), _number(given, "limit", 8)))
+                return text_result(self.search(_string(given, "query", ""), _number(given, "limit", 8)))
             if name == DESCRIBE:
-                return _result(self.describe(_strings(given, "ids")))
+                return text_result(self.describe(_strings(given, "ids")))
             if name == CALL:
                 return await self.call_operation(_string(given, "id"), given.get("input"), timeout=timeout)
-            message = f"no tool {name!r}: the tools are {SEARCH}, {DESCRIBE} and {CALL}"
+            message = f"no tool {name!r}: expected {SEARCH}, {DESCRIBE} or {CALL}"
             raise CallError(ErrorCode.OPERATION_NOT_FOUND, message)
         except CallError as error:
             return self.tools.rendering.failure(error)
 
     def definitions(self) -> list[dict[str, Any]]:
-        """Return name, description and `input_schema` of the three tools: Anthropic's format."""
+        """Return the three tools in Anthropic's format."""
         count = len(self.tools)
         return [
-            _tool(
+            tool_definition(
                 SEARCH,
                 f"Search {count:,} operations by what they do. Returns ids with signatures (? marks optional "
-                "properties). Without a query: an overview.",
-                {"query": _TEXT, "limit": {"type": "integer", "minimum": 1, "maximum": _MOST_FOUND}},
+                "properties). An empty query returns an overview.",
+                {"query": _TEXT, "limit": {"type": "integer", "minimum": 1, "maximum": _MAX_FOUND}},
                 ["query"],
             ),
-            _tool(DESCRIBE, "Describe operations by id: properties, results.", {"ids": _list_of(_TEXT)}, ["ids"]),
-            _tool(
+            tool_definition(
+                DESCRIBE, "Describe operations by id: properties, results.", {"ids": _list_of(_TEXT)}, ["ids"]
+            ),
+            tool_definition(
                 CALL,
-                "Call an operation by id with an input as its signature says.",
+                "Call an operation by id with an input that matches its signature.",
                 {"id": _TEXT, "input": {"type": "object"}},
                 ["id", "input"],
             ),
         ]
-
-    def anthropic(self) -> list[dict[str, Any]]:
-        """Return the definitions for Anthropic's messages."""
-        return self.definitions()
-
-    def openai(self, *, api: str = "chat") -> list[dict[str, Any]]:
-        """Return the definitions for OpenAI's chat completions or responses."""
-        made = []
-        for each in self.definitions():
-            function = {"name": each["name"], "description": each["description"], "parameters": each["input_schema"]}
-            made.append({"type": "function", **(function if api == "responses" else {"function": function})})
-        return made
-
-    def gemini(self) -> list[dict[str, Any]]:
-        """Return the function declarations for Gemini."""
-        return [_renamed(each, "parameters_json_schema") for each in self.definitions()]
-
-    def mcp(self) -> list[dict[str, Any]]:
-        """Return the tools as `tools/list` of MCP has them."""
-        return [_renamed(each, "inputSchema") for each in self.definitions()]
 
     def _current_index(self) -> SearchIndex:
         tools = self.tools.tools
@@ -126,21 +109,8 @@ class SearchTools:
         return self._index
 
 
-def _result(text: str) -> ToolResult:
-    return ToolResult(text=text, blocks=[{"type": "text", "text": text}])
-
-
-def _renamed(definition: dict[str, Any], key: str) -> dict[str, Any]:
-    return {"name": definition["name"], "description": definition["description"], key: definition["input_schema"]}
-
-
 def _list_of(items: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": items, "minItems": 1, "maxItems": _MOST_DESCRIBED}
-
-
-def _tool(name: str, description: str, properties: dict[str, Any], required: Sequence[str]) -> dict[str, Any]:
-    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    return {"name": name, "description": description, "input_schema": schema}
+    return {"type": "array", "items": items, "minItems": 1, "maxItems": _MAX_DESCRIBED}
 
 
 def _string(given: Mapping[str, Any], name: str, default: str | None = None) -> str:

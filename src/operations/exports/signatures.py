@@ -1,4 +1,4 @@
-"""Short signatures of operations: what a model needs to call them, in a fraction of the tokens of JSON Schema."""
+"""Short signatures of operations, for models: a fraction of the tokens of JSON Schema."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 
 from operations.spec import OperationSpec
 
-_DEEPEST = 3
-_MOST_VALUES = 12
-_MOST_NOTE = 100
-_MOST_CHARACTERS = 4_000
+_MAX_DEPTH = 3
+_MAX_VALUES = 12
+_MAX_NOTE = 100
+_MAX_CHARACTERS = 4_000
 _NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "null"}
 
 
 def signature(spec: OperationSpec) -> str:
-    """Return `github.issues/create(owner: str, labels?: [str]) mutation`, cut to a size."""
+    """Return `github.issues/create(owner: str, labels?: [str]) mutation`, truncated."""
     document = spec.input_schema.document
-    shown = _Shapes(document).inside(document)
+    shown = _Shapes(document).parameters(document)
     text = f"{spec.id}({shown}) {spec.type.value}"
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
 
 
 def description_line(spec: OperationSpec, most: int = 120) -> str:
-    """Return the title or the first line of the description, cut to a size."""
+    """Return the title or the first line of the description, truncated."""
     lines = (line.strip() for line in (spec.title or spec.description).splitlines())
     text = next((line for line in lines if line and not line.startswith((">", "#"))), "")
     return text if len(text) <= most else f"{text[: most - 1]}…"
@@ -36,13 +36,13 @@ def describe(spec: OperationSpec) -> str:
     properties = document.get("properties", {}) if isinstance(document, Mapping) else {}
     shapes = _Shapes(document)
     for name, schema in properties.items():
-        said = shapes.note(schema)
-        if said:
-            lines.append(f"  {name}: {said}")
+        note = shapes.note(schema)
+        if note:
+            lines.append(f"  {name}: {note}")
     output = spec.output_schema.document
     if not spec.output_schema.is_unknown:
         lines.append(f"returns {_cut(_Shapes(output).shape(output, 1), 600)}")
-    return _cut("\n".join(line for line in lines if line), _MOST_CHARACTERS)
+    return _cut("\n".join(line for line in lines if line), _MAX_CHARACTERS)
 
 
 class _Shapes:
@@ -52,9 +52,9 @@ class _Shapes:
         self._document = document
         self._definitions = document.get("$defs", {}) if isinstance(document, Mapping) else {}
 
-    def inside(self, schema: Any) -> str:
+    def parameters(self, schema: Any) -> str:
         """Return the properties of an object as parameters."""
-        node = self._follow(schema)
+        node = self._resolve(schema)
         properties = node.get("properties", {})
         required = set(node.get("required", ()))
         ordered = sorted(properties, key=lambda name: name not in required)
@@ -65,25 +65,25 @@ class _Shapes:
 
     def note(self, schema: Any) -> str:
         """Return the first line of a property's description, with its default."""
-        node = self._follow(schema)
-        said = str(node.get("description", "")).strip().partition("\n")[0]
+        node = self._resolve(schema)
+        text = str(node.get("description", "")).strip().partition("\n")[0]
         default = node.get("default")
-        return _cut(said, _MOST_NOTE) + (f" (default {_cut(str(default), 40)})" if default is not None else "")
+        return _cut(text, _MAX_NOTE) + (f" (default {_cut(str(default), 40)})" if default is not None else "")
 
     def shape(self, schema: Any, depth: int) -> str:
         """Return a type in a few characters."""
-        node = self._follow(schema)
-        if depth > _DEEPEST + 1:
+        node = self._resolve(schema)
+        if depth > _MAX_DEPTH + 1:
             return "…"
         if "const" in node:
             return repr(node["const"])
         if "enum" in node:
             values = node["enum"]
-            shown = "|".join(map(repr, values[:_MOST_VALUES]))
-            return shown if len(values) <= _MOST_VALUES else f"{shown}|…"
+            shown = "|".join(map(repr, values[:_MAX_VALUES]))
+            return shown if len(values) <= _MAX_VALUES else f"{shown}|…"
         branches = node.get("anyOf") or node.get("oneOf")
         if branches and "type" not in node:
-            return "|".join(dict.fromkeys(self.shape(branch, depth + 1) for branch in branches[:_MOST_VALUES]))
+            return "|".join(dict.fromkeys(self.shape(branch, depth + 1) for branch in branches[:_MAX_VALUES]))
         kinds = node.get("type")
         listed = [kinds] if isinstance(kinds, str) else list(kinds or ())
         if not listed:
@@ -92,9 +92,9 @@ class _Shapes:
 
     def _kind(self, kind: str, node: Mapping[str, Any], depth: int) -> str:
         if kind == "array":
-            return f"[{self.shape(node.get('items', True), depth + 1)}]" if depth < _DEEPEST else "[…]"
+            return f"[{self.shape(node.get('items', True), depth + 1)}]" if depth < _MAX_DEPTH else "[…]"
         if kind == "object":
-            if depth >= _DEEPEST:
+            if depth >= _MAX_DEPTH:
                 return "{…}"
             if not node.get("properties"):
                 return "{str: " + self.shape(node.get("additionalProperties", True), depth + 1) + "}"
@@ -106,7 +106,7 @@ class _Shapes:
             return "{" + ", ".join(members) + "}"
         return _NAMES.get(kind, kind)
 
-    def _follow(self, schema: Any) -> Mapping[str, Any]:
+    def _resolve(self, schema: Any) -> Mapping[str, Any]:
         for _ in range(20):
             if not isinstance(schema, Mapping):
                 return {}

@@ -7,12 +7,12 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from operations.catalogue import attribute_path
-from operations.exports.python_types import TypeWriter, doc_line, is_identifier, pascal, refer_by_key
+from operations.exports.python_types import doc_line, is_identifier
+from operations.exports.stub_signatures import SignatureWriter, name_operations
 from operations.spec import OperationSpec, OperationType
 
 PACKAGE = "operations_env"
@@ -29,8 +29,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 from operations import ResponseEnvelope
 """
 _TAKEN = ("Any", "AsyncIterator", "Literal", "NotRequired", "ResponseEnvelope", "TypedDict", "Env", "Namespace")
-_RESERVED = frozenset(("subscribe", "self", "mro"))
-_MOST_DOC = 300
+_MAX_DOC = 300
 
 
 class Stubs(msgspec.Struct, frozen=True):
@@ -41,14 +40,14 @@ class Stubs(msgspec.Struct, frozen=True):
 
 
 def make_stubs(specs: Iterable[OperationSpec]) -> Stubs:
-    """Return the files for operations: the same operations give the same text, whatever their order."""
+    """Return the files for operations: the same operations give the same files, in any order."""
     by_namespace: defaultdict[str, list[OperationSpec]] = defaultdict(list)
     for spec in sorted(specs, key=lambda spec: spec.id):
         by_namespace[spec.namespace].append(spec)
     for namespace in list(by_namespace):
         parts = namespace.split(".")
         for length in range(1, len(parts)):
-            by_namespace[".".join(parts[:length])]  # an enclosing namespace has a module too
+            by_namespace[".".join(parts[:length])]  # creates the module of an enclosing namespace
     unreachable: dict[str, str] = {}
     modules = _module_names(by_namespace)
     files = {"__init__.py": _RUNTIME, "__init__.pyi": _env_text(by_namespace, modules, unreachable)}
@@ -61,9 +60,9 @@ def make_stubs(specs: Iterable[OperationSpec]) -> Stubs:
 
 
 def write_stubs(stubs: Stubs, folder: Path) -> list[str]:
-    """Write the files that changed and remove those of namespaces that are gone; return their names.
+    """Write the files that changed and delete those of removed namespaces; return their names.
 
-    A folder that holds other files than generated ones is not touched.
+    A directory with files that were not generated is refused.
     """
     existing = (
         {path.name: path.read_text("utf-8") for path in folder.glob("*.py*") if path.is_file()}
@@ -77,14 +76,14 @@ def write_stubs(stubs: Stubs, folder: Path) -> list[str]:
     changed = [name for name, text in stubs.files.items() if existing.get(name) != text]
     for name in changed:
         _write(folder / name, stubs.files[name])
-    gone = [name for name in existing if name not in stubs.files]
-    for name in gone:
+    removed = [name for name in existing if name not in stubs.files]
+    for name in removed:
         (folder / name).unlink()
-    return sorted([*changed, *gone])
+    return sorted([*changed, *removed])
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file atomically: an editor never reads half of it."""
+    """Replace a file atomically, so that editors never read a partial file."""
     descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
@@ -99,14 +98,14 @@ class _Module:
         self._namespace = namespace
         self._specs = specs
         self._children = children
-        self._types = TypeWriter(_TAKEN)
+        self._signatures = SignatureWriter(_TAKEN)
         self.unreachable: dict[str, str] = {}
 
     def text(self) -> str:
         attributes = self._attributes()
-        methods = []
-        for name, found in self._named(attributes).items():
-            methods.append(self._method(name, found))
+        named = name_operations(self._specs, attributes)
+        self.unreachable.update(named.unreachable)
+        methods = [self._method(name, spec) for name, spec in named.by_name.items()]
         members = [*(f"    {name}: {module}.Namespace" for name, module in attributes.items()), *methods]
         imports = "".join(f"from {PACKAGE} import {module}\n" for module in sorted(set(attributes.values())))
         listed = "".join(f"#   {operation_id}: {reason}\n" for operation_id, reason in self.unreachable.items())
@@ -116,7 +115,7 @@ class _Module:
             + "\n".join([*members, "    def __getitem__(self, name: str) -> Any: ..."])
             + "\n"
             + (f"\n# Only by env[...][...]:\n{listed}" if listed else "")
-            + "".join(f"\n{text}" for text in self._types.classes.values())
+            + "".join(f"\n{text}" for text in self._signatures.types.classes.values())
         )
 
     def _attributes(self) -> dict[str, str]:
@@ -130,68 +129,15 @@ class _Module:
                 self.unreachable[f"{child}.*"] = "the namespace is not a Python name, or shares one"
         return found
 
-    def _named(self, attributes: Mapping[str, str]) -> dict[str, OperationSpec]:
-        """Return the operations by method name; the others are unreachable."""
-        by_name: defaultdict[str, list[OperationSpec]] = defaultdict(list)
-        for spec in self._specs:
-            by_name[attribute_path(spec.name)].append(spec)
-        found: dict[str, OperationSpec] = {}
-        for name, specs in by_name.items():
-            reason = ""
-            if not is_identifier(name) or name.startswith("_") or name in _RESERVED:
-                reason = "not a Python name"
-            elif name in attributes:
-                reason = "a namespace has the same name"
-            exact = [spec for spec in specs if spec.name == name]
-            if not reason and len(specs) > 1 and not exact:
-                reason = f"{len(specs)} operations share the name {name}"
-            for spec in specs:
-                if reason or (len(specs) > 1 and spec not in exact):
-                    self.unreachable[spec.id] = reason or f"{exact[0].id} has the name {name}"
-                else:
-                    found[name] = spec
-        return dict(sorted(found.items()))
-
     def _method(self, name: str, spec: OperationSpec) -> str:
-        hint = pascal(spec.name)
-        parameters = self._parameters(spec, f"{hint} input")
-        result = self._types.annotate(spec.output_schema.document, f"{hint} result")
+        parameters = ", ".join(["self", *self._signatures.parameters(spec)])
+        result = self._signatures.result(spec)
         if spec.type is OperationType.SUBSCRIPTION:
             head = f"    def {name}({parameters}) -> AsyncIterator[ResponseEnvelope[{result}]]:"
         else:
             head = f"    async def {name}({parameters}) -> ResponseEnvelope[{result}]:"
-        doc = doc_line(spec.title or spec.description, _MOST_DOC)
+        doc = doc_line(spec.title or spec.description, _MAX_DOC)
         return f'{head}\n        """{doc}"""' if doc else f"{head} ..."
-
-    def _parameters(self, spec: OperationSpec, hint: str) -> str:
-        """Return the parameters of a method: keywords for properties, `input` for what has no keyword."""
-        document = spec.input_schema.document
-        hoisted = self._types.hoisted(document, hint)
-        node = self._types.resolve(hoisted.schema(refer_by_key))
-        properties: Mapping[str, Any] = node.get("properties", {})
-        if not properties or "anyOf" in node or "oneOf" in node:
-            return self._free_parameters(node, document, hint)
-        required = set(node.get("required", ()))
-        named = [each for each in properties if is_identifier(each) and each not in _RESERVED]
-        keywords = [
-            f"{each}: {self._types.property_annotation(properties[each], f'{hint} {each}')}"
-            f"{'' if each in required else ' = ...'}"
-            for each in sorted(named, key=lambda each: each not in required)
-        ]
-        others = [each for each in properties if each not in named]
-        first = ["self"]
-        if others:
-            needed = bool(required.intersection(others))
-            name = "input" if "input" not in named else "input_data"  # only its position counts
-            first += [f"{name}: dict[str, Any]{'' if needed else ' = ...'}", "/"]
-        return ", ".join([*first, *(["*", *keywords] if keywords else [])])
-
-    def _free_parameters(self, node: Mapping[str, Any], document: Any, hint: str) -> str:
-        """Return the parameters of an operation whose input has no fixed properties."""
-        if node.get("type") == "object" and node.get("additionalProperties") is False and not node.get("properties"):
-            return "self"
-        annotation = self._types.annotate(document, hint)
-        return f"self, input: {annotation} = ..., /, **properties: Any"
 
 
 def _module_names(namespaces: Iterable[str]) -> dict[str, str]:

@@ -6,34 +6,34 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 import msgspec
 
 from operations.access import check_access
 from operations.catalogue import unknown_operation
-from operations.context import Grant, Identity, OperationContext
+from operations.context import Client, Grant, Identity, OperationContext
 from operations.dispatch import Dispatcher, Request
-from operations.dispatch.nesting import Registry
+from operations.dispatch.nested_calls import DispatchRegistry
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
-from operations.exports.approval import Approval
 from operations.exports.arguments import argument_schema, parse_arguments, read_arguments
-from operations.exports.fitting import fit_schema
 from operations.exports.names import tool_names
-from operations.exports.results import Redact, Rendering, ToolResult
-from operations.exports.subsets import ANTHROPIC_STRICT, GEMINI, OPENAI_STRICT, PLAIN, Subset
+from operations.exports.results import Redaction, Rendering, ToolResult
+from operations.exports.schema_fitting import fit_schema
+from operations.exports.schema_subsets import ANTHROPIC_STRICT, GEMINI, OPENAI_STRICT, PLAIN, Subset
+from operations.interceptors import Approval
+from operations.selection import Selection
 from operations.spec import Operation, OperationSpec, OperationType
 
 _log = logging.getLogger("operations")
-_MOST_OPENAI_TOOLS = 128
+_MAX_OPENAI_TOOLS = 128
 _STREAM_ITEMS = 100
 _LONGEST_NAME = 500
 
 
-class CallingRegistry(Registry, Protocol):
-    """What a tool set needs of a registry."""
+class CallingRegistry(DispatchRegistry, Protocol):
+    """The methods of a registry that a tool set uses."""
 
     @property
     def generation(self) -> int:
@@ -46,39 +46,35 @@ class CallingRegistry(Registry, Protocol):
         """Follow a stream with the program's own rights."""
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which operations become tools."""
+class ToolOptions(TypedDict, total=False):
+    """Options of a tool set."""
 
-    allow: Sequence[str] = ()
-    """Patterns on ids; all of them without one."""
-    deny: Sequence[str] = ()
-    tags: Sequence[str] = ()
-    """At least one of these."""
-    read_only: bool = False
-    """Only queries and subscriptions."""
-
-    def __post_init__(self) -> None:
-        for name in ("allow", "deny", "tags"):
-            value = getattr(self, name)
-            if isinstance(value, str):
-                raise ValueError(f"invalid {name} {value!r}: expected a list; pass [{value!r}]")
-
-    def includes(self, operation: Operation[Any]) -> bool:
-        """Whether an operation is selected; one that nothing runs never is."""
-        spec = operation.spec
-        if operation.handler is None and operation.stream is None:
-            return False
-        if self.read_only and spec.type is OperationType.MUTATION:
-            return False
-        if self.tags and not set(self.tags) & set(spec.tags):
-            return False
-        if self.allow and not any(fnmatchcase(spec.id, pattern) for pattern in self.allow):
-            return False
-        return not any(fnmatchcase(spec.id, pattern) for pattern in self.deny)
+    allow: Iterable[str]
+    """Shell patterns on ids: operations that one of them matches are selected; all without one."""
+    deny: Iterable[str]
+    """Shell patterns on ids of operations that are left out."""
+    tags: Iterable[str]
+    """Select operations that have at least one of these."""
+    read_only: bool
+    """Leave out mutations."""
+    identity: Identity | None
+    """Select only operations that it may call, and call them with its rights. Without it, with the program's own."""
+    approval: Approval | None
+    """Decides which calls run."""
+    client: Client | None
+    """Answers the questions of approvals and handlers (`context.ask`)."""
+    timeout: float | None
+    """Seconds for one call: 60 by default. The time for an approval does not count."""
+    max_characters: int
+    """Length of a result's text: 20,000 by default."""
+    fields: Sequence[str]
+    """Paths of the data that is kept, such as `name` and `owner.login`; everything without one."""
+    redact: Redaction
+    """Which values are replaced: True for what looks like a secret, patterns of field names, or a function."""
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation under the name that models call it by."""
+class ModelTool(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation and its name for models."""
 
     name: str
     operation: Operation[Any]
@@ -89,7 +85,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         return self.operation.spec
 
     def description(self, most: int = 1_024) -> str:
-        """Return title and description, cut to a size."""
+        """Return title and description, truncated."""
         spec = self.spec
         text = spec.description.strip()
         if spec.title and not text.startswith(spec.title):
@@ -106,36 +102,36 @@ class ToolSet:
     """Operations as tools: their definitions for each provider, and `call`.
 
     With an identity, the set has only what the identity may call, and calls go through a dispatcher, which checks
-    access. Without one, calls are the program's own. Changes of the registry are visible at once.
+    access. Without one, calls are the program's own. Changes of the registry are visible immediately.
     """
 
-    def __init__(
-        self,
-        registry: CallingRegistry,
-        *,
-        allow: Iterable[str] = (),
-        deny: Iterable[str] = (),
-        tags: Iterable[str] = (),
-        read_only: bool = False,
-        identity: Identity | None = None,
-        approval: Approval | None = None,
-        timeout: float | None = 60.0,
-        max_characters: int = 20_000,
-        fields: Sequence[str] = (),
-        redact: Redact = False,
-    ) -> None:
+    def __init__(self, registry: CallingRegistry, **options: Unpack[ToolOptions]) -> None:
+        unknown = options.keys() - ToolOptions.__annotations__.keys()
+        if unknown:
+            expected = ", ".join(ToolOptions.__annotations__)
+            raise TypeError(f"unknown option {min(unknown)}: expected one of {expected}")
         self.registry = registry
-        self.identity = identity
-        self.approval = approval
-        self.timeout = timeout
-        self.rendering = Rendering(max_characters=max_characters, fields=fields, redact=redact)
-        self._selection = Selection(allow=_listed(allow), deny=_listed(deny), tags=_listed(tags), read_only=read_only)
+        self.identity = identity = options.get("identity")
+        self.approval = options.get("approval")
+        self.client = options.get("client")
+        self.timeout = options.get("timeout", 60.0)
+        self.rendering = Rendering(
+            max_characters=options.get("max_characters", 20_000),
+            fields=options.get("fields", ()),
+            redact=options.get("redact", False),
+        )
+        self._selection = Selection(
+            allow=options.get("allow", ()),
+            deny=options.get("deny", ()),
+            tags=options.get("tags", ()),
+            read_only=options.get("read_only", False),
+        )
         self._dispatcher = None if identity is None else Dispatcher(registry)
         self._generation = -1
-        self._tools: dict[str, Tool] = {}
+        self._tools: dict[str, ModelTool] = {}
 
     @property
-    def tools(self) -> Mapping[str, Tool]:
+    def tools(self) -> Mapping[str, ModelTool]:
         """The tools by name, in order of id."""
         if self._generation != self.registry.generation:
             self._generation = self.registry.generation
@@ -145,7 +141,7 @@ class ToolSet:
                 if self._selection.includes(operation) and self._may_call(operation.spec)
             }
             names = tool_names(selected)
-            self._tools = {names[each]: Tool(name=names[each], operation=selected[each]) for each in selected}
+            self._tools = {names[each]: ModelTool(name=names[each], operation=selected[each]) for each in selected}
         return self._tools
 
     def __len__(self) -> int:
@@ -154,7 +150,7 @@ class ToolSet:
     def __contains__(self, name: object) -> bool:
         return name in self.tools
 
-    def find(self, name: str) -> Tool:
+    def find(self, name: str) -> ModelTool:
         """Return a tool by its name or its operation's id; the error for an unknown one suggests tools of this set."""
         if len(name) > _LONGEST_NAME:
             raise CallError(ErrorCode.OPERATION_NOT_FOUND, f"no tool {name[:_LONGEST_NAME]!r}…: the name is too long")
@@ -168,17 +164,17 @@ class ToolSet:
     def openai(self, *, api: Literal["chat", "responses"] = "chat", strict: bool = False) -> list[dict[str, Any]]:
         """Return the definitions for OpenAI's chat completions or responses; at most 128.
 
-        With `strict`, every property is required: null leaves an optional one out, and free-form values are JSON text.
+        With `strict`, every property is required: null omits an optional one, and free-form values are JSON strings.
         """
-        if len(self) > _MOST_OPENAI_TOOLS:
+        if len(self) > _MAX_OPENAI_TOOLS:
             message = (
-                f"{len(self)} tools: OpenAI accepts {_MOST_OPENAI_TOOLS}; select fewer with allow, deny or tags, "
+                f"{len(self)} tools: OpenAI accepts {_MAX_OPENAI_TOOLS}; select fewer with allow, deny or tags, "
                 "or use SearchTools"
             )
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
         return [self.openai_tool(tool, api=api, strict=strict) for tool in self.tools.values()]
 
-    def openai_tool(self, tool: Tool, *, api: str = "chat", strict: bool = False) -> dict[str, Any]:
+    def openai_tool(self, tool: ModelTool, *, api: str = "chat", strict: bool = False) -> dict[str, Any]:
         """Return the definition of one tool for OpenAI."""
         function = {
             "name": tool.name,
@@ -239,55 +235,77 @@ class ToolSet:
         try:
             tool = self.find(name)
             value = read_arguments(parse_arguments(arguments), tool.spec.input_schema)
-            if self.approval is not None:
-                value = await self.approval.require(tool.spec, value, self.identity)
-            return await self._run(tool.operation, value, self.timeout if timeout is None else timeout, rendering)
+            value = await self._approve(tool.spec, value)
+            if tool.operation.handler is None:
+                items, is_complete = await self._collect(tool.spec.id, value, timeout)
+                return rendering.items(items, is_complete=is_complete)
+            return rendering.result(await self._execute(tool.spec.id, value, timeout))
         except CallError as error:
             return rendering.failure(error)
-        except Exception:  # noqa: BLE001  # a model gets a result, whatever happens
+        except Exception:  # noqa: BLE001  # a model always gets a result
             _log.exception("the tool %s failed", name)
             return rendering.failure(CallError(ErrorCode.EXECUTION_ERROR, f"{name}: internal error"))
 
-    async def _run(
-        self, operation: Operation[Any], value: Any, timeout: float | None, rendering: Rendering
-    ) -> ToolResult:
-        deadline = None if timeout is None else int((time.time() + timeout) * 1000)
-        if operation.handler is None:
-            return await self._collect(operation.id, value, deadline, rendering)
-        if self._dispatcher is None:
-            context = OperationContext(deadline=deadline)
-            return rendering.result(await self.registry.execute(operation.id, value, context))
-        return rendering.result(
-            await self._dispatcher.call(self._request(self._dispatcher, operation.id, value, deadline))
-        )
+    async def call_for_data(self, tool: ModelTool, input: Any, *, timeout: float | None = None) -> Any:
+        """Call a tool and return its data, with the fields and redaction of the set; a failure is a CallError.
 
-    async def _collect(self, operation_id: str, value: Any, deadline: int | None, rendering: Rendering) -> ToolResult:
-        """Return the first items of a stream: as many as a model can use, or as come in time."""
+        A stream's data is a list of its first items.
+        """
+        value = await self._approve(tool.spec, input)
+        if tool.operation.handler is None:
+            items, _ = await self._collect(tool.spec.id, value, timeout)
+            return self.rendering.data([envelope.data for envelope in items])
+        envelope = await self._execute(tool.spec.id, value, timeout)
+        envelope.raise_for_error()
+        return self.rendering.data(envelope.data)
+
+    async def _approve(self, spec: OperationSpec, value: Any) -> Any:
+        """Return the input to call with; raise if the call is refused."""
+        if self.approval is None:
+            return value
+        context = OperationContext(identity=self.identity, client=self.client)
+        return await self.approval.require(spec, value, context)
+
+    async def _execute(self, operation_id: str, value: Any, timeout: float | None) -> ResponseEnvelope[Any]:
+        deadline = self._deadline(timeout)
+        if self._dispatcher is not None:
+            return await self._dispatcher.call(self._request(self._dispatcher, operation_id, value, deadline))
+        context = OperationContext(deadline=deadline, client=self.client)
+        envelope: ResponseEnvelope[Any] = await self.registry.execute(operation_id, value, context)
+        return envelope
+
+    async def _collect(
+        self, operation_id: str, value: Any, timeout: float | None
+    ) -> tuple[list[ResponseEnvelope[Any]], bool]:
+        """Return the first items of a stream, at most 100 and those before the deadline, and whether these are all."""
         envelopes: list[ResponseEnvelope[Any]] = []
-        async with contextlib.aclosing(self._stream(operation_id, value, deadline)) as stream:
+        async with contextlib.aclosing(self._stream(operation_id, value, self._deadline(timeout))) as stream:
             try:
                 async for envelope in stream:
                     envelopes.append(envelope)
                     if len(envelopes) >= _STREAM_ITEMS:
-                        return rendering.items(envelopes, is_complete=False)
+                        return envelopes, False
             except CallError as error:
                 if error.code is not ErrorCode.TIMEOUT or not envelopes:
                     raise
-                return rendering.items(envelopes, is_complete=False)
-        return rendering.items(envelopes, is_complete=True)
+                return envelopes, False
+        return envelopes, True
+
+    def _deadline(self, timeout: float | None) -> int | None:
+        seconds = self.timeout if timeout is None else timeout
+        return None if seconds is None else int((time.time() + seconds) * 1000)
 
     def _stream(self, operation_id: str, value: Any, deadline: int | None) -> Any:
         if self._dispatcher is None:
-            return self.registry.subscribe(operation_id, value, OperationContext(deadline=deadline))
+            context = OperationContext(deadline=deadline, client=self.client)
+            return self.registry.subscribe(operation_id, value, context)
         return self._dispatcher.stream(self._request(self._dispatcher, operation_id, value, deadline))
 
     def _request(self, host: Dispatcher, operation_id: str, value: Any, deadline: int | None) -> Request:
         grant = Grant(identity=self.identity)
-        return Request(host=host, operation_id=operation_id, input=value, grant=grant, deadline=deadline)
+        return Request(
+            host=host, operation_id=operation_id, input=value, grant=grant, deadline=deadline, client=self.client
+        )
 
     def _may_call(self, spec: OperationSpec) -> bool:
         return self.identity is None or check_access(spec.access_control, self.identity).allowed
-
-
-def _listed(values: Iterable[str]) -> Sequence[str]:
-    return values if isinstance(values, str) else tuple(values)

@@ -1,4 +1,4 @@
-"""Who a peer is and for whom it acts: tokens, their authenticators, and grants."""
+"""Identity: tokens and API keys, their authenticators, grants for nested calls, and rate limits."""
 
 from operations.identity.grants import Grants
 from operations.identity.tokens import (

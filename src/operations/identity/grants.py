@@ -15,7 +15,7 @@ from operations.errors import CallError, ErrorCode
 
 CLOSING_SECONDS = 1.0
 """How long a grant outlives a request that was aborted, so that `finally` blocks can call; 0 ends it immediately."""
-_MOST_CLOSING = 10_000
+_MAX_CLOSING = 10_000
 
 
 class Grants:
@@ -23,7 +23,7 @@ class Grants:
 
     def __init__(self) -> None:
         self.held: dict[str, Grant] = {}
-        """The grants by their tokens; who issues one adds it, and removes it when its request ends."""
+        """Grants by token. The issuer adds a grant, and removes it when its request ends."""
         self._closing: OrderedDict[object, Grant] = OrderedDict()
         """Grants of aborted requests by request id, the oldest first."""
 
@@ -50,7 +50,7 @@ class Grants:
         self._closing.move_to_end(grant.origin)
         while self._closing:
             oldest = next(iter(self._closing.values()))
-            if len(self._closing) <= _MOST_CLOSING and _is_valid(oldest):
+            if len(self._closing) <= _MAX_CLOSING and _is_valid(oldest):
                 return
             self._end(oldest)
 

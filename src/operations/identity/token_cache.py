@@ -1,4 +1,4 @@
-"""TokenCache: verified tokens, so that a signature is checked once and not with every request."""
+"""TokenCache: verified tokens, so that a signature is not verified with every request."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from operations.errors import CallError, ErrorCode
 from operations.identity.tokens import AnyAuthenticator, Principal
 
 _SECONDS = 300.0
-_MOST = 10_000
-_MOST_FAILURES = 1_000
+_MAX_ENTRIES = 10_000
+_MAX_FAILURES = 1_000
 _FAILURE_SECONDS = 5.0
 
 
 class TokenCache:
     """Principals by a salted hash of their token, until the token expires or `seconds` have passed.
 
-    Tokens that were refused are remembered for a few seconds. A token is verified once at a time, however many requests
-    bring it.
+    Refused tokens are cached for a few seconds. Concurrent requests with the same token cause one verification.
     """
 
-    def __init__(self, *, seconds: float = _SECONDS, most: int = _MOST) -> None:
+    def __init__(self, *, seconds: float = _SECONDS, max_entries: int = _MAX_ENTRIES) -> None:
         self._seconds = seconds
-        self._most = most
+        self._max_entries = max_entries
         self._salt = os.urandom(16)
         self._principals: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
         self._failures: OrderedDict[bytes, float] = OrderedDict()
@@ -35,14 +34,14 @@ class TokenCache:
         self._generation = 0
 
     def get(self, token: str) -> Principal | None:
-        """Return the principal of a token that was verified, or None."""
+        """Return the principal of a cached token; None if it is not cached."""
         entry = self._principals.get(sha256(self._salt + token.encode()).digest())
         if entry is None or entry[0] <= time.time():
             return None
         return entry[1]
 
     async def verify(self, token: str, authenticator: AnyAuthenticator) -> Principal:
-        """Return the principal of a token, verified by `authenticator`, whose verdict is kept."""
+        """Verify a token with `authenticator` and cache the result."""
         key = sha256(self._salt + token.encode()).digest()
         refused = self._failures.get(key)
         if refused is not None:
@@ -63,13 +62,13 @@ class TokenCache:
         return verdict
 
     def clear(self) -> None:
-        """Forget everything: a token was revoked."""
+        """Remove all entries, because a token was revoked."""
         self._generation += 1
         self._principals.clear()
         self._failures.clear()
 
     async def _await(self, key: bytes, verdict: Awaitable[Principal]) -> Principal:
-        """Wait for an authenticator that is asynchronous; others with the same token wait for the same verdict."""
+        """Await an asynchronous authenticator. Concurrent requests with the same token share the result."""
         generation = self._generation
         task = self._verifying[key] = asyncio.ensure_future(verdict)
         task.add_done_callback(lambda _: self._verifying.pop(key, None))
@@ -82,19 +81,19 @@ class TokenCache:
         return principal
 
     def _keep(self, key: bytes, principal: Principal, generation: int) -> None:
-        if generation != self._generation:  # a token was revoked meanwhile
+        if generation != self._generation:  # the cache was cleared meanwhile
             return
         until = time.time() + self._seconds
         if principal.expires_at is not None:
             until = min(until, principal.expires_at)
         self._principals[key] = until, principal
         self._principals.move_to_end(key)
-        if len(self._principals) > self._most:
+        if len(self._principals) > self._max_entries:
             self._principals.popitem(last=False)
 
     def _keep_failure(self, key: bytes, error: CallError) -> None:
         if error.code is not ErrorCode.ACCESS_DENIED:
             return
         self._failures[key] = time.time() + _FAILURE_SECONDS
-        if len(self._failures) > _MOST_FAILURES:
+        if len(self._failures) > _MAX_FAILURES:
             self._failures.popitem(last=False)

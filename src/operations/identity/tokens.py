@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection: tokens and a pluggable authenticator; static tokens and JWT included."""
+"""Authentication of peers by tokens: the Authenticator protocol, static tokens and JWTs."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from operations.pubsub import require_extra
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """An authenticated peer: who it is, where it may register operations, and until when it is believed."""
+    """An authenticated peer: its identity, the namespaces where it may register operations, and its expiry."""
 
     identity: Identity
     namespaces: Sequence[str] = ()
-    """The namespaces it may register in, and everything below them; `*` is all of them."""
+    """The namespaces where it may register operations, including the namespaces below them; `*` is any."""
     expires_at: float | None = None
     """Epoch seconds."""
     speaks_for_callers: bool = True
-    """Whether calls that it makes while it runs a caller's request are made as that caller, as they are in one process.
+    """Whether nested calls that it makes while it runs a request have the identity of the request's caller.
 
-    Where it is not trusted so far, they are made in its own name, with what both of them may do.
+    Otherwise they have its own identity, limited to the rights that it shares with the caller.
     """
     audiences: Sequence[str] = ()
-    """Whom its token is for; empty where the token does not say."""
+    """The audiences of its token; empty if the token names none."""
 
     def identity_for(self, caller: Identity | None) -> Identity | None:
-        """Who makes the calls that this peer makes while it runs a request of `caller`; nobody's are nobody's."""
+        """Return the identity of nested calls of this peer for a request of `caller`; None for an anonymous caller."""
         if caller is None or self.speaks_for_callers:
             return caller
         own = self.identity
@@ -52,7 +52,7 @@ class Principal(msgspec.Struct, frozen=True):
         )
 
     def may_register_within(self, namespace: str) -> bool:
-        """Whether this peer may register operations in a namespace or in one below it; `*` is above all."""
+        """Whether this peer may register operations in a namespace or in one below it; `*` is any namespace."""
         if namespace == "*":
             return bool(self.namespaces)
         below = f"{namespace}."
@@ -60,25 +60,25 @@ class Principal(msgspec.Struct, frozen=True):
 
 
 class Authenticator(Protocol):
-    """Decides who a token belongs to."""
+    """Verifies tokens."""
 
     def authenticate(self, token: str | None) -> Principal:
-        """The principal; raises `ACCESS_DENIED` for a token that is missing, unknown or no longer valid."""
+        """Return the principal; raise `ACCESS_DENIED` for a missing, unknown or expired token."""
 
 
 class AsyncAuthenticator(Protocol):
-    """Decides who a token belongs to, after asking somebody else."""
+    """Verifies tokens asynchronously, for instance by a request to another server."""
 
     async def authenticate(self, token: str | None) -> Principal:
-        """The principal; raises `ACCESS_DENIED` for a token that is missing, unknown or no longer valid."""
+        """Return the principal; raise `ACCESS_DENIED` for a missing, unknown or expired token."""
 
 
 AnyAuthenticator = Authenticator | AsyncAuthenticator
-"""What a served application accepts; a hub with a port of its own needs a synchronous one."""
+"""An authenticator of a served application. A hub with its own port needs a synchronous one."""
 
 
 class StaticTokens:
-    """Tokens known beforehand: `{"token": Principal(…)}`."""
+    """A fixed set of tokens: `{"token": Principal(…)}`."""
 
     def __init__(self, principals: Mapping[str, Principal]) -> None:
         for token in principals:
@@ -87,7 +87,7 @@ class StaticTokens:
         self._principals = dict(principals)
 
     def authenticate(self, token: str | None) -> Principal:
-        """Return the principal of a token; every known one is compared, in constant time each."""
+        """Return the principal of a token. Every known token is compared in constant time."""
         if not token:
             raise _denied("no token")
         found: Principal | None = None
@@ -96,16 +96,16 @@ class StaticTokens:
             if hmac.compare_digest(known.encode(), given):
                 found = principal
         if found is None or not _is_token(token):
-            raise _denied("an unknown token")
+            raise _denied("unknown token")
         return found
 
 
 class JWTTokens:
-    """Signed tokens: `sub` is the identity, `scope` or `scopes` its scopes, `namespaces` where it may register.
+    """JWTs: `sub` is the identity, `scope` or `scopes` its scopes, `namespaces` the namespaces where it may register.
 
-    `speaksForCallers` set to false has a worker make nested calls in its own name.
-    `key` is the key of the algorithm (a secret, a public key, its PEM), or a JWKS as a dict, whose key the token names.
-    For clocks that differ, a token is believed for `leeway` seconds after its `exp`.
+    With `speaksForCallers` set to false, nested calls of a worker have its own identity. `key` is the key of the
+    algorithm (a secret, a public key or its PEM), or a JWKS as a dict, with a key for the token's key id. A token is
+    accepted until `leeway` seconds after its `exp`, to allow for differences between clocks.
     """
 
     def __init__(
@@ -122,9 +122,11 @@ class JWTTokens:
         except ImportError:
             raise require_extra("PyJWT", "ws") from None
         if isinstance(algorithms, str) or not algorithms:
-            raise ValueError(f"algorithms is {algorithms!r}: give a list of those that tokens may use, as ['HS256']")
+            raise ValueError(
+                f"invalid algorithms {algorithms!r}: expected a list of the allowed algorithms, such as ['HS256']"
+            )
         if not key:
-            raise ValueError("the key that tokens are checked with is empty")
+            raise ValueError("the key that verifies tokens is empty")
         self._jwt = jwt
         self._keys = jwt.PyJWKSet.from_dict(dict(key)) if isinstance(key, Mapping) and "keys" in key else None
         self._key = key
@@ -136,17 +138,17 @@ class JWTTokens:
             self._options["audience"] = audience
 
     def authenticate(self, token: str | None) -> Principal:
-        """Return the principal that a valid signature vouches for."""
+        """Verify a token and return its principal."""
         if not token:
             raise _denied("no token")
         if not _is_token(token):
-            raise _denied("an invalid token (it has characters that are not printable ASCII)")
+            raise _denied("invalid token (characters other than printable ASCII)")
         try:
             claims = self._jwt.decode(
                 token, self._find_key(token), options={"require": ["sub", "exp"]}, **self._options
             )
         except self._jwt.PyJWTError as error:
-            raise _denied(f"an invalid token ({error})") from None
+            raise _denied(f"invalid token ({error})") from None
         scopes = claims.get("scopes", claims.get("scope", ()))
         identity = Identity(
             str(claims["sub"]),
@@ -161,7 +163,7 @@ class JWTTokens:
         return Principal(identity, _texts(claims.get("namespaces")), expires, speaks, audiences)
 
     def _find_key(self, token: str) -> Any:
-        """The one key, or of several the one that the token's header names."""
+        """Return the key, or the key of the JWKS that the token's header names."""
         if self._keys is None:
             return self._key
         name = self._jwt.get_unverified_header(token).get("kid")
@@ -187,4 +189,4 @@ def _resources(value: object) -> dict[str, tuple[str, ...]]:
 
 
 def _denied(what: str) -> CallError:
-    return CallError(ErrorCode.ACCESS_DENIED, f"the connection came with {what}")
+    return CallError(ErrorCode.ACCESS_DENIED, f"authentication failed: {what}")

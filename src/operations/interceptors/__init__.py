@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from operations.interceptors.approval import Approval, Decide, Decision
-    from operations.interceptors.base import Interceptor, Invocation, Only, Proceed, applies, choose, compose
+    from operations.interceptors.approval import Approval, ApprovalPolicy, ApprovalRequest, Approved, Ask, Refused
+    from operations.interceptors.base import Interceptor, Invocation, Only, Proceed, applies, asks, choose, compose
     from operations.interceptors.cache import Cache
     from operations.interceptors.call_log import LogCalls
     from operations.interceptors.circuit_breaker import CircuitBreaker
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Approval",
+    "ApprovalPolicy",
+    "ApprovalRequest",
+    "Approved",
+    "Ask",
     "Cache",
     "CircuitBreaker",
     "ConcurrencyLimit",
-    "Decide",
-    "Decision",
     "Interceptor",
     "Invocation",
     "LogCalls",
@@ -34,17 +36,19 @@ __all__ = [
     "Proceed",
     "RateLimit",
     "Redact",
+    "Refused",
     "ResponseLimit",
     "Retry",
     "SECRET_NAMES",
     "applies",
+    "asks",
     "choose",
     "compose",
 ]
 
 _HOMES = {
-    "approval": ("Approval", "Decide", "Decision"),
-    "base": ("Interceptor", "Invocation", "Only", "Proceed", "applies", "choose", "compose"),
+    "approval": ("Approval", "ApprovalPolicy", "ApprovalRequest", "Approved", "Ask", "Refused"),
+    "base": ("Interceptor", "Invocation", "Only", "Proceed", "applies", "asks", "choose", "compose"),
     "cache": ("Cache",),
     "call_log": ("LogCalls",),
     "circuit_breaker": ("CircuitBreaker",),

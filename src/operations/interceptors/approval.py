@@ -1,75 +1,162 @@
-"""Approval: calls that somebody must agree to before they run."""
+"""Approval: which calls run, which need consent, and which are refused."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Literal, get_args
 
 import msgspec
 
+from operations.context import Identity, OperationContext
 from operations.errors import CallError, ErrorCode
-from operations.interceptors.base import Envelopes, Invocation, Proceed, opened
+from operations.interceptors.base import Envelopes, Invocation, Proceed, open_stream
+from operations.redaction import Redactor
+from operations.spec import OperationSpec, OperationType
+
+_log = logging.getLogger("operations")
+_MAX_SHOWN = 2_000
+_encode = msgspec.json.Encoder(enc_hook=repr).encode
+
+ApprovalPolicy = Literal["allow", "ask", "deny"]
+"""Run the calls of an operation, run them with consent, or refuse them."""
 
 
-class Decision(msgspec.Struct, frozen=True):
-    """Whether a call may run, with which input, and why not."""
+class ApprovalRequest(msgspec.Struct, frozen=True):
+    """A call that needs consent."""
 
-    allowed: bool
+    spec: OperationSpec
+    input: Any
+    context: OperationContext
+
+    @property
+    def identity(self) -> Identity | None:
+        """The caller; None for the program itself and for an anonymous caller."""
+        return self.context.identity
+
+    def question(self) -> str:
+        """Return the question to a person: the operation and its input, without secrets, truncated."""
+        data = Redactor().data(self.spec.input_schema.redact(self.input))
+        try:
+            text = _encode(data).decode()
+        except (TypeError, ValueError, RecursionError):
+            text = "(not JSON)"
+        cut = f"… ({len(text) - _MAX_SHOWN:,} more characters)" if len(text) > _MAX_SHOWN else ""
+        return f"Allow {self.spec.type.value} {self.spec.id} with the input {text[:_MAX_SHOWN]}{cut}?"
+
+
+class Approved(msgspec.Struct, frozen=True):
+    """The call runs, with another input if one is given; that input is validated like any other."""
+
     input: Any = msgspec.UNSET
-    """The input to run with in place of the given one; it is validated as any input."""
-    reason: str = ""
-    """Told to the caller where the call is refused."""
 
 
-Decide = Callable[[Invocation], Awaitable[Decision | bool]]
-"""Decides on one call: a Decision, or whether it is allowed."""
+class Refused(msgspec.Struct, frozen=True):
+    """The call does not run."""
+
+    reason: str = "the user refused it"
+
+
+Ask = Callable[[ApprovalRequest], Awaitable[Approved | Refused | bool]]
+"""Decides on a call that needs consent; True and False stand for Approved() and Refused()."""
 
 
 class Approval:
-    """Asks `decide` before each call; a refusal is `ACCESS_DENIED` with `reason` `NOT_APPROVED`.
+    """An interceptor with a policy for each pattern on ids: `allow`, `ask` or `deny`; the first match decides.
 
-    Without `decide` every call is refused. A decision that takes longer than `timeout` seconds is a refusal, and an
-    exception from `decide` ends the call. A stream is decided on once, when it begins. Calls that a handler makes are
-    decided on as well, each by itself.
+    `mutations` is the policy of mutations that no pattern matches; other operations are allowed. `ask` decides on a
+    call that needs consent. Without it the caller is asked, as by `context.ask`: an MCP elicitation, a question on the
+    terminal. A call is refused if no one can be asked, if `ask` raises an exception, or after `timeout` seconds.
+
+    A refusal is `ACCESS_DENIED` with `reason` `NOT_APPROVED`. A stream needs consent once, before it begins. Each
+    nested call needs its own.
     """
 
-    def __init__(self, decide: Decide | None = None, *, timeout: float = 300.0) -> None:
-        if timeout <= 0:
-            raise ValueError(f"invalid timeout {timeout}: expected a positive number of seconds")
-        self._decide = decide
+    def __init__(
+        self,
+        policies: Mapping[str, ApprovalPolicy] | None = None,
+        *,
+        mutations: ApprovalPolicy = "allow",
+        ask: Ask | None = None,
+        timeout: float = 300.0,
+    ) -> None:
+        self._policies = dict(policies or {})
+        self._mutations = mutations
+        self._ask = ask
         self._timeout = timeout
+        if not timeout > 0:
+            raise ValueError(f"invalid timeout {timeout}: expected a positive number of seconds")
+        for policy in (*self._policies.values(), mutations):
+            if policy not in get_args(ApprovalPolicy):
+                expected = ", ".join(get_args(ApprovalPolicy))
+                raise ValueError(f"invalid approval policy {policy!r}: expected one of {expected}")
+
+    def policy(self, spec: OperationSpec) -> ApprovalPolicy:
+        """Return the policy of an operation."""
+        for pattern, policy in self._policies.items():
+            if fnmatchcase(spec.id, pattern):
+                return policy
+        return self._mutations if spec.type is OperationType.MUTATION else "allow"
+
+    def applies(self, spec: OperationSpec) -> bool:
+        """Whether calls of an operation need consent or are refused."""
+        return self.policy(spec) != "allow"
+
+    def asks(self, spec: OperationSpec) -> bool:
+        """Whether the caller of an operation is asked."""
+        return self._ask is None and self.policy(spec) == "ask"
+
+    async def require(self, spec: OperationSpec, input: Any, context: OperationContext) -> Any:
+        """Return the input to run a call with; raise `ACCESS_DENIED` if the call is refused."""
+        policy = self.policy(spec)
+        if policy == "allow":
+            return input
+        if policy == "deny":
+            raise _not_approved(spec.id, "the policy denies it")
+        decision = await self._decide(ApprovalRequest(spec, input, context))
+        if isinstance(decision, Refused):
+            raise _not_approved(spec.id, decision.reason)
+        if decision is True:
+            return input
+        if not isinstance(decision, Approved):
+            raise _not_approved(spec.id, Refused().reason)
+        return input if decision.input is msgspec.UNSET else decision.input
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
-        """Run the call where it is approved."""
+        """Run the call if it is approved."""
         if invocation.streaming:
             return self._stream(invocation, proceed)
         return await proceed(await self._approved(invocation))
 
     async def _stream(self, invocation: Invocation, proceed: Proceed) -> Envelopes:
-        async with opened(await self._approved(invocation), proceed) as stream:
+        async with open_stream(await self._approved(invocation), proceed) as stream:
             async for envelope in stream:
                 yield envelope
 
     async def _approved(self, invocation: Invocation) -> Invocation:
-        """Return the call as it may run; raise where it is refused."""
-        if self._decide is None:
-            raise _refusal(invocation, "the call needs approval, and nobody can be asked")
+        value = await self.require(invocation.spec, invocation.input, invocation.context)
+        return invocation if value is invocation.input else msgspec.structs.replace(invocation, input=value)
+
+    async def _decide(self, request: ApprovalRequest) -> Any:
+        if self._ask is None and not request.context.can_ask():
+            raise _not_approved(request.spec.id, "it needs approval and nobody can be asked")
+        limit = asyncio.timeout(self._timeout)
         try:
-            async with asyncio.timeout(self._timeout):
-                decision = await self._decide(invocation)
-        except TimeoutError:
-            raise _refusal(invocation, "the call was not approved in time") from None
-        if decision is True:
-            return invocation
-        if not isinstance(decision, Decision) or not decision.allowed:
-            reason = decision.reason if isinstance(decision, Decision) else ""
-            raise _refusal(invocation, reason or "the call was not approved")
-        return (
-            invocation if decision.input is msgspec.UNSET else msgspec.structs.replace(invocation, input=decision.input)
-        )
+            async with limit:
+                if self._ask is not None:
+                    return await self._ask(request)
+                answer = await request.context.ask(request.question(), timeout=self._timeout)
+                return answer.is_accepted
+        except Exception:  # noqa: BLE001  # a hook that fails approves nothing
+            if limit.expired():
+                raise _not_approved(request.spec.id, "it was not approved in time") from None
+            _log.exception("%s: the question for approval failed", request.spec.id)
+            raise _not_approved(request.spec.id, "approval could not be obtained") from None
 
 
-def _refusal(invocation: Invocation, text: str) -> CallError:
-    details = {"operationId": invocation.spec.id, "executed": "no", "reason": "NOT_APPROVED"}
-    return CallError(ErrorCode.ACCESS_DENIED, f"{invocation.spec.id}: {text}", details)
+def _not_approved(operation_id: str, reason: str) -> CallError:
+    message = f"{operation_id} was refused and did not run: {reason}; do not repeat the call"
+    details = {"operationId": operation_id, "reason": "NOT_APPROVED", "refusal": reason, "executed": "no"}
+    return CallError(ErrorCode.ACCESS_DENIED, message, details)

@@ -1,4 +1,4 @@
-"""The seam of interceptors: the invocation they see, how they are composed and for which operations they run."""
+"""The interface of interceptors: Invocation, composition, and the choice of operations."""
 
 from __future__ import annotations
 
@@ -12,26 +12,31 @@ import msgspec
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
+from operations.failures import translate
 from operations.spec import OperationSpec, OperationType
+
+_MAX_CHOSEN = 100_000
 
 
 class Invocation(msgspec.Struct, frozen=True):
-    """One call on its way to the handler; pass on a changed copy to change it."""
+    """One call before its handler runs. To change it, proceed with a changed copy."""
 
     spec: OperationSpec
     input: Any
     context: OperationContext
     streaming: bool
-    """True for `subscribe`: what comes back is then an async iterator of envelopes, not an envelope."""
+    """True for `subscribe`: the result is an async iterator of envelopes, not an envelope."""
+    retried: Callable[[int, CallError, float], None] | None = None
+    """Reports a failed attempt to observers: its number, its error, the seconds until the next one."""
 
 
 Proceed = Callable[[Invocation], Awaitable[Any]]
-"""Continue the call: run the next interceptor or the operation itself."""
+"""Continues the call: runs the next interceptor or the operation itself."""
 Interceptor = Callable[[Invocation, Proceed], Awaitable[Any]]
-"""One that has a method `applies(spec) -> bool` runs only for operations for which that is true."""
+"""With a method `applies(spec) -> bool`, it runs only for operations for which that is true."""
 Envelopes = AsyncGenerator[ResponseEnvelope[Any], None]
 KeyPart = Literal["identity", "operation", "namespace"]
-"""What an interceptor that counts keeps apart."""
+"""A part of the key under which an interceptor counts calls."""
 
 
 class Only:
@@ -61,6 +66,10 @@ class Only:
             return False
         return not any(fnmatchcase(spec.id, pattern) for pattern in self.exclude) and applies(self.interceptor, spec)
 
+    def asks(self, spec: OperationSpec) -> bool:
+        """Whether the interceptor may ask the caller of an operation."""
+        return self.applies(spec) and asks(self.interceptor, spec)
+
     def __call__(self, invocation: Invocation, proceed: Proceed) -> Awaitable[Any]:
         """Run the interceptor."""
         return self.interceptor(invocation, proceed)
@@ -70,6 +79,12 @@ def applies(interceptor: Interceptor, spec: OperationSpec) -> bool:
     """Return whether an interceptor runs for an operation."""
     condition = getattr(interceptor, "applies", None)
     return condition is None or bool(condition(spec))
+
+
+def asks(interceptor: Interceptor, spec: OperationSpec) -> bool:
+    """Return whether an interceptor may ask the caller of an operation, by `context.ask`: its method `asks` decides."""
+    condition = getattr(interceptor, "asks", None)
+    return condition is not None and bool(condition(spec))
 
 
 def choose(interceptors: Sequence[Interceptor], spec: OperationSpec) -> tuple[Interceptor, ...]:
@@ -89,8 +104,57 @@ def _around(interceptor: Interceptor, proceed: Proceed) -> Proceed:
     return lambda invocation: interceptor(invocation, proceed)
 
 
+class ChosenInterceptors:
+    """The interceptors of each operation, chosen when the operation is first called."""
+
+    def __init__(self) -> None:
+        self._chosen: dict[str, tuple[OperationSpec, object, tuple[Interceptor, ...]]] = {}
+
+    def of(self, interceptors: Sequence[Interceptor], spec: OperationSpec) -> tuple[Interceptor, ...]:
+        """Return the interceptors that run for an operation; they are chosen again for another spec or another list."""
+        known = self._chosen.get(spec.id)
+        if known is not None and known[0] is spec and known[1] is interceptors:
+            return known[2]
+        if len(self._chosen) >= _MAX_CHOSEN:
+            self._chosen.clear()
+        chosen = choose(interceptors, spec)
+        self._chosen[spec.id] = spec, interceptors, chosen
+        return chosen
+
+
+async def intercept(interceptors: Sequence[Interceptor], invocation: Invocation, innermost: Proceed) -> Any:
+    """Run a call within its interceptors; return an envelope, or an async iterator of envelopes for a stream."""
+    operation_id, streaming = invocation.spec.id, invocation.streaming
+    try:
+        result = await compose(interceptors, innermost)(invocation)
+    except BaseException as error:  # noqa: BLE001  # an interceptor's failure is translated like a handler's
+        raise translate(error, operation_id)  # noqa: B904  # its cause is already set
+    if not (hasattr(result, "__aiter__") if streaming else isinstance(result, ResponseEnvelope)):
+        expected = "an async iterator of envelopes" if streaming else "an envelope"
+        message = f"{operation_id}: an interceptor returned {type(result).__name__}, not {expected}"
+        raise CallError(ErrorCode.EXECUTION_ERROR, message)
+    return result
+
+
+async def intercept_stream(
+    interceptors: Sequence[Interceptor], invocation: Invocation, innermost: Proceed
+) -> Envelopes:
+    """Yield a stream that runs within its interceptors."""
+    stream = await intercept(interceptors, invocation, innermost)
+    try:
+        async for envelope in stream:
+            yield envelope
+    except BaseException as error:  # noqa: BLE001  # an interceptor may run only when the first item is requested
+        raise translate(error, invocation.spec.id)  # noqa: B904  # its cause is already set
+    finally:
+        # An interceptor may return any iterator; aclose() is optional.
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+
+
 def counts_of(interceptor: Interceptor) -> Iterator[tuple[str, str, int]]:
-    """Return what an interceptor counts: its class, the event, how often it occurred."""
+    """Return the counters of an interceptor: its class, the event, the count."""
     if isinstance(interceptor, Only):
         interceptor = interceptor.interceptor
     counts = getattr(interceptor, "counts", None)
@@ -100,11 +164,11 @@ def counts_of(interceptor: Interceptor) -> Iterator[tuple[str, str, int]]:
 
 
 @asynccontextmanager
-async def opened(invocation: Invocation, proceed: Proceed) -> AsyncGenerator[Any, None]:
+async def open_stream(invocation: Invocation, proceed: Proceed) -> AsyncGenerator[Any, None]:
     """Open the stream of an invocation and close it afterwards.
 
-    An interceptor returns a generator that uses this: the generator acquires nothing before its first item is asked
-    for, so that one which is never iterated leaves nothing behind.
+    An interceptor returns a generator that uses this: the generator acquires nothing before its first item is
+    requested, so one that is never iterated has nothing to release.
     """
     stream = await proceed(invocation)
     try:
@@ -116,7 +180,7 @@ async def opened(invocation: Invocation, proceed: Proceed) -> AsyncGenerator[Any
 
 
 def key_of(invocation: Invocation, by: Sequence[KeyPart]) -> tuple[str | None, ...]:
-    """Return what a call is counted under; callers without an identity are counted as one."""
+    """Return the key that a call is counted under; callers without an identity share one."""
     spec, identity = invocation.spec, invocation.context.identity
     parts = {
         "identity": None if identity is None else identity.id,
@@ -127,7 +191,7 @@ def key_of(invocation: Invocation, by: Sequence[KeyPart]) -> tuple[str | None, .
 
 
 def check_by(by: Iterable[KeyPart]) -> tuple[KeyPart, ...]:
-    """Return the parts of a key; raise ValueError where one is unknown."""
+    """Return the parts of a key; raise ValueError if one is unknown."""
     parts = _texts("by", by)
     for part in parts:
         if part not in ("identity", "operation", "namespace"):
@@ -135,8 +199,8 @@ def check_by(by: Iterable[KeyPart]) -> tuple[KeyPart, ...]:
     return parts  # type: ignore[return-value]
 
 
-def refused(operation_id: str, text: str, reason: str, retry_after: float | None = None) -> CallError:
-    """Return the error of a call that an interceptor does not let through; it was not executed."""
+def refusal(operation_id: str, text: str, reason: str, retry_after: float | None = None) -> CallError:
+    """Return the error of a call that an interceptor refused; the call was not executed."""
     details: dict[str, Any] = {"operationId": operation_id, "executed": "no", "reason": reason}
     if retry_after is not None:
         details["retryAfter"] = round(retry_after, 3)

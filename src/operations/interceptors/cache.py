@@ -1,4 +1,4 @@
-"""Cache: results of queries, kept for a time and given to the same caller only."""
+"""Cache: results of queries, kept for a time and returned to the same caller only."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class Cache:
         return len(self._entries)
 
     def applies(self, spec: OperationSpec) -> bool:
-        """Whether results of an operation may be kept: a query's."""
+        """Whether results of an operation are cached: only those of queries."""
         return spec.type is OperationType.QUERY
 
     def clear(self) -> None:
-        """Forget every result."""
+        """Remove every result."""
         with self._lock:
             self._entries.clear()
             self.bytes = 0
@@ -74,7 +74,7 @@ class Cache:
         return {"hits": self.hits, "misses": self.misses}
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
-        """Return a kept result, else run the call and keep its result."""
+        """Return a cached result, or run the call and cache its result."""
         key = None
         if not invocation.streaming and self.applies(invocation.spec):
             key = self._key(invocation)
@@ -89,7 +89,7 @@ class Cache:
         return envelope
 
     def _key(self, invocation: Invocation) -> bytes | None:
-        """Return the digest of everything a result may depend on; None for a call that cannot be compared."""
+        """Return a digest of everything that a result may depend on; None if the input cannot be encoded."""
         context = invocation.context
         identity = context.identity
         caller: Any = None

@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 from operations.errors import CallError
-from operations.interceptors.base import Envelopes, Invocation, Proceed, opened
-from operations.interceptors.redaction import Redactor
+from operations.interceptors.base import Envelopes, Invocation, Proceed, open_stream
+from operations.interceptors.redaction import FieldRedactor
 from operations.wire import encode_json
 
 _LONGEST_INPUT = 2_000
@@ -18,8 +18,8 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 class LogCalls:
     """Logs each call when it ends: operation, request id, caller, outcome, milliseconds.
 
-    A failed call is a warning. With `slow`, calls that succeed faster than so many seconds are not logged. `input=True`
-    adds the input as JSON, without members whose names suggest secrets. A stream is one line, with its number of items.
+    A failed call is a warning. With `slow`, successful calls that take fewer seconds are not logged. `input=True`
+    adds the input as JSON, without fields whose names suggest secrets. A stream is one line, with its number of items.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class LogCalls:
         self._level = getattr(logging, level)
         self._log = logging.getLogger(logger)
         self._slow = slow
-        self._redactor = Redactor() if input else None
+        self._redactor = FieldRedactor() if input else None
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
         """Run the call and log how it ended."""
@@ -53,12 +53,12 @@ class LogCalls:
     async def _stream(self, invocation: Invocation, proceed: Proceed) -> Envelopes:
         began, items = time.perf_counter(), 0
         try:
-            async with opened(invocation, proceed) as stream:
+            async with open_stream(invocation, proceed) as stream:
                 async for envelope in stream:
                     items += 1
                     yield envelope
         except BaseException as error:
-            # A consumer that has read enough closes the stream: that is no failure.
+            # A consumer that has read enough closes the stream: this is not a failure.
             self._write(invocation, began, None if isinstance(error, GeneratorExit) else error, items)
             raise
         self._write(invocation, began, None, items)
@@ -87,7 +87,7 @@ class LogCalls:
 
 
 class _Line:
-    """The fields as text, made only when a handler formats the record; values of others are quoted."""
+    """The fields as text, formatted only if a handler writes the record; values from callers are quoted."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self._fields = fields

@@ -1,4 +1,4 @@
-"""CircuitBreaker: calls of an upstream that fails are refused for a while."""
+"""CircuitBreaker: refuses calls of an upstream that fails, for a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from operations.errors import CallError, ErrorCode
-from operations.interceptors.base import Envelopes, Invocation, KeyPart, Proceed, check_by, key_of, opened, refused
+from operations.interceptors.base import Envelopes, Invocation, KeyPart, Proceed, check_by, key_of, open_stream, refusal
 
 State = Literal["closed", "open", "half-open"]
 _SLICES = 10
@@ -24,7 +24,7 @@ class CircuitBreaker:
 
     A failure is `UNAVAILABLE`, `TIMEOUT` or `EXECUTION_ERROR`, an HTTP status below 500 excepted. Other errors count as
     successes: the upstream answered. A stream is a failure when it fails before or after its items, else a success.
-    Cancelled calls do not count. `by` is what has a breaker of its own: the namespace, unless given.
+    Cancelled calls do not count. Each value of `by` has a separate breaker; by default, each namespace.
     """
 
     def __init__(
@@ -64,23 +64,23 @@ class CircuitBreaker:
         return {"refused": self.refused}
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
-        """Run the call unless the breaker is open, and note how it ended."""
+        """Run the call unless the breaker is open, and record its outcome."""
         if invocation.streaming:
             return self._stream(invocation, proceed)
         circuit, opened_at = self._admit(invocation)
         try:
             envelope = await proceed(invocation)
         except BaseException as error:
-            self._note(circuit, opened_at, _is_failure(error))
+            self._record(circuit, opened_at, _is_failure(error))
             raise
-        self._note(circuit, opened_at, False)
+        self._record(circuit, opened_at, False)
         return envelope
 
     async def _stream(self, invocation: Invocation, proceed: Proceed) -> Envelopes:
         circuit, opened_at = self._admit(invocation)
         failed: bool | None = False
         try:
-            async with opened(invocation, proceed) as stream:
+            async with open_stream(invocation, proceed) as stream:
                 async for envelope in stream:
                     yield envelope
         except GeneratorExit:
@@ -89,7 +89,7 @@ class CircuitBreaker:
             failed = _is_failure(error)
             raise
         finally:
-            self._note(circuit, opened_at, failed)
+            self._record(circuit, opened_at, failed)
 
     def _admit(self, invocation: Invocation) -> tuple[_Circuit, float | None]:
         """Return the circuit and, for a probe, when the circuit opened; refuse a call of an open one."""
@@ -107,10 +107,10 @@ class CircuitBreaker:
                 circuit.probing += 1
                 return circuit, circuit.opened_at
             self.refused += 1
-        raise refused(invocation.spec.id, "calls failed recently: refused for now", "CIRCUIT_OPEN", max(left, 0.0))
+        raise refusal(invocation.spec.id, "refused because recent calls failed", "CIRCUIT_OPEN", max(left, 0.0))
 
-    def _note(self, circuit: _Circuit, opened_at: float | None, failed: bool | None) -> None:
-        """Note how a call ended; None where it says nothing of the upstream."""
+    def _record(self, circuit: _Circuit, opened_at: float | None, failed: bool | None) -> None:
+        """Record the outcome of a call; None if it is unrelated to the upstream."""
         now = self._clock()
         with self._lock:
             if opened_at is None:
@@ -159,7 +159,7 @@ class _Circuit:
 
 
 def _is_failure(error: BaseException) -> bool | None:
-    """Return whether an error is the upstream's; None where it says nothing of it."""
+    """Return whether an error is a failure of the upstream; None if it is unrelated."""
     if not isinstance(error, CallError):
         return True if isinstance(error, Exception) else None
     if error.code is ErrorCode.ABORTED:

@@ -1,4 +1,4 @@
-"""ConcurrencyLimit: at most so many calls at a time."""
+"""ConcurrencyLimit: limits the number of concurrent calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
-from operations.interceptors.base import Envelopes, Invocation, KeyPart, Proceed, check_by, key_of, opened, refused
+from operations.interceptors.base import Envelopes, Invocation, KeyPart, Proceed, check_by, key_of, open_stream, refusal
 
 _Key = tuple[str | None, ...]
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
@@ -19,8 +19,8 @@ _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 class ConcurrencyLimit:
     """Runs at most `limit` calls of each key at a time; `queue` more wait, in order, at most `max_wait` seconds.
 
-    Other calls are refused with `UNAVAILABLE` and `reason` `CONCURRENCY_LIMIT`. A stream holds its place until it ends.
-    A call that is nested in one which holds a place needs none of its own, so that it cannot wait for its own caller.
+    Other calls are refused with `UNAVAILABLE` and `reason` `CONCURRENCY_LIMIT`. A stream holds its slot until it ends.
+    A call that is nested in one with a slot needs no other, so that it cannot wait for its own caller.
     """
 
     def __init__(
@@ -33,22 +33,22 @@ class ConcurrencyLimit:
         self._max_wait = max_wait
         self._by = check_by(by)
         self._lock = threading.Lock()
-        self._places: dict[_Key, _Places] = {}
+        self._slots: dict[_Key, _Slots] = {}
         self._current: ContextVar[_Held | None] = ContextVar("held", default=None)
         self.refused = 0
         """Number of refused calls."""
 
     @property
     def running(self) -> int:
-        """Number of calls and streams that hold a place."""
-        return sum(places.taken for places in self._places.values())
+        """Number of calls and streams that hold a slot."""
+        return sum(slots.taken for slots in self._slots.values())
 
     def counts(self) -> dict[str, int]:
         """Return how often each event occurred."""
         return {"refused": self.refused}
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
-        """Take a place, run the call, give the place back."""
+        """Acquire a slot, run the call, release the slot."""
         if invocation.streaming:
             return self._stream(invocation, proceed)
         if self._is_nested():
@@ -59,7 +59,7 @@ class ConcurrencyLimit:
         try:
             return await proceed(invocation)
         finally:
-            with suppress(ValueError):  # a task that is destroyed is left in another context
+            with suppress(ValueError):  # a task that is destroyed ends in another context
                 self._current.reset(entered)
             held.is_held = False
             self._leave(key)
@@ -67,7 +67,7 @@ class ConcurrencyLimit:
     async def _stream(self, invocation: Invocation, proceed: Proceed) -> Envelopes:
         key = None if self._is_nested() else await self._take(invocation)
         try:
-            async with opened(invocation, proceed) as stream:
+            async with open_stream(invocation, proceed) as stream:
                 async for envelope in stream:
                     yield envelope
         finally:
@@ -79,7 +79,7 @@ class ConcurrencyLimit:
         return held is not None and held.is_held
 
     async def _take(self, invocation: Invocation) -> _Key:
-        """Take a place, waiting for it where the queue has room; return the key it is given back with."""
+        """Acquire a slot, waiting for it if the queue has room; return the key to release it with."""
         key = key_of(invocation, self._by)
         waiter = self._enter(key, invocation)
         if waiter is not None:
@@ -87,19 +87,19 @@ class ConcurrencyLimit:
         return key
 
     def _enter(self, key: _Key, invocation: Invocation) -> _Waiter | None:
-        """Take a place, or return what waits for one."""
+        """Acquire a slot, or return a waiter in the queue."""
         with self._lock:
-            places = self._places.setdefault(key, _Places())
-            if places.taken < self._limit:
-                places.taken += 1
+            slots = self._slots.setdefault(key, _Slots())
+            if slots.taken < self._limit:
+                slots.taken += 1
                 return None
-            if len(places.waiting) < self._queue:
+            if len(slots.waiting) < self._queue:
                 loop = asyncio.get_running_loop()
                 waiter = loop, loop.create_future()
-                places.waiting.append(waiter)
+                slots.waiting.append(waiter)
                 return waiter
             self.refused += 1
-        raise refused(invocation.spec.id, "too many calls at the same time", "CONCURRENCY_LIMIT")
+        raise refusal(invocation.spec.id, "too many calls at the same time", "CONCURRENCY_LIMIT")
 
     async def _wait(self, key: _Key, waiter: _Waiter, invocation: Invocation) -> None:
         granted = waiter[1]
@@ -108,34 +108,34 @@ class ConcurrencyLimit:
                 await granted
         except BaseException as error:
             with self._lock:
-                places = self._places[key]
-                queued = waiter in places.waiting
+                slots = self._slots[key]
+                queued = waiter in slots.waiting
                 if queued:
-                    places.waiting.remove(waiter)
-            if not queued:  # the place was granted in the meantime
+                    slots.waiting.remove(waiter)
+            if not queued:  # the slot was granted in the meantime
                 self._leave(key)
             if isinstance(error, TimeoutError):
                 self.refused += 1
                 text = "too many calls at the same time"
-                raise refused(invocation.spec.id, text, "CONCURRENCY_LIMIT") from None
+                raise refusal(invocation.spec.id, text, "CONCURRENCY_LIMIT") from None
             raise
 
     def _leave(self, key: _Key) -> None:
-        """Give a place to the first in the queue, or free it."""
+        """Pass a slot to the first in the queue, or free it."""
         with self._lock:
-            places = self._places[key]
-            while places.waiting:
-                loop, granted = places.waiting.popleft()
+            slots = self._slots[key]
+            while slots.waiting:
+                loop, granted = slots.waiting.popleft()
                 if not loop.is_closed():
                     loop.call_soon_threadsafe(_grant, granted)
                     return
-            places.taken -= 1
-            if not places.taken:
-                del self._places[key]
+            slots.taken -= 1
+            if not slots.taken:
+                del self._slots[key]
 
 
-class _Places:
-    """The places of one key."""
+class _Slots:
+    """The slots of one key."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -143,7 +143,7 @@ class _Places:
 
 
 class _Held:
-    """A place that a call holds, as the calls nested in it see it."""
+    """A slot that a call holds, shared with its nested calls."""
 
     def __init__(self) -> None:
         self.is_held = True

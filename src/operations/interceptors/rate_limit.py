@@ -1,4 +1,4 @@
-"""RateLimit: at most so many calls in a time, for each caller."""
+"""RateLimit: limits the rate of calls, for each caller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from operations.interceptors.base import Envelopes, Invocation, KeyPart, Proceed, check_by, key_of, opened, refused
+from operations.interceptors.base import Envelopes, Invocation, KeyPart, Proceed, check_by, key_of, open_stream, refusal
 
 _ROUNDING = 1e-9
 
@@ -21,8 +21,8 @@ class RateLimit:
     finds no token waits for one at most `max_wait` seconds, else it is refused with `UNAVAILABLE`, `reason`
     `RATE_LIMITED` and `retryAfter`. A stream takes one token when it begins.
 
-    `by` is what has a bucket of its own; callers without an identity share one. The `max_keys` keys used last are kept:
-    a key that was forgotten begins with a full bucket.
+    Each value of `by` has a separate bucket; callers without an identity share one. The `max_keys` most recent keys are
+    kept: a key that was evicted starts with a full bucket.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RateLimit:
         self._clock = clock
         self._sleep = sleep
         self._lock = threading.Lock()
-        # For each key the time at which its bucket is full again: all that a token bucket needs to know.
+        # The time at which each bucket is full again is the whole state of a token bucket.
         self._full_at: OrderedDict[tuple[str | None, ...], float] = OrderedDict()
         self.refused = 0
         """Number of refused calls."""
@@ -69,12 +69,12 @@ class RateLimit:
         wait = self._take(invocation)
         if wait > 0:
             await self._wait(invocation, wait)
-        async with opened(invocation, proceed) as stream:
+        async with open_stream(invocation, proceed) as stream:
             async for envelope in stream:
                 yield envelope
 
     def _take(self, invocation: Invocation) -> float:
-        """Take a token and return the seconds until it is there; refuse a call that would wait too long."""
+        """Take a token and return the seconds until it is available; refuse a call that would wait too long."""
         key, now = key_of(invocation, self._by), self._clock()
         with self._lock:
             full_at = max(now, self._full_at.get(key, now))
@@ -86,13 +86,13 @@ class RateLimit:
                     self._full_at.popitem(last=False)
                 return wait if wait > _ROUNDING else 0.0
             self.refused += 1
-        raise refused(invocation.spec.id, "too many calls", "RATE_LIMITED", wait)
+        raise refusal(invocation.spec.id, "too many calls", "RATE_LIMITED", wait)
 
     async def _wait(self, invocation: Invocation, seconds: float) -> None:
         try:
             await self._sleep(seconds)
         except BaseException:
-            # The call was not made: its token goes back.
+            # The call did not run: return its token.
             key = key_of(invocation, self._by)
             with self._lock:
                 if key in self._full_at:

@@ -1,4 +1,4 @@
-"""Redact: secrets in results and errors are replaced before a caller sees them."""
+"""Redact: replaces secrets in results and errors before a caller sees them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from operations.content import content_block
 from operations.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError
-from operations.interceptors.base import Envelopes, Invocation, Proceed, opened
+from operations.interceptors.base import Envelopes, Invocation, Proceed, open_stream
 
 REDACTED = "[redacted]"
 SECRET_NAMES = (
@@ -25,8 +25,10 @@ _MAX_DEPTH = 100
 _LONGEST_JSON = 1024 * 1024
 
 
-class Redactor:
-    """Replaces values of members whose name matches `fields`, and texts that match `patterns` (regular expressions)."""
+class FieldRedactor:
+    """Replaces values of fields whose names match `fields`, and strings that match `patterns` (regular expressions).
+
+    Unlike `redaction.Redactor` it replaces only what it is configured for, because callers use the results."""
 
     def __init__(self, fields: Iterable[str] = SECRET_NAMES, patterns: Iterable[str] = ()) -> None:
         if isinstance(fields, str) or isinstance(patterns, str):
@@ -40,7 +42,7 @@ class Redactor:
         self._known: dict[str, bool] = {}
 
     def clean(self, value: Any, depth: int = 0) -> Any:
-        """Return a value without secrets; the same object where it has none."""
+        """Return a value without secrets; the same object if it has none."""
         if isinstance(value, str):
             return self._clean_text(value, depth)
         if depth >= _MAX_DEPTH:
@@ -84,7 +86,7 @@ class Redactor:
         return msgspec.structs.replace(meta, content=content, structured_content=structured, extensions=extensions)
 
     def _clean_text(self, text: str, depth: int) -> str:
-        """Return a text without matches, and without secret members where it holds a JSON document."""
+        """Return a string without matches, and without secret fields if it is a JSON document."""
         for pattern in self._patterns:
             text = pattern.sub(REDACTED, text)
         if text[:1] in "{[" and text and depth < _MAX_DEPTH and len(text) <= _LONGEST_JSON:
@@ -110,13 +112,13 @@ class Redactor:
 class Redact:
     """Replaces secrets in results and errors with `[redacted]`.
 
-    `fields` are shell patterns of the names of members whose values are secret, without regard to case, `-` and `_`.
-    `patterns` are regular expressions of texts. A text that holds a JSON document is searched as one. Every item of a
-    stream is redacted. A redacted value may no longer fit the output schema.
+    `fields` are shell patterns of the names of secret fields; case, `-` and `_` are ignored. `patterns` are regular
+    expressions of secret strings. A string that is a JSON document is searched as one. Every item of a
+    stream is redacted. A redacted value may no longer match the output schema.
     """
 
     def __init__(self, fields: Iterable[str] = SECRET_NAMES, *, patterns: Iterable[str] = ()) -> None:
-        self._redactor = Redactor(fields, patterns)
+        self._redactor = FieldRedactor(fields, patterns)
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
         """Run the call and redact its result or its error."""
@@ -128,12 +130,12 @@ class Redact:
             cleaned = self._redactor.clean_error(error)
             if cleaned is error:
                 raise
-            # The cause may hold what was redacted; it is in the log, and no part of the answer.
+            # The cause may contain the secret; it appears in the log, not in the result.
             raise cleaned from error.__cause__
 
     async def _stream(self, invocation: Invocation, proceed: Proceed) -> Envelopes:
         try:
-            async with opened(invocation, proceed) as stream:
+            async with open_stream(invocation, proceed) as stream:
                 async for envelope in stream:
                     yield self._redactor.clean_envelope(envelope)
         except CallError as error:

@@ -1,4 +1,4 @@
-"""ResponseLimit: results above a size are errors."""
+"""ResponseLimit: refuses large results."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 from operations.envelope import ResponseEnvelope
 from operations.failures import too_large
-from operations.interceptors.base import Envelopes, Invocation, Proceed, opened
+from operations.interceptors.base import Envelopes, Invocation, Proceed, open_stream
 
 
 class ResponseLimit:
     """Refuses results of more than `max_bytes`, written as JSON with their meta.
 
     The error is `EXECUTION_ERROR` with `reason` `PAYLOAD_TOO_LARGE`: the operation was executed. Each item of
-    a stream is limited alike; `stream_bytes` limits all items together.
+    a stream has the same limit; `stream_bytes` limits all items together.
     """
 
     def __init__(self, max_bytes: int, *, stream_bytes: int | None = None) -> None:
@@ -32,7 +32,7 @@ class ResponseLimit:
 
     async def _stream(self, invocation: Invocation, proceed: Proceed) -> Envelopes:
         total = 0
-        async with opened(invocation, proceed) as stream:
+        async with open_stream(invocation, proceed) as stream:
             async for envelope in stream:
                 total += self._measure(invocation, envelope)
                 if self._stream_bytes is not None and total > self._stream_bytes:

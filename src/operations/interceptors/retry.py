@@ -1,4 +1,4 @@
-"""Retry: queries that fail for a passing reason are called again, within a budget."""
+"""Retry: repeats queries after transient errors, within a retry budget."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from operations.failures import executed_of
 from operations.interceptors.base import Invocation, Proceed
 from operations.spec import OperationSpec, OperationType
 
-_PASSING = (ErrorCode.UNAVAILABLE, ErrorCode.TIMEOUT)
+_TRANSIENT = (ErrorCode.UNAVAILABLE, ErrorCode.TIMEOUT)
 
 
 class Retry:
-    """Repeats a query whose error may pass, at most `attempts` calls in all, while the budget lasts.
+    """Repeats a query after a transient error: at most `attempts` calls, within the retry budget.
 
-    Errors that may pass: `UNAVAILABLE`, `TIMEOUT`, and an HTTP status of `statuses`. A mutation is never repeated. With
-    `unexecuted_mutations=True` it is called again where its error says that it was not executed. Streams are not
-    repeated.
+    Transient errors are `UNAVAILABLE`, `TIMEOUT` and an HTTP status of `statuses`. Streams are not repeated. A mutation
+    is never repeated, except with `unexecuted_mutations=True` if its error states that it was not executed.
 
     The budget limits repeats to `budget` per first call, and `reserve` more, so that an outage does not multiply load.
     """
@@ -52,7 +51,7 @@ class Retry:
         self.repeats = 0
         """Number of repeated calls."""
         self.exhausted = 0
-        """Number of errors that were not repeated because the budget was spent."""
+        """Number of errors that were not retried because the budget was spent."""
 
     def applies(self, spec: OperationSpec) -> bool:
         """Whether calls of an operation may be repeated at all."""
@@ -65,7 +64,7 @@ class Retry:
         return {"repeats": self.repeats, "exhausted": self.exhausted}
 
     async def __call__(self, invocation: Invocation, proceed: Proceed) -> Any:
-        """Run the call, again where its error may pass."""
+        """Run the call, and again after a transient error."""
         if invocation.streaming or not self.applies(invocation.spec):
             return await proceed(invocation)
         self._left = min(self._most, self._left + self._budget)
@@ -76,19 +75,21 @@ class Retry:
                 delay = self._delay_after(error, invocation, attempt)
                 if delay is None:
                     raise
+                if invocation.retried is not None:
+                    invocation.retried(attempt, error, delay)
             self.repeats += 1
             await self._sleep(delay)
         return await proceed(invocation)
 
     def _delay_after(self, error: CallError, invocation: Invocation, attempt: int) -> float | None:
-        """Return the seconds before the next attempt; None where the error is final."""
-        if not self._may_pass(error) or not self._is_safe(error, invocation.spec):
+        """Return the seconds before the next attempt; None if the error is final."""
+        if not self._is_transient(error) or not self._is_safe(error, invocation.spec):
             return None
-        asked = _asked_delay(error)
-        if asked is not None and asked > self._longest_delay:
+        requested = _requested_delay(error)
+        if requested is not None and requested > self._longest_delay:
             return None
         longest = min(self._longest_delay, self._first_delay * 2 ** (attempt - 1))
-        delay = random.uniform(longest / 2, longest) if asked is None else asked
+        delay = random.uniform(longest / 2, longest) if requested is None else requested
         deadline = invocation.context.deadline
         if deadline is not None and time.time() + delay >= deadline / 1000:
             return None
@@ -98,8 +99,8 @@ class Retry:
         self._left -= 1
         return delay
 
-    def _may_pass(self, error: CallError) -> bool:
-        if error.code in _PASSING:
+    def _is_transient(self, error: CallError) -> bool:
+        if error.code in _TRANSIENT:
             return True
         status = error.details.get("statusCode") if isinstance(error.details, dict) else None
         return error.code is ErrorCode.EXECUTION_ERROR and status in self._statuses
@@ -108,18 +109,18 @@ class Retry:
         """Whether the call may be made again: a query, or a mutation that was not executed."""
         if spec.type is OperationType.QUERY:
             return True
-        # The error of a nested call speaks of that call only.
+        # The error of a nested call describes that call only.
         return executed_of(error) == "no" and error.details.get("operationId") == spec.id
 
 
-def _asked_delay(error: CallError) -> float | None:
-    """Return the seconds that the other side asks to wait."""
+def _requested_delay(error: CallError) -> float | None:
+    """Return the delay that the upstream requests, in seconds."""
     details = error.details if isinstance(error.details, dict) else {}
-    asked = details.get("retryAfter")
-    if asked is None and isinstance(details.get("headers"), dict):
-        asked = details["headers"].get("retry-after")
+    requested = details.get("retryAfter")
+    if requested is None and isinstance(details.get("headers"), dict):
+        requested = details["headers"].get("retry-after")
     try:
-        seconds = float(str(asked))
+        seconds = float(str(requested))
     except ValueError:
         return None
     return seconds if 0 <= seconds < float("inf") else None

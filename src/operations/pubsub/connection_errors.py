@@ -1,4 +1,4 @@
-"""Errors of connecting to a server, and which of them waiting does not change."""
+"""Errors of connecting to a server, and which of them are permanent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 UNTRUSTED = "UNTRUSTED_CERTIFICATE"
 """The server's certificate is not trusted."""
 WRONG_PROTOCOL = "WRONG_PROTOCOL"
-"""The server speaks TLS where none was expected, or none where it was."""
+"""The server uses TLS unexpectedly, or does not use it although it was expected."""
 UNSUPPORTED = "UNSUPPORTED"
 """A required server feature is missing."""
 _PERMANENT = frozenset({UNTRUSTED, WRONG_PROTOCOL, UNSUPPORTED})
@@ -28,19 +28,19 @@ def is_permanent(error: Exception) -> bool:
 
 
 def untrusted(where: str, error: ssl.SSLCertVerificationError) -> CallError:
-    """The error for a server whose certificate is not trusted."""
+    """Return the error for a server whose certificate is not trusted."""
     reason = f"no connection to {where}: its certificate is not trusted ({error.verify_message})"
     advice = "an authority of your own is trusted with tls=ssl.create_default_context(cafile=…)"
     return CallError(ErrorCode.UNAVAILABLE, f"{reason}; {advice}", {"executed": "no", "reason": UNTRUSTED})
 
 
 def reason_of(error: Exception) -> str:
-    """Why a connection failed, without the number and the address that asyncio adds."""
+    """Return why a connection failed, without the number and address that asyncio adds."""
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno).lower()
     return str(error) or type(error).__name__
 
 
 def require_extra(module: str, extra: str) -> ImportError:
-    """The error for an optional library that is missing: one line that says what to install."""
+    """Return the error for a missing optional library: one line with the extra to install."""
     return ImportError(f"{module} is not installed: pip install 'operations[{extra}]'")

@@ -19,7 +19,7 @@ _FEWEST_SHARES = 8
 _LARGEST_SHARE = 8
 _LARGEST_QUICK_SHARE = 32
 _MOST = 65_536
-"""The largest number of messages in a batch: a batch that claims more is refused, since each one costs memory."""
+"""The largest number of messages in a batch; a batch that claims more is refused, to bound its memory."""
 _UNREADABLE = b"\0"
 BATCH_MARKS = (b"\0", b"\2")
 """The first byte of a batch; no other message begins with one."""
@@ -33,7 +33,7 @@ _lengths = tuple(struct.Struct(f">{count}I") for count in range(_USUAL + 1))
 
 
 def join(messages: Sequence[bytes], *, quick: bool = False) -> bytes:
-    """One batch of all messages; no message of the protocol begins with such a byte itself."""
+    """Return all messages as one batch."""
     if len(messages) == 1 and not quick:
         return messages[0]
     return _put_together(messages, [*map(len, messages)], quick)
@@ -46,19 +46,19 @@ def _put_together(messages: Sequence[bytes], sizes: Sequence[int], quick: bool) 
 
 
 def batches(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Sequence[bytes]:
-    """The messages in order, as few batches as fit in `most` bytes each; a larger message goes alone."""
+    """Return the messages in order, in as few batches of at most `most` bytes as possible; a larger one stays alone."""
     sizes = [*map(len, messages)]
     count = len(sizes)
     fit = _START + _NUMBER.size * count + sum(sizes) <= most
     if not count or (count == 1 and not (quick and fit)):
         return messages
     if fit and count <= _MOST:
-        return (_put_together(messages, sizes, quick),)  # as nearly always
+        return (_put_together(messages, sizes, quick),)  # the usual case
     return [join(messages[share], quick=quick) for share in _cut(messages, most, _MOST)]
 
 
 def shares(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Sequence[slice]:
-    """Which messages go together to one worker: few enough that every worker gets some of a burst.
+    """Return which messages go to one worker together: few enough that all workers share a burst.
 
     Quick requests go many together: waking a worker costs more than handling them.
     """
@@ -82,7 +82,7 @@ def _cut(messages: Sequence[bytes], most_bytes: int, most: int) -> Sequence[slic
 
 
 def split(batch: bytes) -> Sequence[bytes]:
-    """The messages of a batch; a truncated end becomes one unreadable message, so that it is counted."""
+    """Return the messages of a batch; a truncated end becomes one unreadable message, so that it is counted."""
     if batch[:1] not in BATCH_MARKS:
         return (batch,)
     try:
@@ -100,22 +100,22 @@ def split(batch: bytes) -> Sequence[bytes]:
         messages.append(batch[start:place])
     if place == len(batch):
         return messages
-    places = itertools.accumulate(sizes, initial=_START + _NUMBER.size * count)
-    whole = sum(place <= len(batch) for place in places) - 1
+    ends = itertools.accumulate(sizes, initial=_START + _NUMBER.size * count)
+    whole = sum(place <= len(batch) for place in ends) - 1
     return [*messages[:whole], _UNREADABLE]
 
 
 class BatchSizing:
-    """Decides from recent answers whether a burst of requests is cut into few large shares or many small ones.
+    """Decides by recent responses whether a burst of requests is divided into few large or many small shares.
 
-    A caller does not know what its requests cost. Small shares wake many workers, each for little work; with large ones
-    a worker may have a long queue while others idle. So workers mark batches of answers that took no time, and a caller
-    makes large shares once nearly all recent answers have that mark.
+    A caller does not know the cost of its requests. Small shares wake many workers for little work each. Large shares
+    may give one worker a long queue while others are idle. Workers therefore mark batches of quick responses, and a
+    caller makes large shares once nearly all recent responses have that mark.
     """
 
     def __init__(self) -> None:
         self.marks: deque[bytes] = deque(maxlen=_RECENT)
-        """The first bytes of recent answers."""
+        """The first bytes of recent responses."""
 
     @property
     def is_quick(self) -> bool:
@@ -123,12 +123,12 @@ class BatchSizing:
         return self.marks.count(BATCH_MARKS[1]) >= _RECENT - _MOST_SLOW
 
     def note(self, answers: bytes) -> None:
-        """An answer arrived, or a batch of them."""
+        """Note a response, or a batch of them."""
         self.marks.append(answers[:1])
 
 
 def messages_of(batch: bytes) -> Iterator[bytes]:
-    """The same messages one by one: a batch of very many is not taken apart as a whole."""
+    """Yield the messages of a batch; a large batch is not split as a whole."""
     count = _NUMBER.unpack_from(batch, 1)[0] if batch[:1] in BATCH_MARKS and len(batch) >= _START else 0
     return _iterate(batch, count) if count > _USUAL else iter(split(batch))
 

@@ -1,4 +1,4 @@
-"""Limits of settings: the numbers and names of transports and calls, refused where they make no sense.
+"""Checks of settings: the numbers and names of transports and calls.
 
 A heartbeat of 0 would keep the loop busy with nothing else, an infinite one would never notice a lost server. A name
 that contains the separator of addresses would be part of somebody else's.
@@ -14,24 +14,24 @@ _LEAST_SECONDS, _MOST_SECONDS = 0.001, 1e9
 
 
 def check_seconds(**settings: Any) -> None:
-    """Raise a ValueError that names the first of these that is no sensible number of seconds."""
+    """Raise a ValueError for the first setting that is not a valid number of seconds."""
     for name, value in settings.items():
         if not _is_number(value, (int, float)) or not _LEAST_SECONDS <= value <= _MOST_SECONDS:
-            wanted = f"a number of seconds is wanted, from {_LEAST_SECONDS:g} to {_MOST_SECONDS:g}"
+            wanted = f"expected a number of seconds from {_LEAST_SECONDS:g} to {_MOST_SECONDS:g}"
             raise ValueError(f"{name} is {value!r}: {wanted}")
 
 
 def check_counts(*, least: int = 1, **settings: Any) -> None:
-    """Raise a ValueError that names the first of these that is no whole number, or one below the least."""
+    """Raise a ValueError for the first setting that is not a whole number of at least `least`."""
     for name, value in settings.items():
         if not _is_number(value, int) or value < least:
-            raise ValueError(f"{name} is {value!r}: a whole number of at least {least} is wanted")
+            raise ValueError(f"{name} is {value!r}: expected a whole number of at least {least}")
 
 
 def check_name(name: str) -> None:
-    """Raise a ValueError for what cannot be the name of a peer: it is one part of an address, and of permissions."""
+    """Raise a ValueError for an invalid name of a peer; names are parts of addresses and of permissions."""
     if _NAME.fullmatch(name) is None:
-        raise ValueError(f"the name {name!r} cannot be part of an address: 1 to 64 letters, digits, _ and - are wanted")
+        raise ValueError(f"invalid name {name!r}: expected 1 to 64 letters, digits, _ and -")
 
 
 def _is_number(value: Any, kind: type | tuple[type, ...]) -> bool:

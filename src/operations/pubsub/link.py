@@ -6,7 +6,9 @@ picows, `calls.hub.asgi` the one over an ASGI server.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
+from time import perf_counter
 from typing import Any, Protocol
 
 from operations.errors import CallError, ErrorCode
@@ -26,7 +28,7 @@ CLOSE_SECONDS = 1.0
 """How long a peer may take to close a connection before it is aborted."""
 TURN_MESSAGES = 64
 TURN_SECONDS = 0.005
-"""How much of one peer is handled in one iteration of the event loop: so many messages, or so much time."""
+"""Number of messages, and time, that one `Turn` allows in an iteration of the event loop."""
 PROTOCOL = "operations.v1"
 """The WebSocket sub-protocol. A browser must offer it, next to one that carries its token."""
 PROTOCOLS_HEADER = "Sec-WebSocket-Protocol"
@@ -35,9 +37,40 @@ _BEARER = "bearer."
 _UNAUTHORIZED, _TOO_MANY = 401, 429
 
 
+class Turn:
+    """The share of one peer in each iteration of the event loop; the links of one caller share a turn.
+
+    When the turn is used up, each further link still handles one message, so that none of them stops.
+    """
+
+    __slots__ = ("__weakref__", "_end", "_is_running", "_left")
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._end = 0.0
+        self._is_running = False
+
+    def begin(self) -> None:
+        """Start handling messages of one link."""
+        if not self._is_running:
+            self._is_running = True
+            self._left, self._end = TURN_MESSAGES, perf_counter() + TURN_SECONDS
+            asyncio.get_running_loop().call_soon(self._reset)
+
+    def is_over(self) -> bool:
+        """Count a message that was handled; return whether the next one has to wait for the next iteration."""
+        self._left -= 1
+        return self._left <= 0 or perf_counter() > self._end
+
+    def _reset(self) -> None:
+        self._is_running = False
+
+
 class Link(Protocol):
     """One socket. Messages that one iteration of the event loop sends are one write."""
 
+    turn: Turn
+    """How much of this link is handled in each iteration of the event loop."""
     receive: Callable[[bytes, Any], None]
     """Called with each message and `source`, synchronously; it must not raise."""
     source: Any

@@ -1,4 +1,4 @@
-"""The in-memory transport: all peers are in one process. Objects can be handed over by reference."""
+"""The in-memory transport: all peers are in one process. Objects can be passed by reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CAPABILITIES = Capabilities(
 
 
 class _Listeners:
-    """The listeners at one address: every listener without a group, and of each group one after the other."""
+    """The listeners at one address: all without a group, and the members of each group in turn."""
 
     def __init__(self, address: str) -> None:
         self.arrival = Arrival(address)
@@ -58,8 +58,7 @@ class MemoryBus:
                 undelivered(f"nobody listens at {address}")
 
 
-# The one table of the module: `memory:<name>` is the same bus wherever in this process it is opened, so somebody must
-# know it by its name. A bus is forgotten with its last end.
+# The only global table: `memory:<name>` is the same bus everywhere in this process. A bus is deleted with its last end.
 _named: weakref.WeakValueDictionary[str, MemoryBus] = weakref.WeakValueDictionary()
 
 
@@ -85,7 +84,7 @@ class MemoryTransport:
         return MemoryTransport(bus=self._bus, direct=self._direct, capabilities=self.capabilities)
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Send bytes to whoever listens at `address`, at the next turn of the loop."""
+        """Send bytes to the listeners at `address`, in the next iteration of the loop."""
         self._bus.post(address, message, undelivered)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
@@ -120,7 +119,7 @@ class MemoryTransport:
         return self._keep(stop)
 
     def reach(self, address: str) -> Any:
-        """The next target offered at an address, or None."""
+        """Return the next target that is offered at an address, or None."""
         targets = self._bus.targets.get(address)
         if targets is None:
             return None
@@ -129,11 +128,11 @@ class MemoryTransport:
         return targets[0]
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
-        """An in-process bus is never lost: neither is ever called."""
+        """Do nothing: an in-process bus is never lost."""
         return lambda: None
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """`InProcess`, where this bus is a direct one."""
+        """Return this end for `InProcess`, if the bus is direct; otherwise None."""
         return self if self._direct and kind is InProcess and isinstance(self, kind) else None
 
     async def close(self) -> None:
@@ -153,7 +152,7 @@ class MemoryTransport:
 
 @contextlib.asynccontextmanager
 async def connect(url: str = "memory:", **options: Any) -> AsyncIterator[MemoryTransport]:
-    """An end of the bus that `memory:<name>` names in this process; `memory:` alone is always a new bus."""
+    """Open an end of the bus `memory:<name>` of this process; `memory:` alone is always a new bus."""
     name = url.partition(":")[2].strip("/")
     bus = _named.setdefault(name, MemoryBus()) if name else MemoryBus()
     transport = MemoryTransport(bus=bus, **options)

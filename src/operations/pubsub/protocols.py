@@ -1,8 +1,8 @@
 """The transport seam: how bytes travel between peers. It knows addresses and bytes, nothing of calls or operations.
 
-`Transport` is what every transport has. What only some have is an optional Protocol (`Stores`, `Remembers`,
-`InProcess`, `Flushes`, `ReportsBacklog`), which `Transport.optional` returns or does not. `TransportWrapper` is the
-base of transports around another one.
+`Transport` is what every transport has. What only some have is an optional Protocol (`Stores`, `KeepsRecords`,
+`Remembers`, `InProcess`, `Flushes`, `ReportsBacklog`), which `Transport.optional` returns or does not.
+`TransportWrapper` is the base of transports around another one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 Undelivered = Callable[[str], None]
-"""Called with the reason when nobody gets a message: at once or later, where the transport finds out."""
+"""Called with the reason if nobody receives a message, as soon as the transport knows."""
 Stop = Callable[[], None]
 """Ends a listener or a watch; calling it again does nothing."""
 Part = TypeVar("Part")
@@ -21,17 +21,18 @@ Part = TypeVar("Part")
 
 
 class Refused(str):
-    """A reason that waiting does not change: the server does not let this peer send there."""
+    """A permanent reason: the server denies this peer to send to the address."""
 
 
 class Arrival(msgspec.Struct, frozen=True):
     """Where a message arrived; made by the transport and cached per address."""
 
     address: str
-    """The address that the message was sent to, with the operation where addresses name it (`work.shop/look`);
-    empty where the transport is one pipe and the hub routes."""
+    """The address that the message was sent to, with the operation if addresses contain it (`work.shop/look`).
+
+    It is empty on a transport that is one connection to a hub."""
     sender: str | None = None
-    """The name of the sender, only where the broker enforces it."""
+    """The name of the sender, if the broker enforces it."""
 
 
 Receive = Callable[[bytes, Arrival], None]
@@ -39,13 +40,13 @@ Receive = Callable[[bytes, Arrival], None]
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a transport promises; the call protocol makes up for the rest."""
+    """What a transport guarantees; the call protocol adds the rest."""
 
     delivery: Literal["at-most-once", "at-least-once"] = "at-most-once"
     knows_no_responders: bool
     """Whether `undelivered` is called when nobody listens at an address."""
     tracks_peers: bool
-    """Whether the far side is told when a peer is gone; without it, workers send heartbeats and callers leases."""
+    """Whether peers are told when another peer is lost; without it, workers send heartbeats and callers leases."""
     groups: bool
     """Whether one listener of each group gets a message, so that workers share the load."""
     ordered: bool
@@ -53,30 +54,30 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     max_payload: int | None = None
     """The largest message in bytes."""
     identity: Literal["caller", "hub", "none"]
-    """Whose word on a caller's identity is believed: the caller's own (a transport that only trusted code can reach),
-    the hub's that authenticated it, or nobody's but a signature's."""
+    """Who states the identity of a caller: the caller itself (if only trusted code reaches the transport), the hub that
+    authenticated it, or nobody, so that only a signature proves it."""
     claims_identity: bool = False
-    """Whether a caller at this end may say on whose behalf it calls."""
+    """Whether a caller at this end may set the identity of its calls."""
     addresses_operations: bool = False
     """Whether a request goes to `work.<namespace>/<operation>` instead of `work.<namespace>`, where workers listen."""
     addresses_workers: bool = False
     """Whether a request can go to one worker that listens at `work.<namespace>`: to
     `direct.<peer>/<namespace>/<operation>`. It arrives as if it had been sent to all of them."""
     overheard: bool = False
-    """Whether those who may send to `control.…` and `peer.…` also receive what others send there."""
+    """Whether peers that may send to `control.…` and `peer.…` also receive what others send there."""
     durable: bool = False
     """Whether messages can be stored now: there is a `Stores` part, and its server supports it."""
     codec: Literal["json", "msgpack"] = "json"
-    """How requests are written unless their caller says: MessagePack where the other side said that it reads it."""
+    """The default format of requests: MessagePack if the other side supports it."""
     heartbeat: float = 2.0
-    """Seconds between signs of life of workers; all ends of a bus use the same number."""
+    """Seconds between heartbeats of workers; the same number at all ends of a bus."""
 
 
 class Transport(Protocol):
-    """One end of a bus of bytes. Sending is synchronous and buffered: what one turn of the loop sends is one write."""
+    """One end of a bus of bytes. Sending is synchronous and buffered: one iteration of the loop makes one write."""
 
     attachment: object | None
-    """Belongs to the call protocol, which keeps its state of this end here; None until then."""
+    """State of the call protocol at this end; None until it is set."""
 
     @property
     def peer(self) -> str:
@@ -84,7 +85,7 @@ class Transport(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this transport promises."""
+        """What this transport guarantees."""
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
         """Send a message to whoever listens at `address`."""
@@ -92,78 +93,143 @@ class Transport(Protocol):
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive what is sent to `address`; of the listeners of one group, one gets each message.
 
-        A transport that is one pipe (a WebSocket) has no addresses at this end: each message goes once to each
-        distinct `receive`, whatever addresses it listens at.
+        A transport that is one connection to a hub (a WebSocket) has no addresses at this end: each distinct `receive`
+        gets each message once, for any address.
         """
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
-        """Be told each time the transport comes back, and each time it is lost, with the reason."""
+        """Call `up` after each reconnect, and `down` with the reason after each loss of the connection."""
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """The part of this transport that has an optional Protocol, or None."""
+        """Return the part of this transport that implements an optional Protocol, or None."""
 
     async def close(self) -> None:
-        """Write what is buffered and leave the bus."""
+        """Write what is buffered and disconnect."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that is kept under a key beside a stored message, and longer than the message."""
+
+    key: str
+    """The first 16 characters name its owner, under whom records are listed; the rest is random."""
+    value: bytes
+    """What is listed: small."""
+    seconds: float
+    """Seconds for which it is kept from now on."""
+    body: bytes = b""
+    """What is read with the record, but not listed."""
+    most: int = 0
+    """The largest number of records of the owner, for a new record; 0 for no limit."""
+
+    @property
+    def owner(self) -> str:
+        """The owner that the key names."""
+        return self.key[:OWNER_LENGTH]
+
+
+OWNER_LENGTH = 16
+"""How many characters of a record's key name its owner."""
+
+
+class TooManyRecords(Refused):
+    """The reason of a message that was not stored because its owner has too many records."""
 
 
 class Delivery(Protocol):
-    """A stored message that one peer holds: while that peer lives and holds it, nobody else gets it."""
+    """A stored message that one peer holds. While that peer is alive, no other peer gets it."""
+
+    @property
+    def message(self) -> bytes:
+        """The message as it is stored, with its signature if it is signed."""
 
     @property
     def number(self) -> int:
-        """How many times it was delivered, this one included; more than once where a holder died."""
+        """Number of deliveries, this one included; more than one if a peer that held it was lost."""
 
     @property
     def is_redelivered(self) -> bool:
-        """Whether the server says that it delivered this very message before; a sender cannot make it say so."""
+        """Whether the server reports that it delivered this message before; a sender cannot forge that."""
 
-    def done(self) -> None:
-        """The message was handled; forget it."""
+    def done(self, record: Record | None = None) -> None:
+        """Delete the message, because it was handled. A record replaces the stored one in the same step."""
+
+    def note(self, record: Record) -> None:
+        """Replace the value of the record that was stored with the message, if this peer still holds the message."""
 
     def release(self) -> None:
-        """Give it to somebody else."""
+        """Give it back, for another peer."""
 
-    def bury(self, reason: str) -> None:
-        """Move it to the dead letters; it is not delivered again."""
+    def dead_letter(self, reason: str, record: Record | None = None) -> None:
+        """Move it to the dead letters; it is not delivered again. A record that is given is the dead letter."""
 
 
 Take = Callable[[bytes, Delivery, Arrival], None]
-"""Takes a stored message; as with Receive, and it must end with `done`, `release` or `bury`."""
+"""Called with a stored message, as Receive is. The delivery must end with `done`, `release` or `dead_letter`."""
 
 
 @runtime_checkable
 class Stores(Protocol):
-    """Stores messages until somebody has handled them: at least once, in no order."""
+    """Stores messages until they are handled: at least once, in no order."""
 
     def store(
-        self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
+        self,
+        address: str,
+        message: bytes,
+        *,
+        key: str,
+        stored: Callable[[], None],
+        undelivered: Undelivered,
+        record: Record | None = None,
     ) -> None:
-        """Keep a message until it is handled, and say so; another one of the same key is the same message."""
+        """Store a message until it is handled, and call `stored`; a second message with the same key is a duplicate.
+
+        A record needs a transport with `KeepsRecords`; the message is stored only together with it.
+        """
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Be given what is stored at an address, at most `limit` messages at a time, shared with all other takers."""
+        """Take the messages stored at an address, at most `limit` at a time; peers that take there share them."""
+
+
+@runtime_checkable
+class KeepsRecords(Protocol):
+    """Keeps records of stored messages, which every end of the bus can read by their key."""
+
+    async def read_record(self, address: str, key: str) -> tuple[bytes, bytes] | None:
+        """Return the value and body of a record, or None if there is none; raise a CallError if that is unknown."""
+
+    async def list_records(self, owner: str | None, most: int) -> list[tuple[str, str, bytes]]:
+        """Return the address, key and value of at most `most` records: of one owner, or of all."""
+
+    async def end_record(self, address: str, record: Record) -> bool:
+        """Delete a stored message by the key of its record, and replace the record; return False if it is gone."""
+
+    async def store_again(self, address: str, message: bytes, record: Record, *, sender: str) -> None:
+        """Store a deleted message again for `sender`, the name of the peer that stored it, and replace its record."""
+
+    def watch_record(self, address: str, key: str, changed: Callable[[], None]) -> Stop:
+        """Call `changed` when a record is replaced because its message was handled, deleted or dead-lettered."""
 
 
 @runtime_checkable
 class Remembers(Protocol):
-    """Has a record of keys that all ends of the bus share."""
+    """Remembers keys for all ends of the bus."""
 
     async def remember(self, key: str, seconds: float) -> bool:
-        """Note a key for so long, at most a day; False where it was noted already. Raises where that is unknown."""
+        """Remember a key, at most for a day; return False if it is known. Raise if the server cannot be asked."""
 
     def forget(self, key: str) -> None:
-        """Take a key out again, where messages that are released count as new; elsewhere do nothing."""
+        """Forget a key if a released message counts as a new one; otherwise do nothing."""
 
 
 @runtime_checkable
 class InProcess(Protocol):
-    """Hands objects from one end to another by reference, because both are in this process."""
+    """Passes objects between ends by reference, because all of them are in this process."""
 
     def offer(self, address: str, target: Any) -> Stop:
         """Let ends of this bus reach `target` at `address`; several share the load."""
 
     def reach(self, address: str) -> Any:
-        """The next target that is offered at an address, or None."""
+        """Return the next target that is offered at an address, or None."""
 
 
 @runtime_checkable
@@ -176,10 +242,10 @@ class Flushes(Protocol):
 
 @runtime_checkable
 class ReportsBacklog(Protocol):
-    """Knows where requests wait longer than workers need."""
+    """Knows which namespaces have a backlog of requests."""
 
     def backlog(self) -> Sequence[str]:
-        """The namespaces that this end serves and in which requests queue up."""
+        """Return the namespaces of this end whose requests queue up."""
 
 
 class TransportWrapper:
@@ -209,7 +275,7 @@ class TransportWrapper:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the inner transport promises."""
+        """What the inner transport guarantees."""
         return self.inner.capabilities
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
@@ -217,26 +283,33 @@ class TransportWrapper:
         self.inner.send(address, message, undelivered)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive what comes to the inner transport."""
+        """Receive messages from the inner transport."""
         return self.inner.listen(address, receive, group=group)
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
-        """Be told what the inner transport tells."""
+        """Watch the inner transport."""
         return self.inner.watch(up, down)
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """The inner transport's part, with this wrapper's own `store` and `take`."""
+        """Return the inner transport's part; for `Stores`, this wrapper."""
         part = self.inner.optional(kind)
         return self if part is not None and kind is Stores and isinstance(self, kind) else part
 
     def store(
-        self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
+        self,
+        address: str,
+        message: bytes,
+        *,
+        key: str,
+        stored: Callable[[], None],
+        undelivered: Undelivered,
+        record: Record | None = None,
     ) -> None:
         """Store through the inner transport."""
-        self._stores().store(address, message, key=key, stored=stored, undelivered=undelivered)
+        self._stores().store(address, message, key=key, stored=stored, undelivered=undelivered, record=record)
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Take what the inner transport stores."""
+        """Take the messages that the inner transport stores."""
         return self._stores().take(address, take, limit=limit)
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from operations.pubsub.protocols import Transport
-from operations.pubsub.urls import PORTS, places, wrong_address
+from operations.pubsub.urls import PORTS, hosts_and_ports, wrong_address
 
 GROUP = "operations.transports"
 """The entry-point group of the schemes of other packages."""
@@ -69,22 +69,22 @@ def connect(url: str, **options: Any) -> AbstractAsyncContextManager[Any]:
 
 
 def check_address(url: str) -> None:
-    """Raise a CallError that says what is wrong with the address of a transport; no library is needed for that."""
+    """Raise a CallError for an invalid address of a transport, without importing its library."""
     scheme = scheme_of(url)
     if scheme not in _SCHEMES and scheme not in PORTS:
         known = {*_SCHEMES, *PORTS, *_registered()}
         if scheme not in known:
             raise wrong_address(url, f"{scheme!r} is not a transport's scheme; known are {', '.join(sorted(known))}")
-    places(url)
+    hosts_and_ports(url)
 
 
 def scheme_of(url: str) -> str:
-    """The scheme of a URL, in lower case."""
+    """Return the scheme of a URL, in lower case."""
     return url.partition(":")[0].lower()
 
 
 def _registered() -> dict[str, Any]:
-    """The entry points of other packages by their scheme."""
+    """Return the entry points of other packages by scheme."""
     from importlib.metadata import entry_points  # slow to import, and needed for few URLs
 
     return {entry.name: entry for entry in entry_points(group=GROUP)}

@@ -1,4 +1,4 @@
-"""TLS probe: whether a server uses TLS where none was expected, or none where it was.
+"""TLS probe: whether a server uses TLS unexpectedly, or does not use it although it was expected.
 
 Used only after a connection has failed, and nothing secret is sent: a handshake that accepts any certificate and is
 then aborted, or a request that every server of its kind responds to.
@@ -30,7 +30,7 @@ def is_reachable(error: Exception) -> bool:
 
 
 def has_no_tls(error: Exception) -> bool:
-    """Whether a TLS handshake may have failed like this for want of TLS: a server that sends an alert uses it."""
+    """Whether a TLS handshake may have failed because the server does not use TLS; one that sends an alert does."""
     cause = error.__cause__ or error
     return not isinstance(cause, ssl.SSLError) or cause.reason in _NOT_TLS
 
@@ -51,7 +51,7 @@ async def speaks_tls(host: str, port: int) -> bool:
     return True
 
 
-async def answer_in_plain(host: str, port: int, question: bytes = b"") -> bytes:
+async def plain_reply(host: str, port: int, question: bytes = b"") -> bytes:
     """Return the beginning of a server's response to `question` without TLS; empty where there is none."""
     try:
         async with asyncio.timeout(_WITHIN):

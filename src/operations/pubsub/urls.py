@@ -22,7 +22,7 @@ PORTS = {
 _NO_NAME = re.compile(r"[\s\x00-\x1f\x7f<>\"^`{|}\\\[\]]")
 
 
-def places(url: str) -> list[tuple[str, int]]:
+def hosts_and_ports(url: str) -> list[tuple[str, int]]:
     """Return the hosts and ports of a transport's URL; raise a CallError that says what is wrong with it.
 
     A URL without a network address (`memory:`, `unix://…`) has none.
@@ -31,20 +31,20 @@ def places(url: str) -> list[tuple[str, int]]:
     _, separator, rest = url.partition("://")
     if scheme not in PORTS:
         if scheme == "unix" and not rest.strip("/"):
-            raise wrong_address(url, "it names no socket: unix:///path/to/redis.sock")
+            raise wrong_address(url, "it has no socket path: unix:///path/to/redis.sock")
         return []
     if not separator:
-        raise wrong_address(url, f"{scheme}://host:port is wanted")
+        raise wrong_address(url, f"expected {scheme}://host:port")
     found = []
     for text in _parts(rest.partition("?")[0], scheme):
-        host, port = read_place(text, PORTS[scheme], url)
+        host, port = read_host_and_port(text, PORTS[scheme], url)
         if not host and not scheme.startswith("redis"):
-            raise wrong_address(url, f"it names no host: {scheme}://host:port")
+            raise wrong_address(url, f"it has no host: {scheme}://host:port")
         found.append((host or "127.0.0.1", port))
     return found
 
 
-def read_place(text: str, default: int, url: str) -> tuple[str, int]:
+def read_host_and_port(text: str, default: int, url: str) -> tuple[str, int]:
     """Return the host and port in `host:port`; `url` is the whole URL, for the error."""
     if text.startswith("["):
         host, closed, port = text[1:].partition("]")
@@ -73,19 +73,19 @@ def wrong_address(url: str, reason: str) -> CallError:
     """Return the error for an invalid URL; what may be secret in it is left out."""
     scheme, separator, rest = url.partition("://")
     shown = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}" if separator else url.rpartition("@")[2]
-    return CallError(ErrorCode.VALIDATION_ERROR, f"{shown!r} is no address: {reason}")
+    return CallError(ErrorCode.VALIDATION_ERROR, f"{shown!r} is not a valid address: {reason}")
 
 
 def _parts(rest: str, scheme: str) -> list[str]:
     """Return each `host:port` of a URL. In a NATS URL each may have its own scheme and user; Redis has one user."""
-    if scheme.startswith("redis"):  # whose password may have any sign in it
+    if scheme.startswith("redis"):  # a password may contain any character
         return rest.rpartition("@")[2].partition("/")[0].split(",")
     parts = [part.rpartition("://")[2] for part in rest.split(",")]
     return [re.split(r"[/#]", part, maxsplit=1)[0].rpartition("@")[2] for part in parts]
 
 
 def _is_ipv6(text: str) -> bool:
-    from ipaddress import IPv6Address  # only worth its import where there is one
+    from ipaddress import IPv6Address  # slow to import, and needed for few URLs
 
     try:
         IPv6Address(text)

@@ -13,7 +13,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import Any
 
 from operations.errors import CallError
@@ -29,10 +29,9 @@ from operations.pubsub.link import (
     PROTOCOL,
     PROTOCOLS_HEADER,
     SLOW_READER,
-    TURN_MESSAGES,
-    TURN_SECONDS,
     Admit,
     Callbacks,
+    Turn,
     bearer_token,
     refusal_status,
     split_protocols,
@@ -60,6 +59,7 @@ class WebSocketLink(picows.WSListener):
     def __init__(
         self, callbacks: Callbacks, max_message: int = MAX_PAYLOAD, large: LargeMessages | None = None
     ) -> None:
+        self.turn = Turn()
         self.batch_bytes = 0
         self.max_message = max_message
         self.reason = ""
@@ -259,7 +259,8 @@ class WebSocketLink(picows.WSListener):
     def _handle_backlog(self) -> None:
         """Handle one turn of the messages that wait; the rest in the next iteration of the event loop."""
         self._handles = False
-        messages, left, end = self._messages, TURN_MESSAGES, perf_counter() + TURN_SECONDS
+        messages, turn = self._messages, self.turn
+        turn.begin()
         while True:
             message = next(messages, None)
             if message is None:
@@ -277,8 +278,7 @@ class WebSocketLink(picows.WSListener):
             self.receive(message, self.source)
             if self._is_aborted:
                 return
-            left -= 1
-            if left <= 0 or perf_counter() > end:
+            if turn.is_over():
                 self._schedule_handling()
                 return
         if self._has_ended:
@@ -355,7 +355,8 @@ class LimitedLog(logging.LoggerAdapter[logging.Logger]):
         """Lines of this minute, those that are left out included."""
 
     def log(self, level: int, msg: object, *args: Any, **options: Any) -> None:
-        """Write a line, unless this minute has too many."""
+        """Write a line, unless this minute has too many; several for each connection are for debugging only."""
+        level = logging.DEBUG if level == logging.INFO else level
         if not self.isEnabledFor(level):
             return
         minute = int(monotonic() / 60)

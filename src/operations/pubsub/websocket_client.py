@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from operations.errors import CallError, ErrorCode
 from operations.pubsub.connection_errors import reason_of, require_extra, untrusted
 from operations.pubsub.link import HEARTBEAT_SECONDS, MAX_PAYLOAD, Callbacks
-from operations.pubsub.tls_probe import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
-from operations.pubsub.urls import places
+from operations.pubsub.tls_probe import has_no_tls, is_reachable, plain_reply, speaks_tls, wrong_protocol
+from operations.pubsub.urls import hosts_and_ports
 from operations.pubsub.websocket import WebSocketLink, settings
 
 try:
@@ -82,13 +82,13 @@ async def diagnose(url: str, error: Exception) -> CallError | None:
     details = error.details if isinstance(error, CallError) and isinstance(error.details, dict) else {}
     if not is_reachable(error) or details.get("status", _BAD_REQUEST) not in (0, _BAD_REQUEST):
         return None
-    ((host, port),) = places(url)
+    ((host, port),) = hosts_and_ports(url)
     shown = _shown(url)
     if shown.lower().startswith("ws:"):
         if await speaks_tls(host, port):
             return wrong_protocol(shown, f"the server there speaks TLS: its address is wss{shown[2:]}")
     elif has_no_tls(error):
-        first, _, _ = (await answer_in_plain(host, port, _upgrade(host))).partition(b"\r\n")
+        first, _, _ = (await plain_reply(host, port, _upgrade(host))).partition(b"\r\n")
         # A server with TLS may respond to this too, but only that it is a bad request.
         if first.startswith(b"HTTP/1.") and b" %d" % _BAD_REQUEST not in first:
             return wrong_protocol(shown, f"the server there speaks no TLS: its address is ws{shown[3:]}")

@@ -9,7 +9,7 @@ from operations.schema.problems import (
     validate_or_throw,
     validation_error,
 )
-from operations.schema.schema import UNKNOWN, Policy, Schema, deferred_schema, from_schema
+from operations.schema.schema import UNKNOWN, Policy, Schema, deferred_schema, from_schema, record_schema
 from operations.schema.types import Field, TypeCodec, codec_for, from_type, jsonable, record_codec
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "jsonable",
     "lift_required",
     "record_codec",
+    "record_schema",
     "validate_or_throw",
     "validation_error",
 ]

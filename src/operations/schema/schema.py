@@ -206,7 +206,7 @@ class Schema:
     def _caster(self) -> Caster:
         from operations.schema.casting.policies import Caster
 
-        return Caster(self._nodes, self._check, self._explainer, self._limit)
+        return Caster(self._nodes, self._native_check, self._explainer, self._limit)
 
     # The compiled functions are stored as instance attributes, which take precedence over the methods and save a call.
 
@@ -253,10 +253,17 @@ class Schema:
         return _unless_shared(check, _refuse) if self._compares_items else check
 
     def _make_plain_check(self) -> Callable[[Any], bool]:
+        check = self._native_check
+        if self._limit is None or check is _accept:
+            return check
+        return _bounded(check, self._shallow() if self._costs.affordable else None)
+
+    @cached_attribute
+    def _native_check(self) -> Callable[[Any], bool]:
+        """The check for values whose depth is known to be bounded."""
         if not self._costs.affordable:
             # Only the converted document can be evaluated; if it is not exact, no value is accepted.
-            stepwise = self._evaluator.check if self._conversion.exact else _refuse
-            return stepwise if self._limit is None else _bounded(stepwise, None)
+            return self._evaluator.check if self._conversion.exact else _refuse
         validator = self._validator
         if validator is None:
             return _accept
@@ -268,9 +275,7 @@ class Schema:
             except ValueError:
                 return self._explainer.check_foreign(value)
 
-        if self._limit is None:
-            return check
-        return _bounded(check, self._shallow())
+        return check
 
     def _shallow(self) -> Callable[[Any], bool] | None:
         """A validator of the first levels of a recursive schema, which needs no depth check; None if there is none."""
@@ -330,6 +335,29 @@ def from_schema(
     URL). Without a `loader`, nothing outside the document is read.
     """
     return Schema(json_schema, dialect=dialect, loader=loader)
+
+
+class _RecordSchema(Schema):
+    """A Schema of Python objects in their JSON form, which also takes the objects themselves."""
+
+    def __init__(self, json_schema: Mapping[str, Any], to_json: Callable[[Any], Any]) -> None:
+        super().__init__(json_schema)
+        self._to_json = to_json
+
+    def errors(self, value: Any, found: Sequence[Found] = ()) -> list[Problem]:
+        return super().errors(self._to_json(value), found)
+
+    def _make_check(self) -> Callable[[Any], bool]:
+        check, to_json = super()._make_check(), self._to_json
+        return lambda value: check(to_json(value))
+
+    def __reduce__(self) -> Any:
+        return Schema, (self.document,)
+
+
+def record_schema(json_schema: Mapping[str, Any], to_json: Callable[[Any], Any]) -> Schema:
+    """Return a Schema whose `check` and `errors` pass a value through `to_json` first."""
+    return _RecordSchema(json_schema, to_json)
 
 
 _making_locks = Lock()

@@ -1,8 +1,8 @@
-"""SearchIndex: BM25 over the fields of descriptions, weighed by what a query asks for.
+"""SearchIndex: BM25 over the fields of descriptions, weighted by the query's intent.
 
 `tf = Σ weight·count / (1 - b + b·length/average)` over the fields of a document. Each word of a query scores its best
 alternative's `idf·weight·3tf/(tf + 2)`. The sum is multiplied by how much of the query matches, whether the document
-does what the query's verb asks for, and how much the document is about that the query does not mention.
+matches the query's verb, and how many of the document's subjects the query does not mention.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _VERB_WEIGHT = 0.6
 _PREFIX_WEIGHT = 0.7
 _SHORTEST_PREFIX = 5
 _SINGLE_FOR_PLURAL = 0.75
-_MOST_QUERY_CHARACTERS = 400
-_MOST_QUERY_WORDS = 24
-_MOST_DESCRIPTION = 2_000
-_MOST_TITLE_WORDS = 12
-_MOST_PREFIXED = 50
+_MAX_QUERY_CHARACTERS = 400
+_MAX_QUERY_WORDS = 24
+_MAX_DESCRIPTION = 2_000
+_MAX_TITLE_WORDS = 12
+_MAX_PREFIXED = 50
 _MARKUP = re.compile(r"<[^<>]{0,300}>|\[!\w+\]|https?://\S+")
 _LINK = re.compile(r"\]\([^()]{0,300}\)")
 _SENTENCE_END = re.compile(r"[.!?](?:\s|$)|\n\s*\n")
@@ -49,7 +49,7 @@ _PARAMETER = re.compile(r"\{[^{}]*\}")
 
 
 class SearchDocument(msgspec.Struct, frozen=True):
-    """What is searched of one operation."""
+    """The searchable text of one operation."""
 
     id: str
     title: str = ""
@@ -57,7 +57,7 @@ class SearchDocument(msgspec.Struct, frozen=True):
     type: str = ""
     """query, mutation or subscription."""
     method: str = ""
-    """The HTTP method and path, where it has them."""
+    """The HTTP method and path; empty without them."""
     path: str = ""
     tags: Sequence[str] = ()
     fields: Sequence[str] = ()
@@ -90,7 +90,7 @@ class _Term(msgspec.Struct):
 
 
 class _Intent(msgspec.Struct, frozen=True):
-    """What a query asks for: to read, create, update or delete."""
+    """The intent of a query: read, create, update or delete."""
 
     kind: str
     verb: str = ""
@@ -120,7 +120,7 @@ class SearchIndex:
 
     def search(self, query: str, *, limit: int | None = None) -> list[str]:
         """Return the ids of documents that have any word of the query, best first; an exact id is first."""
-        query = query[:_MOST_QUERY_CHARACTERS]
+        query = query[:_MAX_QUERY_CHARACTERS]
         terms, intent = self._read(query)
         scores: dict[int, float] = {}
         matched: dict[int, float] = {}
@@ -159,7 +159,7 @@ class SearchIndex:
         text = query.lower() if " " in query.strip() else query
         for pattern, put in PHRASES:
             text = pattern.sub(put, text)
-        words = split_words(text)[:_MOST_QUERY_WORDS]
+        words = split_words(text)[:_MAX_QUERY_WORDS]
         terms = []
         telling = [word for word in words if word not in STOP_WORDS] or words
         for word in dict.fromkeys(map(stem, telling)):
@@ -178,14 +178,14 @@ class SearchIndex:
             return []
         at = bisect_left(self._vocabulary, word)
         found: list[str] = []
-        while at < len(self._vocabulary) and self._vocabulary[at].startswith(word) and len(found) < _MOST_PREFIXED:
+        while at < len(self._vocabulary) and self._vocabulary[at].startswith(word) and len(found) < _MAX_PREFIXED:
             found.append(self._vocabulary[at])
             at += 1
         shorter = (word[:length] for length in range(_SHORTEST_PREFIX, len(word)))
         return [*found, *(each for each in shorter if each in self._postings)]
 
     def _score(self, term: _Term) -> dict[int, float]:
-        """Return what a term adds to each document's score: that of its best alternative there."""
+        """Return what a term adds to each document's score: the score of its best alternative."""
         best: dict[int, float] = {}
         for word, weight in term.alternatives.items():
             factor = 3 * self._idf.get(word, 0.0) * weight * (_VERB_WEIGHT if word in VERBS else 1.0)
@@ -196,7 +196,7 @@ class SearchIndex:
         return best
 
     def _focus(self, entry: _Entry, asked: set[str]) -> float:
-        """Return how much of a document is what was asked for."""
+        """Return how much of a document the query mentions."""
         extra = sum(self._idf.get(noun, 0.0) for noun in entry.nouns - asked) / self._largest_idf
         factor = 1 / (1 + 0.55 * extra) / (1 + 0.25 * len(entry.scopes - asked)) / (1 + 0.03 * entry.depth)
         return factor * (1.15 if entry.last in asked else 1.0)
@@ -204,18 +204,18 @@ class SearchIndex:
 
 def _analyse(document: SearchDocument) -> tuple[dict[str, list[str]], _Entry]:
     """Return the stems of each field of a document, and what the index keeps of it."""
-    plain = _plain(document.description[: _MOST_DESCRIPTION * 2])[:_MOST_DESCRIPTION]
+    plain = _plain(document.description[: _MAX_DESCRIPTION * 2])[:_MAX_DESCRIPTION]
     sentence = _first_sentence(plain)
     namespace, _, name = document.id.rpartition(".")
     segments = [segment for segment in _PARAMETER.sub("", document.path).split("/") if not _VERSION.fullmatch(segment)]
     path = [word for segment in segments for word in stems(segment)]
     ends_in_parameter = document.path.endswith("}")
     titled = stems(document.title)
-    said = titled or stems(" ".join(sentence.split()[:_MOST_TITLE_WORDS]))
+    leading = titled or stems(" ".join(sentence.split()[:_MAX_TITLE_WORDS]))
     if not titled and not ends_in_parameter:
-        said += path[-1:]
+        leading += path[-1:]
     fields = {
-        "title": said,
+        "title": leading,
         "id": [stem(word) for word in (*split_words(name), *split_words(namespace))],
         "sentence": stems(sentence),
         "description": stems(plain),
@@ -224,13 +224,13 @@ def _analyse(document: SearchDocument) -> tuple[dict[str, list[str]], _Entry]:
         "tags": [word for tag in document.tags for word in stems(tag)],
         "fields": [word for field in document.fields for word in stems(field)],
     }
-    intent = VERBS.get((said or stems(name) or [""])[0]) or _intent_of_method(document, ends_in_parameter)
+    intent = VERBS.get((leading or stems(name) or [""])[0]) or _intent_of_method(document, ends_in_parameter)
     fields["verb"] = [stem(intent)] if intent else []
-    # Without a title, the path says what it is about; a first sentence says more.
+    # Without a title, the path names the subject; a first sentence has too many other words.
     nouns = frozenset(word for word in titled or path or fields["id"] if word not in VERBS)
     scopes = frozenset(word for word in (*titled, *path) if word in SCOPES)
     last = path[-1] if path else ""
-    verbs = frozenset(word for word in (*said[:1], *(() if ends_in_parameter else path[-1:])) if word in VERBS)
+    verbs = frozenset(word for word in (*leading[:1], *(() if ends_in_parameter else path[-1:])) if word in VERBS)
     return fields, _Entry(document.id, intent, nouns, scopes, last, len(segments), verbs, ends_in_parameter)
 
 
@@ -253,7 +253,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _intent(words: Sequence[str]) -> _Intent:
-    """Return what a query asks for: the intent of its first word, or a guess."""
+    """Return the intent of a query: that of its first word, or a guess."""
     for index, word in enumerate(words):
         if word in STOP_WORDS and word not in _QUESTION_WORDS:
             continue
@@ -267,7 +267,7 @@ def _intent(words: Sequence[str]) -> _Intent:
 
 
 def _agreement(does: str, asked: _Intent) -> float:
-    """Return the factor for what a document does against what a query asks for."""
+    """Return the factor for a document's intent, given the query's."""
     if not does:
         return 1.0
     if does == asked.verb:

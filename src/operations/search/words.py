@@ -41,7 +41,7 @@ our out particular please so some somebody someone something specified than that
 this those to too up us via want was we were what when where which who whose will with within without would you your
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-"""Words that say nothing about an operation; stems are taken of the others only."""
+"""Words without meaning for the ranking; only the others are stemmed."""
 
 PHRASES = tuple(
     (re.compile(rf"\b{found}\b"), put)
@@ -68,7 +68,7 @@ PHRASES = tuple(
         (r"start (?:a|the) payment|take (?:a|the) payment", "create payment"),
     )
 )
-"""Phrases whose meaning is another word's; the query is rewritten by them first."""
+"""Phrases that are replaced by one word before a query is read."""
 
 _VERBS = {
     "read": "get list show find read view fetch retrieve return search check download compare see display browse query "
@@ -279,7 +279,7 @@ def split_words(text: str) -> list[str]:
 
 
 def stems(text: str) -> list[str]:
-    """Return the stems of the words of a text that say something."""
+    """Return the stems of a text's words, without stop words."""
     return [stem(word) for word in split_words(text) if word not in STOP_WORDS]
 
 

@@ -14,7 +14,10 @@ __all__ = ["HTTPServer", "Limits", "ServedApp", "app", "serve_http"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("HTTPServer", "serve_http"):  # they import uvicorn, which an application under another server need not
+    if name in (
+        "HTTPServer",
+        "serve_http",
+    ):  # these import uvicorn, which an application under another server does not need
         from operations.serving import server
 
         return getattr(server, name)

@@ -1,6 +1,7 @@
-"""Admission: who sends a request, and whether it may be looked at. It reads headers only and knows no door's protocol.
+"""Admission: authentication and rate limits of requests, from their headers alone.
 
-Host → Origin → failures of the address → credentials → audience → rate. Identities in payloads are never read.
+Order: Host, Origin, failed attempts of the address, credentials, audience, rate. An identity in a payload is never
+read.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
-from operations.identity.rate_limits import Failures, RateLimits
+from operations.identity.rate_limits import FailureLimits, RateLimits
 from operations.identity.token_cache import TokenCache
 from operations.identity.tokens import AnyAuthenticator, Principal
 from operations.serving.asgi import Headers, Scope
@@ -18,14 +19,14 @@ from operations.serving.refusals import RefusedError
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 ONCE = (b"host", b"origin", b"authorization", b"x-api-key", b"content-length", b"content-type", b"idempotency-key")
-"""Headers that a request may have once: of two, a proxy and we might read different ones."""
-_MOST_HOSTS = 1_000
-_MOST_TOKEN = 16_384
+"""Headers that a request may contain once. Of two values, a proxy and this server could read different ones."""
+_MAX_HOSTS = 1_000
+_MAX_TOKEN = 16_384
 _PORTS = {"http": "80", "https": "443"}
 
 
 class Caller:
-    """Who sends a request: `principal` and `identity` are None for an anonymous caller."""
+    """The sender of a request. `principal` is None for an anonymous caller."""
 
     __slots__ = ("_exposure", "client_address", "headers", "identity", "key", "principal")
 
@@ -41,22 +42,23 @@ class Caller:
         self.identity = identity
         self.client_address = client_address
         self.key = f"a:{client_address}" if identity is None else f"i:{identity.id}"
-        """Whose limits and stored answers a request belongs to: the identity's, or an anonymous caller's address."""
+        """The owner of limits and stored responses: the identity, or the address of an anonymous caller."""
         self.headers = headers
-        """The headers of the request by name, where they were read; each that matters occurs once."""
+        """The headers of the request by name; None if they were not read."""
         self._exposure = exposure
 
     @property
     def rights(self) -> Rights:
-        """What of the identity decides which operations it sees: the key of caches of lists."""
+        """The rights that decide which operations the caller sees. Caches of lists use them as keys."""
         return self._exposure.rights(self.identity) if self._exposure is not None else NO_RIGHTS
 
 
 class Admission:
-    """Decides from its headers who sends a request; raises a RefusedError for one that is not admitted.
+    """Authenticates requests by their headers; raises RefusedError for requests that are not admitted.
 
-    `hosts` are the names that this server is reached by, `*` for any. `origins` are the pages of other hosts that may
-    send requests. `audiences` are accepted by every door. Without an authenticator everybody is anonymous.
+    `hosts` are the accepted host names, `*` accepts any. `origins` are the web origins beside the server's own that may
+    send requests. `audiences` are the token audiences that every endpoint accepts. Without an authenticator every
+    caller is anonymous.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Admission:
         origins: Iterable[str] = (),
         audiences: Iterable[str] = (),
         rate: RateLimits | None = None,
-        failures: Failures | None = None,
+        failures: FailureLimits | None = None,
         challenge: str = "Bearer",
         challenges: Mapping[str, str] | None = None,
     ) -> None:
@@ -79,9 +81,9 @@ class Admission:
         self.cache = TokenCache()
         self.challenge = challenge
         self._challenges = challenges or {}
-        """Other challenges, by the audience of their door."""
+        """Challenges of single endpoints, by the audience of the endpoint."""
         self.rate = rate
-        self._failures = failures or Failures()
+        self._failures = failures or FailureLimits()
         self._allow_anonymous = authenticator is None if allow_anonymous is None else allow_anonymous
         self._anonymous = anonymous
         self._hosts = frozenset(host.lower() for host in hosts)
@@ -97,9 +99,10 @@ class Admission:
         token: str | None = None,
         headers: Mapping[bytes, bytes] | None = None,
     ) -> Caller:
-        """Return the caller of a request. `audience` is accepted in a token beside those of every door.
+        """Return the caller of a request. `audience` is a token audience that only this endpoint accepts.
 
-        `token` is one that was found elsewhere than in the usual headers. `headers` are given where they were read.
+        `token` is a token from another place than the usual headers. `headers` are the headers if they were read
+        before.
         """
         if headers is None:
             headers = read_headers(scope)
@@ -111,13 +114,13 @@ class Admission:
             self._check_audience(principal, audience)
             caller = Caller(principal, principal.identity, address, self.exposure, headers)
             if self.rate is not None:
-                self.rate.take(caller.key)
+                self.rate.acquire(caller.key)
         return caller
 
     def admit_known(
         self, scope: Scope, headers: Mapping[bytes, bytes], audience: str | None, token: str | None = None
     ) -> Caller | None:
-        """Return the caller where that takes no waiting: an anonymous one, or one whose token was verified before."""
+        """Return an anonymous caller, or one whose token is cached; None if a token must be verified."""
         if headers.get(b"host") not in self._known_hosts or b"origin" in headers:
             self.check_source(headers)
         shown = find_token(headers)
@@ -135,11 +138,11 @@ class Admission:
                 self._check_audience(principal, audience)
             caller = Caller(principal, principal.identity, _address(scope), self.exposure, headers)
         if self.rate is not None:
-            self.rate.take(caller.key)
+            self.rate.acquire(caller.key)
         return caller
 
     def refresh(self) -> bool:
-        """Ask an authenticator that can revoke whether it has; True where all tokens must be verified again."""
+        """Return whether the authenticator has revoked tokens; if so, clear the token cache."""
         has_changed = getattr(self.authenticator, "has_changed", None)
         if has_changed is None or not has_changed():
             return False
@@ -147,16 +150,16 @@ class Admission:
         return True
 
     def check_source(self, headers: Mapping[bytes, bytes]) -> None:
-        """Refuse a request for another host, or one that a page of another host sent."""
+        """Refuse a request with a foreign `Host` or `Origin`."""
         host = headers.get(b"host", b"")
         if host not in self._known_hosts:
             self._check_host(host)
         origin = headers.get(b"origin")
         if origin is not None and not self.is_own_origin(origin, host):
-            raise RefusedError(403, ErrorCode.ACCESS_DENIED, "requests of pages of this origin are refused", "ORIGIN")
+            raise RefusedError(403, ErrorCode.ACCESS_DENIED, "this Origin is not allowed", "ORIGIN")
 
     def is_own_origin(self, origin: bytes, host: bytes) -> bool:
-        """Whether an `Origin` is this server's own or a configured one."""
+        """Whether an `Origin` is the server's own or a configured one."""
         text = origin.decode("latin-1").strip().lower()
         if text in self._origins:
             return True
@@ -168,7 +171,7 @@ class Admission:
         return origin.decode("latin-1").strip().lower() in self._origins
 
     def _check_audience(self, principal: Principal, audience: str | None) -> None:
-        """Refuse a token that is for somebody else."""
+        """Refuse a token that was issued for another audience."""
         named = principal.audiences
         if named and self._audiences and audience not in named and self._audiences.isdisjoint(named):
             raise self._unauthenticated("the token is for another audience", audience, "invalid_token")
@@ -176,8 +179,8 @@ class Admission:
     async def _verify(self, token: str, address: str, audience: str | None) -> Principal:
         self._failures.check(address)
         if self.authenticator is None:
-            raise self._unauthenticated("no credentials are accepted here", audience, "invalid_token")
-        if len(token) > _MOST_TOKEN:
+            raise self._unauthenticated("this server accepts no credentials", audience, "invalid_token")
+        if len(token) > _MAX_TOKEN:
             raise self._unauthenticated("the token is too long", audience, "invalid_token")
         try:
             principal = await self.cache.verify(token, self.authenticator)
@@ -185,7 +188,7 @@ class Admission:
             self._failures.count(address)
             if error.code is not ErrorCode.ACCESS_DENIED:
                 raise RefusedError(
-                    503, ErrorCode.UNAVAILABLE, "credentials cannot be checked now", "AUTHENTICATOR"
+                    503, ErrorCode.UNAVAILABLE, "credentials cannot be verified now", "AUTHENTICATOR"
                 ) from error
             raise self._unauthenticated("the credentials are not valid", audience, "invalid_token") from error
         return principal
@@ -199,13 +202,13 @@ class Admission:
         text = host.decode("latin-1").strip().lower()
         name = text if text.endswith("]") else text.rpartition(":")[0] or text
         if not self._any_host and name not in self._hosts and text not in self._hosts:
-            raise RefusedError(403, ErrorCode.ACCESS_DENIED, "this server is not reached by that host name", "HOST")
-        if len(self._known_hosts) < _MOST_HOSTS:
+            raise RefusedError(403, ErrorCode.ACCESS_DENIED, "this Host is not allowed", "HOST")
+        if len(self._known_hosts) < _MAX_HOSTS:
             self._known_hosts.add(host)
 
 
 def read_headers(scope: Scope) -> dict[bytes, bytes]:
-    """Return the headers of a request by name; refuse one that has a header twice which may occur once."""
+    """Return the headers of a request by name. Refuse a request that repeats a header which may occur once."""
     listed: list[tuple[bytes, bytes]] = scope["headers"]
     headers = dict(listed)
     if len(headers) != len(listed):
@@ -223,13 +226,13 @@ def _address(scope: Scope) -> str:
 
 
 def find_token(headers: Mapping[bytes, bytes]) -> str | None:
-    """Return the credential of a request: a bearer token or an API key; None where there is none."""
+    """Return the bearer token or API key of a request; None if it has neither."""
     authorization = headers.get(b"authorization")
     key = headers.get(b"x-api-key")
     if authorization is None:
         return None if key is None else key.decode("latin-1").strip()
     if key is not None:
-        message = "a request has either Authorization or X-API-Key"
+        message = "both Authorization and X-API-Key are present: send one of them"
         raise RefusedError(400, ErrorCode.VALIDATION_ERROR, message, "TWO_CREDENTIALS")
     if authorization[:7].lower() == b"bearer ":
         return authorization[7:].decode("latin-1").strip()
@@ -237,7 +240,7 @@ def find_token(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def challenge(base: str, **parameters: str) -> tuple[bytes, bytes]:
-    """Return the `WWW-Authenticate` header that says what is missing; what cannot be written is left out."""
+    """Return a `WWW-Authenticate` header. Parameters that a header cannot contain are left out."""
     header = base
     for name, value in parameters.items():
         if value and value.isascii() and value.isprintable() and '"' not in value and "\\" not in value:

@@ -1,6 +1,6 @@
-"""app: one registry as one ASGI application, over HTTP, MCP and WebSocket.
+"""app: a registry as one ASGI application that serves HTTP, MCP and WebSocket.
 
-It owns one Exposure, one Admission and one Dispatcher, and hands each request to the door of its path.
+The application owns one Exposure, one Admission and one Dispatcher. It passes each request to the endpoint of its path.
 """
 
 from __future__ import annotations
@@ -14,43 +14,52 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from operations import __version__
 from operations.context import new_request_id
 from operations.dispatch import Dispatcher
 from operations.errors import CallError, ErrorCode
-from operations.identity.rate_limits import Failures, RateLimits
+from operations.identity.rate_limits import FailureLimits, RateLimits
 from operations.identity.tokens import AnyAuthenticator
 from operations.registry import OperationRegistry
 from operations.serving.admission import LOOPBACK_HOSTS, Admission, Caller, read_headers
 from operations.serving.asgi import Headers, Receive, Response, Scope, Send, path_of
 from operations.serving.audit import AuditLog
 from operations.serving.exposure import Exposure
-from operations.serving.http.document import DOCUMENT_PATH, DocumentDoor
-from operations.serving.http.door import HTTPDoor
+from operations.serving.http.document import DOCUMENT_PATH, DocumentEndpoint
+from operations.serving.http.endpoint import HTTPEndpoint
 from operations.serving.http.pages import PAGES
 from operations.serving.http.problems import problem_response
-from operations.serving.http.shared_parts import TOKENS, Security
+from operations.serving.http.shared_components import TOKENS, Security
 from operations.serving.limits import Limits
+from operations.serving.metrics import METRICS_PATH, MetricsEndpoint
 from operations.serving.refusals import RefusedError
-from operations.serving.settings import MCP_PATH, METADATA_PATH, Settings
+from operations.serving.settings import MCP_PATH, METADATA_PATH, AppSettings
+from operations.telemetry.metrics import CallMetrics
 
 if TYPE_CHECKING:
-    from operations.serving.websocket import WebSocketDoor
+    from operations.serving.console.console import Console
+    from operations.serving.websocket import WebSocketEndpoint
 
 WEBSOCKET_PATH = "/ws"
+CONSOLE_API = "/console/api/"
 _PREFLIGHT_SECONDS = b"600"
-_PUBLIC_STARTS = frozenset({"/h", "/r", "/.", *(page[:2] for page in PAGES)})
-"""How paths begin that everybody may read."""
+_EXPOSED_HEADERS = (
+    b"Operations-Request-Id, Operations-Source, Operations-Upstream-Status, Retry-After, Location, Preference-Applied"
+)
+"""Response headers that a page of another configured origin may read."""
+_PUBLIC_STARTS = frozenset({"/c", "/h", "/r", "/.", *(page[:2] for page in PAGES)})
+"""The first two characters of the public paths; other paths skip the comparison with each of them."""
 _POLICY_VIOLATION = 1008
 _REVOKED_WITHIN = 1.0
 _log = logging.getLogger("operations.serving")
 _JSON = (b"content-type", b"application/json")
-Door = Callable[[Scope, Receive, Send, Caller], Awaitable[None]]
+Endpoint = Callable[[Scope, Receive, Send, Caller], Awaitable[None]]
 
 
 class ServedApp:
-    """The ASGI application of a registry; made by `app`."""
+    """The ASGI application of a registry, created by `app`."""
 
-    def __init__(self, registry: OperationRegistry, settings: Settings) -> None:
+    def __init__(self, registry: OperationRegistry, settings: AppSettings) -> None:
         self.settings = settings
         limits = settings.limits
         self.exposure = Exposure(registry, allow=settings.allow, deny=settings.deny, read_only=settings.read_only)
@@ -66,41 +75,52 @@ class ServedApp:
             origins=settings.origins,
             audiences=settings.accepted_audiences,
             rate=RateLimits(limits.rate, limits.burst) if limits.rate is not None else None,
-            failures=Failures(limits.failures),
+            failures=FailureLimits(limits.failures),
             challenge=settings.challenge,
             challenges={} if settings.mcp_audience is None else {settings.mcp_audience: settings.mcp_challenge},
         )
         self.is_closing = False
-        """Whether `/readyz` sends new callers elsewhere."""
+        """Whether `/readyz` reports that the server is shutting down."""
         self.is_draining = False
-        """Whether requests are refused."""
-        self._http = HTTPDoor(
+        """Whether new requests are refused."""
+        self._http = HTTPEndpoint(
             self.exposure,
             self.dispatcher,
             streams=self.streams,
             limits=limits,
             audit=self.audit,
             store=settings.store,
+            jobs=settings.jobs,
             challenge=settings.challenge,
         )
         self._mcp = _MCP(self) if settings.mcp and find_spec("operations.serving.mcp") else None
-        self._websocket: WebSocketDoor | None = None
-        self._default: tuple[Door, str | None] = (self._http, None)
-        self._doors: dict[str, tuple[Door, str | None]] = {}
-        """The doors by path, each with the audience that only it accepts."""
-        self._doors[DOCUMENT_PATH] = _document_door(self), None
+        self._websocket: WebSocketEndpoint | None = None
+        self._default: tuple[Endpoint, str | None] = (self._http, None)
+        self._endpoints: dict[str, tuple[Endpoint, str | None]] = {}
+        """Endpoints by path, each with the token audience that only this endpoint accepts."""
+        self._endpoints[DOCUMENT_PATH] = _document_endpoint(self), None
         if self._mcp is not None:
-            self._doors[MCP_PATH] = self._mcp, settings.mcp_audience
+            self._endpoints[MCP_PATH] = self._mcp, settings.mcp_audience
+        if settings.metrics:
+            registry.observers = (*registry.observers, CallMetrics())
+            metrics = MetricsEndpoint(self._measurable, is_open=settings.authenticator is None)
+            self._endpoints[METRICS_PATH] = metrics, None
+        self.console = _console(self) if settings.console else None
+
+    @property
+    def dispatchers(self) -> tuple[Dispatcher, ...]:
+        """The dispatchers of HTTP and MCP, of streams, and of WebSocket peers."""
+        return (self.dispatcher, self.streams, *(() if self._websocket is None else self._websocket.dispatchers))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, one connection, or the server's start and end."""
+        """Serve an HTTP request, a WebSocket connection or the lifespan."""
         if scope["type"] != "http":
             await self._serve_other(scope, receive, send)
             return
         path = path_of(scope)
         try:
             if path[:2] in _PUBLIC_STARTS:
-                public = self._public(path)
+                public = self._public(scope, path)
                 if public is not None:
                     await public.send(send, head_only=scope["method"] == "HEAD")
                     return
@@ -111,24 +131,26 @@ class ServedApp:
                     await self._preflight(scope).send(send)
                     return
                 send = readable
-            door, audience = self._doors.get(path, self._default)
+            endpoint, audience = self._endpoints.get(path, self._default)
+            if self.console is not None and path.startswith(CONSOLE_API):
+                endpoint = self.console
             caller = self.admission.admit_known(scope, headers, audience)
             if caller is None:
                 caller = await self.admission.admit(scope, audience, None, headers)
         except CallError as error:
             await problem_response(error, new_request_id()).send(send, head_only=scope["method"] == "HEAD")
             return
-        await door(scope, receive, send, caller)
+        await endpoint(scope, receive, send, caller)
 
     async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a WebSocket, or the server's start and end."""
+        """Serve a WebSocket connection or the lifespan."""
         if scope["type"] == "lifespan":
             await self._serve_lifespan(receive, send)
         elif scope["type"] == "websocket":
             await self._serve_websocket(scope, receive, send)
 
     def _check(self, scope: Scope) -> dict[bytes, bytes]:
-        """Return the headers of a request by name; refuse it while the server shuts down."""
+        """Return the headers of a request by name. Refuse the request while the server shuts down."""
         if self.is_draining:
             closes = [(b"connection", b"close")]
             raise RefusedError(503, ErrorCode.UNAVAILABLE, "the server is shutting down", "DRAINING", closes)
@@ -136,14 +158,17 @@ class ServedApp:
 
     @contextlib.asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """Run what the doors need; at the end, finish what runs.
+        """Start the endpoints; on exit, drain running calls.
 
-        An application that mounts this one enters it in its own lifespan. Without that, the doors start when they are
-        first used, and nothing is drained.
+        An application that mounts this one enters this context manager in its own lifespan. Otherwise the endpoints
+        start on first use, and running calls are not drained.
         """
         async with contextlib.AsyncExitStack() as stack:
             if self._mcp is not None:
                 await stack.enter_async_context(self._mcp.run())
+            if self.console is not None:
+                warming = asyncio.create_task(self.console.warm())
+                stack.callback(warming.cancel)
             if hasattr(self.admission.authenticator, "has_changed"):
                 watching = asyncio.create_task(self._watch_revocations())
                 stack.callback(watching.cancel)
@@ -153,9 +178,11 @@ class ServedApp:
                 await self.drain()
 
     async def drain(self) -> None:
-        """Refuse new requests, wait for those that run, and stop what runs for too long."""
+        """Refuse new requests, wait up to `drain_seconds` for running calls, then cancel the rest."""
         self.is_draining = True
-        await self.streams.close()  # clients resume at another server
+        if self.console is not None:
+            await self.console.close()
+        await self.streams.close()  # clients can resume at another server
         grace = self.settings.limits.drain_seconds
         if self._websocket is not None:
             await self._websocket.drain(grace)
@@ -163,15 +190,17 @@ class ServedApp:
         await self.dispatcher.close()
 
     async def revoke(self) -> None:
-        """Verify every token again, and end streams and connections: whoever is still admitted comes back."""
+        """Clear the token cache and close streams and connections. Clients with valid tokens can reconnect."""
         self.admission.cache.clear()
         await self.streams.close()
+        if self.console is not None:
+            await self.console.end_feeds()
         if self._websocket is not None:
             await self._websocket.close()
 
     @property
     def has_default_hosts(self) -> bool:
-        """Whether only the names of loopback are accepted as hosts."""
+        """Whether `Host` must be a loopback name."""
         return tuple(self.settings.accepted_hosts) == LOOPBACK_HOSTS
 
     async def _watch_revocations(self) -> None:
@@ -180,8 +209,8 @@ class ServedApp:
             try:
                 if self.admission.refresh():
                     await self.revoke()
-            except CallError as error:  # the last good state stays
-                _log.warning("revocations cannot be read: %s", error.message)
+            except CallError as error:  # the keys that were read last stay valid
+                _log.warning("cannot read revocations: %s", error.message)
 
     async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -191,11 +220,11 @@ class ServedApp:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the call protocol at its path; refuse any other connection."""
+        """Serve the call protocol at `/ws`; refuse any other connection."""
         try:
             if path_of(scope) != WEBSOCKET_PATH or not self.settings.websocket or self.is_draining:
                 raise RefusedError(404, ErrorCode.OPERATION_NOT_FOUND, "no WebSocket is served here", "NOT_SERVED")
-            from operations.serving.websocket import WebSocketDoor, websocket_token
+            from operations.serving.websocket import WebSocketEndpoint, websocket_token
 
             caller = await self.admission.admit(scope, None, websocket_token(scope))
         except CallError:
@@ -203,11 +232,20 @@ class ServedApp:
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
             return
         if self._websocket is None:
-            self._websocket = WebSocketDoor(self.exposure, self.settings.limits)
+            self._websocket = WebSocketEndpoint(self.exposure, self.settings.limits, self.settings.hub, self.audit)
         await self._websocket(scope, receive, send, caller)
 
-    def _public(self, path: str) -> Response | None:
-        """Return the answer at a path that everybody may read, whoever asks."""
+    def _measurable(self) -> tuple[object, ...]:
+        """Return the parts with metrics."""
+        websocket: tuple[object, ...] = () if self.settings.hub is None else (self.settings.hub,)
+        if self._websocket is not None:
+            websocket = self._websocket.measurable
+        return (self.exposure.registry, self.dispatcher, self.streams, *websocket)
+
+    def _public(self, scope: Scope, path: str) -> Response | None:
+        """Return the response of a public path, which needs no credentials; None for any other path."""
+        if self.console is not None and (page := self.console.page(scope, path)) is not None:
+            return page
         if path == "/healthz":
             return Response(200, [_JSON], b'{"status":"ok"}')
         if path == "/readyz":
@@ -221,7 +259,7 @@ class ServedApp:
         return None
 
     def _metadata(self, resource: str) -> Response | None:
-        """Return the metadata of a protected resource (RFC 9728)."""
+        """Return the OAuth protected resource metadata (RFC 9728)."""
         settings = self.settings
         if settings.public_url is None or not settings.authorization_servers or resource not in ("", "/", MCP_PATH):
             return None
@@ -233,7 +271,7 @@ class ServedApp:
         return Response(200, [_JSON, (b"access-control-allow-origin", b"*")], msgspec.json.encode(metadata))
 
     def _cross_origin(self, scope: Scope, headers: Mapping[bytes, bytes], send: Send) -> Send | None:
-        """Return a `send` that lets a configured page of another host read the response; None for a preflight."""
+        """Return a `send` that adds CORS headers for a configured origin; None for a preflight request."""
         self.admission.check_source(headers)
         origin = headers[b"origin"]
         if not self.admission.is_foreign_allowed(origin):
@@ -243,11 +281,10 @@ class ServedApp:
 
         async def send_readable(event: Any) -> None:
             if event["type"] == "http.response.start":
-                exposed = b"Operations-Request-Id, Operations-Source, Operations-Upstream-Status, Retry-After"
                 event["headers"] = [
                     *event["headers"],
                     (b"access-control-allow-origin", origin),
-                    (b"access-control-expose-headers", exposed),
+                    (b"access-control-expose-headers", _EXPOSED_HEADERS),
                     (b"vary", b"Origin"),
                 ]
             await send(event)
@@ -255,11 +292,11 @@ class ServedApp:
         return send_readable
 
     def _preflight(self, scope: Scope) -> Response:
-        """Return the answer to a browser that asks whether a configured page may send a request."""
+        """Return the response to a CORS preflight request of a configured origin."""
         headers = dict(scope["headers"])
         allowed: Headers = [
             (b"access-control-allow-origin", headers[b"origin"]),
-            (b"access-control-allow-methods", b"GET, HEAD, POST, OPTIONS"),
+            (b"access-control-allow-methods", b"GET, HEAD, POST, DELETE, OPTIONS"),
             (b"access-control-max-age", _PREFLIGHT_SECONDS),
             (b"vary", b"Origin"),
         ]
@@ -283,12 +320,13 @@ def app(
 ) -> ServedApp:
     """Return a registry as an ASGI application.
 
-    `allow` and `deny` are shell patterns on ids; `read_only` serves no mutations. Without an authenticator callers are
-    anonymous: they may call what requires no rights. Further settings are the fields of `Settings`.
+    `allow` and `deny` are shell patterns for operation ids. `read_only` leaves mutations out. Without an authenticator,
+    callers are anonymous and may call operations without access requirements. Further settings are the fields of
+    `AppSettings`.
     """
     return ServedApp(
         registry,
-        Settings(
+        AppSettings(
             authenticator=authenticator,
             allow=allow,
             deny=deny,
@@ -302,24 +340,24 @@ def app(
 
 
 class _MCP:
-    """The MCP door, imported and started when it is first needed."""
+    """The MCP endpoint, imported and started on first use."""
 
     def __init__(self, served: ServedApp) -> None:
         self._served = served
-        self._door: Any = None
+        self._endpoint: Any = None
         self._is_running = False
         self._background: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
-        """Answer one request; without a lifespan, the door runs in a task of its own from now on."""
+        """Serve one request. Without a lifespan, the first request starts the endpoint in a background task."""
         if not self._is_running:
             await self._run_in_background()
-        await self._door(scope, receive, send, caller)
+        await self._endpoint(scope, receive, send, caller)
 
     @contextlib.asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
-        """Run the door within the block."""
+        """Run the endpoint within the block."""
         async with self._open().run():
             self._is_running = True
             try:
@@ -328,22 +366,24 @@ class _MCP:
                 self._is_running = False
 
     def _open(self) -> Any:
-        from operations.serving.mcp.door import MCPDoor  # type: ignore[import-not-found, unused-ignore]
+        from operations.serving.mcp.endpoint import MCPEndpoint  # type: ignore[import-not-found, unused-ignore]
 
         served = self._served
         limits = served.settings.limits
-        self._door = MCPDoor(
+        self._endpoint = MCPEndpoint(
             served.exposure,
             served.dispatcher,
             name=served.settings.title,
             version=served.settings.version,
             audit=served.audit,
             state_key=served.settings.state_key,
+            search=served.settings.search,
+            jobs=served.settings.jobs,
             max_body=limits.body_bytes,
-            calls_each=limits.calls,
+            calls_per_identity=limits.calls,
             deadline_seconds=limits.deadline_seconds,
         )
-        return self._door
+        return self._endpoint
 
     async def _run_in_background(self) -> None:
         if self._background is None or self._background.done():
@@ -357,21 +397,50 @@ class _MCP:
             async with self.run():
                 ready.set_result(None)
                 await asyncio.Event().wait()
-        except Exception as error:  # whoever waits for the door gets it
+        except Exception as error:  # raised in the requests that wait for the start
             if ready.done():
                 raise
             ready.set_exception(error)
 
 
-def _document_door(served: ServedApp) -> DocumentDoor:
+def _console(served: ServedApp) -> Console:
+    from operations.serving.console.console import Console
+    from operations.serving.console.endpoint import ConsoleSettings
+
+    settings = served.settings
+    is_open = settings.authenticator is None
+    described = ConsoleSettings(
+        name=settings.title,
+        version=settings.version,
+        release=__version__,
+        kind="registry" if settings.hub is None else "hub",
+        is_open=is_open,
+        auth_required=not (is_open if settings.allow_anonymous is None else settings.allow_anonymous),
+        has_bodies=settings.console_bodies,
+        slots=settings.limits.concurrency,
+        body_bytes=settings.limits.body_bytes,
+        deadline_seconds=settings.limits.deadline_seconds,
+    )
+    return Console(
+        served.exposure,
+        described,
+        dispatchers=lambda: served.dispatchers,
+        sources=settings.sources,
+        hub=settings.hub,
+        jobs=settings.jobs,
+    )
+
+
+def _document_endpoint(served: ServedApp) -> DocumentEndpoint:
     settings = served.settings
     security = Security()
     if settings.authenticator is not None:
         security = Security(TOKENS.schemes, anonymous=settings.allow_anonymous is True)
-    return DocumentDoor(
+    return DocumentEndpoint(
         served.exposure,
         title=settings.title,
         version=settings.version,
         servers=() if settings.public_url is None else (settings.public_url,),
+        has_jobs=settings.jobs is not None,
         security=security,
     )

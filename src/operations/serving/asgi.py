@@ -1,4 +1,4 @@
-"""The ASGI types that the doors share, and a whole response in one value."""
+"""ASGI types that the endpoints share, and a complete response as one value."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Response(msgspec.Struct):
-    """A response whose body is complete."""
+    """A complete response."""
 
     status: int
     headers: Headers
     body: bytes = b""
 
     async def send(self, send: Send, *, head_only: bool = False) -> None:
-        """Send it; `head_only` leaves the body out, as the answer to HEAD does."""
+        """Send the response; `head_only` leaves the body out, for HEAD."""
         headers = self.headers
         if self.status not in (204, 304):
             headers = [*headers, (b"content-length", b"%d" % len(self.body))]
@@ -30,7 +30,7 @@ class Response(msgspec.Struct):
 
 
 def path_of(scope: Scope) -> str:
-    """Return the path below the place where the application is mounted, percent-decoded."""
+    """Return the percent-decoded path, relative to where the application is mounted."""
     path: str = scope["path"]
     root = scope.get("root_path")
     if not root or not path.startswith(root):

@@ -1,4 +1,4 @@
-"""Audit: one record for each call that a door answered. Inputs and results are not in it."""
+"""Audit: one record for each served call, without its input and result."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ logger = logging.getLogger("operations.audit")
 
 
 class AuditRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """Who called what, and how it ended."""
+    """The caller, operation and outcome of one call."""
 
-    door: str
+    protocol: str
     operation_id: str
     caller: str | None = None
-    """The id of the identity; None for an anonymous caller."""
+    """The id of the caller's identity; None for an anonymous caller."""
     address: str = ""
     request_id: str = ""
     code: str = "OK"
@@ -36,7 +36,7 @@ def log_record(record: AuditRecord) -> None:
 
 
 class AuditLog:
-    """Hands each call to `write`: by default to a logger, where that is enabled."""
+    """Passes the record of each call to `write`, by default to the logger `operations.audit`."""
 
     def __init__(self, write: Audit | None = None) -> None:
         self._write = write or log_record
@@ -44,12 +44,12 @@ class AuditLog:
 
     @property
     def is_on(self) -> bool:
-        """Whether anybody reads the records."""
+        """Whether records are written."""
         return not self._is_logger or logger.isEnabledFor(logging.INFO)
 
     def record(
         self,
-        door: str,
+        protocol: str,
         operation_id: str,
         caller: Caller,
         *,
@@ -58,11 +58,11 @@ class AuditLog:
         status: int | None,
         began: float,
     ) -> None:
-        """Report one call; `began` is a time of `perf_counter`."""
+        """Record one call; `began` is a time of `perf_counter`."""
         identity = caller.identity
         self._write(
             AuditRecord(
-                door=door,
+                protocol=protocol,
                 operation_id=operation_id,
                 caller=identity.id if identity is not None else None,
                 address=caller.client_address,

@@ -1,10 +1,12 @@
-"""Exposure: which operations of a registry are served, and which of those a caller sees. It knows no protocol."""
+"""Exposure: the operations of a registry that are served, and the part of them that a caller may call.
+
+It does not depend on a protocol.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
@@ -14,28 +16,29 @@ from operations.catalogue import unknown_operation
 from operations.context import Identity
 from operations.errors import CallError
 from operations.registry import OperationRegistry
-from operations.spec import OPEN, Operation, OperationType
+from operations.selection import Selection
+from operations.spec import OPEN, Operation
 
-_MOST_VIEWS = 1_000
-"""Number of views kept; each is a mapping of the operations that one set of rights sees."""
+_MAX_VIEWS = 1_000
+"""Maximum number of cached views. A view holds the operations that one set of rights may call."""
 
 
 class Rights(msgspec.Struct, frozen=True):
-    """The part of an identity that decides which exposed operations it may call. Equal rights see equal lists."""
+    """The part of an identity that decides which exposed operations it may call. Equal rights get equal lists."""
 
     scopes: frozenset[str] = frozenset()
     actions: frozenset[tuple[str, str]] = frozenset()
-    """Kinds of resource with an action on them."""
+    """Pairs of a resource type and an action."""
 
 
 NO_RIGHTS = Rights()
 
 
 class Exposure:
-    """The operations that are served: those that `allow` matches (all without one) and `deny` does not.
+    """The served operations: those that match `allow` (all if it is empty) and do not match `deny`.
 
-    Patterns are shell patterns on ids. `read_only` serves queries and subscriptions only. Changes of the registry are
-    visible at once.
+    Patterns are shell patterns for ids. `read_only` leaves mutations out. Changes of the registry take effect
+    immediately.
     """
 
     def __init__(
@@ -47,9 +50,7 @@ class Exposure:
         read_only: bool = False,
     ) -> None:
         self.registry = registry
-        self._allow = _patterns("allow", allow)
-        self._deny = _patterns("deny", deny)
-        self._read_only = read_only
+        self._selection = Selection(allow=allow, deny=deny, read_only=read_only)
         self._generation = -1
         self._operations: dict[str, Operation[Any]] = {}
         self._scopes: frozenset[str] = frozenset()
@@ -58,19 +59,19 @@ class Exposure:
 
     @property
     def generation(self) -> int:
-        """A number that grows with each change of the registry: the key of caches made from the lists."""
+        """A number that increases with each change of the registry; caches of lists use it as a key."""
         return self.registry.generation
 
     @property
     def operations(self) -> Mapping[str, Operation[Any]]:
-        """The exposed operations by id, in order of id, whoever asks."""
+        """All exposed operations by id, in the order of ids."""
         if self._generation != self.registry.generation:
             self._refresh()
         return self._operations
 
     def rights(self, identity: Identity | None) -> Rights:
-        """Return what an identity holds of what any exposed operation requires."""
-        self.operations  # noqa: B018  # refreshes what the operations mention
+        """Return the scopes and actions of an identity that any exposed operation requires."""
+        self.operations  # noqa: B018  # refreshes the scopes and actions
         if identity is None or not (self._scopes or self._resources):
             return NO_RIGHTS
         actions = set()
@@ -82,7 +83,7 @@ class Exposure:
         return Rights(self._scopes.intersection(identity.scopes), frozenset(actions))
 
     def visible(self, identity: Identity | None) -> Mapping[str, Operation[Any]]:
-        """Return the operations that an identity may call, by id, in order of id."""
+        """Return the operations that an identity may call, by id, in the order of ids."""
         rights = self.rights(identity)
         view = self._views.get(rights)
         if view is None:
@@ -93,21 +94,23 @@ class Exposure:
                 or check_access(operation.spec.access_control, identity).allowed
             }
             self._views[rights] = view
-            if len(self._views) > _MOST_VIEWS:
+            if len(self._views) > _MAX_VIEWS:
                 self._views.popitem(last=False)
         else:
             self._views.move_to_end(rights)
         return view
 
     def not_found(self, operation_id: str, identity: Identity | None) -> CallError:
-        """Return the error for an id that is not served; it suggests only operations that the caller may call."""
+        """Return the error for an unknown id. It suggests only operations that the caller may call."""
         return unknown_operation(operation_id, self.visible(identity))
 
     def _refresh(self) -> None:
         """Read the registry again."""
         self._generation = self.registry.generation
         registered = self.registry.operations
-        self._operations = {each: registered[each] for each in sorted(registered) if self._is_exposed(registered[each])}
+        self._operations = {
+            each: registered[each] for each in sorted(registered) if self._selection.includes(registered[each])
+        }
         required = [operation.spec.access_control for operation in self._operations.values()]
         self._scopes = frozenset(
             scope for access in required for scope in (*access.required_scopes, *access.required_scopes_any)
@@ -118,19 +121,3 @@ class Exposure:
             if access.resource_type is not None or access.resource_action is not None
         )
         self._views.clear()
-
-    def _is_exposed(self, operation: Operation[Any]) -> bool:
-        if operation.handler is None and operation.stream is None:
-            return False
-        if self._read_only and operation.spec.type == OperationType.MUTATION:
-            return False
-        operation_id = operation.id
-        if self._allow and not any(fnmatchcase(operation_id, pattern) for pattern in self._allow):
-            return False
-        return not any(fnmatchcase(operation_id, pattern) for pattern in self._deny)
-
-
-def _patterns(name: str, patterns: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(patterns, str):
-        raise ValueError(f"{name} is the text {patterns!r}: give a list of patterns, as [{patterns!r}]")
-    return tuple(patterns)

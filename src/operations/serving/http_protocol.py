@@ -1,7 +1,7 @@
-"""BoundedProtocol: HTTP/1.1 of uvicorn with bounds on request heads. It knows nothing of operations.
+"""BoundedProtocol: uvicorn's HTTP/1.1 with limits on request heads.
 
-uvicorn bounds neither the size of a request's head nor the time it takes, keeps whitespace around header values, and
-writes the head and the body of a response by two system calls.
+uvicorn limits neither the size of a request's head nor the time that it may take, keeps whitespace around header
+values, and writes the head and the body of a response with two system calls.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-_MOST_HEAD_BYTES = 64 << 10
-_MOST_HEADERS = 128
+_MAX_HEAD_BYTES = 64 << 10
+_MAX_HEADERS = 128
 _HEAD_SECONDS = 10.0
 _UNUSUAL = frozenset({b"connection", b"transfer-encoding"})
 """Headers of a response that change how it is written."""
@@ -21,7 +21,7 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """HTTP/1.1 whose request heads are bounded in bytes, headers and time; header values are stripped."""
+    """HTTP/1.1 with limits on the bytes, headers and duration of request heads. Header values are stripped."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -33,29 +33,29 @@ class BoundedProtocol(HttpToolsProtocol):
         self._idle_timer: asyncio.TimerHandle | None = None
 
     def close_after_response(self) -> None:
-        """Close the connection after the response that is written now, or the next one: the client is told so."""
+        """Close the connection after the current or the next response, which contains `Connection: close`."""
         self._closes = True
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
             cycle.keep_alive = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a head, but not for ever."""
+        """Start the timer for the first head."""
         super().connection_made(transport)
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Cancel the timers."""
         self._stop_timer()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what arrived; refuse a head over the limit before it is parsed."""
+        """Parse received data; refuse a head over the limit before it is parsed."""
         if self._in_head:
             self._head_bytes += len(data)
-            if self._head_bytes > _MOST_HEAD_BYTES and not self._ends_head(data):
+            if self._head_bytes > _MAX_HEAD_BYTES and not self._ends_head(data):
                 self._refuse()
                 return
         super().data_received(data)
@@ -63,16 +63,16 @@ class BoundedProtocol(HttpToolsProtocol):
             self._start_timer()
 
     def on_message_begin(self) -> None:
-        """Begin a head."""
+        """Start a request head."""
         self._in_head = True
         self._head_bytes = 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header."""
-        # As the base class does, with a bound and stripped: this runs for each header of each request.
+        """Store a header."""
+        # Like the base class, with a limit and stripped values; not a super() call, as this runs for every header.
         headers = self.headers
-        if len(headers) >= _MOST_HEADERS:
+        if len(headers) >= _MAX_HEADERS:
             raise httptools.HttpParserError("too many headers")
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
@@ -80,14 +80,14 @@ class BoundedProtocol(HttpToolsProtocol):
         headers.append((name, value.strip()))
 
     def on_headers_complete(self) -> None:
-        """End a head."""
+        """Finish a request head."""
         self._in_head = False
         if self._head_timer is not None:
             self._stop_timer()
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
-        """Read the next request. One timer for a connection, not one for each response, ends it when it is idle."""
+        """Read the next request. One timer per connection, not one per response, closes idle connections."""
         if self.pipeline:
             super().on_response_complete()
             return
@@ -116,9 +116,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _ends_head(self, data: bytes) -> bool:
-        """Whether a large piece of data holds the end of the head within its limit."""
+        """Whether data that exceeds the limit contains the end of the head within the limit."""
         end = data.find(b"\r\n\r\n")
-        return 0 <= end <= _MOST_HEAD_BYTES
+        return 0 <= end <= _MAX_HEAD_BYTES
 
     def _start_timer(self) -> None:
         self._stop_timer()

@@ -1,4 +1,4 @@
-"""Limits: what one served application gives to its callers at most."""
+"""Limits: the resource limits of a served application."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from operations.pubsub.limits import check_counts, check_seconds
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes in bytes and times in seconds, for each request unless something else is said."""
+    """Sizes in bytes and times in seconds. Each limit applies to one request unless its description says otherwise."""
 
     body_bytes: int = 4 << 20
     body_seconds: float = 30.0
     response_bytes: int = 64 << 20
     deadline_seconds: float = 60.0
-    """How long a call may take; `Operations-Timeout` lowers it."""
+    """The longest duration of a call; `Operations-Timeout` lowers it."""
     connections: int = 20_000
-    """Connections of the server that `serve_http` runs."""
+    """Connections of the server that `serve_http` starts."""
     concurrency: int = CONCURRENCY
-    """Calls that run at once, all callers together."""
+    """Concurrent calls of all callers together."""
     queue: int = 10_000
-    """Calls that wait for their turn; more are refused."""
+    """Calls that wait for a slot; further calls are refused."""
     all_streams: int = 10_000
-    """Streams that are open at once, all callers together."""
+    """Open streams of all callers together."""
     streams: int = 64
     """Open streams of one identity."""
     calls: int = 256
-    """Calls of one identity that run or wait at once."""
+    """Running and waiting calls of one identity."""
     rate: float | None = None
     """Requests per second of one identity; None for no limit."""
     burst: int | None = None
-    """Requests of one identity at once; a second's worth by default."""
+    """Requests that one identity may send at the same moment; by default as many as in one second."""
     failures: int = 30
-    """Requests with invalid credentials that an address may send in a minute."""
+    """Requests with invalid credentials per address and minute."""
     heartbeat_seconds: float = 15.0
-    """How often a silent stream sends a comment."""
+    """Interval of heartbeat comments in a stream without events."""
     replay_seconds: float = 0.0
-    """How long a stream that lost its client goes on, so that the client can resume it."""
+    """How long a stream continues after its client disconnected, so that the client can resume it."""
     drain_seconds: float = 30.0
-    """How long calls may go on once the server is told to stop."""
+    """How long running calls may continue when the server stops."""
 
     def __post_init__(self) -> None:
         check_counts(

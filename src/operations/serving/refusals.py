@@ -1,4 +1,4 @@
-"""RefusedError: the error of a request that was not dispatched, and what of an error a stranger may read."""
+"""RefusedError: an error with an HTTP status. `public_error`: an error without the text of an exception."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ _OF_TRANSLATION = frozenset({"type", "executed", "operationId"})
 
 
 class RefusedError(CallError):
-    """An error with an HTTP status and headers of its own. Nothing was executed."""
+    """An error with an HTTP status and response headers. The operation was not executed."""
 
     def __init__(
-        self, status: int, code: ErrorCode, message: str, reason: str, headers: Headers | None = None, **details: Any
+        self,
+        status: int,
+        code: ErrorCode | str,
+        message: str,
+        reason: str,
+        headers: Headers | None = None,
+        **details: Any,
     ) -> None:
         super().__init__(code, message, {"reason": reason, "executed": "no", **details})
         self.status = status
@@ -22,9 +28,9 @@ class RefusedError(CallError):
 
 
 def public_error(error: CallError, operation_id: str) -> CallError:
-    """Return an error as a caller from elsewhere may see it: without the text of an exception that a handler raised.
+    """Return an error for a remote caller, without the text of an exception that a handler raised.
 
-    Such an error is known by its details, not by its cause: one that comes from another process has no cause.
+    The details identify such an error. Its cause does not: an error from another process has none.
     """
     details = error.details
     if error.code is not ErrorCode.EXECUTION_ERROR or not isinstance(details, dict) or "type" not in details:

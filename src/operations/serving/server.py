@@ -1,4 +1,4 @@
-"""HTTPServer: an application on a port, with uvicorn. Connections are bounded before the application sees them."""
+"""HTTPServer: a served application on a port, with uvicorn and limits on connections and request heads."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ DEFAULT_ADDRESS = "127.0.0.1:8000"
 _KEEP_ALIVE_SECONDS = 75
 _BACKLOG = 2_048
 _LINGER_SECONDS = 1.0
-"""How long requests on open connections are still served when the server is told to stop."""
+"""How long a stopping server still serves requests on open connections."""
 _STARTED_WITHIN = 10.0
 
 
 class HTTPServer:
-    """Serves an application within an `async with` block; at its end, calls that run may finish.
+    """Serves an application within an `async with` block. At the end of the block running calls may finish.
 
-    `address` is `host:port`, `:port` for every interface or a port for loopback. Serving without authentication
-    elsewhere than on loopback needs `insecure`.
+    `address` is `host:port`, `:port` for all interfaces, or a port on loopback. Serving without authentication on other
+    addresses than loopback requires `insecure=True`.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class HTTPServer:
 
     @property
     def url(self) -> str:
-        """The address of the server, without a slash at its end."""
+        """The URL of the server, without a trailing slash."""
         port = self._socket.getsockname()[1] if self._socket is not None else self._port
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self._host, self._host)
         return f"{self._scheme}://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{port}"
@@ -92,7 +92,7 @@ class HTTPServer:
         started.cancel()
         if not self._server.started:
             await self._stop()
-            raise RuntimeError("the server could not be started")
+            raise RuntimeError("the server did not start")
         return self
 
     async def __aexit__(
@@ -117,9 +117,9 @@ async def serve_http(
     key: str | None = None,
     **settings: Any,
 ) -> None:
-    """Serve a registry, or an application that `app` made, until SIGTERM or SIGINT; then finish what runs.
+    """Serve a registry, or an application of `app`, until SIGTERM or SIGINT, then drain running calls.
 
-    `settings` are those of `app`.
+    `settings` are the settings of `app`.
     """
     served = registry if isinstance(registry, ServedApp) else app(registry, **settings)
     server = HTTPServer(served, address, insecure=insecure, certificate=certificate, key=key)
@@ -137,19 +137,19 @@ async def serve_http(
 
 
 def split_address(address: str | int) -> tuple[str, int]:
-    """Return host and port of an address."""
+    """Return the host and the port of an address."""
     text = str(address)
     host, colon, port = text.rpartition(":")
     if not colon:
         host, port = ("127.0.0.1", text) if text.isdigit() else (text, "8000")
     host = host.removeprefix("[").removesuffix("]") if colon else host
     if not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"{address!r} is not an address: give host:port, :port or a port")
+        raise ValueError(f"invalid address {address!r}: expected host:port, :port or a port")
     return host or "0.0.0.0", int(port)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine reach a host."""
+    """Whether a host is a loopback address."""
     if host == "localhost":
         return True
     try:
@@ -159,19 +159,23 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(served: ServedApp, host: str, *, insecure: bool) -> None:
-    """Raise a ValueError for an application that must not be reached from elsewhere as it is."""
+    """Raise ValueError for an application that is not safe to serve beyond loopback."""
     if is_loopback(host):
         return
     settings = served.settings
     if settings.authenticator is None and not insecure:
-        raise ValueError(f"{host} is reached from elsewhere and no credentials are asked for: that needs `insecure`")
+        raise ValueError(
+            f"refusing to serve on {host} without authentication: configure an authenticator or pass insecure"
+        )
     if served.has_default_hosts:
-        raise ValueError(f"{host} is reached from elsewhere: name the `hosts` that callers use, or give `public_url`")
+        raise ValueError(
+            f"no host names configured for {host}: set hosts to the names that callers use, or set public_url"
+        )
 
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Of a socket whose protocol is not named asyncio does not know that it is TCP, and leaves Nagle's algorithm on.
+    # asyncio disables Nagle's algorithm only on sockets whose protocol is given as TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -185,7 +189,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals alone, and finishes calls before it closes connections."""
+    """A uvicorn server that handles no signals and drains calls before it closes connections."""
 
     def __init__(self, config: uvicorn.Config, served: ServedApp) -> None:
         super().__init__(config)
@@ -211,7 +215,7 @@ class _Server(uvicorn.Server):
         for connection in list(self.server_state.connections):
             if isinstance(connection, BoundedProtocol):
                 connection.close_after_response()
-        # A client that sends a request now gets its answer, and is told to connect elsewhere.
+        # Requests that arrive now are answered with `Connection: close`.
         end = asyncio.get_running_loop().time() + min(_LINGER_SECONDS, self._served.settings.limits.drain_seconds)
         while self.server_state.connections and asyncio.get_running_loop().time() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # uvicorn has no event for the end of a connection

@@ -1,31 +1,37 @@
-"""Settings: how a registry is served, and what follows from that for hosts, audiences and challenges."""
+"""AppSettings: the settings of a served application, and the hosts, audiences and challenges that follow from them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
 
 from operations.context import Identity
 from operations.identity.tokens import AnyAuthenticator
+from operations.jobs import Jobs
 from operations.serving.admission import LOOPBACK_HOSTS
 from operations.serving.audit import Audit
+from operations.serving.console.sources import Sources
 from operations.serving.http.idempotency import IdempotencyStore
 from operations.serving.limits import Limits
+
+if TYPE_CHECKING:
+    from operations.calls.hub import Hub  # an application without one need not import it
 
 MCP_PATH = "/mcp"
 METADATA_PATH = "/.well-known/oauth-protected-resource"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a registry is served."""
+class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a served application."""
 
     authenticator: AnyAuthenticator | None = None
     allow_anonymous: bool | None = None
-    """Whether requests without credentials are admitted; by default where there is no authenticator."""
+    """Whether requests without credentials are admitted; by default only without an authenticator."""
     anonymous: Identity | None = None
-    """Who an anonymous caller is."""
+    """The identity of anonymous callers."""
     allow: Iterable[str] = ()
     deny: Iterable[str] = ()
     read_only: bool = False
@@ -36,41 +42,55 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     hosts: Iterable[str] = LOOPBACK_HOSTS
     origins: Iterable[str] = ()
     public_url: str | None = None
-    """The address that callers use, without a slash at its end: the audience of their tokens."""
+    """The URL that callers use, without a trailing slash. It is the audience of their tokens."""
     audiences: Iterable[str] = ()
     authorization_servers: Iterable[str] = ()
     limits: Limits = Limits()
     state_key: bytes | None = None
-    """32 bytes that seal the states of MCP calls that wait for an answer; processes that share them continue calls."""
+    """The key (32 bytes) that encrypts states of suspended MCP calls. Processes with the same key can continue them."""
+    search: bool | None = None
+    """Whether MCP clients get three tools (search, describe, call) in place of all; None: above 200 tools."""
     audit: Audit | None = None
+    jobs: Jobs | None = None
+    """Runs calls in the background: `Prefer: respond-async` over HTTP, tasks over MCP. Its owner closes it."""
+    console: bool = False
+    """Whether the console is served at `/console/`; it observes every call of the registry."""
+    console_bodies: bool = False
+    """Whether the console keeps inputs and outputs, redacted."""
+    metrics: bool = False
+    """Whether Prometheus metrics are served at `/metrics`; calls are counted and timed."""
+    sources: Sources | None = None
+    """Where the operations come from, for the console; by default a source for each namespace."""
+    hub: Hub | None = None
+    """A hub whose spokes connect at `/ws`, instead of one that serves the registry there."""
     store: IdempotencyStore | None = None
-    """Where the answers to mutations with an `Idempotency-Key` are kept; in memory by default."""
+    """The store of responses to mutations with an `Idempotency-Key`; in memory by default."""
 
     @property
     def accepted_hosts(self) -> tuple[str, ...]:
-        """The names that this server is reached by; that of the public address is one."""
+        """The accepted host names, including that of `public_url`."""
         if self.public_url is None:
             return tuple(self.hosts)
         return (*self.hosts, urlsplit(self.public_url).netloc.lower())
 
     @property
     def accepted_audiences(self) -> tuple[str, ...]:
-        """The audiences that every door accepts."""
+        """The audiences that every endpoint accepts."""
         return (*self.audiences, *((self.public_url,) if self.public_url is not None else ()))
 
     @property
     def mcp_audience(self) -> str | None:
-        """The audience that only the MCP door accepts."""
+        """The audience that only the MCP endpoint accepts."""
         return None if self.public_url is None else self.public_url + MCP_PATH
 
     @property
     def challenge(self) -> str:
-        """What `WWW-Authenticate` says."""
+        """The value of `WWW-Authenticate`."""
         return self._challenge("")
 
     @property
     def mcp_challenge(self) -> str:
-        """What `WWW-Authenticate` of the MCP door says: the metadata of a resource has the resource's path."""
+        """The value of `WWW-Authenticate` at the MCP endpoint, whose metadata has a path of its own."""
         return self._challenge(MCP_PATH)
 
     def _challenge(self, path: str) -> str:

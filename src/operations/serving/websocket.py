@@ -1,36 +1,60 @@
-"""WebSocketDoor: the call protocol on the port of the application, for spokes and browsers."""
+"""WebSocketEndpoint: the call protocol of the hub, for spokes and browsers, on the port of the application."""
 
 from __future__ import annotations
 
 from operations.calls.hub import Hub
 from operations.calls.hub.asgi import ASGIHub
+from operations.calls.hub.session import HubSession
 from operations.calls.worker import CallHandler
 from operations.context import Identity
+from operations.dispatch import Dispatcher
 from operations.errors import CallError, ErrorCode
 from operations.identity.tokens import Principal
 from operations.pubsub.link import PROTOCOLS_HEADER, Callbacks, bearer_token, split_protocols
 from operations.serving.admission import Caller
 from operations.serving.asgi import Receive, Scope, Send
+from operations.serving.audit import AuditLog
 from operations.serving.exposure import Exposure
 from operations.serving.limits import Limits
 from operations.spec import Operation
+from operations.telemetry.metrics import Measurable
 
 
-class WebSocketDoor:
-    """A hub whose peers the application admits; what is exposed is registered at it."""
+class WebSocketEndpoint:
+    """A hub with the exposed operations. The application authenticates its peers.
 
-    def __init__(self, exposure: Exposure, limits: Limits) -> None:
+    With a `hub`, its spokes connect here, and no operations are added to it.
+    """
+
+    def __init__(
+        self, exposure: Exposure, limits: Limits, hub: Hub | None = None, audit: AuditLog | None = None
+    ) -> None:
         self._exposure = exposure
         self._limits = limits
-        self._hub = Hub(_NoTokens(), max_payload=limits.body_bytes)
-        self._transport = self._hub.transport()
-        self._handler = CallHandler(
-            exposure.registry,
-            self._transport,
-            concurrency=limits.concurrency,
-            queue=limits.queue,
-            serves=self._is_exposed,
-        )
+        self._audit = audit or AuditLog()
+        self._callers: dict[str, Caller] = {}
+        """The callers of open connections, by the name of their session."""
+        self._hub = hub or Hub(_NoTokens(), max_payload=limits.body_bytes)
+        self._handler: CallHandler | None = None
+        self._hub.router.audit = self._record
+        if hub is None:
+            self._handler = CallHandler(
+                exposure.registry,
+                self._hub.transport(),
+                concurrency=limits.concurrency,
+                queue=limits.queue,
+                serves=self._is_exposed,
+            )
+
+    @property
+    def dispatchers(self) -> tuple[Dispatcher, ...]:
+        """The dispatchers of its peers' calls."""
+        return () if self._handler is None else (self._handler.dispatcher,)
+
+    @property
+    def measurable(self) -> tuple[Measurable, ...]:
+        """Its parts with metrics."""
+        return (self._hub, *self.dispatchers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
         """Serve one connection until it is closed."""
@@ -39,31 +63,49 @@ class WebSocketDoor:
 
         def admit(token: str | None) -> Callbacks:
             admitted = principal or Principal(caller.identity or Identity(f"anonymous:{caller.client_address}"))
-            return self._hub.admit_as(admitted, token if account is None else account)
+            connection = self._hub.admit_as(admitted, token if account is None else account)
+            sessions.append(connection.session.name)
+            self._callers[connection.session.name] = caller
+            return connection
 
-        await ASGIHub(admit, max_payload=self._limits.body_bytes, close=self.close)(scope, receive, send)
+        sessions: list[str] = []
+        try:
+            await ASGIHub(admit, max_payload=self._limits.body_bytes, close=self.close)(scope, receive, send)
+        finally:
+            for name in sessions:
+                del self._callers[name]
 
     async def drain(self, grace: float) -> None:
-        """Take no more calls, finish those that run, and close every connection."""
-        await self._handler.drain(grace=grace)
+        """Refuse new calls, wait for running ones, then close every connection."""
+        if self._handler is not None:
+            await self._handler.drain(grace=grace)
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; its peer may connect again."""
-        await self._hub.close()
+        """Close every connection; peers may reconnect. A hub that was given is closed by its owner."""
+        if self._handler is not None:
+            await self._hub.close()
+
+    def _record(self, session: HubSession, operation_id: str, request_id: str, code: str, began: float) -> None:
+        caller = self._callers.get(session.name)
+        if caller is not None and self._audit.is_on:
+            outcome = "OK" if code == "ok" else code
+            self._audit.record(
+                "websocket", operation_id, caller, request_id=request_id, code=outcome, status=None, began=began
+            )
 
     def _is_exposed(self, operation: Operation[object]) -> bool:
         return operation.id in self._exposure.operations
 
 
 class _NoTokens:
-    """The hub authenticates nobody: the application has done so before."""
+    """Refuses every token: the application has authenticated the peer before."""
 
     def authenticate(self, token: str | None) -> Principal:
-        raise CallError(ErrorCode.ACCESS_DENIED, "connections are admitted by the application")
+        raise CallError(ErrorCode.ACCESS_DENIED, "the application authenticates connections")
 
 
 def websocket_token(scope: Scope) -> str | None:
-    """Return the token of a handshake: from a header, or from the sub-protocol that a browser sends it in."""
+    """Return the token in the subprotocol of a handshake, where browsers send it."""
     lines = [value.decode("latin-1") for name, value in scope["headers"] if name == PROTOCOLS_HEADER.lower().encode()]
     return bearer_token("", split_protocols(lines))

@@ -1,4 +1,4 @@
-"""What a process reports about its calls: observers, metrics, OpenTelemetry, structured logs, the audit log.
+"""Telemetry: observers, metrics, OpenTelemetry, structured logs, the audit log.
 
 Names are imported on first use.
 """
@@ -13,13 +13,27 @@ if TYPE_CHECKING:
     from operations.telemetry.health import HealthServer, Readiness
     from operations.telemetry.logs import JSONFormatter, LogContext
     from operations.telemetry.metrics import METRICS, CallMetrics, Measurable, Measure
-    from operations.telemetry.observer import Call, Observation, Observer
+    from operations.telemetry.observer import (
+        Call,
+        CallQueued,
+        CallRetried,
+        CallSized,
+        ConnectionChanged,
+        EventObserver,
+        Observation,
+        Observer,
+    )
     from operations.telemetry.prometheus import metrics_text
 
 __all__ = [
     "AuditLog",
     "Call",
     "CallMetrics",
+    "CallQueued",
+    "CallRetried",
+    "CallSized",
+    "ConnectionChanged",
+    "EventObserver",
     "HealthServer",
     "JSONFormatter",
     "LogContext",
@@ -37,7 +51,16 @@ _HOMES = {
     "health": ("HealthServer", "Readiness"),
     "logs": ("JSONFormatter", "LogContext"),
     "metrics": ("METRICS", "CallMetrics", "Measurable", "Measure"),
-    "observer": ("Call", "Observation", "Observer"),
+    "observer": (
+        "Call",
+        "CallQueued",
+        "CallRetried",
+        "CallSized",
+        "ConnectionChanged",
+        "EventObserver",
+        "Observation",
+        "Observer",
+    ),
     "prometheus": ("metrics_text",),
 }
 

@@ -1,4 +1,4 @@
-"""AuditLog: who called what, when, and how it ended, as one JSON object a line."""
+"""AuditLog: caller, operation, time and outcome of each call, one JSON object a line."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _log = logging.getLogger("operations")
 class AuditLog:
     """An observer that appends a line to a file for each call: caller, operation, outcome, duration.
 
-    Calls that were refused have a line as well. Calls nested in others are left out unless `nested=True`. Inputs are
-    written only with `inputs`, a function that returns what may be written of an input. Each line is one write. A line
-    that cannot be written is an error in the log and counted in `failures`; the call goes on.
+    Refused calls have a line as well. Nested calls are left out unless `nested=True`. Inputs are written only with
+    `inputs`, a function that returns the part of an input that may be written. Each line is one write. A line that
+    cannot be written is an error in the log and counted in `failures`; the call continues.
     """
 
     def __init__(self, path: Path | str, *, inputs: Callable[[Any], Any] | None = None, nested: bool = False) -> None:
@@ -47,7 +47,7 @@ class AuditLog:
         self._file.close()
 
     def begin(self, call: Call) -> Observation | None:
-        """Note a call; its line is written when it ends."""
+        """Observe a call; its line is written when it ends."""
         if call.parent_request_id is not None and call.kind == "local" and not self._nested:
             return None
         return _Audited(self, call)
@@ -74,7 +74,7 @@ class AuditLog:
                 self._file.write(msgspec.json.encode(line, enc_hook=repr) + b"\n")
         except (OSError, ValueError, TypeError, RecursionError):
             self.failures += 1
-            _log.exception("a line of the audit log could not be written")
+            _log.exception("cannot write a line of the audit log")
 
 
 def _private(path: str, flags: int) -> int:
@@ -83,7 +83,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class _Audited(Observation):
-    """One call to be written."""
+    """The observation of one call."""
 
     __slots__ = ("_call", "_log")
 

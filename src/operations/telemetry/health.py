@@ -13,31 +13,31 @@ _log = logging.getLogger("operations")
 _LONGEST_HEAD = 8 * 1024
 _HEAD_SECONDS = 5.0
 _WRITE_SECONDS = 30.0
-_MOST_CONNECTIONS = 32
+_MAX_CONNECTIONS = 32
 _TEXT = "text/plain; charset=utf-8"
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
 class Readiness:
-    """Whether a process takes calls now, and why not."""
+    """Whether a process accepts calls, and why not."""
 
     def __init__(self, reason: str | None = "starting") -> None:
         self.reason = reason
         """None while the process is ready."""
 
     def ready(self) -> None:
-        """Note that calls are taken."""
+        """Mark the process as ready."""
         self.reason = None
 
     def not_ready(self, reason: str) -> None:
-        """Note why calls are not taken; the reason is shown to whoever asks."""
+        """Set the reason why calls are not accepted; `/readyz` shows the reason."""
         self.reason = reason
 
 
 class HealthServer:
-    """Answers `GET` of three paths; everything else is refused.
+    """Serves `GET` of three paths and refuses other requests.
 
-    `/healthz` is 200 as long as the event loop runs. `/readyz` is 200 while calls are taken, else 503 with the reason.
+    `/healthz` is 200 while the event loop runs. `/readyz` is 200 while calls are accepted, else 503 with the reason.
     `/metrics` has the metrics of `sources`, in the text format of Prometheus. There is no authentication: bind it to an
     address that only the orchestrator reaches. At most 32 connections are open at a time; others are closed.
     """
@@ -81,14 +81,14 @@ class HealthServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
         try:
-            if self._open <= _MOST_CONNECTIONS:
+            if self._open <= _MAX_CONNECTIONS:
                 async with asyncio.timeout(_HEAD_SECONDS):
                     head = await reader.readuntil(b"\r\n\r\n")
                 async with asyncio.timeout(_WRITE_SECONDS):
                     writer.write(await self._answer(head))
                     await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asked has gone, or asks for something else
+            pass  # the client disconnected or sent no valid request
         except Exception:  # noqa: BLE001  # one request must not end the server
             _log.exception("a health request failed")
         finally:
@@ -99,7 +99,7 @@ class HealthServer:
         method, _, rest = head.partition(b"\r\n")[0].partition(b" ")
         path, _, version = rest.partition(b" ")
         if not version.startswith(b"HTTP/1."):
-            return _response(400, b"only HTTP/1 is spoken here\n")
+            return _response(400, b"expected HTTP/1\n")
         status, body, content_type = await self._find(path.partition(b"?")[0])
         if method not in (b"GET", b"HEAD"):
             return _response(405, b"only GET is allowed\n", more=b"Allow: GET, HEAD\r\n")
@@ -113,7 +113,7 @@ class HealthServer:
             return (200, b"ready\n", _TEXT) if reason is None else (503, f"{reason}\n".encode(), _TEXT)
         if path == b"/metrics":
             return 200, (await metrics_text(*self._sources())).encode(), CONTENT_TYPE
-        return 404, b"there are /healthz, /readyz and /metrics\n", _TEXT
+        return 404, b"expected /healthz, /readyz or /metrics\n", _TEXT
 
 
 def _response(

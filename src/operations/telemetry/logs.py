@@ -1,4 +1,4 @@
-"""Structured logs: each record as one JSON object, with the request and the operation that it belongs to."""
+"""Structured logs: each record as one JSON object, with its request id and operation."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _LONGEST = 100_000
 
 
 class LogContext:
-    """An observer that makes the current call known to `JSONFormatter`, also in worker threads."""
+    """An observer that gives `JSONFormatter` the current call, also in worker threads."""
 
     def begin(self, call: Call) -> Observation:
-        """Note the call."""
+        """Observe the call."""
         return _Current(call)
 
 
@@ -42,13 +42,13 @@ class _Current(Observation):
         return _current.set(self._call)
 
     def leave(self, entered: Any) -> None:
-        """Make the call before it current again."""
+        """Make the previous call current again."""
         with contextlib.suppress(ValueError):  # work that outlives its call ends in another context
             _current.reset(entered)
 
 
 class JSONFormatter(logging.Formatter):
-    """Writes a record as JSON on one line: `time`, `level`, `logger`, `message`, and what else is known.
+    """Writes a record as JSON on one line: `time`, `level`, `logger`, `message`, and further fields.
 
     `request_id` and `operation` are those of the record, else of the current call. `trace_id` and `span_id` are of the
     current OpenTelemetry span. `traceback` is that of an exception. Further attributes of the record are added.

@@ -1,18 +1,19 @@
-"""Metrics: what every part counts, under one naming scheme, and CallMetrics, which counts and times calls."""
+"""Metrics: the names of all metrics, and CallMetrics, which counts and times calls."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple, Protocol
 
-from operations.telemetry.observer import Call, Observation
+from operations.telemetry.observer import Call, CallRetried, CallSized, ConnectionChanged, Event, Observation
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper limits of the buckets of durations, in seconds."""
-_MOST_OUTCOMES = 20
+"""Upper bounds of the buckets of durations, in seconds."""
+_MAX_OUTCOMES = 20
 UNKNOWN_OPERATION = "_unknown"
-"""Stands for every operation that does not exist: callers choose such names."""
+"""Label of every unknown operation: callers choose such names."""
 
 
 class Metric(NamedTuple):
@@ -25,26 +26,31 @@ class Metric(NamedTuple):
 METRICS: Mapping[str, Metric] = {
     "operations_calls_total": Metric("counter", "Calls that ended, by operation, kind and outcome."),
     "operations_call_duration_seconds": Metric("histogram", "Duration of calls, by operation and kind."),
-    "operations_calls_in_progress": Metric("gauge", "Calls and streams that run now, by operation and kind."),
+    "operations_calls_in_progress": Metric("gauge", "Running calls and streams, by operation and kind."),
     "operations_stream_items_total": Metric("counter", "Items of streams, by operation and kind."),
-    "operations_result_mismatches_total": Metric("counter", "Problems of results with their schema, by operation."),
-    "operations_handlers_abandoned": Metric("gauge", "Handlers that still run after their call ended."),
-    "operations_dispatcher_in_flight": Metric("gauge", "Calls from elsewhere that run or wait for a slot."),
-    "operations_dispatcher_waiting": Metric("gauge", "Calls from elsewhere that wait for a slot."),
+    "operations_call_retries_total": Metric("counter", "Attempts that failed and were repeated, by operation."),
+    "operations_request_bytes_total": Metric("counter", "Bytes of request bodies over HTTP, by operation."),
+    "operations_response_bytes_total": Metric("counter", "Bytes of response bodies over HTTP, by operation."),
+    "operations_connections_lost_total": Metric("counter", "Connections to a hub or broker that were lost."),
+    "operations_result_mismatches_total": Metric("counter", "Schema problems of results, by operation."),
+    "operations_result_removed_total": Metric("counter", "Parts of results that normalising removed, by operation."),
+    "operations_handlers_abandoned": Metric("gauge", "Handlers still running after their call ended."),
+    "operations_dispatcher_in_flight": Metric("gauge", "Served calls that run or wait for a slot."),
+    "operations_dispatcher_waiting": Metric("gauge", "Served calls that wait for a slot."),
     "operations_bus_in_flight": Metric("gauge", "Calls and streams of one end of a transport, or of a hub."),
-    "operations_bus_late_total": Metric("counter", "Answers that came after their call had ended."),
-    "operations_bus_duplicate_total": Metric("counter", "Requests and answers that came before."),
-    "operations_bus_dropped_total": Metric("counter", "Messages that belong to no known call, or of an unknown type."),
-    "operations_bus_rejected_total": Metric("counter", "Requests refused unread: too many, too large, not allowed."),
-    "operations_bus_malformed_total": Metric("counter", "Messages that are not events."),
-    "operations_bus_foreign_total": Metric("counter", "Ids that their sender has no right to."),
+    "operations_bus_late_total": Metric("counter", "Responses received after their call ended."),
+    "operations_bus_duplicate_total": Metric("counter", "Duplicate requests and responses."),
+    "operations_bus_dropped_total": Metric("counter", "Messages without a matching call, or of an unknown type."),
+    "operations_bus_rejected_total": Metric("counter", "Requests rejected unread: too many, too large, not allowed."),
+    "operations_bus_malformed_total": Metric("counter", "Messages that are not valid events."),
+    "operations_bus_foreign_total": Metric("counter", "Ids that do not belong to their sender."),
     "operations_bus_forged_total": Metric("counter", "Identities claimed in a payload without authentication."),
     "operations_bus_expired_total": Metric("counter", "Requests whose deadline passed before they could run."),
-    "operations_bus_unsent_total": Metric("counter", "Messages that were not written: the connection was lost."),
-    "operations_bus_abandoned_total": Metric("counter", "Handlers that ignored their cancellation."),
-    "operations_transport_reconnects_total": Metric("counter", "Connections to a broker or hub made after the first."),
-    "operations_hub_peers": Metric("gauge", "Peers that are connected to the hub."),
-    "operations_interceptor_events_total": Metric("counter", "What interceptors did, by interceptor and event."),
+    "operations_bus_unsent_total": Metric("counter", "Messages that were not sent because the connection was lost."),
+    "operations_bus_abandoned_total": Metric("counter", "Handlers that ignored cancellation."),
+    "operations_transport_reconnects_total": Metric("counter", "Reconnections to a broker or hub."),
+    "operations_hub_peers": Metric("gauge", "Peers connected to the hub."),
+    "operations_interceptor_events_total": Metric("counter", "Events of interceptors, by interceptor and event."),
 }
 """Every metric by name."""
 
@@ -62,14 +68,14 @@ class Measure(NamedTuple):
 
 
 class Measurable(Protocol):
-    """Something with metrics. Registries, dispatchers, workers, hubs and counters are."""
+    """An object with metrics, such as a registry, dispatcher, worker, hub or counter."""
 
     def measures(self) -> Iterable[Measure]:
         """Return the present values."""
 
 
 def measures_of(sources: Iterable[object]) -> Iterator[Measure]:
-    """Return the values of those sources that have any."""
+    """Return the values of all sources that have metrics."""
     for source in sources:
         measures = getattr(source, "measures", None)
         if measures is not None:
@@ -85,6 +91,25 @@ class CallMetrics:
     def __init__(self, *, max_operations: int = 10_000) -> None:
         self._max_operations = max_operations
         self._series: dict[tuple[str, str], _Series] = {}
+        self._retries: Counter[str] = Counter()
+        self._request_bytes: Counter[str] = Counter()
+        self._response_bytes: Counter[str] = Counter()
+        self._lost = 0
+
+    def note(self, event: Event) -> None:
+        """Count retries, sizes and lost connections."""
+        if isinstance(event, CallRetried):
+            self._retries[self._label(self._retries, event.operation_id)] += 1
+        elif isinstance(event, CallSized):
+            label = self._label(self._request_bytes, event.operation_id)
+            self._request_bytes[label] += event.request_bytes
+            self._response_bytes[label] += event.response_bytes
+        elif isinstance(event, ConnectionChanged):
+            self._lost += not event.is_up
+
+    def _label(self, counts: Counter[str], operation_id: str) -> str:
+        """Return the operation, or `_unknown` beyond the limit."""
+        return operation_id if operation_id in counts or len(counts) < self._max_operations else UNKNOWN_OPERATION
 
     def begin(self, call: Call) -> Observation:
         """Count a call."""
@@ -112,6 +137,15 @@ class CallMetrics:
             yield Measure("operations_calls_in_progress", series.in_progress, labels)
             if series.items:
                 yield Measure("operations_stream_items_total", series.items, labels)
+        for name, counts in (
+            ("operations_call_retries_total", self._retries),
+            ("operations_request_bytes_total", self._request_bytes),
+            ("operations_response_bytes_total", self._response_bytes),
+        ):
+            for operation, count in list(counts.items()):
+                yield Measure(name, count, {"operation": operation})
+        if self._lost:
+            yield Measure("operations_connections_lost_total", self._lost)
 
 
 class _Series:
@@ -143,6 +177,6 @@ class _Timed(Observation):
         series.items += self._call.items
         series.seconds += seconds
         series.buckets[bisect_left(BUCKETS, seconds)] += 1
-        if outcome not in series.outcomes and len(series.outcomes) >= _MOST_OUTCOMES:
-            outcome = "other"  # domains have codes of their own, which may be any text
+        if outcome not in series.outcomes and len(series.outcomes) >= _MAX_OUTCOMES:
+            outcome = "other"  # declared errors may have any code
         series.outcomes[outcome] = series.outcomes.get(outcome, 0) + 1

@@ -1,16 +1,18 @@
-"""Observer: told of every call that a registry runs. It sees calls and changes nothing."""
+"""Observer: notified of every call that a registry runs. Observers do not change calls."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Literal, Protocol
 
 import msgspec
 
-from operations.context import Identity, OperationContext
+from operations.context import Identity, OperationContext, with_request_id
 from operations.envelope import MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.spec import OperationSpec
@@ -20,17 +22,19 @@ Kind = Literal["local", "served"]
 
 
 class Call(msgspec.Struct, eq=False, kw_only=True):
-    """One call as observers see it."""
+    """One call, for observers."""
 
     operation_id: str
     spec: OperationSpec | None
-    """None where there is no such operation."""
+    """None for an unknown operation."""
     kind: Kind
-    """`served` for a call from elsewhere, `local` for one of this process, nested ones included."""
+    """`served` for a call from another process or client, `local` for a call of this process, also a nested one."""
     streaming: bool
     request_id: str
     parent_request_id: str | None = None
     identity: Identity | None = None
+    door: str = ""
+    """Where the call, or the call around it, came from: `http`, `mcp` or `ws`; empty for the program itself."""
     deadline: int | None = None
     metadata: Mapping[str, Any] = {}
     input: Any = None
@@ -46,7 +50,7 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
 
 
 class Observation:
-    """What an observer does during one call: a base with methods that do nothing."""
+    """The observation of one call: a base class whose methods do nothing."""
 
     __slots__ = ()
 
@@ -58,70 +62,209 @@ class Observation:
         """End a step of the call."""
 
     def item(self, envelope: ResponseEnvelope[Any]) -> None:
-        """Note an item of a stream."""
+        """Handle an item of a stream."""
+
+    def result(self, envelope: ResponseEnvelope[Any]) -> None:
+        """Handle the result of a call that is not a stream, before its end."""
 
     def end(self, outcome: str, error: BaseException | None) -> None:
-        """Note the end: `ok`, `tool_error` for an MCP error result, else the code of the error."""
+        """Handle the end: `ok`, `tool_error` for an MCP error result, else the code of the error."""
+
+
+class CallQueued(msgspec.Struct, frozen=True):
+    """A call from elsewhere waits for a slot. It begins later, or is refused."""
+
+    call: Call
+
+
+class CallRetried(msgspec.Struct, frozen=True):
+    """An attempt of a call failed, and another one follows."""
+
+    request_id: str
+    operation_id: str
+    attempt: int
+    """Number of the attempt that failed, from 1."""
+    error: CallError
+    delay: float
+    """Seconds until the next attempt."""
+
+
+class CallSized(msgspec.Struct, frozen=True):
+    """The sizes of the request and the response of a call, where it entered this process."""
+
+    request_id: str
+    operation_id: str
+    request_bytes: int
+    response_bytes: int
+
+
+class ConnectionChanged(msgspec.Struct, frozen=True):
+    """A worker's connection to its hub or broker was lost or restored."""
+
+    transport: str
+    is_up: bool
+    reason: str = ""
+    """Why it was lost."""
+
+
+Event = CallQueued | CallRetried | CallSized | ConnectionChanged
+
+
+class EventObserver(Protocol):
+    """An observer that is also notified of events beside the begin and end of calls."""
+
+    def note(self, event: Event) -> None:
+        """Handle an event."""
 
 
 class Observer(Protocol):
-    """Told of calls. What it raises is logged and affects no call."""
+    """Is notified of calls. An exception that it raises is logged and does not affect the call."""
 
     def begin(self, call: Call) -> Observation | None:
-        """Note that a call begins; None where the rest of it does not matter."""
+        """Return the observation of a new call; None to ignore the rest of the call."""
 
 
-class Watch:
-    """One call and the observers that are told of it."""
+class ObservedCall:
+    """One call and its observers. An exception of an observer is logged."""
 
-    __slots__ = ("_observations", "call")
+    __slots__ = ("_observations", "_observers", "call")
 
     def __init__(self, observers: Sequence[Observer], call: Call) -> None:
         self.call = call
+        self._observers = observers
         begun = [_safely(observer.begin, call) for observer in observers]
         self._observations: list[Observation] = [each for each in begun if each is not None]
 
     def enter(self) -> list[Any]:
         """Begin a step."""
-        return [_safely(observation.enter) for observation in self._observations]
+        return [_current.set(self), *(_safely(observation.enter) for observation in self._observations)]
 
     def leave(self, entered: list[Any]) -> None:
         """End a step; the innermost observer leaves first."""
+        try:  # noqa: SIM105  # cheaper than `suppress`
+            _current.reset(entered.pop(0))
+        except ValueError:  # work that outlives its call ends in another context
+            pass
         for observation, token in zip(reversed(self._observations), reversed(entered), strict=True):
             _safely(observation.leave, token)
 
     def item(self, envelope: ResponseEnvelope[Any]) -> None:
-        """Note an item."""
+        """Notify observers of an item."""
         self.call.items += 1
         for observation in self._observations:
             _safely(observation.item, envelope)
 
     def end(self, error: BaseException | None, envelope: ResponseEnvelope[Any] | None = None) -> None:
-        """Note the end."""
+        """Notify observers of the end."""
         outcome = outcome_of(self.call, error, envelope)
         for observation in self._observations:
+            if envelope is not None:
+                _safely(observation.result, envelope)
             _safely(observation.end, outcome, error)
 
+    def retried(self, attempt: int, error: CallError, delay: float) -> None:
+        """Notify observers that an attempt failed and another one follows."""
+        call = self.call
+        notify(self._observers, CallRetried(call.request_id, call.operation_id, attempt, error, delay))
 
-def _safely(tell: Callable[..., Any], *arguments: Any) -> Any:
+
+_current: ContextVar[ObservedCall | None] = ContextVar("current_observed_call", default=None)
+
+
+def current_observed_call() -> ObservedCall | None:
+    """Return the call that the current task runs; None without observers."""
+    return _current.get()
+
+
+def notify(observers: Sequence[Observer], event: Event) -> None:
+    """Notify those observers that handle events."""
+    for observer in observers:
+        note = getattr(observer, "note", None)
+        if note is not None:
+            _safely(note, event)
+
+
+def _safely(method: Callable[..., Any], *arguments: Any) -> Any:
     try:
-        return tell(*arguments)
+        return method(*arguments)
     except Exception:  # noqa: BLE001  # an observer must not end the call that it observes
         _log.exception("an observer failed")
         return None
 
 
-def watch(
+Run = Callable[[OperationContext], Awaitable[ResponseEnvelope[Any]]]
+RunStream = Callable[[OperationContext], AsyncGenerator[ResponseEnvelope[Any], None]]
+
+
+async def observe_call(
     observers: Sequence[Observer],
     spec: OperationSpec,
     input: Any,
-    context: OperationContext,
-    *,
+    context: OperationContext | None,
     kind: Kind,
-    streaming: bool,
-) -> Watch:
-    """Tell observers that a call begins."""
-    call = Call(
+    run: Run,
+) -> ResponseEnvelope[Any]:
+    """Run a call and notify observers; `run` gets the context with a request id."""
+    context = with_request_id(context)
+    observed = ObservedCall(observers, _call(spec, input, context, kind, streaming=False))
+    entered = observed.enter()
+    try:
+        envelope = await run(context)
+    except BaseException as error:
+        observed.leave(entered)
+        observed.end(error)
+        raise
+    observed.leave(entered)
+    observed.end(None, envelope)
+    return envelope
+
+
+async def observe_stream(
+    observers: Sequence[Observer],
+    spec: OperationSpec,
+    input: Any,
+    context: OperationContext | None,
+    kind: Kind,
+    run: RunStream,
+) -> AsyncGenerator[ResponseEnvelope[Any], None]:
+    """Run a stream and notify observers; the call begins with the first item that is requested."""
+    context = with_request_id(context)
+    observed = ObservedCall(observers, _call(spec, input, context, kind, streaming=True))
+    try:
+        async with contextlib.aclosing(_observe_steps(observed, run(context))) as steps:
+            async for envelope in steps:
+                observed.item(envelope)
+                yield envelope
+    except BaseException as error:
+        observed.end(error)
+        raise
+    observed.end(None)
+
+
+async def _observe_steps(
+    observed: ObservedCall, stream: AsyncGenerator[ResponseEnvelope[Any], None]
+) -> AsyncGenerator[ResponseEnvelope[Any], None]:
+    """Yield the items of a stream; observers enter and leave each step in the task that takes it."""
+    try:
+        while True:
+            entered = observed.enter()
+            try:
+                envelope = await anext(stream)
+            except StopAsyncIteration:
+                return
+            finally:
+                observed.leave(entered)
+            yield envelope
+    finally:
+        entered = observed.enter()
+        try:
+            await stream.aclose()
+        finally:
+            observed.leave(entered)
+
+
+def _call(spec: OperationSpec, input: Any, context: OperationContext, kind: Kind, *, streaming: bool) -> Call:
+    return Call(
         operation_id=spec.id,
         spec=spec,
         kind=kind,
@@ -129,15 +272,15 @@ def watch(
         request_id=context.request_id,
         parent_request_id=context.parent_request_id,
         identity=context.identity,
+        door="" if context.grant is None else context.grant.door,
         deadline=context.deadline,
         metadata=context.metadata,
         input=input,
     )
-    return Watch(observers, call)
 
 
 def outcome_of(call: Call, error: BaseException | None, envelope: ResponseEnvelope[Any] | None = None) -> str:
-    """Return how a call ended in one word: `ok`, `tool_error`, or a code."""
+    """Return the outcome of a call: `ok`, `tool_error`, or a code."""
     if error is None:
         meta = None if envelope is None else envelope.meta
         return "tool_error" if isinstance(meta, MCPResponseMeta) and meta.is_error else "ok"

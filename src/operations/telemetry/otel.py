@@ -1,4 +1,4 @@
-"""OpenTelemetry: spans and durations of calls, by its semantic conventions. Imported only where its SDK is used."""
+"""OpenTelemetry: spans and durations of calls, by its semantic conventions. Imported only if its SDK is used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.
 
 
 class OpenTelemetryObserver:
-    """Makes a span for each call: SERVER for a call from elsewhere, INTERNAL for a local one.
+    """Makes a span for each call: SERVER for a served call, INTERNAL for a local one.
 
     A served call's parent is in its metadata; a local call's is the current span, else that of its metadata.
     """
@@ -53,7 +53,7 @@ class _Span(Observation):
         return otel_context.attach(trace.set_span_in_context(self._span))
 
     def leave(self, entered: Any) -> None:
-        """Make the span before it current again."""
+        """Make the previous span current again."""
         if entered is not None:
             otel_context.detach(entered)
 
@@ -92,7 +92,7 @@ def client_span(operation_id: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def http_span(method: str, url: str) -> Iterator[trace.Span]:
-    """Open the span of an HTTP request; `url` has no query, which may hold secrets."""
+    """Open the span of an HTTP request; `url` has no query, which may contain secrets."""
     parts = urlsplit(url)
     attributes: dict[str, Any] = {
         "http.request.method": method,
@@ -122,7 +122,7 @@ _kept: tuple[Any, trace.Tracer] | None = None
 
 
 def _tracer() -> trace.Tracer:
-    """Return the tracer of the present provider, which costs as much as a span to make."""
+    """Return the tracer of the current provider, cached because making one costs as much as a span."""
     global _kept
     provider = trace.get_tracer_provider()
     if _kept is None or _kept[0] is not provider:
@@ -131,7 +131,7 @@ def _tracer() -> trace.Tracer:
 
 
 def _mark(span: trace.Span, outcome: str) -> None:
-    """Write how a call ended; messages of errors stay out of it, as they may hold secrets."""
+    """Write the outcome of a call, without error messages, which may contain secrets."""
     if outcome == "ok":
         return
     span.set_attribute("error.type", outcome)
@@ -150,7 +150,7 @@ def _attributes(call: Call) -> dict[str, Any]:
 
 
 def _method(call: Call) -> str:
-    """The operation; one that does not exist is `_OTHER`, as the conventions want it."""
+    """Return the operation's id; `_OTHER` for an unknown one, by the conventions."""
     return call.operation_id if call.spec is not None else "_OTHER"
 
 

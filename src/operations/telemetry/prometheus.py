@@ -1,43 +1,61 @@
-"""metrics_text: metrics in the text format of Prometheus, made in slices so that calls go on meanwhile."""
+"""metrics_text: metrics in the text format of Prometheus. Other tasks run while it is written."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import time
+from collections.abc import Sequence
+from time import perf_counter
 
 from operations.telemetry.metrics import BUCKETS, METRICS, Measure, measures_of
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The media type of the text."""
-_SLICE = 100
+_SLICE = 25
+_SLICE_SECONDS = 0.001
 _LIMITS = tuple(f"{limit:g}" for limit in BUCKETS)
 _SPECIAL = re.compile(r'[\\"\n]')
 _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
 
 
 async def metrics_text(*sources: object) -> str:
-    """Return the metrics of sources (registries, workers, hubs, …) as Prometheus reads them.
+    """Return the metrics of sources (registries, workers, hubs, …) in the text format of Prometheus.
 
-    Other tasks run after every hundred values. Sources without metrics are left out; values with the same name and
-    labels are added up.
+    The values are read in slices of a millisecond, and written in a thread: calls go on meanwhile. Sources without
+    metrics are ignored; values with the same name and labels are summed.
     """
-    families: dict[str, dict[str, _Sum]] = {}
-    for number, measure in enumerate(measures_of(sources), 1):
-        _add(families.setdefault(measure.name, {}), measure)
-        if number % _SLICE == 0:
+    measures: list[Measure] = []
+    until = perf_counter() + _SLICE_SECONDS
+    for measure in measures_of(sources):
+        measures.append(measure)
+        if perf_counter() >= until:
             await asyncio.sleep(0)
+            until = perf_counter() + _SLICE_SECONDS
+    return await asyncio.to_thread(_render, measures)
+
+
+def _render(measures: Sequence[Measure]) -> str:
+    """Return the text of measures; runs in a thread."""
+    families: dict[str, dict[str, _Sum]] = {}
+    for number, measure in enumerate(measures):
+        _add(families.setdefault(measure.name, {}), measure)
+        _yield_after(number)
     lines: list[str] = []
-    written = 0
     for name in METRICS:
         if name not in families:
             continue
         lines += (f"# HELP {name} {METRICS[name].help}", f"# TYPE {name} {METRICS[name].type}")
-        for labels, total in families[name].items():
+        for number, (labels, total) in enumerate(families[name].items()):
             _write(lines, name, labels, total)
-            written += 1
-            if written % _SLICE == 0:
-                await asyncio.sleep(0)
+            _yield_after(number)
     return "\n".join(lines) + "\n"
+
+
+def _yield_after(number: int) -> None:
+    """Release the interpreter lock now and then: the event loop would wait 5 ms for it."""
+    if number % _SLICE == 0:
+        time.sleep(0)
 
 
 class _Sum:

@@ -1,4 +1,4 @@
-"""Whether OpenTelemetry is set up, and what is needed of it where it may not be. It is imported only where it is."""
+"""Functions that use OpenTelemetry if the program has set it up, and import it only then."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from operations.telemetry.observer import Observer
 
 SDK = "opentelemetry.sdk.trace"
-"""The module that a program with tracing has imported; callers check for it first, as that costs less."""
+"""A module that every program with tracing has imported; checking `sys.modules` for it is cheap."""
 modules = sys.modules
 
 
 def is_active() -> bool:
-    """Return whether the program has set up an SDK; one that was never imported is not."""
+    """Return whether the program has set up an SDK."""
     return SDK in sys.modules and _has_provider()
 
 
@@ -27,7 +27,7 @@ def _has_provider() -> bool:
 
 
 def active_observers(observers: Sequence[Observer]) -> Sequence[Observer]:
-    """Return the observers to tell: those given, and OpenTelemetry's where the program has set up its SDK."""
+    """Return `observers`, and OpenTelemetry's if the program has set up its SDK."""
     if not is_active():
         return observers
     from operations.telemetry.otel import OBSERVER
@@ -37,7 +37,7 @@ def active_observers(observers: Sequence[Observer]) -> Sequence[Observer]:
 
 @contextlib.contextmanager
 def client_span(operation_id: str, metadata: dict[str, Any]) -> Iterator[None]:
-    """Open the span of a call as its caller sees it and write its id to `metadata` as `traceparent`."""
+    """Open the client span of a call and write its id to `metadata` as `traceparent`."""
     from operations.telemetry import otel
 
     with otel.client_span(operation_id):
@@ -46,7 +46,7 @@ def client_span(operation_id: str, metadata: dict[str, Any]) -> Iterator[None]:
 
 
 def inject(metadata: dict[str, Any]) -> None:
-    """Write the current span to metadata that is sent with a request."""
+    """Write the current span to the metadata of a request."""
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     TraceContextTextMapPropagator().inject(metadata)

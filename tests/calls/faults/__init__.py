@@ -1,1 +1,1 @@
-"""Faults on every transport that has a network in it; `scenarios.py` lists them all."""
+"""Faults on every transport with a network; `scenarios.py` lists them."""

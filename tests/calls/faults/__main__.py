@@ -7,7 +7,7 @@ from tests.calls.faults.scenarios import SCENARIOS
 
 
 def main() -> None:
-    """The table."""
+    """Print the table."""
     shown = collect()
     for number, scenario in SCENARIOS.items():
         sys.stdout.write(f"{number:>2}  {scenario.fault}: {scenario.promise}\n")

@@ -1,4 +1,4 @@
-"""A pytest plugin that says which collected tests show which fault on which transport, as JSON on a line of its own."""
+"""A pytest plugin that prints the tests of each fault and transport as one line of JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.calls.faults.scenarios import TRANSPORTS
 ROOT = Path(__file__).parent.parent.parent.parent
 _MARK = "FAULTS "
 Shown = dict[int, dict[str, list[str]]]
-"""By number and transport, the names of the tests."""
+"""The names of the tests, by fault number and transport."""
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -32,7 +32,7 @@ def _entries(item: pytest.Item) -> Iterator[tuple[int, str, str]]:
 
 
 def _transports(item: pytest.Item, mark: pytest.Mark) -> list[str]:
-    """Where a test runs: as its mark says, else as its parameters do; "redis cluster" is redis."""
+    """Return the transport of a test, from its mark or its parameters; "redis cluster" is redis."""
     if "on" in mark.kwargs:
         return str(mark.kwargs["on"]).split()
     values = getattr(getattr(item, "callspec", None), "params", {}).values()
@@ -41,10 +41,10 @@ def _transports(item: pytest.Item, mark: pytest.Mark) -> list[str]:
 
 
 def collect() -> Shown:
-    """Which tests show which fault, found by collecting them in a process of its own."""
+    """Collect the tests of each fault in a separate process."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "tests.calls.faults.collecting"]
     done = subprocess.run(
-        [*command, "-m", "", "tests/calls", "tests/contracts", "tests/pubsub"],
+        [*command, "-m", "", "tests/calls", "tests/contracts", "tests/jobs", "tests/pubsub"],
         cwd=ROOT,
         capture_output=True,
         text=True,

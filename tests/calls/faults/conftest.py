@@ -12,7 +12,7 @@ from tests.waiting import until
 
 @pytest.fixture(params=list(MIDDLES))
 async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stage]:
-    """A bus of its own on every transport; what is left in the end is an error."""
+    """A separate bus on every transport; calls that are still pending at the end are errors."""
     before = len(asyncio.all_tasks())
     async with open_stage(request.param, tmp_path) as stage:
         yield stage

@@ -23,29 +23,29 @@ _SIDES = ("left", "right")
 
 
 class Network(Protocol):
-    """Some hosts, and the network between them."""
+    """Hosts and the network between them."""
 
     def address(self, host: str) -> str:
-        """Where a host listens."""
+        """Return the address that a host listens at."""
 
     def reach(self, host: str, port: int, *, by: str) -> tuple[str, int]:
-        """How one host reaches a port of another."""
+        """Return the address by which one host reaches a port of another."""
 
     def start(self, host: str, *command: str) -> subprocess.Popen[bytes]:
         """Run a program on a host."""
 
     def drop(self, host: str) -> None:
-        """Drop every packet from and to a host, without a word."""
+        """Drop every packet from and to a host silently."""
 
     def reset(self, host: str) -> None:
         """Reset every connection of a host."""
 
     def heal(self, host: str) -> None:
-        """Let everything through again."""
+        """Undo all faults of the network."""
 
 
 def ip(*arguments: str) -> None:
-    """Run `ip`; what it says is said where it fails."""
+    """Run `ip`; raise with its output if it fails."""
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False, timeout=20)
     if done.returncode:
         raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
@@ -53,7 +53,7 @@ def ip(*arguments: str) -> None:
 
 @functools.cache
 def can_make_namespaces() -> bool:
-    """Whether this user may."""
+    """Return whether this user may create network namespaces."""
     name = f"ops{os.getpid()}-try"
     try:
         ip("netns", "add", name)
@@ -108,7 +108,7 @@ class Namespaces:
         ip("-n", self._prefix + name, *arguments)
 
     def _plug(self, host: str, device: str, side: str, port: str) -> None:
-        """A cable between a device of a host and a port of a switch."""
+        """Connect a device of a host to a port of a switch."""
         ends = ("netns", self._prefix + host), ("netns", self._prefix + side)
         ip("link", "add", device, *ends[0], "type", "veth", "peer", "name", port, *ends[1])
         self._in(host, "link", "set", device, "up")
@@ -141,16 +141,16 @@ class Namespaces:
         self._in(self._sides[host], "link", "set", host, "up")
 
     def split(self) -> None:
-        """Pull the cable between the two switches."""
+        """Disconnect the two switches."""
         self._in("left", "link", "set", "cable", "down")
 
     def join(self) -> None:
-        """Put it back."""
+        """Connect the two switches again."""
         self._in("left", "link", "set", "cable", "up")
 
 
 class Proxied:
-    """Hosts that are processes here; each reaches the broker through a proxy of its own."""
+    """Hosts that are local processes; each reaches the broker through its own proxy."""
 
     def __init__(self, proxies: dict[str, Proxy]) -> None:
         self._proxies = proxies
@@ -170,7 +170,7 @@ class Proxied:
         return process
 
     def _links(self, host: str) -> list[Proxy]:
-        """The links of one host, or of all: whoever has none of its own is what the others reach."""
+        """Return the proxies of one host; those of all hosts for the broker, which the others reach."""
         return [self._proxies[host]] if host in self._proxies else list(self._proxies.values())
 
     def drop(self, host: str) -> None:
@@ -186,7 +186,7 @@ class Proxied:
             proxy.passing.set()
 
     def end(self) -> None:
-        """End what was started."""
+        """Stop all processes and proxies."""
         for process in self._started:
             process.kill()
             process.wait(10)
@@ -215,18 +215,18 @@ class Cluster(NamedTuple):
 
     network: Network
     clients: dict[str, str]
-    """Where each server listens for clients."""
+    """The client addresses of the servers."""
     routes: dict[str, str]
-    """Where each listens for the other servers."""
+    """The addresses at which the servers listen for each other."""
     advertised: dict[str, str]
-    """Where the other servers reach it."""
+    """The addresses by which the servers reach each other."""
     split: Callable[[], None]
     join: Callable[[], None]
 
 
 @contextlib.asynccontextmanager
 async def cluster_of_three(kind: str) -> AsyncIterator[Cluster]:
-    """Namespaces are split in two; behind proxies, every server is cut off from both others."""
+    """Split the network: namespaces in two halves; behind proxies, each server from both others."""
     hosts = ("n1", "n2", "n3")
     if kind == "namespaces":
         with Namespaces(["n1", "caller", "one"], ["n2", "n3", "two"]) as network:

@@ -1,4 +1,4 @@
-"""The processes that faults are done to: a hub, a worker that keeps a journal of its runs, and a caller of a stream."""
+"""The processes that faults are applied to: a hub, a worker that records its runs in a file, and callers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ CONCURRENCY = 4_096
 
 
 def open_end(url: str, heartbeat: float, who: str = "caller") -> AbstractAsyncContextManager[Any]:
-    """An end of a bus that notices faults soon and comes back soon."""
+    """Connect a peer with short heartbeats and delays."""
     options: dict[str, Any] = {"heartbeat": heartbeat, "shortest_delay": 0.02, "longest_delay": 0.2}
     return connect(url, **options, **({"token": who} if url.startswith("ws") else {"trusted": True}))
 
 
 def journaled(journal: str, name: str) -> list[Operation[Any]]:
-    """Operations that write down each run before it begins, where a kill does not undo it."""
+    """Operations that record each run in a file before it begins."""
     file = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     async def run(key: str, seconds: float) -> str:
@@ -61,7 +61,7 @@ def journaled(journal: str, name: str) -> list[Operation[Any]]:
 
 
 def named(name: str) -> Operation[Any]:
-    """What one worker alone answers, so that one can wait for it."""
+    """An operation of this worker only, for waiting until it can be called."""
 
     @operation(id=f"{name}.name", type="query")
     async def tell_name() -> str:
@@ -71,20 +71,20 @@ def named(name: str) -> Operation[Any]:
 
 
 async def work(url: str, heartbeat: str, journal: str, name: str) -> None:
-    """A worker, until SIGTERM."""
+    """Run a worker until SIGTERM."""
     async with open_end(url, float(heartbeat), "worker") as end:
         registry = OperationRegistry(journaled(journal, name))
         await serve_registry(registry, end, pool=True, concurrency=CONCURRENCY)
 
 
 async def serve_hub(port: str, heartbeat: str, host: str = "127.0.0.1") -> None:
-    """A hub on a port that it keeps when it is started again."""
+    """Run a hub on a fixed port."""
     async with Hub(TOKENS, host=host, port=int(port), heartbeat=float(heartbeat)):
         await asyncio.Event().wait()
 
 
 async def call(url: str, heartbeat: str, timeout: str) -> None:
-    """A caller that calls and calls until SIGTERM, and says how each call ended, one line each."""
+    """Run a caller that calls until SIGTERM and prints a line for each outcome."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     history = History()
@@ -113,7 +113,7 @@ async def call(url: str, heartbeat: str, timeout: str) -> None:
 
 
 async def follow(url: str, heartbeat: str) -> None:
-    """A caller that follows a stream without an end, and says when it began."""
+    """Run a caller that follows an endless stream and prints a line when it begins."""
     async with open_end(url, float(heartbeat)) as end:
         async for envelope in PendingRequestMap(end).subscribe("clock.ticks"):
             sys.stdout.write(f"{envelope.data}\n")

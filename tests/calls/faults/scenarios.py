@@ -1,4 +1,4 @@
-"""The fault scenarios, what each must end in, and on which transports; tests say by `pytest.mark.fault` what they show.
+"""Fault scenarios with their expected outcomes and transports; `pytest.mark.fault` assigns tests to them.
 
 `python -m tests.calls.faults` prints which tests show which.
 """
@@ -65,11 +65,16 @@ SCENARIOS: dict[int, Scenario] = {
     41: Scenario("two writers", "impossible: one order", TRANSPORTS),
     42: Scenario("a network slower than the deadline", "ends in time; the worker is cancelled", NETWORKED),
     43: Scenario("no file descriptors", "back-off, UNAVAILABLE, recovers", NETWORKED),
+    44: Scenario(
+        "workers and the broker are killed while jobs run",
+        "each ends in a result or a dead letter",
+        BROKERS,
+    ),
 }
 
 
 def table() -> str:
-    """The scenarios as the guide shows them."""
+    """Return the scenarios as the table of the guide."""
     lines = ["| # | fault | ends in | on |", "|---|---|---|---|"]
     for number, (fault, promise, transports) in SCENARIOS.items():
         where = "all" if transports == TRANSPORTS else ", ".join(transports)

@@ -43,7 +43,7 @@ WORKER_STEPS = {
     "thaw": ("frozen", "runs"),
     "start": ("gone", "runs"),
 }
-"""In which state a worker can be struck how, and in which it is then."""
+"""The faults that are possible in each state of a worker, and the state after each."""
 MOMENTS = st.sampled_from([0.0, 0.01, 0.05, 0.2, 0.5])
 
 
@@ -55,9 +55,9 @@ class Schedule(RuleBasedStateMachine):
 
     transport = "redis"
     ends_at = float("inf")
-    """When to do no more: what is chosen later is not done."""
+    """The time after which no further step is made."""
     done: ClassVar[Counter[str]] = Counter()
-    """What was done, over all schedules."""
+    """The number of steps of each kind, over all schedules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Schedule(RuleBasedStateMachine):
         self.states = ["runs", "runs", "gone"]
         self.workers: dict[int, Program] = {}
         self.others: list[Program] = []
-        """Workers that were told to end, and may still be about it."""
+        """Workers that got SIGTERM and may still be running."""
         self.links: list[Proxy] = []
         self.tasks: set[asyncio.Task[Any]] = set()
         self.server = "up"
@@ -88,7 +88,7 @@ class Schedule(RuleBasedStateMachine):
             self.workers[place] = await self.stage.work(self.links[place + 1])
 
     def do(self, what: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Do something while calls are on their way, unless the time is over."""
+        """Make one step while calls are in flight, unless the time is over."""
         if self.loop is not None and time.monotonic() < self.ends_at:
             self.done[what] += 1
             self.loop.run_until_complete(self._do(work))
@@ -187,7 +187,7 @@ class Schedule(RuleBasedStateMachine):
         assert not left
 
     async def _finish(self) -> None:
-        """Heal everything: whatever waits ends, and calls are answered."""
+        """Undo all faults; wait until pending calls have ended and new calls succeed."""
         middle, history = self.stage.middle, self.stage.history
         middle.thaw()
         if not middle.is_alive:

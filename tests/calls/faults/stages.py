@@ -57,36 +57,36 @@ class Program:
         self.process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill the process."""
         self.process.kill()
         self.process.wait(10)
         self.stdout.close()
 
 
 class Middle(Protocol):
-    """What is between callers and workers."""
+    """The broker or hub between callers and workers."""
 
     scheme: str
     port: int
 
     @property
     def is_alive(self) -> bool:
-        """Whether there is a process, be it frozen."""
+        """Whether the process exists, running or frozen."""
 
     def start(self) -> object:
-        """Start it, on the same port as before."""
+        """Start the process, on the same port as before."""
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill the process."""
 
     def freeze(self) -> None:
-        """Stop it in its tracks."""
+        """Freeze the process."""
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Resume the process."""
 
     def remove(self) -> None:
-        """End it, and all that it left."""
+        """Kill the process and remove its files."""
 
 
 class RedisMiddle(Server):
@@ -154,7 +154,7 @@ MIDDLES: dict[str, Any] = {"websocket": HubMiddle, "redis": RedisMiddle, "nats":
 
 
 class JournaledHistory(History):
-    """A history whose operations run in other processes, which write them down in a file."""
+    """A history whose operations run in other processes, which record them in a file."""
 
     def __init__(self, journal: Path) -> None:
         super().__init__()
@@ -162,13 +162,13 @@ class JournaledHistory(History):
         journal.touch()
 
     def read(self) -> None:
-        """Count the runs, once no process can write any more; what was stored may run more than once."""
+        """Read the runs after all processes have ended; stored calls may run more than once."""
         self.runs = Counter(self.journal.read_text().split())
         self.repeatable |= {key for key in self.outcomes if key.startswith("kept.")}
 
 
 class Stage:
-    """One bus, and what is at it."""
+    """One bus with its workers and callers."""
 
     def __init__(self, middle: Middle, stack: contextlib.AsyncExitStack, folder: Path) -> None:
         self.middle = middle
@@ -183,13 +183,13 @@ class Stage:
         return f"{self.middle.scheme}://127.0.0.1:{proxy.port if proxy is not None else self.middle.port}"
 
     async def end(self, who: str = "caller", proxy: Proxy | None = None) -> Any:
-        """An end of the bus in this process."""
+        """Connect a peer in this process."""
         end = await self._stack.enter_async_context(open_end(self.url(proxy), HEARTBEAT, who))
         self.ends.append(end)
         return end
 
     async def serve(self, *operations: Operation[Any], proxy: Proxy | None = None, **options: Any) -> CallHandler:
-        """A worker in this process, once it can be called."""
+        """Start a worker in this process and wait until it can be called."""
         name = f"worker{next(_names)}"
         end = await self.end("worker", proxy)
         registry = OperationRegistry([*operations, named(name)])
@@ -199,7 +199,7 @@ class Stage:
         return handler
 
     async def work(self, proxy: Proxy | None = None, *, wait: bool = True) -> Program:
-        """A worker in a process of its own, once it can be called."""
+        """Start a worker in a separate process and wait until it can be called."""
         name = f"worker{next(_names)}"
         program = Program("worker", self.url(proxy), HEARTBEAT, self.history.journal, name)
         self._stack.callback(program.kill)
@@ -208,7 +208,7 @@ class Stage:
         return program
 
     async def until_answered(self, operation_id: str, pending: PendingRequestMap | None = None) -> None:
-        """Return once somebody answers; it is an error that nobody does for long."""
+        """Wait until a worker responds; fail after some time."""
         if pending is None:
             pending = PendingRequestMap(await self.end())
         async with asyncio.timeout(BACK_WITHIN):
@@ -219,15 +219,15 @@ class Stage:
                 await asyncio.sleep(0.05)
 
     async def assert_nothing_waits(self) -> None:
-        """Every call of every end has ended."""
+        """Check that no call is pending at any peer."""
         for end in self.ends:
             transport: Transport = end
-            assert not endpoint_of(transport).waiting
+            assert not endpoint_of(transport).pending
 
 
 @contextlib.asynccontextmanager
 async def open_stage(name: str, folder: Path) -> AsyncIterator[Stage]:
-    """A stage with a broker or hub of its own."""
+    """A stage with its own broker or hub."""
     middle: Middle = MIDDLES[name]()
     try:
         await asyncio.to_thread(middle.start)

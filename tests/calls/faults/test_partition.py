@@ -1,4 +1,4 @@
-"""Four hosts whose network falls apart and heals: nothing hangs, nothing runs twice, calls resume."""
+"""Network partitions between four hosts: no call hangs, none runs twice, and calls resume afterwards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = ["namespaces", pytest.param("proxies", marks=LONG)] if can_make_namespac
 
 
 def broker_command(transport: str, host: str, port: int, folder: Path) -> tuple[str, list[str]]:
-    """The scheme of a broker, and how to start it."""
+    """The URL scheme of a broker, and its start command."""
     if transport == "redis":
         options = ["--port", str(port), "--bind", host, "--save", "", "--protected-mode", "no", "--dir", str(folder)]
         return "redis", [redis_servers.find_server("redis"), *options]
@@ -39,7 +39,7 @@ def broker_command(transport: str, host: str, port: int, folder: Path) -> tuple[
 
 
 class Watcher:
-    """Reads how the calls of a caller's process end."""
+    """Reads the outcomes of the calls of a caller's process."""
 
     def __init__(self, process: subprocess.Popen[bytes], history: JournaledHistory) -> None:
         self._process = process
@@ -68,7 +68,7 @@ class Watcher:
         self._history.late += told["late"]
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Return once a condition holds that outcomes decide."""
+        """Wait for a condition on the outcomes."""
         try:
             async with asyncio.timeout(WITHIN), self._news:
                 await self._news.wait_for(condition)
@@ -76,12 +76,12 @@ class Watcher:
             raise AssertionError(f"{what}: {self.answered} answered, {self.failed} failed") from None
 
     async def until_answered(self, more: int, what: str) -> None:
-        """Return once so many more calls were answered."""
+        """Wait for a number of further successful calls."""
         before = self.answered
         await self.until(lambda: self.answered >= before + more, what)
 
     async def stop(self) -> None:
-        """Have it finish its calls, each of which ends; then hold the rules against what happened."""
+        """Stop the caller, wait for its last calls, and check the history."""
         self._process.terminate()
         async with asyncio.timeout(WITHIN):
             await self._reading
@@ -144,13 +144,13 @@ cluster {{ name: "split", listen: "{route}", advertise: "{advertised}", routes: 
 
 
 def routes_of(log: Path) -> int:
-    """How many routes to others a server has made, which it tells nobody but its log."""
+    """Return the number of cluster routes that a server has opened, from its log."""
     text = log.read_text() if log.exists() else ""
     return text.count("Route connection created") - text.count("Router connection closed")
 
 
 def lost_routes_of(log: Path) -> int:
-    """How many it has given up because nobody answered: what it noticed first depends on what it was sending."""
+    """Return the number of cluster routes that a server has closed as stale, from its log."""
     return len(re.findall("Stale Connection|Write Deadline|Slow Consumer|[Rr]ead [Ee]rror|timeout", log.read_text()))
 
 

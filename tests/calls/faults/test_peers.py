@@ -1,4 +1,4 @@
-"""What peers do to each other by standing still, dying or giving up, on every transport with a network in it."""
+"""Peers that freeze, die or cancel, on every transport with a network."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import time
 import pytest
 
 from operations import CallError, ErrorCode
-from operations.calls import PendingRequestMap, streams
-from operations.calls import worker as worker_module
+from operations.calls import PendingRequestMap, request_handler, streams
 from tests.calls.faults.stages import HEARTBEAT, Program, Stage
 from tests.calls.history import SCALE
 from tests.contracts.operations_under_test import Sleeper, Ticker
@@ -30,7 +29,7 @@ async def test_a_worker_that_stands_still_for_a_while_is_not_given_up_too_early(
 
 @pytest.mark.fault(23)
 async def test_a_caller_that_is_killed_has_its_stream_closed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (streams, worker_module):
+    for module in (streams, request_handler):
         monkeypatch.setattr(module, "LEASE_SECONDS", 0.5 * SCALE)
     ticker = Ticker(pause=0.01)
     await stage.serve(ticker.operation)

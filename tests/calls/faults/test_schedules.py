@@ -20,7 +20,7 @@ EXAMPLES_AT_ONCE = 12
 
 
 def run_schedules(transport: str, seconds: float, seed: int) -> Counter[str]:
-    """Schedule after schedule until the time is over, each from a seed that follows from the first."""
+    """Run schedules until the time is over, each with a seed derived from the first."""
     chance = random.Random(seed)
     ends_at = time.monotonic() + seconds
     done: Counter[str] = Counter()

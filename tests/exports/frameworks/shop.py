@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from operations import OperationRegistry, OperationType, operation
-from operations.exports.approval import Approval
 from operations.exports.tools import ToolSet
+from operations.interceptors import Approval
 
 
 @operation(id="shop.quote", type=OperationType.QUERY)

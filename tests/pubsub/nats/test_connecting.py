@@ -15,7 +15,7 @@ from operations.pubsub import connect as connect_any
 from operations.pubsub.connection_errors import UNTRUSTED
 from operations.pubsub.nats import NatsTransport, connect
 from operations.pubsub.nats.credentials import NKey, read_credentials, read_seed
-from operations.pubsub.nats.servers import Server, ServerPool, read_settings
+from operations.pubsub.nats.servers import NatsServer, ServerPool, read_settings
 from tests.nats_server import free_ports, nats_cluster, nats_server, shared_server
 from tests.pubsub.nats.security import Certificates, Signer, write_credentials
 from tests.receiving import into
@@ -162,14 +162,14 @@ async def test_a_cluster_is_learned_of_and_used_when_a_server_dies() -> None:
 
 def test_urls() -> None:
     settings = read_settings("nats://a:1,b:2,nats://c", servers=["tls://d:4"])
-    assert settings.servers == (Server("a", 1), Server("b", 2), Server("c", 4222), Server("d", 4))
+    assert settings.servers == (NatsServer("a", 1), NatsServer("b", 2), NatsServer("c", 4222), NatsServer("d", 4))
     assert read_settings("tls://a").tls is not None
     for wrong in ("http://a", "", "nats://"):
-        with pytest.raises(CallError, match="is no address"):
+        with pytest.raises(CallError, match="is not a valid address"):
             read_settings(wrong)
     pool = ServerPool(settings.servers)
     pool.learn(["a:1", "10.0.0.9:4222"])
-    assert {pool.next() for _ in range(5)} == {*settings.servers, Server("10.0.0.9", 4222)}
+    assert {pool.next() for _ in range(5)} == {*settings.servers, NatsServer("10.0.0.9", 4222)}
 
 
 async def test_the_scheme_opens_it() -> None:

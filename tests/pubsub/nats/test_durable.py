@@ -295,7 +295,7 @@ async def test_stored_work_outlives_the_server() -> None:
 def _waiting(transport: NatsTransport) -> list[Any]:
     from operations.calls.endpoint import endpoint_of
 
-    return list(endpoint_of(transport).waiting.values())
+    return list(endpoint_of(transport).pending.values())
 
 
 async def test_without_jetstream_or_on_a_bus_that_stores_nothing_it_is_refused() -> None:
@@ -304,4 +304,4 @@ async def test_without_jetstream_or_on_a_bus_that_stores_nothing_it_is_refused()
             for each in (transport, MemoryTransport()):
                 error = await error_of(PendingRequestMap(each).call("mail.send", {"to": "ada"}, durable=True))
                 assert (error.code, error.details["executed"]) == (ErrorCode.VALIDATION_ERROR, "no")
-                assert "stores nothing" in error.message
+                assert "does not store requests" in error.message

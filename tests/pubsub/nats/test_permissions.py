@@ -14,7 +14,7 @@ import pytest
 from operations import CallError, ErrorCode, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap, from_call
 from operations.pubsub.nats import NatsTransport, connect
-from operations.pubsub.nats.wire import Message
+from operations.pubsub.nats.wire import NatsMessage
 from operations.testing import error_of
 from tests.nats_server import NatsServer, nats_server
 from tests.waiting import until
@@ -98,7 +98,7 @@ async def test_nobody_calls_in_anothers_name(house: House) -> None:
 async def test_nobody_reads_anothers_answers_or_takes_anothers_work(house: House) -> None:
     await house.worker()
     ada, bob = await house.end("ada"), await house.end("bob")
-    heard: list[Message] = []
+    heard: list[NatsMessage] = []
     for subject in (b"calls.v1.inbox.>", b"calls.v1.inbox.ada.>", b"calls.v1.work.>", b"calls.v1.work.*.stock.*", b">"):
         bob.subscribe(subject, full=heard.append)
     await bob.flush()

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operations.pubsub.nats.connection import Reader
-from operations.pubsub.nats.wire import Message, ServerInfo, publish, status_of, subscribe, unsubscribe
+from operations.pubsub.nats.parser import NatsParser
+from operations.pubsub.nats.wire import NatsMessage, ServerInfo, publish, status_of, subscribe, unsubscribe
 
 
 class Told:
     def __init__(self) -> None:
         self.heard: list[object] = []
-        self.reader = Reader(self)
+        self.reader = NatsParser(self)
         self.reader.plain[b"1"] = lambda data, subject: self.heard.append(data)
         self.reader.full[b"2"] = self.heard.append
 
@@ -50,9 +50,9 @@ EXPECTED = [
     'Permissions Violation for Publish to "a"',
     b"he\r\nl",
     b"",
-    Message(b"c", b"r", None, b"", b"hi"),
-    Message(b"c", None, 503, b"NATS/1.0 503\r\n\r\n", b""),
-    Message(b"c", b"r", None, b"NATS/1.0\r\nA: some\r\n\r\n", b"ok"),
+    NatsMessage(b"c", b"r", None, b"", b"hi"),
+    NatsMessage(b"c", None, 503, b"NATS/1.0 503\r\n\r\n", b""),
+    NatsMessage(b"c", b"r", None, b"NATS/1.0\r\nA: some\r\n\r\n", b"ok"),
     b"ok",
 ]
 
@@ -60,8 +60,8 @@ EXPECTED = [
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
 def test_the_bytes_may_be_cut_anywhere(cuts: list[int]) -> None:
     told = Told()
-    places = sorted({0, *cuts, len(STREAM)})
-    for start, stop in itertools.pairwise(places):
+    positions = sorted({0, *cuts, len(STREAM)})
+    for start, stop in itertools.pairwise(positions):
         told.reader.feed(STREAM[start:stop])
     assert told.heard == EXPECTED
 

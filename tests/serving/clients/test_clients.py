@@ -28,6 +28,7 @@ from operations import (
     operation,
 )
 from operations.identity.tokens import Principal, StaticTokens
+from operations.jobs import Jobs
 from operations.serving import Limits, app
 from operations.sources.openapi import HTTPServiceConfig, from_openapi_file
 from tests.asgi_server import serving
@@ -80,7 +81,8 @@ def fuzz(folder: Path, url: str, *options: str, seconds: float = 300) -> int:
 
 @pytest.fixture(scope="module")
 def shop() -> Iterator[str]:
-    with serving(app(registry()), lifespan="on") as url:
+    operations = registry()
+    with serving(app(operations, jobs=Jobs(operations)), lifespan="on") as url:
         yield url
 
 

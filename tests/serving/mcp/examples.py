@@ -1,4 +1,4 @@
-"""Operations of every kind, and clients by hand, for tests of the MCP door."""
+"""Operations of every kind, and clients by hand, for tests of the MCP endpoint."""
 
 from __future__ import annotations
 

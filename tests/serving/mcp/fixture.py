@@ -12,9 +12,9 @@ from operations import Operation, OperationContext, OperationRegistry, Operation
 from operations.context import Question
 from operations.envelope import ResponseEnvelope, mcp_envelope
 from operations.errors import CallError
-from operations.serving.mcp.listing import NAME
-from operations.serving.mcp.offers import PROMPT, prompt, resource
+from operations.serving.mcp.resources import PROMPT, prompt, resource
 from operations.serving.mcp.sdk.server import POLL
+from operations.serving.mcp.tools import NAME
 from operations.spec import OperationType
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="

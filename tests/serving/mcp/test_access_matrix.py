@@ -1,4 +1,4 @@
-"""The MCP door, every kind of request and credential: the outcome follows from `check_access` alone."""
+"""The MCP endpoint, every kind of request and credential: the outcome follows from `check_access` alone."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ KINDS = [
 
 
 def identity_at_mcp(credential: Credential) -> Identity | None:
-    """Who a credential is at this door, which accepts tokens for its own address too."""
+    """Who a credential is at this endpoint, which accepts tokens for its own address too."""
     return Identity("caller", ("read", "write")) if credential.name == "audience of MCP" else credential.identity
 
 

@@ -15,7 +15,7 @@ from operations.serving.audit import AuditLog, AuditRecord
 from operations.serving.mcp import prompt, resource
 from operations.sources.mcp import MCPClientConfig, create_mcp_client
 from tests.serving.mcp.fixture import REGISTRY
-from tests.serving.mcp.standin import serving_door
+from tests.serving.mcp.served_endpoint import serve_endpoint
 from tests.serving.mcp.wire import message, post
 
 ERAS = pytest.mark.parametrize("protocol", ["legacy", "2026-07-28"])
@@ -43,13 +43,13 @@ async def ping() -> str:
 
 @ERAS
 async def test_resources_and_prompts_of_an_imported_server_are_passed_on(protocol: str) -> None:
-    async with serving_door(OperationRegistry([today, of, greet, ping])) as (inner, _):
+    async with serve_endpoint(OperationRegistry([today, of, greet, ping])) as (inner, _):
         client = await create_mcp_client("far", MCPClientConfig(url=inner, protocol=protocol))
         async with client:
             gateway = OperationRegistry()
             client.register_all(gateway)
             mode = "legacy" if protocol == "legacy" else "auto"
-            async with serving_door(gateway) as (outer, _), Client(outer, mode=mode) as outside:
+            async with serve_endpoint(gateway) as (outer, _), Client(outer, mode=mode) as outside:
                 assert [str(each.uri) for each in (await outside.list_resources()).resources] == ["notes://today"]
                 templates = (await outside.list_resource_templates()).resource_templates
                 assert [each.uri_template for each in templates] == ["notes://of/{day}"]
@@ -67,13 +67,13 @@ async def test_resources_and_prompts_of_an_imported_server_are_passed_on(protoco
 
 @ERAS
 async def test_content_blocks_pass_a_gateway_untouched(protocol: str) -> None:
-    async with serving_door(REGISTRY) as (inner, _):
+    async with serve_endpoint(REGISTRY) as (inner, _):
         config = MCPClientConfig(url=inner, protocol=protocol)
         async with await create_mcp_client("far", config) as client:
             gateway = OperationRegistry(client.operations)
             direct = await gateway.execute("far.conformance.test_multiple_content_types")
             assert isinstance(direct.meta, MCPResponseMeta)
-            async with serving_door(gateway) as (outer, _):
+            async with serve_endpoint(gateway) as (outer, _):
                 sent = message("tools/call", {"name": "far.conformance.test_multiple_content_types"})
                 _, answer = await post(outer, sent)
                 assert answer["result"]["content"] == [block.to_dict() for block in direct.meta.content]
@@ -82,7 +82,7 @@ async def test_content_blocks_pass_a_gateway_untouched(protocol: str) -> None:
 @ERAS
 async def test_changes_of_the_registry_reach_clients(protocol: str) -> None:
     here = OperationRegistry([ping])
-    async with serving_door(here) as (url, _):
+    async with serve_endpoint(here) as (url, _):
         client = await create_mcp_client("far", MCPClientConfig(url=url, protocol=protocol))
         async with client:
             there = OperationRegistry()
@@ -115,7 +115,7 @@ async def test_completions_come_from_an_operation_or_the_schema() -> None:
     async def cities(value: str, arguments: dict[str, str]) -> list[str]:
         return [f"{value}{index}{arguments.get('by', '')}" for index in range(150)]
 
-    async with serving_door(OperationRegistry([travel, cities])) as (url, _):
+    async with serve_endpoint(OperationRegistry([travel, cities])) as (url, _):
 
         async def complete(name: str, value: str, **context: Any) -> Any:
             reference = {"type": "ref/prompt", "name": "travel"}
@@ -140,7 +140,7 @@ async def test_calls_are_reported_and_limited() -> None:
 
     records: list[AuditRecord] = []
     registry = OperationRegistry([wait, ping])
-    async with serving_door(registry, audit=AuditLog(records.append), calls_each=1) as (url, _):
+    async with serve_endpoint(registry, audit=AuditLog(records.append), calls_per_identity=1) as (url, _):
         first = asyncio.create_task(post(url, message("tools/call", {"name": "slow.wait"}), **{"x-caller": "ann"}))
         await waiting.wait()
         refused = await post(url, message("tools/call", {"name": "notes.ping"}), **{"x-caller": "ann"})

@@ -17,7 +17,7 @@ from operations.envelope import ResponseEnvelope
 from operations.errors import CallError
 from operations.sources.mcp import MCPClientConfig, create_mcp_client
 from operations.spec import OperationType
-from tests.serving.mcp.standin import serving_door
+from tests.serving.mcp.served_endpoint import serve_endpoint
 from tests.strategies import envelopes, json_values
 
 ERAS = pytest.mark.parametrize("protocol", ["legacy", "2026-07-28"])
@@ -57,7 +57,7 @@ def echo(name: str, kind: Any) -> Operation[Any]:
 @asynccontextmanager
 async def imported(registry: OperationRegistry, protocol: str) -> AsyncIterator[OperationRegistry]:
     """A registry of what our endpoint of `registry` offers."""
-    async with serving_door(registry) as (url, _):
+    async with serve_endpoint(registry) as (url, _):
         client = await create_mcp_client("far", MCPClientConfig(url=url, protocol=protocol))
         async with client:
             there = OperationRegistry()

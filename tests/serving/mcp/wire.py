@@ -13,7 +13,7 @@ META = {
     "io.modelcontextprotocol/clientCapabilities": {},
 }
 SDK_ONLY = {"io.modelcontextprotocol/logLevel": "emergency"}
-"""A field that the own path leaves to the SDK and that changes no result."""
+"""A field that the fast path leaves to the SDK and that changes no result."""
 
 
 def message(method: str, params: dict[str, Any] | None = None, *, meta: Any = None, id: Any = 1) -> dict[str, Any]:

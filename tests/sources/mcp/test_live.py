@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from operations import CallError, ErrorCode, Identity, Operation, OperationContext, OperationRegistry
+from operations.progress import ProgressEvent, ProgressQueue
 from operations.sources.mcp import (
     MCPClient,
     MCPClientLoader,
@@ -20,7 +21,6 @@ from operations.sources.mcp import (
     create_mcp_client,
     is_progress,
 )
-from operations.sources.mcp.progress import ProgressEvent, ProgressQueue
 from operations.testing import error_of, stub_operation
 from tests.sources.mcp.peers import hostile
 from tests.waiting import until

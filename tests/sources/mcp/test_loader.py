@@ -61,7 +61,6 @@ async def test_a_config_that_makes_no_sense_is_reported_like_any_failure() -> No
         entries = {
             "both": {"command": "x", "url": "http://x"},
             "neither": {"args": ["x"]},
-            "old": {"type": "sse", "url": "http://x"},
             "text": "npx server",
             "args": {"command": "x", "args": "a b"},
         }

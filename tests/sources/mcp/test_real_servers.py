@@ -37,6 +37,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "toggle-subscriber-updates": {},
     "trigger-long-running-operation": {"duration": 0.1, "steps": 2},
 }
+TASK = "simulate-research-query"
+"""A tool that runs only as a task; the server refuses the raw call."""
 CHANGING = ("gzip-file-as-resource", "toggle-simulated-logging", "toggle-subscriber-updates", "get-resource-reference")
 """Tools whose answer names a session or the time: their texts differ between two calls, nothing else may."""
 
@@ -64,9 +66,14 @@ async def compare(registry: OperationRegistry, session: ClientSession) -> None:
         assert (spec.description, spec.title) == (tool.description, tool.title)
         assert spec.type == ("query" if tool.annotations and tool.annotations.read_only_hint else "mutation")
         assert spec.output_schema.is_unknown == (tool.output_schema is None)
-        compare_result(
-            name, (await registry.execute(f"ev.{name}", CALLS[name])).to_dict(), await call_raw(session, name)
-        )
+        envelope = await registry.execute(f"ev.{name}", CALLS[name])
+        if name == TASK:
+            assert isinstance(envelope.meta, MCPResponseMeta)
+            assert not envelope.meta.is_error
+            assert "Research Report: tea" in envelope.data[0]["text"]
+            assert (await call_raw(session, name))["isError"] is True
+        else:
+            compare_result(name, envelope.to_dict(), await call_raw(session, name))
 
 
 def compare_result(name: str, envelope: dict[str, Any], raw: dict[str, Any]) -> None:

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operations import UNKNOWN, CallError, ErrorCode, Identity, OperationContext, from_schema
+from operations.progress import ProgressEvent
 from operations.sources.mcp import MCPClientConfig, is_progress
 from operations.sources.mcp.calls import as_json, request_meta
 from operations.sources.mcp.config import namespace_of
 from operations.sources.mcp.limits import MAX_PAGES, list_all
-from operations.sources.mcp.progress import ProgressEvent, progress_envelope
+from operations.sources.mcp.progress import progress_envelope
 from operations.sources.mcp.protocol import (
     RequestFailedError,
     RequestLostError,

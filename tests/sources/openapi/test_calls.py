@@ -31,8 +31,8 @@ from operations.sources.openapi import (
     Pagination,
     from_openapi,
     from_openapi_url,
-    items,
-    pages,
+    iterate_items,
+    iterate_pages,
 )
 from operations.testing import error_of
 from tests.asgi_server import serving
@@ -179,7 +179,7 @@ async def test_a_response_outside_the_schema_is_unchanged(client: Client, caplog
 
 
 async def test_invalid_input_never_reaches_the_server(client: Client, shop: Shop) -> None:
-    error = await error_of(client.call("createItem", {"price": "much", "colour": "green"}))
+    error = await error_of(client.call("createItem", {"price": "much", "tags": "green"}))
     assert error.code is ErrorCode.VALIDATION_ERROR
     assert len(error.details["errors"]) == 3
     assert shop.requests == []
@@ -413,15 +413,15 @@ async def test_validators_make_the_second_request_conditional(shop: Shop, url: s
     ],
 )
 async def test_pages_follow_each_other(client: Client, pagination: Pagination) -> None:
-    found = [page.data async for page in pages(client.registry, "shop.list_items", pagination=pagination)]
+    found = [page.data async for page in iterate_pages(client.registry, "shop.list_items", pagination=pagination)]
     assert [page[0]["id"] for page in found] == [10, 20, 30]
-    single = [item["id"] async for item in items(client.registry, "shop.list_items", pagination=pagination)]
+    single = [item["id"] async for item in iterate_items(client.registry, "shop.list_items", pagination=pagination)]
     assert single == [10, 11, 20, 21, 30, 31]
 
 
 async def test_pages_that_never_end_are_an_error(client: Client) -> None:
     with pytest.raises(CallError, match="more than 2 pages"):
-        async for _ in pages(client.registry, "shop.list_items", pagination=Pagination(max_pages=2)):
+        async for _ in iterate_pages(client.registry, "shop.list_items", pagination=Pagination(max_pages=2)):
             pass
 
 

@@ -18,7 +18,7 @@ from operations.sources.openapi import (
     HTTPServiceConfig,
     Pagination,
     from_openapi,
-    items,
+    iterate_items,
 )
 from operations.testing import error_of
 from tests.http.servers import Exchange, answering, raw_server, response
@@ -148,14 +148,14 @@ async def test_a_cursor_may_be_an_object_and_be_found_in_a_list() -> None:
 
     cursor = Pagination(kind="cursor", parameter="cursor", cursor="/links/0/next", items="/items")
     async with raw_server(behaviour) as server:
-        found = [item async for item in items(registry(server.url), "api.get", pagination=cursor)]
+        found = [item async for item in iterate_items(registry(server.url), "api.get", pagination=cursor)]
     assert found == [1, 2]
 
 
 async def test_a_cursor_that_comes_again_is_an_error() -> None:
     cursor = Pagination(kind="cursor", parameter="cursor", cursor="/next")
     async with raw_server(answering(response(b'{"next": {"k": 1}}', headers=JSON))) as server:
-        error = await error_of(_all(items(registry(server.url), "api.get", pagination=cursor)))
+        error = await error_of(_all(iterate_items(registry(server.url), "api.get", pagination=cursor)))
     assert "repeated page" in error.message
 
 

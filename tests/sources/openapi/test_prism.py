@@ -4,46 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import subprocess
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from operations import CallError, HTTPResponseMeta, OperationRegistry
 from operations.sources.openapi import HTTPAuth, HTTPServiceConfig, from_openapi_file
-from tests.node_peers import npm_binary
 from tests.sources.openapi.inputs import fitting_input
+from tests.sources.openapi.prism import prism
 
 FOLDER = os.environ.get("OPERATIONS_TEST_DOCUMENTS")
 DOCUMENTS = ["petstore.yaml", "museum.yaml", "readme-train-travel.yaml"]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-@contextmanager
-def prism(document: Path) -> Iterator[str]:
-    """A mock of the document's API on a free port."""
-    port = free_port()
-    command = [npm_binary("prism"), "mock", "--host", "127.0.0.1", "--port", str(port), "--errors", str(document)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "is listening on" in line:
-                break
-        else:
-            raise AssertionError("prism ended before it listened")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.communicate()
 
 
 @pytest.mark.slow
@@ -56,14 +28,16 @@ async def test_every_operation_is_accepted_by_a_server_of_the_document(name: str
         archive.extract(f"specs/{name}", tmp_path, filter="data")
     document = tmp_path / "specs" / name
     refused: dict[str, object] = {}
-    with prism(document) as url:
+    with prism(document) as mock:
         auth = {
             "petstore_auth": HTTPAuth(type="bearer", token="t"),
             "api_key": HTTPAuth(type="api_key", token="k"),
             "MuseumPlaceholderAuth": HTTPAuth(type="basic", username="u", password="p"),
             "OAuth2": HTTPAuth(type="bearer", token="t"),
         }
-        operations = await from_openapi_file(document, HTTPServiceConfig(namespace="mock", base_url=url, auth=auth))
+        operations = await from_openapi_file(
+            document, HTTPServiceConfig(namespace="mock", base_url=mock.url, auth=auth)
+        )
         registry = OperationRegistry(operations)
         for operation in operations:
             input = fitting_input(operation.spec.input_schema)

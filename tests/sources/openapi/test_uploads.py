@@ -29,6 +29,7 @@ FORM = {
     "type": "object",
     "properties": {"file": BINARY, "files": {"type": "array", "items": BINARY}, "day": {"type": "string"}},
     "required": ["file"],
+    "additionalProperties": False,
 }
 CONTENT = bytes(range(256)) * 4_000
 

@@ -1,4 +1,4 @@
-"""A hub and its spokes: `Hub` routes calls between the spokes that connect to it; `hub.spoke` has the spoke."""
+"""Hub: routes calls between the spokes that connect to it; the client is `hub.spoke.Spoke`."""
 
 from operations.calls.hub.server import Hub
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
-from time import perf_counter
 from typing import Any
 
 from operations.errors import CallError
@@ -19,10 +18,9 @@ from operations.pubsub.link import (
     PROTOCOL,
     PROTOCOLS_HEADER,
     SLOW_READER,
-    TURN_MESSAGES,
-    TURN_SECONDS,
     Admit,
     Callbacks,
+    Turn,
     bearer_token,
     refusal_status,
     split_protocols,
@@ -42,6 +40,7 @@ class ASGILink:
     """One WebSocket of an ASGI server; a `Link`."""
 
     def __init__(self, callbacks: Callbacks, max_message: int) -> None:
+        self.turn = Turn()
         self.batch_bytes = 0
         self.max_message = max_message
         self.unsent = 0
@@ -60,7 +59,7 @@ class ASGILink:
 
     @property
     def unsent_bytes(self) -> int:
-        """Number of bytes that the server has not accepted yet."""
+        """Number of buffered bytes that the server has not accepted yet."""
         return self._unsent_bytes
 
     @property
@@ -82,7 +81,7 @@ class ASGILink:
             self._callbacks.backlogged(self, len(message))
 
     def close(self, reason: str) -> None:
-        """Write what is buffered and close; a peer that does not read it is disconnected."""
+        """Write the buffered messages and close; disconnect a peer that does not read them."""
         if not self._gone.done() and not self._is_closing:
             self.reason = self.reason or reason
             self._is_closing = True
@@ -98,7 +97,7 @@ class ASGILink:
             self._aborted.set()
 
     async def wait_closed(self) -> None:
-        """Return once the connection is closed and everything that arrived was received."""
+        """Wait until the connection is closed and all messages that arrived are handled."""
         await asyncio.shield(self._gone)
 
     async def run(self, receive: ASGIReceive, send: ASGISend, protocol: str | None) -> None:
@@ -125,7 +124,6 @@ class ASGILink:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, receive: ASGIReceive) -> None:
-        left, end = TURN_MESSAGES, perf_counter() + TURN_SECONDS
         while (event := await receive())["type"] != "websocket.disconnect":
             data = event.get("bytes")
             frame: bytes = event["text"].encode() if data is None else data
@@ -136,11 +134,10 @@ class ASGILink:
                 self.receive(message, self.source)
                 if self._aborted.is_set():
                     return
-                left -= 1
-                if left <= 0 or perf_counter() > end:
-                    # The server may hand over many frames without suspending.
+                self.turn.begin()
+                if self.turn.is_over():
+                    # The server may return many frames without suspending.
                     await asyncio.sleep(0)
-                    left, end = TURN_MESSAGES, perf_counter() + TURN_SECONDS
         self.reason = self.reason or f"closed by the peer: {event.get('reason') or 'no reason given'}"
 
     async def _write(self, send: ASGISend) -> None:
@@ -175,7 +172,7 @@ class ASGIHub:
         self._close = close
 
     async def __call__(self, scope: ASGIEvent, receive: ASGIReceive, send: ASGISend) -> None:
-        """Serve one connection, or the server's start and end."""
+        """Serve one connection, or the server's lifespan."""
         if scope["type"] == "websocket":
             await self._accept(scope, receive, send)
         elif scope["type"] == "lifespan":
@@ -213,7 +210,7 @@ def _values(scope: ASGIEvent, name: str) -> list[str]:
 
 
 async def _deny(scope: ASGIEvent, send: ASGISend, error: CallError) -> None:
-    """Refuse a connection before it is accepted: with the error's status where the server supports that, else 403."""
+    """Refuse a connection before it is accepted, with the error's status if the server supports that, else with 403."""
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": error.message[:120]})
         return

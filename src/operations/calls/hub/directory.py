@@ -1,4 +1,4 @@
-"""Directory: the operations that the workers of a hub offer, and the sessions that are told of them."""
+"""HubDirectory: the operations that workers have registered at a hub, and notices of changes for other sessions."""
 
 from __future__ import annotations
 
@@ -15,24 +15,32 @@ import msgspec
 
 from operations.access import check_access
 from operations.calls.codec import JSON, Codec
-from operations.calls.events import VERSION, Header, Registered, Worker, WorkerGone, WorkerRegistered
-from operations.calls.hub.session import Session
-from operations.errors import CallError
+from operations.calls.events import (
+    VERSION,
+    EventHeader,
+    RegistrationPayload,
+    WorkerGone,
+    WorkerPayload,
+    WorkerRegistered,
+)
+from operations.calls.hub.session import HubSession
+from operations.errors import CallError, ErrorCode
+from operations.failures import unavailable
 from operations.pubsub.link import TURN_SECONDS
 from operations.spec import OPEN, AccessControl, OperationSpec
 from operations.telemetry.counters import Counters
 from operations.wire import encode_json, read_extension
 
-_MOST_CLAIMS = 10_000
+_MOST_OPERATIONS = 10_000
 _MOST_BYTES = 8 << 20
-"""How many operations the workers of one session may claim, and how large their specs may be together."""
+"""Largest number of operations that the workers of one session may register, and total size of their specs."""
 _EVERYTHING = ("*",)
 _OVERHEAD = 1024
-"""Bytes of an announcement that are not specs, at most."""
+"""Largest size of an announcement without its specs."""
 
 
-class _Announced(msgspec.Struct, rename="camel", omit_defaults=True):
-    """An announcement whose specs are bytes."""
+class _RawAnnouncement(msgspec.Struct, rename="camel", omit_defaults=True):
+    """An announcement whose specs are not decoded."""
 
     worker_id: Annotated[str, msgspec.Meta(max_length=128)]
     generation: int
@@ -42,34 +50,34 @@ class _Announced(msgspec.Struct, rename="camel", omit_defaults=True):
     parts: int = 1
 
 
-class _Gone(msgspec.Struct, rename="camel"):
-    """The part of `worker.gone` that counts."""
+class _WorkerName(msgspec.Struct, rename="camel"):
+    """The field of `worker.gone` that the hub reads."""
 
     worker_id: Annotated[str, msgspec.Meta(max_length=128)]
 
 
-class _Named(msgspec.Struct):
-    """The part of a spec that decides whether the rest is read."""
+class _SpecName(msgspec.Struct):
+    """The fields of a spec that decide whether the rest is decoded."""
 
     namespace: Annotated[str, msgspec.Meta(max_length=256)] = ""
     name: Annotated[str, msgspec.Meta(max_length=256)] = ""
 
 
 _READ_ANNOUNCED = {
-    "json": msgspec.json.Decoder(_Announced).decode,
-    "msgpack": msgspec.msgpack.Decoder(_Announced, ext_hook=read_extension).decode,
+    "json": msgspec.json.Decoder(_RawAnnouncement).decode,
+    "msgpack": msgspec.msgpack.Decoder(_RawAnnouncement, ext_hook=read_extension).decode,
 }
 _READ_GONE = {
-    "json": msgspec.json.Decoder(_Gone).decode,
-    "msgpack": msgspec.msgpack.Decoder(_Gone, ext_hook=read_extension).decode,
+    "json": msgspec.json.Decoder(_WorkerName).decode,
+    "msgpack": msgspec.msgpack.Decoder(_WorkerName, ext_hook=read_extension).decode,
 }
 _READ_NAMED = {
-    "json": msgspec.json.Decoder(_Named).decode,
-    "msgpack": msgspec.msgpack.Decoder(_Named, ext_hook=read_extension).decode,
+    "json": msgspec.json.Decoder(_SpecName).decode,
+    "msgpack": msgspec.msgpack.Decoder(_SpecName, ext_hook=read_extension).decode,
 }
 
 
-class Claim(msgspec.Struct, eq=False, frozen=True):
+class AnnouncedOperation(msgspec.Struct, eq=False, frozen=True):
     """One operation that a worker announced."""
 
     operation_id: str
@@ -79,49 +87,49 @@ class Claim(msgspec.Struct, eq=False, frozen=True):
     description: bytes
     """The spec in JSON."""
     is_guarded: bool
-    """Whether callers need any right."""
+    """Whether the operation requires any right of its callers."""
 
 
 class Registration(msgspec.Struct, eq=False):
     """One worker of a session."""
 
-    session: Session
+    session: HubSession
     worker_id: str
     """The id that the worker gave itself."""
     alias: str
-    """The id that others are told: the worker's own contains the name of its peer."""
+    """The id that other peers get; the worker's own id contains the name of its peer."""
     generation: int = 0
     pool: bool = False
-    claims: dict[str, Claim] = {}
+    operations: dict[str, AnnouncedOperation] = {}
     rejected: dict[str, str] = {}
-    """The reasons by operation id, claims that another session holds included."""
+    """The reasons by operation id, including operations that another session has registered."""
     refused: dict[str, str] = {}
     """The reasons by namespace."""
 
 
-class Offer(msgspec.Struct, eq=False):
-    """One operation that can be called: at one session, or at several that pool it."""
+class CallableOperation(msgspec.Struct, eq=False):
+    """One operation that can be called: at one session, or at several sessions with `pool`."""
 
-    claim: Claim
+    announced: AnnouncedOperation
     pool: bool
-    sessions: list[Session]
+    sessions: list[HubSession]
     waiting: list[Registration] = []
-    """Workers that claim the same operation and were rejected."""
+    """Workers that announced the same operation and were rejected; they get it when it is free."""
 
 
-class Directory:
-    """The offers of all sessions. Rights are checked before a spec is read, and specs are kept as bytes."""
+class HubDirectory:
+    """The operations of all sessions. It checks rights before it decodes a spec, and keeps specs encoded."""
 
-    def __init__(self, sessions: Mapping[str, Session], counters: Counters) -> None:
-        self.offers: dict[str, Offer] = {}
+    def __init__(self, sessions: Mapping[str, HubSession], counters: Counters) -> None:
+        self.operations: dict[str, CallableOperation] = {}
         self.namespaces: dict[str, int] = {}
         """The number of operations in each namespace."""
         self._sessions = sessions
         self._counters = counters
-        self._workers: dict[Session, dict[str, Registration]] = {}
-        self._notices = _Notices()
+        self._workers: dict[HubSession, dict[str, Registration]] = {}
+        self._notices = _ChangeNotices()
 
-    def announce(self, session: Session, header: Header, codec: Codec) -> None:
+    def announce(self, session: HubSession, header: EventHeader, codec: Codec) -> None:
         """Register the operations of a worker, and withdraw those that it no longer announces."""
         listed = header.namespaces or _EVERYTHING
         principal = session.principal
@@ -129,28 +137,28 @@ class Directory:
         if len(refused) == len(listed):
             self._refuse(session, header.id, refused)
             return
-        announced = _READ_ANNOUNCED[codec.name](bytes(header.payload))
-        worker_id = announced.worker_id
+        announcement = _READ_ANNOUNCED[codec.name](bytes(header.payload))
+        worker_id = announcement.worker_id
         if not worker_id.startswith(f"{session.peer}."):
             self._counters.foreign += 1
             return
         workers = self._workers.setdefault(session, {})
         registration = workers.get(worker_id) or Registration(session, worker_id, os.urandom(16).hex())
-        if announced.generation < registration.generation:
+        if announcement.generation < registration.generation:
             self._counters.dropped += 1
             return
         others = [each for each in workers.values() if each is not registration]
-        if _exceeds_limits(announced.operations, others):
+        if _exceeds_limits(announcement.operations, others):
             self._refuse(session, worker_id, dict.fromkeys(listed, _TOO_MANY))
             return
-        claims, rejected = _read_claims(session, announced.operations, codec, listed, refused)
+        operations, rejected = _read_operations(session, announcement.operations, codec, listed, refused)
         workers[worker_id] = registration
-        session.registers = session.registers or bool(claims)
-        registration.generation, registration.pool = announced.generation, announced.pool
+        session.is_worker = session.is_worker or bool(operations)
+        registration.generation, registration.pool = announcement.generation, announcement.pool
         registration.refused = refused
-        self._update(registration, claims, rejected)
+        self._update(registration, operations, rejected)
 
-    def retire(self, session: Session, header: Header, codec: Codec) -> None:
+    def retire(self, session: HubSession, header: EventHeader, codec: Codec) -> None:
         """Remove a worker; the calls that it runs go on."""
         workers = self._workers.get(session)
         gone = _READ_GONE[codec.name](bytes(header.payload)) if workers else None
@@ -161,127 +169,141 @@ class Directory:
         registration.refused = {}
         self._update(registration, {}, {})
 
-    def leave(self, session: Session) -> None:
+    def leave(self, session: HubSession) -> None:
         """Remove a session with all its workers."""
         self._notices.unwatch(session)
         for registration in self._workers.pop(session, {}).values():
             self._update(registration, {}, {}, is_gone=True)
 
-    def watch(self, session: Session) -> None:
-        """Tell a session of all workers, and from now on of changes."""
+    def watch(self, session: HubSession) -> None:
+        """Send a session the announcements of all workers, and from now on of changes."""
         others = (workers for owner, workers in self._workers.items() if owner is not session)
         self._notices.watch(session, (each for workers in others for each in workers.values()))
 
-    def _refuse(self, session: Session, worker_id: str, refused: dict[str, str]) -> None:
-        """Refuse a whole announcement; what its worker registered before stays."""
+    def explain_missing(self, operation_id: str) -> CallError:
+        """Return the error for a call of an operation that no worker has registered."""
+        if operation_id.rpartition(".")[0] in self.namespaces:
+            details = {"operationId": operation_id, "executed": "no"}
+            return CallError(ErrorCode.OPERATION_NOT_FOUND, f"no operation {operation_id!r} is registered", details)
+        return unavailable(operation_id, "no worker serves it", "no")
+
+    def _refuse(self, session: HubSession, worker_id: str, refused: dict[str, str]) -> None:
+        """Refuse a whole announcement; the operations that its worker registered before stay."""
         self._counters.rejected += len(refused)
-        session.send(JSON.encode(WorkerRegistered(VERSION, "", worker_id, Registered([], {}, refused))))
+        session.send(JSON.encode(WorkerRegistered(VERSION, "", worker_id, RegistrationPayload([], {}, refused))))
 
     def _update(
-        self, registration: Registration, claims: dict[str, Claim], rejected: dict[str, str], *, is_gone: bool = False
+        self,
+        registration: Registration,
+        operations: dict[str, AnnouncedOperation],
+        rejected: dict[str, str],
+        *,
+        is_gone: bool = False,
     ) -> None:
-        """Replace the claims of a worker; workers that get what it gives up are told as well."""
-        before, registration.claims = registration.claims, claims
+        """Replace the operations of a worker, and report the result to it and to workers that get its old ones."""
+        before, registration.operations = registration.operations, operations
         held = before.keys() - registration.rejected.keys()
         registration.rejected = rejected
         changed = {} if is_gone else {registration: None}
-        for operation_id in before.keys() - claims.keys():
+        for operation_id in before.keys() - operations.keys():
             self._withdraw(registration, operation_id, changed, is_held=operation_id in held)
-        for claim in claims.values():
-            self._take(registration, claim)
+        for announced in operations.values():
+            self._register(registration, announced)
         self._counters.rejected += len(registration.rejected) + len(registration.refused)
         for each in changed:
             self._report(each)
         if is_gone:
-            self._notices.tell(registration)
+            self._notices.announce(registration)
 
-    def _take(self, registration: Registration, claim: Claim) -> None:
-        """Offer an operation for a worker, or note why it cannot be offered."""
-        operation_id, session, reason = claim.operation_id, registration.session, None
-        offer = self.offers.get(operation_id)
-        if offer is None:
-            self.offers[operation_id] = Offer(claim, registration.pool, [session])
-            self.namespaces[claim.namespace] = self.namespaces.get(claim.namespace, 0) + 1
-        elif offer.sessions == [session]:
-            offer.claim, offer.pool = claim, registration.pool
-        elif not (registration.pool and offer.pool):
-            reason = "another spoke offers it already, and both would have to ask for pooling to share it"
-        elif claim.digest != offer.claim.digest:
-            reason = "another spoke offers it with a different spec"
-        elif session not in offer.sessions:
-            offer.sessions.append(session)
+    def _register(self, registration: Registration, announced: AnnouncedOperation) -> None:
+        """Register an operation for a worker, or note why it is rejected."""
+        operation_id, session, reason = announced.operation_id, registration.session, None
+        operation = self.operations.get(operation_id)
+        if operation is None:
+            self.operations[operation_id] = CallableOperation(announced, registration.pool, [session])
+            self.namespaces[announced.namespace] = self.namespaces.get(announced.namespace, 0) + 1
+        elif operation.sessions == [session]:
+            operation.announced, operation.pool = announced, registration.pool
+        elif not (registration.pool and operation.pool):
+            reason = "another spoke has registered it, and not both have pool=True"
+        elif announced.digest != operation.announced.digest:
+            reason = "another spoke has registered it with a different spec"
+        elif session not in operation.sessions:
+            operation.sessions.append(session)
         if reason is None:
             registration.rejected.pop(operation_id, None)
             return
-        assert offer is not None
+        assert operation is not None
         registration.rejected[operation_id] = reason
-        if session in offer.sessions:  # it had described the operation like the others
-            offer.sessions.remove(session)
-        if registration not in offer.waiting:
-            offer.waiting.append(registration)
+        if session in operation.sessions:  # its earlier spec was that of the others
+            operation.sessions.remove(session)
+        if registration not in operation.waiting:
+            operation.waiting.append(registration)
 
     def _withdraw(
         self, registration: Registration, operation_id: str, changed: dict[Registration, None], *, is_held: bool
     ) -> None:
-        """Take back a claim; workers that wait for the operation get it and are added to `changed`."""
-        offer = self.offers[operation_id]
+        """Remove an operation of a worker; a waiting worker gets it and is added to `changed`."""
+        operation = self.operations[operation_id]
         if not is_held:
-            offer.waiting.remove(registration)
+            operation.waiting.remove(registration)
             return
         siblings = self._workers.get(registration.session, {}).values()
-        if any(operation_id in each.claims and operation_id not in each.rejected for each in siblings):
+        if any(operation_id in each.operations and operation_id not in each.rejected for each in siblings):
             return
-        offer.sessions.remove(registration.session)
-        if offer.sessions:
+        operation.sessions.remove(registration.session)
+        if operation.sessions:
             return
-        del self.offers[operation_id]
-        namespace = offer.claim.namespace
+        del self.operations[operation_id]
+        namespace = operation.announced.namespace
         self.namespaces[namespace] -= 1
         if not self.namespaces[namespace]:
             del self.namespaces[namespace]
-        for each in offer.waiting:
-            self._take(each, each.claims[operation_id])
+        for each in operation.waiting:
+            self._register(each, each.operations[operation_id])
             changed[each] = None
 
     def _report(self, registration: Registration) -> None:
-        """Tell a worker what became of its announcement, and others of its operations."""
-        accepted = [operation_id for operation_id in registration.claims if operation_id not in registration.rejected]
+        """Send a worker the result of its announcement, and other sessions its operations."""
+        accepted = [
+            operation_id for operation_id in registration.operations if operation_id not in registration.rejected
+        ]
         session, worker_id = registration.session, registration.worker_id
-        for listed in (accepted, []):  # what was rejected matters more
-            registered = Registered(listed, registration.rejected, registration.refused)
+        for listed in (accepted, []):  # if the message is too large, the rejections alone
+            registered = RegistrationPayload(listed, registration.rejected, registration.refused)
             if session.send(JSON.encode(WorkerRegistered(VERSION, "", worker_id, registered))):
                 break
-        self._notices.tell(registration)
+        self._notices.announce(registration)
 
 
-_TOO_MANY = f"a session may register {_MOST_CLAIMS:,} operations whose specs have {_MOST_BYTES >> 20} MiB"
+_TOO_MANY = f"a session may register {_MOST_OPERATIONS:,} operations whose specs have {_MOST_BYTES >> 20} MiB"
 
 
-def _forbidden(session: Session, namespace: str) -> str:
+def _forbidden(session: HubSession, namespace: str) -> str:
     return f"{session.principal.identity.id!r} may not register in the namespace {namespace!r}"
 
 
 def _is_within(namespace: str, names: Iterable[str]) -> bool:
-    """Whether a namespace is one of these, or below one."""
+    """Return whether a namespace is one of `names`, or below one."""
     return any(name == "*" or f"{namespace}.".startswith(f"{name}.") for name in names)
 
 
 def _exceeds_limits(specs: Sequence[msgspec.Raw], others: Iterable[Registration]) -> bool:
-    claims = [claim for each in others for claim in each.claims.values()]
-    if len(specs) + len(claims) > _MOST_CLAIMS:
+    operations = [announced for each in others for announced in each.operations.values()]
+    if len(specs) + len(operations) > _MOST_OPERATIONS:
         return True
-    size = sum(memoryview(spec).nbytes for spec in specs) + sum(len(claim.description) for claim in claims)
+    size = sum(memoryview(spec).nbytes for spec in specs) + sum(len(announced.description) for announced in operations)
     return size > _MOST_BYTES
 
 
-def _read_claims(
-    session: Session, specs: Iterable[msgspec.Raw], codec: Codec, listed: Sequence[str], refused: Iterable[str]
-) -> tuple[dict[str, Claim], dict[str, str]]:
-    """Read the specs that a session may register; the reasons against others are by operation id.
+def _read_operations(
+    session: HubSession, specs: Iterable[msgspec.Raw], codec: Codec, listed: Sequence[str], refused: Iterable[str]
+) -> tuple[dict[str, AnnouncedOperation], dict[str, str]]:
+    """Decode the specs that a session may register; return them, and the reasons against others by operation id.
 
-    What is in a namespace that was refused as a whole is left out without one.
+    Operations in a namespace that was refused as a whole have no separate reason.
     """
-    claims: dict[str, Claim] = {}
+    operations: dict[str, AnnouncedOperation] = {}
     rejected: dict[str, str] = {}
     for raw in specs:
         named = _READ_NAMED[codec.name](bytes(raw))
@@ -295,7 +317,7 @@ def _read_claims(
             rejected[operation_id] = f"the announcement does not list the namespace {named.namespace!r}"
             continue
         data = codec.read(raw)
-        description = encode_json(data)  # or the error: others are told in JSON
+        description = encode_json(data)  # other sessions get it as JSON
         try:
             spec = OperationSpec.from_dict(data)
         except CallError as error:
@@ -303,35 +325,35 @@ def _read_claims(
             continue
         digest = blake2b(msgspec.json.encode(data, order="deterministic"), digest_size=16).digest()
         access = spec.access_control
-        claims[spec.id] = Claim(spec.id, spec.namespace, access, digest, description, access != OPEN)
-    return claims, rejected
+        operations[spec.id] = AnnouncedOperation(spec.id, spec.namespace, access, digest, description, access != OPEN)
+    return operations, rejected
 
 
-class _Notices:
-    """Tells watching sessions of workers, in turns: one that asks again and again delays nobody."""
+class _ChangeNotices:
+    """Sends announcements to watching sessions, a few at a time, so that many of them delay no other work."""
 
     def __init__(self) -> None:
-        self._told: dict[Session, set[str]] = {}
-        """The sessions that watch, each with the aliases of the workers that it knows."""
-        self._queue: OrderedDict[tuple[Session, str], Registration] = OrderedDict()
+        self._watching: dict[HubSession, set[str]] = {}
+        """The watching sessions, each with the aliases of the workers that it knows."""
+        self._queue: OrderedDict[tuple[HubSession, str], Registration] = OrderedDict()
 
-    def watch(self, session: Session, registrations: Iterable[Registration]) -> None:
-        """Tell a session of these workers, and of others as they change."""
-        self._told.setdefault(session, set())
+    def watch(self, session: HubSession, registrations: Iterable[Registration]) -> None:
+        """Send a session the announcements of these workers, and of others as they change."""
+        self._watching.setdefault(session, set())
         for registration in registrations:
             self._add(session, registration)
 
-    def unwatch(self, session: Session) -> None:
-        """Tell a session nothing more."""
-        self._told.pop(session, None)
+    def unwatch(self, session: HubSession) -> None:
+        """Send a session nothing more."""
+        self._watching.pop(session, None)
 
-    def tell(self, registration: Registration) -> None:
-        """Tell every session that watches of a worker that changed."""
-        for session in self._told:
+    def announce(self, registration: Registration) -> None:
+        """Send the announcement of a worker that changed to every watching session."""
+        for session in self._watching:
             if session is not registration.session:
                 self._add(session, registration)
 
-    def _add(self, session: Session, registration: Registration) -> None:
+    def _add(self, session: HubSession, registration: Registration) -> None:
         if not self._queue:
             asyncio.get_running_loop().call_soon(self._send)
         self._queue[session, registration.alias] = registration
@@ -340,30 +362,32 @@ class _Notices:
         end = perf_counter() + TURN_SECONDS
         while self._queue:
             (session, alias), registration = self._queue.popitem(last=False)
-            told = self._told.get(session)
-            if told is not None:
-                with contextlib.suppress(CallError):  # a peer that reads one format only
-                    self._send_one(session, told, alias, registration)
+            known = self._watching.get(session)
+            if known is not None:
+                with contextlib.suppress(CallError):  # a peer's only codec may not express the spec
+                    self._send_one(session, known, alias, registration)
             if self._queue and perf_counter() > end:
                 asyncio.get_running_loop().call_soon(self._send)
                 return
 
-    def _send_one(self, session: Session, told: set[str], alias: str, registration: Registration) -> None:
+    def _send_one(self, session: HubSession, known: set[str], alias: str, registration: Registration) -> None:
         visible = _visible_to(session, registration)
         if visible:
-            told.add(alias)
+            known.add(alias)
             parts = _split(visible, session.max_payload)
             for number, part in enumerate(parts):
-                announced = _Announced(alias, registration.generation, part, registration.pool, number, len(parts))
-                payload = msgspec.Raw(msgspec.json.encode(announced))
-                session.send(JSON.encode(Header(VERSION, "worker.announced", "", "", payload)))
-        elif alias in told:
-            told.remove(alias)
-            session.send(JSON.encode(WorkerGone(VERSION, "", "", Worker(alias))))
+                announcement = _RawAnnouncement(
+                    alias, registration.generation, part, registration.pool, number, len(parts)
+                )
+                payload = msgspec.Raw(msgspec.json.encode(announcement))
+                session.send(JSON.encode(EventHeader(VERSION, "worker.announced", "", "", payload)))
+        elif alias in known:
+            known.remove(alias)
+            session.send(JSON.encode(WorkerGone(VERSION, "", "", WorkerPayload(alias))))
 
 
 def _split(specs: list[msgspec.Raw], limit: int | None) -> list[list[msgspec.Raw]]:
-    """Return specs in as few parts as a peer accepts; one that is too large by itself is left out."""
+    """Split specs into as few parts as a peer accepts; a spec that is too large alone is left out."""
     if limit is None:
         return [specs]
     parts: list[list[msgspec.Raw]] = [[]]
@@ -380,12 +404,12 @@ def _split(specs: list[msgspec.Raw], limit: int | None) -> list[list[msgspec.Raw
     return parts
 
 
-def _visible_to(session: Session, registration: Registration) -> list[msgspec.Raw]:
+def _visible_to(session: HubSession, registration: Registration) -> list[msgspec.Raw]:
     """Return the specs of a worker's operations that a session may call."""
     identity, rejected = session.principal.identity, registration.rejected
     return [
-        msgspec.Raw(claim.description)
-        for claim in registration.claims.values()
-        if claim.operation_id not in rejected
-        and (session.trusted or not claim.is_guarded or check_access(claim.access, identity).allowed)
+        msgspec.Raw(announced.description)
+        for announced in registration.operations.values()
+        if announced.operation_id not in rejected
+        and (session.trusted or not announced.is_guarded or check_access(announced.access, identity).allowed)
     ]

@@ -1,4 +1,4 @@
-"""Hub: admits spokes, exposes their operations and routes calls between them."""
+"""Hub: a server that authenticates spokes, lists their operations and routes calls between them."""
 
 from __future__ import annotations
 
@@ -11,40 +11,41 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from types import TracebackType
+from weakref import WeakValueDictionary
 
 from operations.calls.hub.asgi import ASGIHub
-from operations.calls.hub.pipe import PIPE, Pipe
-from operations.calls.hub.router import CALLS_PER_SESSION, Router
-from operations.calls.hub.session import Account, HubConnection, Session
+from operations.calls.hub.listeners import NO_ADDRESS, HubListeners
+from operations.calls.hub.router import CALLS_PER_CALLER, Router
+from operations.calls.hub.session import HubConnection, HubSession, TokenConnections
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.identity.grants import CLOSING_SECONDS
 from operations.identity.tokens import Authenticator, Principal
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
 from operations.pubsub.limits import check_counts, check_seconds
-from operations.pubsub.link import HEARTBEAT_SECONDS, MAX_PAYLOAD, SLOW_READER, Callbacks, Listener
+from operations.pubsub.link import HEARTBEAT_SECONDS, MAX_PAYLOAD, SLOW_READER, Callbacks, Listener, Turn
 from operations.pubsub.protocols import Part
 from operations.telemetry.counters import Counters
 from operations.telemetry.metrics import Measure
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{16,64}")
 _MOST_NAMES = 1_000
-"""How many names of peers are kept for one identity."""
+"""Largest number of peer names that are kept for one identity."""
 _MOST_OWNERS = 100_000
-"""How many identities names are kept for."""
+"""Largest number of identities whose peer names are kept."""
 _MAX_UNSENT = 256 << 20
-"""Bytes that may be waiting for all peers together to read them."""
+"""Largest number of unsent bytes of all peers together."""
 _UNSENT_SECONDS = 0.1
 _MOST_CONNECTIONS = 64
-"""How many connections one token may have."""
+"""Largest number of connections of one token."""
 
 
 class Hub:
     """A server that spokes connect to and register their operations at: `async with Hub(authenticator) as hub:`.
 
-    Code in the hub's own process calls and serves through `hub.transport()`. `closing_seconds` is how long a worker may
-    still make nested calls for the caller of a request that was aborted. `calls_per_session` is how many calls of one
-    spoke are with workers at a time; the next ones wait at the hub.
+    Code in the hub's own process calls and serves through `hub.transport()`. `closing_seconds` is the time for which a
+    worker may still make nested calls after its request was aborted. `calls_per_caller` is the largest number of calls
+    of one identity at workers; the next ones are queued at the hub.
     """
 
     def __init__(
@@ -56,15 +57,15 @@ class Hub:
         heartbeat: float = HEARTBEAT_SECONDS,
         max_payload: int = MAX_PAYLOAD,
         closing_seconds: float = CLOSING_SECONDS,
-        calls_per_session: int = CALLS_PER_SESSION,
+        calls_per_caller: int = CALLS_PER_CALLER,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         check_seconds(heartbeat=heartbeat)
-        check_counts(max_payload=max_payload, calls_per_session=calls_per_session)
+        check_counts(max_payload=max_payload, calls_per_caller=calls_per_caller)
         if closing_seconds:
             check_seconds(closing_seconds=closing_seconds)
-        self.router = Router(closing_seconds=closing_seconds, calls_per_session=calls_per_session)
-        self.receive: Callable[[bytes, Session], None] = self.router.receive
+        self.router = Router(closing_seconds=closing_seconds, calls_per_caller=calls_per_caller)
+        self.receive: Callable[[bytes, HubSession], None] = self.router.receive
         self.heartbeat = heartbeat
         self.max_payload = max_payload
         self._authenticator = authenticator
@@ -72,9 +73,11 @@ class Hub:
         self._port = port
         self._tls = tls
         self._listener: Listener | None = None
-        self._accounts: dict[bytes, Account] = {}
+        self._accounts: dict[bytes, TokenConnections] = {}
         self._joined: dict[str, HubConnection] = {}
         """The connections whose handshake is complete, by the name of their peer."""
+        self._turns: WeakValueDictionary[str, Turn] = WeakValueDictionary()
+        """The turns of the connected identities."""
         self._unsent_checked = 0.0
         self._names = PeerNames()
         self._numbers = itertools.count(1)
@@ -91,7 +94,7 @@ class Hub:
 
     @property
     def counters(self) -> Counters:
-        """Counts of the events that were not simply forwarded."""
+        """Counters of the events that were not forwarded normally."""
         return self.router.counters
 
     def measures(self) -> Iterator[Measure]:
@@ -102,7 +105,7 @@ class Hub:
     @property
     def operations(self) -> list[str]:
         """The ids that can be called now."""
-        return sorted(self.router.offers)
+        return sorted(self.router.operations)
 
     @property
     def connected(self) -> list[str]:
@@ -110,7 +113,7 @@ class Hub:
         return sorted(each.session.principal.identity.id for each in self._joined.values())
 
     def transport(self) -> HubTransport:
-        """Return an end of the bus for the hub's own process; it is trusted, and may call on behalf of any identity."""
+        """Return a transport for the hub's own process; it is trusted and may call with any identity."""
         transport = HubTransport(self.router, self.max_payload)
         self._names.reserve(transport.peer)
         return transport
@@ -118,7 +121,7 @@ class Hub:
     def asgi_app(self) -> ASGIHub:
         """Return an ASGI application whose WebSocket connections are spokes of this hub.
 
-        It needs no `start`. The hub is closed when the server shuts down, or by `close` where the application is
+        It needs no `start`. The hub is closed when the server shuts down; call `close` yourself if the application is
         mounted in another one.
         """
         return ASGIHub(self.admit, max_payload=self.max_payload, close=self.close)
@@ -146,7 +149,7 @@ class Hub:
         )
 
     async def close(self) -> None:
-        """Accept no more connections and close all that are open; spokes reconnect when the hub is back."""
+        """Accept no more connections and close the open ones; spokes reconnect when the hub is back."""
         if self._listener is not None:
             self._port = self._listener.port
             await self._listener.close()
@@ -157,21 +160,22 @@ class Hub:
         await asyncio.gather(*(link.wait_closed() for link in links))
 
     def admit(self, token: str | None) -> Callbacks:
-        """Authenticate a new connection; raises the CallError that it is refused with."""
+        """Authenticate a new connection; raise the CallError that it is refused with."""
         return self.admit_as(self._authenticator.authenticate(token), token)
 
-    def admit_as(self, principal: Principal, token: str | None) -> Callbacks:
-        """Admit a connection that was authenticated; connections are counted by token."""
+    def admit_as(self, principal: Principal, token: str | None) -> HubConnection:
+        """Admit an authenticated connection, unless its token has too many."""
         digest = blake2b((token or "").encode(errors="surrogatepass"), digest_size=16).digest()
-        account = self._accounts.get(digest) or Account(digest)
+        account = self._accounts.get(digest) or TokenConnections(digest)
         if len(account.links) >= _MOST_CONNECTIONS:
             reason = f"too many connections: a token may have {_MOST_CONNECTIONS}"
             raise CallError(ErrorCode.UNAVAILABLE, reason)
-        session = Session(f"s{next(self._numbers)}", principal, lambda message: None)
-        return HubConnection(self, session, account)
+        session = HubSession(f"s{next(self._numbers)}", principal, lambda message: None)
+        turn = self._turns.setdefault(principal.identity.id, Turn())
+        return HubConnection(self, session, account, turn)
 
     def limit_unsent(self) -> None:
-        """Disconnect the peers that leave the most unread, while all leave too much; checked ten times a second."""
+        """Disconnect the peers with the most unsent bytes while the total is too large; at most ten times a second."""
         now = asyncio.get_running_loop().time()
         if now < self._unsent_checked + _UNSENT_SECONDS:
             return
@@ -190,7 +194,7 @@ class Hub:
         self._accounts[account.digest] = account
 
     def join(self, connection: HubConnection) -> bool:
-        """Add a session; it replaces an older connection of the same peer."""
+        """Add a session, which replaces an older connection of the same peer; return False if it may not."""
         session = connection.session
         if not self._names.claim(session.peer, session.principal.identity.id):
             return False
@@ -200,7 +204,7 @@ class Hub:
             if not is_same or session.generation <= older.session.generation:
                 return False
             older.abort("the spoke connected again")
-        session.registers = self._names.is_worker(session.peer)
+        session.is_worker = self._names.is_worker(session.peer)
         self._joined[session.peer] = connection
         self.router.join(session)
         return True
@@ -213,29 +217,29 @@ class Hub:
             self._accounts.pop(account.digest, None)
         if connection.joined:
             del self._joined[connection.session.peer]
-            if connection.session.registers:
+            if connection.session.is_worker:
                 self._names.note_worker(connection.session.peer)
             self.router.leave(connection.session, reason)
 
 
 class PeerNames:
-    """The owners of peers' names: a name stays with the identity that used it first.
+    """The owners of peer names: a name belongs to the identity that used it first.
 
-    An identity with very many names loses its own oldest ones, never those of others.
+    An identity with too many names loses its own oldest ones, never those of others.
     """
 
     def __init__(self) -> None:
         self._reserved: set[str] = set()
         self._owners: dict[str, str] = {}
         self._names: OrderedDict[str, OrderedDict[str, bool]] = OrderedDict()
-        """The names of each identity, both the longest unused first, and whether the peer has registered operations."""
+        """The names of each identity, and whether the peer has registered operations; least recently used first."""
 
     def reserve(self, name: str) -> None:
-        """Keep a name for the hub's own end."""
+        """Reserve a name for the hub's own transport."""
         self._reserved.add(name)
 
     def claim(self, name: str, owner: str) -> bool:
-        """Whether a name is valid and belongs to an identity; a free one does from now on."""
+        """Return whether a name is valid and belongs to `owner`; a free name does from now on."""
         if _NAME.fullmatch(name) is None or name in self._reserved:
             return False
         if self._owners.setdefault(name, owner) != owner:
@@ -252,18 +256,18 @@ class PeerNames:
         return True
 
     def note_worker(self, name: str) -> None:
-        """Remember that a peer has registered operations: it stays a worker when it reconnects."""
+        """Store that a peer has registered operations: it is still a worker when it reconnects."""
         owner = self._owners.get(name)
         if owner is not None:
             self._names[owner][name] = True
 
     def is_worker(self, name: str) -> bool:
-        """Whether a peer has registered operations on an earlier connection."""
+        """Return whether a peer has registered operations on an earlier connection."""
         return self._names[self._owners[name]][name]
 
 
 class HubTransport:
-    """The hub's own end of the bus: a session without a link."""
+    """The transport of the hub's own process: a session without a connection."""
 
     def __init__(self, router: Router, max_payload: int) -> None:
         self.peer = os.urandom(16).hex()
@@ -279,26 +283,26 @@ class HubTransport:
         )
         self.attachment: object | None = None
         self._router = router
-        self._pipe = Pipe()
+        self._listeners = HubListeners()
         principal = Principal(Identity("hub"), ("*",))
-        self._session = Session(f"local-{self.peer}", principal, self._deliver, trusted=True)
+        self._session = HubSession(f"local-{self.peer}", principal, self._deliver, trusted=True)
         self._session.peer = self.peer
         router.join(self._session)
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Route a message; the router responds to what it cannot deliver."""
+        """Route a message; the router responds with an error if it cannot deliver it."""
         self._router.receive(message, self._session)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive everything that is routed to this end."""
-        return self._pipe.add(receive)
+        """Receive all messages that are routed to the hub's own process; the address is not used."""
+        return self._listeners.add(receive)
 
     def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
-        """Do nothing: the hub's own end is never lost."""
+        """Do nothing: the connection within one process is never lost."""
         return lambda: None
 
     def optional(self, kind: type[Part]) -> Part | None:
-        """Return None: the hub's own end has no optional part."""
+        """Return None: this transport has no optional parts."""
         return None
 
     async def close(self) -> None:
@@ -306,4 +310,4 @@ class HubTransport:
         self._router.leave(self._session, "it was closed")
 
     def _deliver(self, message: bytes) -> None:
-        self._pipe.receive(message, PIPE)
+        self._listeners.receive(message, NO_ADDRESS)

@@ -1,4 +1,4 @@
-"""Session: one peer at a hub, from the handshake to the end of its connection."""
+"""HubSession: one peer at a hub, from the handshake to the end of its connection."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Protocol
 import msgspec
 
 from operations.calls.codec import CODECS, JSON, UNREADABLE, Codec, codec_of, transcode
-from operations.calls.events import VERSION, Header, Hello, HubHello, HubWelcome, Welcome
+from operations.calls.events import VERSION, EventHeader, HelloPayload, HubHello, HubWelcome, WelcomePayload
 from operations.context import Grant
+from operations.errors import CallError
+from operations.failures import too_large, untranslatable
 from operations.identity.grants import Grants
 from operations.identity.tokens import Principal
-from operations.pubsub.link import BATCH_BYTES, SLOW_READER, Link
+from operations.pubsub.link import BATCH_BYTES, SLOW_READER, Link, Turn
 from operations.telemetry.counters import Counters
 
 _HELLO_SECONDS = 5.0
@@ -23,13 +25,15 @@ _HELLO_BYTES = 4096
 _SLOW_UNSENT = 4 << 20
 _LEAST_READING = 1 << 20
 _READING_SECONDS = 5.0
-"""A peer with more than `_SLOW_UNSENT` bytes waiting must read so many bytes in so many seconds, or is disconnected."""
+"""Seconds in which a peer with more than `_SLOW_UNSENT` unsent bytes has to read `_LEAST_READING` bytes."""
+_HEADER_BYTES = 512
+"""Size of a queued request without its payload and the identity that it claims."""
 _MAX_UNSENT = 128 << 20
-"""Bytes that may be waiting for the peers of one token to read them."""
+"""Largest number of unsent bytes of all peers of one token."""
 
 
-class Session:
-    """The state of one peer: a spoke, or the hub's own end."""
+class HubSession:
+    """The state of one peer: a spoke, or the hub's own process."""
 
     def __init__(
         self,
@@ -42,34 +46,37 @@ class Session:
         self.name = name
         self.principal = principal
         self.trusted = trusted
-        """Whether this peer may call on behalf of any identity."""
+        """Whether this peer may call with any identity."""
         self.peer = ""
         self.generation = 0
+        self.hello: HelloPayload | None = None
+        """What the peer says of itself; None for the hub's own end."""
         self.codec: Codec | None = None
-        """The only codec that the peer reads; None where it reads all of them."""
+        """The only codec that the peer supports; None if it supports all of them."""
         self.max_payload: int | None = None
         self.deliver = deliver
         self.link: Link | None = None
-        self.registers = False
+        self.is_worker = False
         """Whether the peer has registered operations: it is a worker, and needs a grant for every call."""
-        self.calls: dict[str, Route] = {}
-        """The calls that this peer made, by its own request ids."""
-        self.work: dict[str, Route] = {}
+        self.calls: dict[str, RoutedCall] = {}
+        """The calls that this peer made and that are at workers, by its own request ids."""
+        self.running: dict[str, RoutedCall] = {}
         """The calls that this peer runs, by the request ids that the hub made for it."""
         self.grants = Grants()
-        """The grants of those calls."""
+        """The grants of the calls that this peer runs."""
         self.key = os.urandom(16)
-        """What the hub derives the ids and grants of this peer's requests with."""
-        self.held: dict[str, tuple[Header, Codec]] = {}
-        """Requests of this peer that wait until its earlier calls end, by its own request ids."""
-        self.held_bytes = 0
-        self.is_releasing = False
-        """Whether the hub is about to forward some of them."""
-        self.written: dict[str, msgspec.Raw] = {}
-        """The identity of the peer as bytes, by codec."""
+        """The key from which the hub derives the ids and grants of this peer's requests."""
+        self.queue = CallerQueue()
+        """The queue of this peer's own calls; the connections of one identity share it."""
+        self.nested_queue = CallerQueue()
+        """The queue of its nested calls, which must not wait for the calls that they are nested in."""
+        self.queued: dict[str, CallerQueue] = {}
+        """The queues of its requests that wait, by its own request ids."""
+        self.encoded_identity: dict[str, msgspec.Raw] = {}
+        """The peer's own identity, encoded, by codec."""
 
     def send(self, message: bytes) -> bool:
-        """Send a message in a format that the peer reads; False where it is larger than the peer accepts."""
+        """Send a message in a format that the peer supports; return False if it is larger than the peer accepts."""
         if self.codec is not None:
             message = transcode(message, self.codec)
         if self.max_payload is not None and len(message) > self.max_payload:
@@ -77,35 +84,81 @@ class Session:
         self.deliver(message)
         return True
 
+    def convert_request(self, message: bytes, operation_id: str) -> bytes:
+        """Convert a request for this worker to its codec; raise a CallError if that is impossible or too large."""
+        if self.codec is not None:
+            try:
+                message = transcode(message, self.codec)
+            except CallError as problem:
+                raise untranslatable(operation_id, "request", problem, "no") from problem
+        if self.max_payload is not None and len(message) > self.max_payload:
+            raise too_large(operation_id, "request", len(message), self.max_payload, "no")
+        return message
+
     def write_identity(self, codec: Codec) -> msgspec.Raw:
-        """Return the peer's own identity as bytes, and keep it in `written`: most requests carry it."""
-        written = self.written[codec.name] = codec.write_identity(self.principal.identity)
+        """Encode the peer's own identity, and keep it in `encoded_identity`: most requests need it."""
+        written = self.encoded_identity[codec.name] = codec.write_identity(self.principal.identity)
         return written
 
 
-class Route(msgspec.Struct, eq=False):
-    """One call in flight."""
+class CallerQueue:
+    """The requests of one caller that wait at the hub until earlier calls have ended."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        """Number of calls of this caller at workers."""
+        self.requests: dict[tuple[HubSession, str], tuple[EventHeader, Codec]] = {}
+        """The requests in order, by their session and its request id."""
+        self.bytes = 0
+        self.is_forwarding = False
+        """Whether forwarding requests is scheduled."""
+
+    def add(self, session: HubSession, header: EventHeader, codec: Codec) -> None:
+        """Queue a request."""
+        self.requests[session, header.id] = header, codec
+        self.bytes += request_size(header)
+        session.queued[header.id] = self
+
+    def remove(self, session: HubSession, request_id: str) -> tuple[EventHeader, Codec]:
+        """Remove and return a request."""
+        del session.queued[request_id]
+        header, codec = self.requests.pop((session, request_id))
+        self.bytes -= request_size(header)
+        return header, codec
+
+
+def request_size(header: EventHeader) -> int:
+    """Return the approximate size of a queued request."""
+    return memoryview(header.payload).nbytes + memoryview(header.identity).nbytes + _HEADER_BYTES
+
+
+class RoutedCall(msgspec.Struct, eq=False):
+    """One call in flight between two sessions."""
 
     id: str
     """The request id at the worker."""
     caller_id: str
     """The request id at the caller."""
     operation_id: str
-    caller: Session
-    worker: Session
+    caller: HubSession
+    worker: HubSession
+    queue: CallerQueue
+    """The queue in which the call is counted."""
     grant: Grant
     stream: bool
     expires: int | None = None
-    """The second in which the hub ends it at the latest; None without a deadline."""
+    """The epoch second in which the hub ends the call at the latest; None without a deadline."""
     has_ended: bool = False
+    began: float = 0.0
+    """Time of `perf_counter` at which it was forwarded, if calls are audited."""
 
 
-class Host(Protocol):
-    """What a connection needs of its hub."""
+class ConnectionHost(Protocol):
+    """The part of a hub that a connection uses."""
 
     heartbeat: float
     max_payload: int
-    receive: Callable[[bytes, Session], None]
+    receive: Callable[[bytes, HubSession], None]
     """Routes a message."""
 
     @property
@@ -116,47 +169,47 @@ class Host(Protocol):
         """Count a connection that was accepted."""
 
     def limit_unsent(self) -> None:
-        """Disconnect the peers that leave the most unread, while all of them leave too much unread together."""
+        """Disconnect the peers with the most unsent bytes while the total is too large."""
 
     def join(self, connection: HubConnection) -> bool:
-        """Add a session whose handshake is complete; False where another peer owns its name."""
+        """Add a session whose handshake is complete; return False if another peer owns its name."""
 
     def leave(self, connection: HubConnection, reason: str) -> None:
         """Remove a session whose connection is closed."""
 
 
-class Account:
-    """The connections of one token, and the limit on what they may leave unread together."""
+class TokenConnections:
+    """The connections of one token, which share a limit of unsent bytes."""
 
     def __init__(self, digest: bytes) -> None:
         self.digest = digest
-        """Of the token, which is not kept."""
+        """A hash of the token; the token itself is not kept."""
         self.links: set[Link] = set()
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether more is unread than one token may cause."""
+        """Whether the connections have more unsent bytes than one token may have."""
         return sum(link.unsent_bytes for link in self.links) > _MAX_UNSENT
 
 
-class ReadingCheck:
-    """Disconnects a peer that leaves much unread and reads little of it."""
+class SlowReaderCheck:
+    """Disconnects a peer with many unsent bytes that reads too slowly."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._timer: asyncio.TimerHandle | None = None
         self._unread = 0
-        """What was waiting when the timer was set, and what was written since."""
+        """Number of unsent bytes when the timer was started, plus bytes written since."""
 
     def wrote(self, size: int) -> None:
-        """Note that so many bytes were written for a slow peer."""
+        """Note that `size` bytes were written for a slow peer."""
         if self._timer is not None:
             self._unread += size
         elif self._link.unsent_bytes > _SLOW_UNSENT:
             self._start()
 
     def close(self) -> None:
-        """Check nothing any more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -175,27 +228,29 @@ class ReadingCheck:
 
 
 class HubConnection:
-    """The hub's end of one spoke's link: the handshake, the token's expiry, the session."""
+    """The hub's side of one spoke's connection: handshake, expiry of the token, session."""
 
-    def __init__(self, hub: Host, session: Session, account: Account) -> None:
+    def __init__(self, hub: ConnectionHost, session: HubSession, account: TokenConnections, turn: Turn) -> None:
         self.session = session
         self.account = account
+        self._turn = turn
         self.joined = False
         """Whether the handshake is complete."""
         self._hub = hub
         self._link: Link | None = None
         self._has_left = False
-        self._reading: ReadingCheck | None = None
+        self._reading: SlowReaderCheck | None = None
         self._timers: list[asyncio.TimerHandle] = []
 
     @property
     def unsent(self) -> int:
-        """Number of messages that were lost with the connection."""
+        """Number of messages that were not sent before the connection closed."""
         return self._link.unsent if self._link is not None else 0
 
     def opened(self, link: Link) -> None:
-        """Wait for the hello, and for the token to expire."""
+        """Start the timers for the hello and for the expiry of the token."""
         self._link = self.session.link = link
+        link.turn = self._turn
         self.session.deliver = link.send
         self.account.links.add(link)
         self._hub.enter(self)
@@ -208,16 +263,17 @@ class HubConnection:
             self._timers.append(loop.call_later(left, link.close, "the token expired"))
 
     def received(self, message: bytes, link: Link) -> None:
-        """Read the hello; later messages go to the router."""
+        """Handle the hello; later messages go to the router."""
         if self._has_left:
             return
         hello = _read_hello(message)
         if hello is None:
             self._hub.counters.malformed += 1
-            link.abort("the first event is not a hello")
+            link.abort("the first event was not a valid hello")
             return
         session = self.session
         session.peer, session.generation, session.max_payload = hello.peer, hello.generation, hello.max_payload
+        session.hello = hello
         codecs = frozenset(hello.codecs) & CODECS.keys() or {"json"}
         if len(codecs) < len(CODECS):
             (session.codec,) = (CODECS[name] for name in codecs)
@@ -229,9 +285,9 @@ class HubConnection:
         self._welcome(link, tuple(sorted(codecs)), batch=hello.batch)
 
     def backlogged(self, link: Link, size: int) -> None:
-        """Disconnect the peer if it or the peers of its token leave too much unread, or others if all peers do."""
+        """Enforce the limits of unsent bytes: of this peer, of its token, and of all peers together."""
         if self._reading is None:
-            self._reading = ReadingCheck(link)
+            self._reading = SlowReaderCheck(link)
         self._reading.wrote(size)
         if self.account.is_exceeded:
             link.abort(SLOW_READER)
@@ -259,11 +315,11 @@ class HubConnection:
 
     def _require_hello(self) -> None:
         if not self.joined and self._link is not None:
-            self._link.abort("no hello came")
+            self._link.abort("no hello was received in time")
 
     def _welcome(self, link: Link, codecs: tuple[str, ...], *, batch: bool) -> None:
         session, hub = self.session, self._hub
-        welcome = Welcome(
+        welcome = WelcomePayload(
             session.name,
             codecs,
             hub.heartbeat,
@@ -279,7 +335,7 @@ class HubConnection:
         link.send(JSON.encode(HubWelcome(VERSION, "", session.peer, welcome)))
 
 
-def _read_hello(message: bytes) -> Hello | None:
+def _read_hello(message: bytes) -> HelloPayload | None:
     if len(message) > _HELLO_BYTES:
         return None
     try:

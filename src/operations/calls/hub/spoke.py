@@ -1,24 +1,26 @@
-"""Spoke: the transport that connects to a hub, and reconnects with back-off and jitter."""
+"""Spoke: the transport that connects to a hub and reconnects with back-off and jitter."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from operations import __version__
 from operations.calls.codec import JSON, UNREADABLE, codec_of
-from operations.calls.events import VERSION, Hello, HubHello, HubWelcome, Welcome
-from operations.calls.hub.pipe import PIPE, Pipe
+from operations.calls.events import VERSION, HelloPayload, HubHello, HubWelcome, WelcomePayload
+from operations.calls.hub.listeners import NO_ADDRESS, HubListeners
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
 from operations.pubsub.limits import check_counts, check_seconds
 from operations.pubsub.link import BATCH_BYTES, HEARTBEAT_SECONDS, MAX_PAYLOAD, Link
-from operations.pubsub.reconnecting import Reconnecting
-from operations.pubsub.urls import places
+from operations.pubsub.reconnect import ReconnectingTransport
+from operations.pubsub.urls import hosts_and_ports
 from operations.pubsub.websocket import WebSocketLink
 from operations.pubsub.websocket_client import connect, diagnose, retrieve_exception
 
@@ -26,11 +28,11 @@ _WELCOME_SECONDS = 5.0
 Token = str | Callable[[], str] | None
 
 
-class Spoke(Reconnecting):
-    """One end of a bus whose centre is a hub: `async with Spoke("ws://…", token=…) as spoke:`.
+class Spoke(ReconnectingTransport):
+    """A client of a hub: `async with Spoke("ws://…", token=…) as spoke:`.
 
     `token` may be a function, called for each connection, for tokens that expire. Entering waits for the first
-    connection: it raises where the hub refuses the token, and waits for a hub that does not respond yet.
+    connection. It raises if the hub refuses the token, and waits if the hub does not respond yet.
     """
 
     def __init__(
@@ -48,13 +50,13 @@ class Spoke(Reconnecting):
         super().__init__(server="the hub", shortest_delay=shortest_delay, longest_delay=longest_delay)
         check_seconds(heartbeat=heartbeat)
         check_counts(max_payload=max_payload)
-        places(url)  # an invalid address is an error now: a spoke would retry it indefinitely
+        hosts_and_ports(url)  # raise for an invalid address now, as a spoke would retry it indefinitely
         self.url = url
         self.peer = os.urandom(16).hex()
-        self.welcome: Welcome | None = None
+        self.welcome: WelcomePayload | None = None
         self.reconnects = 0
         self.unsent = 0
-        """Number of messages that were dropped because there was no connection, or because it was lost."""
+        """Number of messages that were dropped without a connection or because it was lost."""
         self._token = token
         self._options: dict[str, Any] = {"heartbeat": heartbeat, "max_payload": max_payload, "tls": tls}
         self._max_payload = max_payload
@@ -62,12 +64,12 @@ class Spoke(Reconnecting):
         self._batch = batch
         self._generation = 0
         self._link: WebSocketLink | None = None
-        self._pipe = Pipe(self._update)
-        self._welcomed: asyncio.Future[Welcome] | None = None
+        self._listeners = HubListeners(self._update)
+        self._welcomed: asyncio.Future[WelcomePayload] | None = None
 
     @property
     def is_up(self) -> bool:
-        """Whether the hub can be reached now."""
+        """Whether the spoke is connected to the hub."""
         return self._link is not None
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
@@ -80,11 +82,11 @@ class Spoke(Reconnecting):
             undelivered(f"there is no connection to the hub{self._why_down and f' ({self._why_down})'}")
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive everything that the hub routes to this spoke."""
-        return self._pipe.add(receive)
+        """Receive all messages that the hub routes to this spoke; the address is not used."""
+        return self._listeners.add(receive)
 
     def cut(self, reason: str = "cut on purpose") -> None:
-        """Abort the connection, as a fault would; the spoke reconnects."""
+        """Abort the connection, to test faults; the spoke reconnects."""
         if self._link is not None:
             self._link.abort(reason)
 
@@ -98,7 +100,7 @@ class Spoke(Reconnecting):
         attempt = 0
         while not self._is_closing:
             try:
-                link = await self._dial()
+                link = await self._connect()
             except CallError as error:
                 if await self._give_up(error):
                     return
@@ -113,7 +115,7 @@ class Spoke(Reconnecting):
     async def _diagnose(self, error: Exception) -> CallError | None:
         return await diagnose(self.url, error)
 
-    async def _dial(self) -> WebSocketLink:
+    async def _connect(self) -> WebSocketLink:
         """Connect and complete the handshake."""
         loop = asyncio.get_running_loop()
         self._welcomed = loop.create_future()
@@ -121,12 +123,21 @@ class Spoke(Reconnecting):
         self._generation += 1
         link = await connect(self.url, self, token=self._fresh_token(), **self._options)
         try:
-            hello = Hello(self.peer, self._generation, ("json", "msgpack"), self._max_payload, self._batch)
+            hello = HelloPayload(
+                self.peer,
+                self._generation,
+                ("json", "msgpack"),
+                self._max_payload,
+                self._batch,
+                socket.gethostname(),
+                os.getpid(),
+                __version__,
+            )
             link.send(JSON.encode(HubHello(VERSION, "", "", hello)))
             async with asyncio.timeout(_WELCOME_SECONDS):
                 welcome = await self._welcomed
         except TimeoutError:
-            link.abort("no welcome came")
+            link.abort("no welcome was received in time")
             raise CallError(ErrorCode.UNAVAILABLE, "the hub did not respond to the hello") from None
         except asyncio.CancelledError:
             link.abort("the spoke is leaving")
@@ -148,24 +159,24 @@ class Spoke(Reconnecting):
         try:
             return self._token() if callable(self._token) else self._token
         except Exception as error:
-            raise CallError(ErrorCode.UNAVAILABLE, f"no token could be had: {error}") from error
+            raise CallError(ErrorCode.UNAVAILABLE, f"the token function failed: {error}") from error
 
     def opened(self, link: Link) -> None:
         """Do nothing: the hello is sent next."""
 
     def received(self, message: bytes, link: Link) -> None:
-        """Read the welcome; messages right behind it go to the listeners."""
+        """Handle the welcome; messages that follow it immediately go to the listeners."""
         if self._link is None and self._welcomed is not None and not self._welcomed.done():
             self._read_welcome(message)
             return
-        self._pipe.receive(message, PIPE)
+        self._listeners.receive(message, NO_ADDRESS)
 
     def _update(self) -> None:
         if self._link is not None:
-            self._link.receive, self._link.source = self._pipe.receive, PIPE
+            self._link.receive, self._link.source = self._listeners.receive, NO_ADDRESS
 
     def backlogged(self, link: Link, size: int) -> None:
-        """Do nothing: the link limits what it buffers."""
+        """Do nothing: the link itself limits its buffer."""
 
     def closed(self, link: Link, reason: str) -> None:
         """Report the lost connection."""

@@ -10,6 +10,8 @@ GROUPS: dict[str, dict[str, str]] = {
     "Start": {
         "init": "create operations.toml and a first operation",
         "add": "add a source: an MCP server, an OpenAPI document or Python code",
+        "rm": "remove sources",
+        "edit": "open the configuration in an editor, then check it",
         "trust": "allow a configuration to run its commands and code",
         "doctor": "check every source and report what to fix",
     },
@@ -22,6 +24,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "call": "call an operation and print its data",
         "sub": "print the events of a subscription, one per line",
         "map": "call an operation for each line of input, in parallel",
+        "jobs": "submit calls that run later, and fetch their results",
     },
     "Run": {
         "serve": "serve the operations over HTTP, MCP and WebSocket",
@@ -36,6 +39,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "scan": "list the operations in Python code, and what was skipped",
         "config": "print the configuration, its schema or its path",
         "completion": "print the completion script for bash, zsh or fish",
+        "version": "print the version",
     },
 }
 SUMMARIES = {name: summary for group in GROUPS.values() for name, summary in group.items()}

@@ -7,14 +7,19 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from msgspec import structs
+
 from operations.cli.arguments import Argument, Command, Option, ParsedArguments, UsageError
 from operations.cli.commands import SUMMARIES
-from operations.cli.configuration import ensure_trust, read_configuration, require_config_path, save_trust, search
+from operations.cli.commands.discover import DISCOVER
+from operations.cli.configuration import config_file, ensure_trust, read_configuration, save_trust, trust_as_before
+from operations.cli.direct import mcp_table, pair
 from operations.cli.failures import OK, CommandError
-from operations.cli.output import counted, write_either, write_json
+from operations.cli.output import counted, write_either
 from operations.cli.stderr import warn_skipped
 from operations.cli.terminal import paint
-from operations.config import add_source
+from operations.config import SourceReport, load_catalogue, store_catalogue
+from operations.config.file_writer import text_with_source, write_config
 from operations.errors import CallError, ErrorCode
 
 _NAME = Argument("NAME", "name of the source, and namespace of its operations")
@@ -22,18 +27,11 @@ _NAME = Argument("NAME", "name of the source, and namespace of its operations")
 
 def run_mcp(args: ParsedArguments) -> Any:
     """Add an MCP server."""
-    table: dict[str, Any] = {}
     if not args.server:
         raise UsageError("missing SERVER: a URL, or -- and the command that starts it", f"for example: {_MCP_EXAMPLE}")
-    if args.server[0].startswith(("http://", "https://")):
-        table["url"] = args.server[0]
-        if args.header:
-            table["headers"] = dict(_pair(header, ":") for header in args.header)
-    else:
-        table["command"], *table["args"] = args.server
-        if args.env:
-            table["env"] = dict(_pair(variable, "=") for variable in args.env)
-    return _add(args, {key: value for key, value in table.items() if value})
+    headers, env = dict(pair(each, ":") for each in args.header), dict(pair(each, "=") for each in args.env)
+    table = mcp_table(args.server, headers=headers, env=env)
+    return _add(args, {**table, "type": "sse"} if args.sse and "url" in table else table)
 
 
 def run_openapi(args: ParsedArguments) -> Any:
@@ -53,49 +51,54 @@ def run_py(args: ParsedArguments) -> Any:
 
 
 async def _add(args: ParsedArguments, table: dict[str, Any]) -> int:
-    from operations.cli.session import refresh_catalogue, source_failure
-    from operations.cli.stderr import spinner
-
-    path = _target(args)
+    path = config_file(args)
     may_trust = _ensure_trust(args, path)
-    add_source(path, args.name, table)
-    try:
-        config = read_configuration(path)
-        if may_trust:
-            save_trust(config, by="ops add")
-    except CallError as error:
-        if not args.no_check:
-            hint = "fix it, then run 'ops ls --refresh'"
-            raise CommandError(f"{args.name} was added to {path}, which is invalid:\n  {error.message}", hint) from None
+    text = text_with_source(path, args.name, table, replace=args.replace)
     if args.no_check:
+        write_config(path, text)
+        trust_as_before(path, was_trusted=may_trust, by="ops add")
         write_either(args, {"config": str(path), "source": args.name}, f"{args.name} was added to {path}\n")
         return OK
-    async with spinner(f"opening {args.name}", quiet=args.quiet) as line:
-        workspace = await refresh_catalogue(config, None, line)
-    report = next(report for report in workspace.reports if report.name == args.name)
+    report = await _open_and_write(args, path, text)
     if not args.quiet:
         warn_skipped([(skip.path, skip.reason) for skip in report.skipped])
-    data = {
-        "config": str(path),
-        "source": args.name,
-        "state": report.state,
-        "operations": report.operations,
-        "problem": report.problem,
-    }
-    if report.state == "ready":
-        count, following = (
-            counted(report.operations, "operation"),
-            paint("bold", f"ops ls --source {quote(args.name)}"),
-        )
-        write_either(args, data, f"{args.name} was added to {path}: {count}\nNext: {following}\n")
-        return OK
-    if args.json:
-        write_json(data)
-    raise source_failure(report, f"{args.name} was added to {path}, but cannot be opened")
+    data = {"config": str(path), "source": args.name, "state": report.state, "operations": report.operations}
+    count, following = counted(report.operations, "operation"), paint("bold", f"ops ls --source {quote(args.name)}")
+    write_either(args, data, f"{args.name} was added to {path}: {count}\nNext: {following}\n")
+    return OK
+
+
+async def _open_and_write(args: ParsedArguments, path: Path, text: str) -> SourceReport:
+    """Open the new source, then write the file; a source that does not open leaves the file as it was."""
+    from operations.cli.session import open_sources, source_failure
+    from operations.cli.stderr import spinner
+
+    try:
+        config = read_configuration(path, text)
+    except CallError as error:
+        raise CommandError(f"{args.name} was not added: {error.message}", "fix the file, then add it again") from None
+    before = load_catalogue(path)
+    others = config.sources.keys() - {args.name}
+    only = [args.name] if before is not None and others <= before.sources.keys() else None
+    async with (
+        spinner(f"opening {args.name}", quiet=args.quiet) as line,
+        open_sources(config, only, line) as workspace,
+    ):
+        report = next(report for report in workspace.reports if report.name == args.name)
+        if report.state != "ready":
+            hint = "; ".join(filter(None, (report.hint, "--no-check adds it all the same")))
+            raise source_failure(structs.replace(report, hint=hint), f"{args.name} was not added: it cannot be opened")
+        write_config(path, text)
+        workspace.config = read_configuration(path)
+        save_trust(workspace.config, by="ops add")
+        store_catalogue(workspace, before=before)
+    return report
 
 
 def _ensure_trust(args: ParsedArguments, path: Path) -> bool:
     """Ask for trust in the file's present content before adding to it; return False if the file is invalid."""
+    if not path.exists():
+        return True
     try:
         config = read_configuration(path)
     except CallError as error:
@@ -106,32 +109,18 @@ def _ensure_trust(args: ParsedArguments, path: Path) -> bool:
     return True
 
 
-def _target(args: ParsedArguments) -> Path:
-    """Return the configuration file; create one if there is none."""
-    from operations.config import initialise
-
-    found = search(args)
-    if found.path is None and not found.refused:
-        return initialise(Path(args.config or "."))
-    return require_config_path(args)
-
-
 def _relative_path(name: str, args: ParsedArguments) -> str:
     """Return a path relative to the configuration's directory."""
-    if "://" in name:
+    if "://" in name or os.path.isabs(name):
         return name
-    return f"./{os.path.relpath(Path(name).expanduser(), _target(args).parent)}" if not os.path.isabs(name) else name
-
-
-def _pair(text: str, sign: str) -> tuple[str, str]:
-    name, found, value = text.partition(sign)
-    if not found:
-        raise UsageError(f"invalid {text!r}: expected NAME{sign}VALUE")
-    return name.strip(), value.strip()
+    return f"./{os.path.relpath(Path(name).expanduser(), config_file(args).parent)}"
 
 
 _MCP_EXAMPLE = "ops add mcp files -- npx -y @modelcontextprotocol/server-filesystem ."
-_CHECK = Option("--no-check", "do not open the source")
+_ADD_OPTIONS = (
+    Option("--replace", "replace the source of that name"),
+    Option("--no-check", "do not open the source"),
+)
 
 COMMAND = Command(
     name="add",
@@ -150,7 +139,8 @@ COMMAND = Command(
                     many=True,
                 ),
                 Option("--header", "header for the URL; ${NAME} is replaced", value="NAME:VALUE", many=True),
-                _CHECK,
+                Option("--sse", "the URL is of the older SSE transport (default for URLs that end with /sse)"),
+                *_ADD_OPTIONS,
             ),
             examples=(
                 (_MCP_EXAMPLE, "a local server, over stdio"),
@@ -168,7 +158,7 @@ COMMAND = Command(
             options=(
                 Option("--base-url", "base URL, instead of the document's servers", value="URL"),
                 Option("--token-variable", "environment variable with the bearer token", value="NAME"),
-                _CHECK,
+                *_ADD_OPTIONS,
             ),
             examples=(
                 ("ops add openapi pets ./petstore.yaml", "a file"),
@@ -183,11 +173,12 @@ COMMAND = Command(
             summary="add Python code: a directory, a file or a package",
             run=run_py,
             arguments=(_NAME, Argument("CODE", "directory, file or name of a package", completes="file")),
-            options=(_CHECK,),
+            options=_ADD_OPTIONS,
             examples=(
                 ("ops add py shop ./shop", "a directory"),
                 ("ops add py billing billing.operations", "a package"),
             ),
         ),
+        DISCOVER,
     ),
 )

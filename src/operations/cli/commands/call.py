@@ -9,21 +9,23 @@ from typing import Any
 from operations.cli.arguments import (
     RESULT_OPTIONS,
     TRANSPORT_OPTIONS,
+    VERBOSE_OPTION,
     Argument,
     Command,
     Option,
     ParsedArguments,
     seconds,
 )
-from operations.cli.asking import terminal_client
 from operations.cli.commands import SUMMARIES
+from operations.cli.direct import DIRECT_OPTIONS
 from operations.cli.failures import OK, OPERATION, CommandError, report_exit
-from operations.cli.inputs import INPUT_FORMS, read_input, read_stdin
+from operations.cli.inputs import INPUT_FORMS, read_operation_input, read_stdin
 from operations.cli.output import Output, require_writable
-from operations.cli.snippets import without_secrets
 from operations.cli.stderr import StatusLine, bar, spinner
-from operations.context import OperationContext
+from operations.cli.terminal import printable
+from operations.context import Client, OperationContext
 from operations.envelope import MCPResponseMeta, ResponseEnvelope, local_envelope
+from operations.errors import CallError
 
 CALL_ARGUMENTS = (
     Argument("OPERATION", "the operation, as namespace.name", completes="operation"),
@@ -50,16 +52,32 @@ async def _call(args: ParsedArguments, stdin: bytes) -> int:
             session.require_dry_run(operation)
         elif args.record is not None:
             _record(args, session, stack)
-        value = read_input(args.input, operation.spec.input_schema.document, stdin)
+        value = read_operation_input(args.input, operation, stdin)
         async with spinner(f"calling {operation.id}", quiet=args.quiet) as line:
-            context = _context(args, operation.id, line)
+            context = _context(args, operation.id, line, session.client)
             started = time.perf_counter()
-            envelope = await session.registry.execute(operation.id, value, context)
+            try:
+                envelope = await session.registry.execute(operation.id, value, context)
+            except CallError as error:
+                session.explain(error, operation)
+                raise
         if args.dry_run:
-            envelope = local_envelope(without_secrets(envelope.data, session.redact), operation.id)
+            return await _show_request(envelope.data, session, output)
         await output.result(envelope, started, to=args.output)
     code = exit_code_for(envelope)
     return OK if code == OK else report_exit(code, TOOL_ERROR)
+
+
+async def _show_request(data: dict[str, Any], session: Any, output: Output) -> int:
+    """Print the request of a dry run: as HTTP on a terminal, else as JSON."""
+    from operations.cli.snippets import readable_request, request_text, without_secrets
+
+    request = without_secrets(data, session.redact)
+    if output.is_plain:
+        await output.write(printable(request_text(request)).encode())
+    else:
+        await output.write(output.text_of(local_envelope(readable_request(request), "dry_run")))
+    return OK
 
 
 def _open(args: ParsedArguments) -> AbstractAsyncContextManager[Any]:
@@ -90,7 +108,7 @@ def _record(args: ParsedArguments, session: Any, stack: AsyncExitStack) -> None:
     session.registry.interceptors = (recorder, *session.registry.interceptors)
 
 
-def _context(args: ParsedArguments, operation_id: str, line: StatusLine) -> OperationContext:
+def _context(args: ParsedArguments, operation_id: str, line: StatusLine, client: Client | None) -> OperationContext:
     """Build the context: deadline, progress on the status line, who is asked, dry run."""
     metadata: dict[str, Any] = {}
     if args.dry_run:
@@ -102,7 +120,6 @@ def _context(args: ParsedArguments, operation_id: str, line: StatusLine) -> Oper
         amount = f"{bar(done, total)} {done:g}/{total:g}" if total else f"{done:g}"
         line.update(f"{operation_id} {amount} {message or ''}")
 
-    client = terminal_client(args, line)
     return OperationContext(deadline=deadline_of(args), metadata=metadata, progress=progress, client=client)
 
 
@@ -124,13 +141,19 @@ COMMAND = Command(
     options=(
         *RESULT_OPTIONS,
         Option(
-            "--output", "write the result to a file; bytes are written unchanged", "-o", value="FILE", completes="file"
+            "--output",
+            "write the result to a file; bytes and images as they are, other results as JSON",
+            "-o",
+            value="FILE",
+            completes="file",
         ),
         Option("--timeout", "time limit: 5, 0.5s, 2m", "-t", value="SECONDS", convert=seconds),
         Option("--dry-run", "print the HTTP request without sending it (OpenAPI only)", "-n"),
         Option("--record", "append the call and its result to a file, without secrets", value="FILE", completes="file"),
         Option("--replay", "answer from a recording, without any source", value="FILE", completes="file"),
+        VERBOSE_OPTION,
         *TRANSPORT_OPTIONS,
+        *DIRECT_OPTIONS,
     ),
     forms=INPUT_FORMS,
     examples=(

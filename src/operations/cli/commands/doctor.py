@@ -18,18 +18,21 @@ from operations.cli.commands import SUMMARIES
 from operations.cli.configuration import no_config, read_configuration, search
 from operations.cli.failures import DENIED, OK, TRANSPORT, USAGE, report_exit
 from operations.cli.output import counted, duration, write_json
-from operations.cli.session import refresh_catalogue
+from operations.cli.session import missing_credentials, open_sources
 from operations.cli.stderr import spinner
 from operations.cli.terminal import paint, printable, write_text
-from operations.config import Config, SourceReport, Workspace, load_catalogue
+from operations.config import Config, SourceReport, Workspace, load_catalogue, store_catalogue
 from operations.config.actions import actions_of, digest_actions
 from operations.config.settings import OpenAPISettings
 from operations.config.trust import VARIABLE, is_trusted, read_trust
+from operations.context import OperationContext
 from operations.errors import CallError, ErrorCode
+from operations.spec import OperationSpec, OperationType
 
 _EXTRAS = {
     "openapi": ("pyreqwest", "OpenAPI documents"),
     "mcp": ("mcp", "MCP servers"),
+    "serve": ("uvicorn", "ops serve"),
     "ws": ("picows", "hubs and spokes"),
     "redis": ("hiredis", "Redis transports"),
     "nats": ("cryptography", "NATS credentials"),
@@ -64,10 +67,11 @@ async def _check(args: ParsedArguments) -> int:
     findings += _extras(config)
     if config is not None and code == OK:
         started = time.perf_counter()
-        async with spinner("opening", quiet=args.quiet) as line:
-            workspace = await refresh_catalogue(config, None, line)
-        opened = [found for report in workspace.reports for found in _source(report)]
-        opened += await asyncio.gather(*map(_probe, _addresses(workspace)))
+        async with spinner("opening", quiet=args.quiet) as line, open_sources(config, None, line) as workspace:
+            store_catalogue(workspace)
+            opened = [found for report in workspace.reports for found in _source(report)]
+            opened += await asyncio.gather(*map(_probe, _addresses(workspace)))
+            opened += [found for name in workspace.opened for found in await _credentials(workspace, name)]
         unusable = [Finding("bad", name.replace("s.", " ", 1), why) for name, why in config.unusable.items()]
         findings += [*opened, *unusable]
         code = _exit_code(config, opened, unusable)
@@ -175,6 +179,37 @@ async def _probe(address: tuple[str, str]) -> Finding:
     except ValueError:
         return Finding("bad", f"source {name}", f"{url} is not a valid URL", "set base_url")
     return Finding("ok", f"source {name}", f"{url} responds")
+
+
+async def _credentials(workspace: Workspace, name: str) -> list[Finding]:
+    """Check whether an API has the credentials that its document requires, and whether it accepts them."""
+    source = workspace.config.sources[name]
+    if source.kind != "openapi":
+        return []
+    specs = [spec for each in workspace.ids_of(name) if (spec := workspace.registry.get_spec(each)) is not None]
+    secured = [spec for spec in specs if all(spec.annotations.get("security") or [()])]
+    missing = [hint for spec in secured if (hint := missing_credentials(source, spec.annotations["security"]))]
+    if missing:
+        about = f"{len(missing):,} of {counted(len(specs), 'operation')} require credentials that are not configured"
+        return [Finding("note", f"source {name}", about, missing[0])]
+    harmless = (spec for spec in secured if spec.type is OperationType.QUERY and spec.input_schema.check({}))
+    tried = next(harmless, None)
+    return [] if tried is None else await _try(workspace, name, tried)
+
+
+async def _try(workspace: Workspace, name: str, spec: OperationSpec) -> list[Finding]:
+    """Call an operation that only reads and needs no input, to see whether the API accepts the credentials."""
+    context = OperationContext(deadline=int((time.time() + _CONNECT_TIMEOUT) * 1000))
+    shown = f"{spec.annotations.get('method')} {spec.annotations.get('path')}"
+    try:
+        await workspace.registry.execute(spec.id, {}, context)
+    except CallError as error:
+        status = error.details.get("statusCode") if isinstance(error.details, dict) else None
+        if status in (401, 403):
+            about = f"the API refused the credentials: {shown} returned {status}"
+            return [Finding("bad", f"source {name}", about, "check the source's auth in operations.toml")]
+        return []
+    return [Finding("ok", f"source {name}", f"the API accepts the credentials: {shown}")]
 
 
 def _cache(config: Config, seconds: float) -> Finding:

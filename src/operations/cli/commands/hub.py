@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from operations.cli.arguments import (
     AUDIT_OPTION,
@@ -30,7 +31,11 @@ from operations.config.settings import HubSettings
 from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.identity import Authenticator, Principal, StaticTokens
+from operations.registry import OperationRegistry
 from operations.telemetry import Readiness
+
+if TYPE_CHECKING:
+    from operations.calls.hub import Hub
 
 
 def run(args: ParsedArguments) -> Any:
@@ -72,6 +77,8 @@ async def _listen(args: ParsedArguments) -> int:
         readiness, sources = Readiness(None), list[object]([hub])
         await stack.enter_async_context(serving_health(args, readiness, sources))
         print_event(args, "listening", f"hub listening on {hub.url}; press Ctrl-C to stop", url=hub.url)
+        if console := args.console or settings.console:
+            await _serve_console(stack, args, hub, authenticator, console, settings.console_hosts)
         if args.serve:
             workspace = await _open_own(stack, args, config)
             registry, transport = workspace.registry, hub.transport()
@@ -80,6 +87,44 @@ async def _listen(args: ParsedArguments) -> int:
             await follow_offers(args, hub.transport(), stop)
         readiness.not_ready("stopping")
     return OK
+
+
+async def _serve_console(
+    stack: AsyncExitStack,
+    args: ParsedArguments,
+    hub: Hub,
+    authenticator: Authenticator,
+    address: str,
+    hosts: Sequence[str],
+) -> None:
+    """Serve the console: an application with the operations of the hub, whose spokes may connect at `/ws` as well."""
+    from operations.calls import from_call
+    from operations.cli.console import describe_console
+    from operations.serving.admission import LOOPBACK_HOSTS
+    from operations.serving.app import app
+    from operations.serving.server import HTTPServer
+
+    registry = OperationRegistry()
+    await stack.enter_async_context(from_call(hub.transport(), registry=registry))
+    served = app(
+        registry,
+        authenticator=authenticator,
+        hosts=(*LOOPBACK_HOSTS, *hosts),
+        mcp=False,
+        hub=hub,
+        title="hub",
+        console=True,
+        metrics=True,
+    )
+    try:
+        server = await stack.enter_async_context(HTTPServer(served, address))
+    except ValueError as error:
+        raise CommandError(str(error), "name its hosts with console_hosts in [hub]") from None
+    except OSError as error:
+        message = f"--console cannot listen at {address}: {error.strerror or error}"
+        raise CommandError(message, exit_code=TRANSPORT) from None
+    url = f"{server.url}/console/"
+    print_event(args, "console", f"serving the console at {url}{describe_console(served)}", url=url)
 
 
 async def _open_own(stack: AsyncExitStack, args: ParsedArguments, config: Config | None) -> Workspace:
@@ -104,7 +149,7 @@ def _authenticator(settings: HubSettings, args: ParsedArguments, config: Config 
     }
     own = Path(args.token_file).read_text().strip() if args.token_file else os.environ.get(TOKEN_VARIABLE)
     if own and not principals and settings.jwt is None:
-        principals[own] = Principal(Identity("operator", ("*",)), ("*",))
+        principals[own] = Principal(Identity("operator", ("*", "operations:watch", "operations:manage")), ("*",))
     if settings.jwt is None:
         if not principals:
             hint = f"set {TOKEN_VARIABLE}, or add [[hub.tokens]] to the configuration"
@@ -154,6 +199,7 @@ COMMAND = Command(
     options=(
         Option("--host", "address to listen on", value="HOST"),
         Option("--port", "port (0: any free port)", "-p", value="PORT", convert=_port),
+        Option("--console", "serve the console at this address: host:port or a port", value="ADDRESS"),
         Option("--serve", "serve the configuration's operations as well"),
         Option("--token-file", f"file with the token (default: {TOKEN_VARIABLE})", value="FILE", completes="file"),
         *LOAD_OPTIONS,

@@ -1,4 +1,4 @@
-"""`install`: these operations in an editor, as an MCP server that the editor starts."""
+"""`ops install`: add the operations of a configuration to an editor, as an MCP server."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 def run(args: ParsedArguments) -> int:
     """Write the editor's configuration."""
     if args.editor not in EDITORS:
-        raise CommandError(f"{args.editor} is not an editor that is known here", f"one of {', '.join(EDITORS)}")
-    # An editor starts the server without a terminal: the configuration must be trusted before.
+        raise CommandError(f"unknown editor {args.editor}", f"expected one of {', '.join(EDITORS)}")
+    # The editor starts the server without a terminal, so the configuration must be trusted before.
     config = require_configuration(args)
     name = args.name or re.sub(r"[^A-Za-z0-9_-]+", "-", config.path.parent.name).strip("-") or "operations"
     if not _NAME.fullmatch(name):
-        raise CommandError(f"{name!r} cannot be the name of a server", "letters, digits, _ and -")
+        raise CommandError(f"invalid server name {name!r}", "use letters, digits, _ and -")
     path = editor_file(args.editor, config.path.parent)
     entry = server_entry(args.editor, config.path)
     before = _read(path)
@@ -39,18 +39,18 @@ def run(args: ParsedArguments) -> int:
     text = json.dumps(after, indent=2, ensure_ascii=False) + "\n"
     if state != "unchanged" and not args.dry_run:
         write_atomically(path, text)
-    told = {"file": str(path), "server": name, "entry": entry, "state": state, "written": not args.dry_run}
+    report = {"file": str(path), "server": name, "entry": entry, "state": state, "written": not args.dry_run}
     verb = {"added": "added to", "replaced": "replaced in", "unchanged": "already in"}[state]
     if args.dry_run:
         shown = f"{name} would be {verb} {path}:\n{json.dumps({name: entry}, indent=2)}\n"
     else:
         shown = f"{name}: {verb} {path}\n  {' '.join([entry['command'], *entry['args']])}\n"
-    write_either(args, told, printable(shown))
+    write_either(args, report, printable(shown))
     return OK
 
 
 def editor_file(editor: str, folder: Path) -> Path:
-    """Return the file in which an editor keeps its MCP servers: the project's, or the user's for Claude Desktop."""
+    """Return the file of an editor's MCP servers: the project's, or the user's for Claude Desktop."""
     if editor == "claude-code":
         return folder / ".mcp.json"
     if editor == "cursor":
@@ -67,7 +67,7 @@ def editor_file(editor: str, folder: Path) -> Path:
 
 
 def server_entry(editor: str, config: Path) -> dict[str, Any]:
-    """Return what an editor starts: this program, with this configuration, wherever the editor runs."""
+    """Return the entry that starts this program with this configuration from any directory."""
     program = shutil.which(sys.argv[0]) if Path(sys.argv[0]).name in ("ops", "operations") else None
     command = [str(Path(program).absolute())] if program else [sys.executable, "-m", "operations"]
     entry: dict[str, Any] = {"command": command[0], "args": [*command[1:], "serve", "--mcp", "--config", str(config)]}
@@ -77,16 +77,18 @@ def server_entry(editor: str, config: Path) -> dict[str, Any]:
 def with_server(
     before: Any, editor: str, name: str, entry: dict[str, Any], *, replace: bool, path: Path
 ) -> tuple[dict[str, Any], str]:
-    """Return an editor's configuration with a server in it, and whether that was added, replaced or unchanged."""
+    """Return an editor's configuration with the server, and `added`, `replaced` or `unchanged`."""
     member = "servers" if editor == "vscode" else "mcpServers"
     servers = before.get(member, {}) if isinstance(before, dict) else None
     if not isinstance(before, dict) or not isinstance(servers, dict):
-        raise CommandError(f"{path} is not a configuration of {editor}", "nothing was written")
+        raise CommandError(f"{path} is not a valid configuration of {editor}", "nothing was written")
     there = servers.get(name)
     if there == entry:
         return before, "unchanged"
     if there is not None and not replace:
-        raise CommandError(f"{path} has another server {name}", "--replace replaces it, --name gives another name")
+        raise CommandError(
+            f"{path} already has another server {name}", "pass --replace to replace it, or --name for another name"
+        )
     return {**before, member: {**servers, name: entry}}, "added" if there is None else "replaced"
 
 
@@ -100,12 +102,12 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError):
-        hint = "it may have comments: --dry-run shows what to add by hand, in a folder without it"
-        raise CommandError(f"{path} is not JSON that can be kept as it is", hint) from None
+        hint = "it may contain comments; add the entry by hand (--dry-run elsewhere prints it)"
+        raise CommandError(f"{path} is not plain JSON", hint) from None
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file, whole or not at all; a link stays one, and the file keeps its mode."""
+    """Write a file atomically. A symbolic link stays one, and the file keeps its mode."""
     target = path.resolve()
     written = ""
     try:
@@ -129,16 +131,16 @@ COMMAND = Command(
     run=run,
     arguments=(Argument("EDITOR", ", ".join(EDITORS)),),
     options=(
-        Option("--name", "the server's name in the editor; the folder's unless given", value="NAME"),
-        Option("--replace", "replace another server of that name"),
-        Option("--dry-run", "only say what would be written", "-n"),
+        Option("--name", "server name in the editor (default: the directory name)", value="NAME"),
+        Option("--replace", "replace another server with that name"),
+        Option("--dry-run", "print the change without writing it", "-n"),
     ),
     notes="""
-The editor starts `ops serve --mcp` with this configuration, which must be trusted. What else the editor's file has is
-kept. Claude Code, Cursor and VS Code have a file for each project, Claude Desktop one for the user.
+The editor starts `ops serve --mcp` with this configuration, which must be trusted. Other entries of the editor's file
+are kept. Claude Code, Cursor and VS Code have one file per project, Claude Desktop one per user.
 """,
     examples=(
-        ("ops install claude-code", "in .mcp.json"),
-        ("ops install vscode --dry-run", "only look"),
+        ("ops install claude-code", "add the server to .mcp.json"),
+        ("ops install vscode --dry-run", "print the change"),
     ),
 )

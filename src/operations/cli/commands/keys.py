@@ -1,4 +1,4 @@
-"""`keys`: API keys of those who call what `ops serve` serves."""
+"""`ops keys`: API keys for `ops serve`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from operations.cli.failures import NOT_FOUND, OK, CommandError
 from operations.cli.output import write_json
 from operations.cli.stderr import write_line
 from operations.cli.terminal import printable, write_text
-from operations.identity.keys import APIKey, APIKeys
+from operations.identity.api_keys import APIKey, APIKeys
 
 _UNITS = {"h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
 
 
 def create(args: ParsedArguments) -> int:
-    """Make a key and print it, once."""
+    """Create a key and print it once."""
     lifetime = None if args.expires is None else args.expires
     token, kept = _keys(args).create(args.identity, scopes=args.scope, lifetime=lifetime)
     if args.json:
@@ -30,7 +30,7 @@ def create(args: ParsedArguments) -> int:
         return OK
     write_text(f"{token}\n")
     if not args.quiet:
-        write_line(f"the key {kept.id} of {printable(kept.identity)} is shown this once; its hash is kept")
+        write_line(f"created key {kept.id} for {printable(kept.identity)}; it is not shown again")
     return OK
 
 
@@ -48,13 +48,13 @@ def show(args: ParsedArguments) -> int:
 
 
 def revoke(args: ParsedArguments) -> int:
-    """Forget a key: servers refuse it from then on."""
+    """Remove a key. Servers refuse it from then on."""
     if not _keys(args).revoke(args.id):
-        raise CommandError(f"there is no key {args.id!r}", "ops keys ls lists them", exit_code=NOT_FOUND)
+        raise CommandError(f"unknown key {args.id!r}", "run 'ops keys ls' to list keys", exit_code=NOT_FOUND)
     if args.json:
         write_json({"revoked": args.id}, compact=True)
     elif not args.quiet:
-        write_line(f"revoked the key {args.id}; servers close what it has open")
+        write_line(f"revoked key {args.id}; servers close its streams and connections")
     return OK
 
 
@@ -64,7 +64,7 @@ def _keys(args: ParsedArguments) -> APIKeys:
     config = optional_configuration(args)
     settings = config.serve if config is not None else None
     if config is None or settings is None or settings.keys is None:
-        raise CommandError("no file of API keys is named", 'give --keys FILE, or write keys = "keys.json" in [serve]')
+        raise CommandError("no file of API keys configured", 'pass --keys FILE, or set keys = "keys.json" in [serve]')
     return APIKeys(config.path.parent / Path(settings.keys).expanduser())
 
 
@@ -85,7 +85,7 @@ def _lifetime(text: str) -> float:
     return float(int(match[1]) * _UNITS[match[2]])
 
 
-_FILE = Option("--keys", "the file; else `keys` of [serve]", value="FILE", completes="file")
+_FILE = Option("--keys", "file of API keys (default: keys in [serve])", value="FILE", completes="file")
 
 COMMAND = Command(
     name="keys",
@@ -93,22 +93,24 @@ COMMAND = Command(
     parts=(
         Command(
             name="keys new",
-            summary="make a key and print it, once",
+            summary="create a key and print it once",
             run=create,
-            arguments=(Argument("IDENTITY", "who calls with it"),),
+            arguments=(Argument("IDENTITY", "identity of the caller"),),
             options=(
-                Option("--scope", "a scope that it holds; may be repeated", value="SCOPE", many=True),
-                Option("--expires", "when it ends: 12h, 30d, 8w, 1y", value="TIME", convert=_lifetime),
+                Option("--scope", "scope of the key; repeatable", value="SCOPE", many=True),
+                Option("--expires", "lifetime: 12h, 30d, 8w, 1y", value="TIME", convert=_lifetime),
                 _FILE,
             ),
-            examples=(("ops keys new reporting --scope orders:read --expires 90d", "a key for another program"),),
+            examples=(
+                ("ops keys new reporting --scope orders:read --expires 90d", "create a key for another program"),
+            ),
         ),
-        Command(name="keys ls", summary="the keys, without their secrets", run=show, options=(_FILE,)),
+        Command(name="keys ls", summary="list keys without their secrets", run=show, options=(_FILE,)),
         Command(
             name="keys revoke",
-            summary="refuse a key from now on",
+            summary="revoke a key",
             run=revoke,
-            arguments=(Argument("ID", "its id, as `ops keys ls` shows it"),),
+            arguments=(Argument("ID", "id of the key, from `ops keys ls`"),),
             options=(_FILE,),
         ),
     ),

@@ -7,8 +7,9 @@ from fnmatch import fnmatchcase
 
 from operations.cli.arguments import LISTING_OPTIONS, Argument, Command, Option, ParsedArguments
 from operations.cli.commands import SUMMARIES
+from operations.cli.direct import DIRECT_OPTIONS
 from operations.cli.failures import NOT_FOUND, OK, CommandError
-from operations.cli.listing import as_data, read_listing
+from operations.cli.listing import as_data, read_listing, summary
 from operations.cli.output import write_json
 from operations.cli.stderr import note
 from operations.cli.terminal import columns, is_terminal, one_line, paint, printable, results, write_text
@@ -59,7 +60,7 @@ def _is_listed(entry: CatalogueEntry, args: ParsedArguments) -> bool:
 def tabbed(entries: Sequence[CatalogueEntry]) -> Iterator[str]:
     """Yield one tab-separated line per operation."""
     for entry in entries:
-        yield f"{entry.id}\t{entry.type}\t{entry.source}\t{one_line(entry.description)}"
+        yield f"{entry.id}\t{entry.type}\t{entry.source}\t{one_line(summary(entry))}"
 
 
 def table(entries: Sequence[CatalogueEntry]) -> Iterator[str]:
@@ -70,7 +71,7 @@ def table(entries: Sequence[CatalogueEntry]) -> Iterator[str]:
     for entry in entries:
         kind = paint(_COLOURS.get(entry.type, "dim"), f"{entry.type:<12}")
         source = paint("dim", f"{printable(entry.source):<{widest_source}}")
-        description = one_line(entry.description, max(width, 0))
+        description = one_line(summary(entry), max(width, 0))
         yield f"{printable(entry.id):<{widest}}  {kind}  {source}  {description}".rstrip()
 
 
@@ -104,7 +105,7 @@ def _leaves(group: Sequence[CatalogueEntry], indent: str) -> Iterator[str]:
     for entry, name in zip(group, names, strict=True):
         kind = paint(_COLOURS.get(entry.type, "dim"), f"{entry.type:<12}")
         width = columns() - len(indent) - max(widest, len(name)) - 16
-        yield f"{indent}{name:<{widest}}  {kind}  {one_line(entry.description, max(width, 0))}".rstrip()
+        yield f"{indent}{name:<{widest}}  {kind}  {one_line(summary(entry), max(width, 0))}".rstrip()
 
 
 COMMAND = Command(
@@ -119,10 +120,11 @@ COMMAND = Command(
         Option("--source", "only this source", value="SOURCE"),
         Option("--tag", "only with this tag", value="TAG"),
         *LISTING_OPTIONS,
+        *DIRECT_OPTIONS,
     ),
     notes="""
 Operations are listed from a cache. A source is opened only if its files changed; --refresh opens every source again.
-In a pipe, each line has id, type, source and description, separated by tabs.
+In a pipe, each line has id, type, source and title or description, separated by tabs.
 """,
     examples=(
         ("ops ls", "all operations, as a tree"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ from typing import Any
 from operations.cli.arguments import (
     RESULT_OPTIONS,
     TRANSPORT_OPTIONS,
+    VERBOSE_OPTION,
     Argument,
     Command,
     Option,
@@ -24,15 +24,17 @@ from operations.cli.arguments import (
 )
 from operations.cli.commands import SUMMARIES
 from operations.cli.commands.call import TOOL_ERROR, deadline_of, exit_code_for
+from operations.cli.direct import DIRECT_OPTIONS
 from operations.cli.failures import OK, OPERATION, CommandError, exit_code_of, report_exit
-from operations.cli.inputs import INPUT_FORMS, read_input
-from operations.cli.line_mapper import LineOutcome, Lines, map_lines
+from operations.cli.inputs import INPUT_FORMS, read_operation_input
+from operations.cli.line_mapper import LineOutcome, Lines, count_lines, map_lines
 from operations.cli.output import Output, counted, duration
 from operations.cli.stderr import StatusLine, bar
 from operations.cli.terminal import is_terminal
 from operations.context import OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
+from operations.sources.scanner.isolation import in_background
 from operations.wire import encode_json
 
 _FLUSH = 65_536
@@ -55,14 +57,14 @@ async def _map(args: ParsedArguments) -> int:
         operation = session.find(args.operation)
         if operation.handler is None:
             raise CommandError(f"{operation.id} is a subscription, which cannot be mapped")
-        fixed = read_input(args.fields, operation.spec.input_schema.document) or {}
+        fixed = read_operation_input(args.fields, operation) or {}
 
         async def call(value: Any) -> ResponseEnvelope[Any]:
             return await session.registry.execute(operation.id, value, OperationContext(deadline=deadline_of(args)))
 
-        with _opened(args.input) as (descriptor, size):
+        with _opened(args.input) as descriptor:
             lines = Lines(descriptor)
-            report = _Report(args, output, lines, size)
+            report = _Report(args, output, await in_background(count_lines, descriptor))
             outcomes = map_lines(call, lines, fixed, jobs=args.jobs, ordered=not args.unordered)
             try:
                 async with contextlib.aclosing(outcomes):
@@ -80,11 +82,10 @@ async def _map(args: ParsedArguments) -> int:
 class _Report:
     """Writes and counts outcomes, and reports totals at the end."""
 
-    def __init__(self, args: ParsedArguments, output: Output, lines: Lines, size: int) -> None:
+    def __init__(self, args: ParsedArguments, output: Output, total: int | None) -> None:
         self._args = args
         self._output = output
-        self._lines = lines
-        self._size = size
+        self._total = total
         self._status = StatusLine(quiet=args.quiet)
         self._buffer = bytearray()
         self._flushed = self._started = time.perf_counter()
@@ -161,21 +162,25 @@ class _Report:
 
     def _progress(self) -> str:
         taken = time.perf_counter() - self._started
-        share = f"{bar(self._lines.bytes_read, self._size)} " if self._size else ""
         failed = f" · {self.failures.total():,} failed" if self.failures else ""
-        return f"{share}{counted(self._count, 'line')}{failed} · {self._count / max(taken, 0.001):,.0f}/s"
+        rate = self._count / max(taken, 0.001)
+        if not self._total:
+            return f"{counted(self._count, 'line')}{failed} · {rate:,.0f}/s"
+        left = duration(max(0, self._total - self._count) / max(rate, 0.001))
+        share = f"{bar(self._count, self._total)} {self._count:,}/{self._total:,} lines"
+        return f"{share}{failed} · {rate:,.0f}/s · {left} left"
 
 
 @contextlib.contextmanager
-def _opened(name: str | None) -> Iterator[tuple[int, int]]:
-    """Open the input; yield its descriptor and, for a file, its size."""
+def _opened(name: str | None) -> Iterator[int]:
+    """Open the input; yield its descriptor."""
     if name is None:
         if sys.stdin is None:
             raise UsageError("no input: stdin is closed")
-        yield sys.stdin.fileno(), 0
+        yield sys.stdin.fileno()
         return
     with open(name, "rb") as file:
-        yield file.fileno(), os.fstat(file.fileno()).st_size
+        yield file.fileno()
 
 
 _EXAMPLE = "ops map shop.quote -j 8 < items.ndjson"
@@ -195,7 +200,9 @@ COMMAND = Command(
         Option("--fail-fast", "stop at the first failure"),
         Option("--timeout", "time limit per call: 5, 0.5s, 2m", "-t", value="SECONDS", convert=seconds),
         *RESULT_OPTIONS,
+        VERBOSE_OPTION,
         *TRANSPORT_OPTIONS,
+        *DIRECT_OPTIONS,
     ),
     notes="""
 Each line of input is a JSON object: the input of one call. Each line of output is the data of one call, in the order of

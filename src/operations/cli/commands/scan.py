@@ -13,7 +13,7 @@ from operations.cli.failures import NOT_FOUND, OK, CommandError
 from operations.cli.output import write_json
 from operations.cli.stderr import warn
 from operations.cli.terminal import one_line, paint, printable, write_text
-from operations.sources.scanner import ManifestChange, OperationManifest, scan_operations, watch_operations
+from operations.sources.scanner import ManifestChange, OperationManifest, Scanner, watch_operations
 from operations.spec import OperationSpec
 
 
@@ -21,7 +21,7 @@ def run(args: ParsedArguments) -> Any:
     """Run the command."""
     if args.watch:
         return _watch(args)
-    manifest = scan_operations(args.code)
+    manifest = Scanner(args.code).scan()
     if args.json:
         write_json(_as_data(manifest))
     else:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from operations.cli.arguments import LISTING_OPTIONS, Argument, Command, Option, ParsedArguments, whole_number
 from operations.cli.commands import SUMMARIES
 from operations.cli.commands.ls import tabbed, table
+from operations.cli.direct import DIRECT_OPTIONS
 from operations.cli.failures import NOT_FOUND, OK, CommandError
 from operations.cli.listing import as_data, read_listing
 from operations.cli.output import write_json
@@ -57,6 +58,7 @@ COMMAND = Command(
     options=(
         Option("--limit", "maximum number of results", "-l", value="NUMBER", convert=whole_number, default=20),
         *LISTING_OPTIONS,
+        *DIRECT_OPTIONS,
     ),
     examples=(
         ("ops search create issue", "best match first"),

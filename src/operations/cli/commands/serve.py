@@ -1,8 +1,11 @@
-"""`serve`: the operations of a configuration over HTTP, MCP and WebSocket."""
+"""`ops serve`: serve the operations of a configuration over HTTP, MCP and WebSocket."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,17 +13,20 @@ import msgspec
 from operations.cli.arguments import TOKEN_VARIABLE, Command, Option, ParsedArguments, seconds, whole_number
 from operations.cli.commands import SUMMARIES
 from operations.cli.configuration import require_configuration
-from operations.cli.failures import OK, TRANSPORT, CommandError
+from operations.cli.failures import DENIED, OK, TRANSPORT, CommandError
 from operations.cli.output import counted
 from operations.cli.processes import print_event
 from operations.cli.runner import stopping
 from operations.cli.session import open_sources, report_failures
 from operations.cli.terminal import results
-from operations.config import Config, store_catalogue
+from operations.cli.transports import open_bus, transport_at
+from operations.config import Config, Workspace, store_catalogue
 from operations.config.settings import ServeSettings
 from operations.registry import OperationRegistry
 
 if TYPE_CHECKING:
+    from operations.identity import Principal
+    from operations.jobs import Jobs
     from operations.serving import ServedApp
     from operations.serving.audit import AuditRecord
 
@@ -31,22 +37,24 @@ def run(args: ParsedArguments) -> Any:
     """Serve over HTTP, or with `--mcp` alone over standard input and output."""
     if args.mcp and args.http is None:
         return _serve_stdio(args)
-    from operations.serving import server  # noqa: F401  # the extra is named before anything is started
+    from operations.serving import server  # noqa: F401  # a missing extra is reported before sources are opened
 
     return _serve(args)
 
 
 async def _serve(args: ParsedArguments) -> int:
+    from operations.cli.console import describe_console
     from operations.serving.server import HTTPServer
 
     config = require_configuration(args)
     settings = _settings(config)
     async with contextlib.AsyncExitStack() as stack:
         workspace = await stack.enter_async_context(open_sources(config))
-        told = await stack.enter_async_context(stopping())
+        stopped = await stack.enter_async_context(stopping())
         store_catalogue(workspace)
         report_failures(args, workspace.reports)
-        served = _application(args, settings, config, workspace.registry)
+        jobs = await stack.enter_async_context(_open_jobs(args, settings, config, workspace.registry))
+        served = _application(args, settings, config, workspace, jobs)
         tls = settings.tls
         folder = config.path.parent
         try:
@@ -58,30 +66,32 @@ async def _serve(args: ParsedArguments) -> int:
                 key=str(folder / tls.key) if tls is not None else None,
             )
         except ValueError as error:
-            hint = "--insecure serves without credentials; tokens, keys and hosts stand in [serve]"
+            hint = "configure tokens, keys and hosts in [serve], or pass --insecure to serve without credentials"
             raise CommandError(str(error), hint) from None
         try:
             await stack.enter_async_context(server)
         except OSError as error:
             raise CommandError(
-                f"cannot listen: {error.strerror or error}", "--http names another address", exit_code=TRANSPORT
+                f"cannot listen: {error.strerror or error}", "choose another address with --http", exit_code=TRANSPORT
             ) from None
         count = len(served.exposure.operations)
         print_event(
             args,
             "serving",
-            f"serving {counted(count, 'operation')} at {server.url}; the document is {server.url}/docs; Ctrl-C ends",
+            f"serving {counted(count, 'operation')} at {server.url}; documentation at /docs"
+            f"{describe_console(served)}; stop with Ctrl-C",
             url=server.url,
             operations=count,
         )
-        await told.wait()
-        print_event(args, "stopping", "stopping; calls that run may finish")
+        await stopped.wait()
+        print_event(args, "stopping", "stopping; waiting for running calls")
     return OK
 
 
 def _application(
-    args: ParsedArguments, settings: ServeSettings, config: Config, registry: OperationRegistry
+    args: ParsedArguments, settings: ServeSettings, config: Config, workspace: Workspace, jobs: Jobs | None
 ) -> ServedApp:
+    from operations.cli.console import WorkspaceSources
     from operations.cli.credentials import authenticator_of
     from operations.serving import Limits, app
     from operations.serving.admission import LOOPBACK_HOSTS
@@ -93,14 +103,19 @@ def _application(
     }
     authenticator = authenticator_of(settings, args, config)
     return app(
-        registry,
+        workspace.registry,
         authenticator=authenticator,
         allow_anonymous=settings.anonymous if authenticator is not None else None,
         allow=[*settings.allow, *args.allow],
         deny=[*settings.deny, *args.deny],
         read_only=settings.read_only or args.read_only,
         mcp=settings.mcp,
+        search=args.search or settings.search,
         websocket=settings.websocket,
+        console=(settings.console or args.console) and not args.no_console,
+        console_bodies=settings.console_bodies,
+        metrics=settings.metrics,
+        sources=WorkspaceSources(workspace),
         title=settings.title,
         version=settings.version,
         public_url=args.public_url or settings.public_url,
@@ -109,29 +124,70 @@ def _application(
         audiences=settings.issuer.audience if settings.issuer is not None else (),
         authorization_servers=[settings.issuer.url] if settings.issuer is not None else (),
         limits=Limits(**limits),
+        jobs=jobs,
         audit=None if args.quiet and not args.json else lambda record: _tell(args, record),
     )
 
 
+@contextlib.asynccontextmanager
+async def _open_jobs(
+    args: ParsedArguments, settings: ServeSettings, config: Config, registry: OperationRegistry
+) -> AsyncIterator[Jobs | None]:
+    """Give the jobs of a configuration; None if it has none."""
+    if settings.jobs is None:
+        yield None
+        return
+    from operations.jobs import Jobs
+
+    if settings.jobs == "memory":
+        async with Jobs(registry) as jobs:
+            yield jobs
+        return
+    async with open_bus(transport_at(settings.jobs, config), args, config) as transport, Jobs(transport) as jobs:
+        yield jobs
+
+
 async def _serve_stdio(args: ParsedArguments) -> int:
-    from operations.serving.mcp.stdio import (  # type: ignore[import-not-found, unused-ignore]
-        serve_mcp_stdio,
-    )
+    from operations.cli.credentials import stdio_principal
+    from operations.serving.mcp.stdio import serve_mcp_stdio
 
     config = require_configuration(args)
     settings = _settings(config)
-    async with open_sources(config) as workspace:
+    principal = await stdio_principal(settings, args, config)
+    async with contextlib.AsyncExitStack() as stack:
+        workspace = await stack.enter_async_context(open_sources(config))
         report_failures(args, workspace.reports)
-        await serve_mcp_stdio(
+        jobs = await stack.enter_async_context(_open_jobs(args, settings, config, workspace.registry))
+        serving = serve_mcp_stdio(
             workspace.registry,
             allow=[*settings.allow, *args.allow],
             deny=[*settings.deny, *args.deny],
             read_only=settings.read_only or args.read_only,
             name=settings.title,
             version=settings.version,
-            stdout=results().fileno(),  # descriptor 1 is for what operations print
+            search=args.search or settings.search,
+            jobs=jobs,
+            identity=principal.identity if principal is not None else None,
+            stdout=results().fileno(),  # descriptor 1 receives the output of operations
         )
+        await _until_expiry(serving, principal)
     return OK
+
+
+async def _until_expiry(serving: Awaitable[None], principal: Principal | None) -> None:
+    """Serve until the client disconnects or the token of the caller expires."""
+    left = None
+    if principal is not None and principal.expires_at is not None:
+        left = max(0.0, principal.expires_at - time.time())
+    limit = asyncio.timeout(left)
+    try:
+        async with limit:
+            await serving
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        message = f"the token in {TOKEN_VARIABLE} has expired"
+        raise CommandError(message, "start the server with a new token", exit_code=DENIED) from None
 
 
 def _settings(config: Config) -> ServeSettings:
@@ -141,9 +197,10 @@ def _settings(config: Config) -> ServeSettings:
 
 
 def _tell(args: ParsedArguments, record: AuditRecord) -> None:
-    """Say who called what: one line for each call."""
+    """Print one line for each call."""
     caller = record.caller or "anonymous"
-    text = f"{record.door} {record.operation_id} {record.code} {record.milliseconds:g} ms, {caller} at {record.address}"
+    outcome = f"{record.protocol} {record.operation_id} {record.code} {record.milliseconds:g} ms"
+    text = f"{outcome}, {caller} at {record.address}"
     print_event(args, "called", text, **msgspec.to_builtins(record))
 
 
@@ -152,33 +209,40 @@ COMMAND = Command(
     summary=SUMMARIES["serve"],
     run=run,
     options=(
-        Option("--http", f"the address: host:port, :port or a port; {_DEFAULT_ADDRESS} by default", value="ADDRESS"),
-        Option("--mcp", "without --http: serve MCP on standard input and output, for an editor"),
-        Option("--allow", "only operations that this pattern matches; may be repeated", value="PATTERN", many=True),
-        Option("--deny", "no operation that this pattern matches; may be repeated", value="PATTERN", many=True),
-        Option("--read-only", "serve no mutations"),
-        Option("--keys", "the file of API keys that `ops keys` writes", value="FILE", completes="file"),
+        Option("--http", f"address: host:port, :port or a port (default {_DEFAULT_ADDRESS})", value="ADDRESS"),
+        Option("--mcp", "without --http: serve MCP on standard input and output"),
+        Option("--search", "serve three MCP tools (search, describe, call) in place of all; default above 200 tools"),
+        Option("--allow", "serve only operations that match; repeatable", value="PATTERN", many=True),
+        Option("--deny", "leave out operations that match; repeatable", value="PATTERN", many=True),
+        Option("--console", "serve the console at /console/ (the default)"),
+        Option("--no-console", "do not serve the console"),
+        Option("--read-only", "leave out mutations"),
+        Option("--keys", "file of API keys, written by `ops keys`", value="FILE", completes="file"),
         Option(
-            "--token-file", f"the file that holds the one token; else {TOKEN_VARIABLE}", value="FILE", completes="file"
+            "--token-file", f"file with the accepted token (default: ${TOKEN_VARIABLE})", value="FILE", completes="file"
         ),
-        Option("--scope", "a scope that whoever shows that token holds; may be repeated", value="SCOPE", many=True),
-        Option("--insecure", "serve without credentials elsewhere than on loopback"),
-        Option("--host", "a host name that callers use; may be repeated", value="HOST", many=True),
-        Option("--origin", "a page of another host that may call; may be repeated", value="ORIGIN", many=True),
-        Option("--public-url", "the address that callers use", value="URL"),
-        Option("--concurrency", "how many calls at a time", value="NUMBER", convert=whole_number, default=1_024),
-        Option("--grace", "how long running calls may take at the end", value="SECONDS", convert=seconds, default=30.0),
+        Option("--scope", "scope of that token; repeatable", value="SCOPE", many=True),
+        Option("--insecure", "allow serving without authentication beyond loopback"),
+        Option("--host", "accepted host name; repeatable", value="HOST", many=True),
+        Option("--origin", "web origin that may send requests (CORS); repeatable", value="ORIGIN", many=True),
+        Option("--public-url", "URL that callers use; the audience of their tokens", value="URL"),
+        Option(
+            "--concurrency", "maximum number of concurrent calls", value="NUMBER", convert=whole_number, default=1_024
+        ),
+        Option(
+            "--grace", "time for running calls when the server stops", value="SECONDS", convert=seconds, default=30.0
+        ),
     ),
     notes="""
-HTTP at /<namespace>/<name>, its OpenAPI document at /openapi.json and /docs, MCP at /mcp, the call protocol at /ws.
-Only programs of this machine reach it unless --http says otherwise, which needs credentials or --insecure. Who may
-call is in [serve] of the configuration: tokens, API keys, JWT or an issuer.
+Paths: operations at /<namespace>/<name>, the OpenAPI document at /openapi.json and /docs, MCP at /mcp, the call
+protocol at /ws. By default the server listens on loopback. Other addresses require authentication or --insecure.
+Configure tokens, API keys, JWTs or an issuer in [serve].
 """,
     examples=(
-        ("ops serve", "at http://127.0.0.1:8000"),
-        ("ops serve --http 9000 --read-only --deny 'admin.*'", "queries and streams only, without some"),
-        ("ops serve --http :8000 --keys keys.json --host api.example.com", "for others, who show API keys"),
-        ("ops serve --mcp", "over standard input and output, as an editor starts it"),
+        ("ops serve", "serve at http://127.0.0.1:8000"),
+        ("ops serve --http 9000 --read-only --deny 'admin.*'", "serve no mutations and no operations of admin"),
+        ("ops serve --http :8000 --keys keys.json --host api.example.com", "serve on all interfaces, with API keys"),
+        ("ops serve --mcp", "serve MCP on standard input and output"),
     ),
     fast_loop=True,
 )

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from operations.cli.arguments import LISTING_OPTIONS, Argument, Command, Option, ParsedArguments
 from operations.cli.commands import SUMMARIES
+from operations.cli.direct import DIRECT_OPTIONS
 from operations.cli.failures import OK, CommandError
 from operations.cli.fields import Fields
 from operations.cli.inputs import INPUT_FORMS, read_input
 from operations.cli.listing import as_data, read_listing
 from operations.cli.output import write_either, write_json
+from operations.cli.schema_text import schema_lines
 from operations.cli.snippets import curl_command, example_input, python_code, shell_command, without_secrets
-from operations.cli.terminal import columns, one_line, paint, paint_json, printable, write_text
+from operations.cli.terminal import paint, printable, write_text
 from operations.config.cache import CatalogueEntry
 from operations.schema import Schema, from_schema
-from operations.wire import encode_json
+
+_MAX_INPUT_LINES = 80
+_MAX_OUTPUT_LINES = 16
+"""A long output must not push the input off the screen."""
+_MAX_USAGE_FIELDS = 6
 
 
 class OperationDetails(msgspec.Struct):
@@ -57,7 +63,7 @@ def run(args: ParsedArguments) -> Any:
     elif args.json:
         write_json(_as_data(details))
     else:
-        write_text("".join(f"{line}\n" for line in _describe(details)))
+        write_text("".join(f"{line}\n" for line in describe(details)))
     return OK
 
 
@@ -101,7 +107,8 @@ def _as_data(details: OperationDetails) -> dict[str, Any]:
     return {**as_data(details.entry), **details.spec, "example": details.example}
 
 
-def _describe(details: OperationDetails) -> Iterator[str]:
+def describe(details: OperationDetails) -> Iterator[str]:
+    """Yield what is shown of an operation."""
     entry = details.entry
     yield f"{paint('bold', printable(entry.id))}  {entry.type}  {paint('dim', f'from {printable(entry.source)}')}"
     for text in dict.fromkeys(filter(None, (entry.title, details.spec.get("description", "")))):
@@ -113,62 +120,43 @@ def _describe(details: OperationDetails) -> Iterator[str]:
     if scopes:
         needed = [*scopes.get("requiredScopes", ()), *scopes.get("requiredScopesAny", ())]
         yield paint("dim", printable(f"remote callers need: {', '.join(needed) or 'a resource'}"))
-    for name, schema in (
-        ("Input", details.input_schema),
-        ("Each event" if details.streams else "Output", details.output_schema),
-    ):
-        yield ""
-        yield paint("bold", name)
-        yield from _fields(schema)
+    credentials = describe_credentials(details.spec)
+    if credentials:
+        yield paint("dim", printable(f"credentials: {credentials}"))
+    yield ""
+    yield paint("bold", "Input")
+    more = f"ops show {entry.id} --schema"
+    yield from schema_lines(details.input_schema.document, limit=_MAX_INPUT_LINES, more=more)
+    yield ""
+    yield paint("bold", "Each event" if details.streams else "Output")
+    yield from schema_lines(details.output_schema.document, limit=_MAX_OUTPUT_LINES, more=more)
     yield ""
     yield paint("bold", "Example")
     yield "  " + printable(shell_command(entry.id, details.example, streams=details.streams))
-    more = "--schema, --python, --curl" if details.kind == "openapi" else "--schema, --python"
-    yield "  " + paint("dim", f"more: ops show {printable(entry.id)} {more}")
+    options = "--schema, --python, --curl" if details.kind == "openapi" else "--schema, --python"
+    yield "  " + paint("dim", f"more: ops show {printable(entry.id)} {options}")
 
 
-def _fields(schema: Schema) -> Iterator[str]:
-    """Format a schema: its fields with their types, or its one type."""
-    fields = Fields(schema.document)
-    names = fields.names()
-    if not names:
-        kind = _kind(fields, [])
-        yield f"  {kind}" if kind != "anything" or schema.is_unknown else f"  {paint_json(str(schema.document))}"
-        return
-    required = fields.required()
-    widest = min(max(len(name) for name in names), 30)
-    kinds = [_kind(fields, [name]) for name in names]
-    widest_kind = min(max(map(len, kinds)), 24)
-    for name, kind in zip(names, kinds, strict=True):
-        marker = paint("red", "*") if name in required else " "
-        width = columns() - max(widest, len(name)) - max(widest_kind, len(kind)) - 8
-        about = one_line(_about(fields, name), max(width, 0))
-        yield f"  {marker} {printable(name):<{widest}}  {paint('cyan', f'{kind:<{widest_kind}}')}  {about}".rstrip()
-    if required:
-        yield paint("dim", "  * required")
+def describe_credentials(spec: Mapping[str, Any]) -> str:
+    """Return the credentials that an API's document requires for an operation: `bearerAuth, or key and app`."""
+    alternatives = spec.get("annotations", {}).get("security") or ()
+    named = [" and ".join(alternative) for alternative in alternatives if alternative]
+    return ", or ".join(named) + (" (optional)" if named and len(named) < len(alternatives) else "")
 
 
-def _kind(fields: Fields, path: list[str | int]) -> str:
-    choices = fields.choices(path)
-    if choices and len(choices) <= 6:
-        return printable("|".join(str(choice) for choice in choices))
-    types = sorted(fields.types(path), key=lambda kind: kind == "null")
-    if "array" in types and len(path) < 4:
-        inner = _kind(fields, [*path, 0])
-        types = [f"{inner}[]" if kind == "array" else kind for kind in types]
-    if fields.is_binary(path):
-        types = ["bytes" if kind == "string" else kind for kind in types]
-    return "|".join(types) or "anything"
-
-
-def _about(fields: Fields, name: str) -> str:
-    nodes = fields.at([name])
-    text = next((str(node["description"]) for node in nodes if node.get("description")), "")
-    default = next((node["default"] for node in nodes if node.get("default") is not None), None)
-    if default is None:
-        return text
-    details = default if isinstance(default, str) and default else encode_json(default).decode()
-    return f"{text} [{details}]".strip()
+def call_help(command: Command, args: ParsedArguments, operation_id: str) -> str:
+    """Return the help of a command for one operation: its input and how to call it."""
+    details = _find(args.with_values(operation=operation_id, input=[], refresh=False, cached=False))
+    name = printable(details.entry.id)
+    fields = Fields(details.input_schema.document)
+    needed = fields.merged(details.input_schema.document).get("required", ())
+    words = [f"{each}=…" if each in needed else f"[{each}=…]" for each in fields.names()]
+    if len(words) > _MAX_USAGE_FIELDS:
+        words = [*words[:_MAX_USAGE_FIELDS], "…"]
+    lines = list(describe(details))[1:]
+    usage = " ".join([f"ops {command.name} {name}", *map(printable, words), "[options]"])
+    after = f"Run 'ops {command.name} --help' for the options and the forms of input."
+    return "\n".join([f"{paint('bold', 'usage')}  {usage}", *lines, "", after])
 
 
 COMMAND = Command(
@@ -184,6 +172,7 @@ COMMAND = Command(
         Option("--python", "print a Python program that calls it"),
         Option("--curl", "print its HTTP request as a curl command, without secrets (OpenAPI only)"),
         *LISTING_OPTIONS,
+        *DIRECT_OPTIONS,
     ),
     forms=INPUT_FORMS,
     examples=(

@@ -9,6 +9,7 @@ from typing import Any
 from operations.cli.arguments import (
     RESULT_OPTIONS,
     TRANSPORT_OPTIONS,
+    VERBOSE_OPTION,
     Command,
     Option,
     ParsedArguments,
@@ -17,8 +18,9 @@ from operations.cli.arguments import (
 )
 from operations.cli.commands import SUMMARIES
 from operations.cli.commands.call import CALL_ARGUMENTS, TOOL_ERROR, deadline_of, exit_code_for
+from operations.cli.direct import DIRECT_OPTIONS
 from operations.cli.failures import OK, CommandError, report_exit
-from operations.cli.inputs import INPUT_FORMS, read_input, read_stdin
+from operations.cli.inputs import INPUT_FORMS, read_operation_input, read_stdin
 from operations.cli.output import Output, counted, duration
 from operations.cli.stderr import spinner
 from operations.context import OperationContext
@@ -38,8 +40,8 @@ async def _follow(args: ParsedArguments, stdin: bytes) -> int:
         operation = session.find(args.operation)
         if operation.stream is None:
             raise CommandError(f"{operation.id} is not a subscription", f"use 'ops call {operation.id}'")
-        value = read_input(args.input, operation.spec.input_schema.document, stdin)
-        context = OperationContext(deadline=deadline_of(args))
+        value = read_operation_input(args.input, operation, stdin)
+        context = OperationContext(deadline=deadline_of(args), client=session.client)
         started, count = time.perf_counter(), 0
         async with (
             spinner(f"{operation.id} · waiting for events · Ctrl-C to stop", quiet=args.quiet) as line,
@@ -68,7 +70,9 @@ COMMAND = Command(
         *RESULT_OPTIONS,
         Option("--limit", "stop after this many events", "-l", value="NUMBER", convert=whole_number),
         Option("--timeout", "stop after this time: 5, 0.5s, 2m", "-t", value="SECONDS", convert=seconds),
+        VERBOSE_OPTION,
         *TRANSPORT_OPTIONS,
+        *DIRECT_OPTIONS,
     ),
     forms=INPUT_FORMS,
     examples=(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from operations.exports.tools import Tool, ToolSet
+from operations.exports.tools import ModelTool, ToolSet
 
 try:
     from anthropic import beta_async_tool
@@ -20,7 +20,7 @@ def anthropic_tools(tools: ToolSet) -> list[Any]:
     return [_tool(tools, tool) for tool in tools.tools.values()]
 
 
-def _tool(tools: ToolSet, tool: Tool) -> Any:
+def _tool(tools: ToolSet, tool: ModelTool) -> Any:
     async def call(**arguments: Any) -> Any:
         result = await tools.call(tool.name, arguments)
         if result.is_error:

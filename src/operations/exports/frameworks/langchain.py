@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from operations.exports.results import ToolResult
-from operations.exports.tools import Tool, ToolSet
+from operations.exports.tools import ModelTool, ToolSet
 
 try:
     from langchain_core.tools import StructuredTool, ToolException
@@ -19,7 +19,7 @@ def langchain_tools(tools: ToolSet) -> list[StructuredTool]:
     return [_tool(tools, tool) for tool in tools.tools.values()]
 
 
-def _tool(tools: ToolSet, tool: Tool) -> StructuredTool:
+def _tool(tools: ToolSet, tool: ModelTool) -> StructuredTool:
     async def call(**arguments: Any) -> tuple[str, ToolResult]:
         result = await tools.call(tool.name, arguments)
         if result.is_error:

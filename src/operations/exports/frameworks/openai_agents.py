@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from operations.exports.subsets import OPENAI_STRICT, PLAIN
-from operations.exports.tools import Tool, ToolSet
+from operations.exports.schema_subsets import OPENAI_STRICT, PLAIN
+from operations.exports.tools import ModelTool, ToolSet
 
 try:
     from agents import FunctionTool
@@ -19,7 +19,7 @@ def openai_agents_tools(tools: ToolSet, *, strict: bool = False) -> list[Functio
     return [_tool(tools, tool, strict) for tool in tools.tools.values()]
 
 
-def _tool(tools: ToolSet, tool: Tool, strict: bool) -> FunctionTool:
+def _tool(tools: ToolSet, tool: ModelTool, strict: bool) -> FunctionTool:
     async def call(context: Any, arguments: str) -> str:
         return (await tools.call(tool.name, arguments)).text
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from operations.errors import ErrorCode
 from operations.exports.results import ToolResult
-from operations.exports.tools import Tool, ToolSet
+from operations.exports.tools import ModelTool, ToolSet
 
 try:
     from pydantic_ai import ModelRetry
@@ -23,7 +23,7 @@ def pydantic_ai_tools(tools: ToolSet) -> list[FrameworkTool[Any]]:
     return [_tool(tools, tool) for tool in tools.tools.values()]
 
 
-def _tool(tools: ToolSet, tool: Tool) -> FrameworkTool[Any]:
+def _tool(tools: ToolSet, tool: ModelTool) -> FrameworkTool[Any]:
     async def call(**arguments: Any) -> str:
         return _content(await tools.call(tool.name, arguments))
 

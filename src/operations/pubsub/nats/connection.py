@@ -10,22 +10,26 @@ import functools
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub.framing import BATCH_MARKS, QUICK_SECONDS, BatchSizing, batches, join, shares, split
+from operations.pubsub.framing import QUICK_SECONDS, BatchSizing, batches, join, shares
+from operations.pubsub.nats.parser import NatsParser
 from operations.pubsub.nats.replies import Replies
-from operations.pubsub.nats.wire import CRLF, PING, PONG, Full, Message, Operations, Plain, ServerInfo, status_of
-from operations.pubsub.protocols import Arrival, Receive, Undelivered
+from operations.pubsub.nats.wire import (
+    PING,
+    PONG,
+    ServerInfo,
+)
+from operations.pubsub.protocols import Undelivered
 
-_MSG, _HMSG, _PING, _INFO, _ERR, _OK = b"MHPI-+"
 _MOST_UNSENT = 64 << 20
 _BATCH_BYTES = 128 << 10
 _SMALLEST, _LARGEST = 512, 16 << 10
-"""How many bytes are processed at a time: fewer where their messages take long to handle."""
+"""Bytes that are processed at a time; fewer if their messages take long to handle."""
 _MOST_UNREAD = 256
 _LONGEST_TURN = 0.05
 _BEHIND_SECONDS = 0.1
@@ -33,138 +37,26 @@ _DENIALS = ("authorization violation", "authentication", "user authentication", 
 Requests = list[tuple[bytes, Undelivered]]
 
 
-class Reader:
-    """Parses a stream of bytes; each message goes to its subscription, as data alone or whole."""
-
-    def __init__(self, operations: Operations) -> None:
-        self._operations = operations
-        self._parts: list[bytes] = []
-        self._have = 0
-        self._need = 0
-        self.plain: dict[bytes, Plain] = {}
-        self.full: dict[bytes, Full] = {}
-
-    def forget(self, sid: bytes) -> None:
-        """Remove a subscription."""
-        self.plain.pop(sid, None)
-        self.full.pop(sid, None)
-
-    def feed(self, data: bytes) -> None:
-        """Parse the next bytes; raise ValueError for anything that is not the protocol."""
-        if self._parts:
-            self._parts.append(data)
-            self._have += len(data)
-            if self._have < self._need:
-                return
-            data = b"".join(self._parts)
-            self._parts = []
-        position = self._read(data)
-        if position < len(data):
-            rest = data[position:] if position else data
-            self._parts.append(rest)
-            self._have = len(rest)
-
-    def _read(self, data: bytes) -> int:
-        """Parse every complete operation; return where the first incomplete one begins."""
-        position, length = 0, len(data)
-        find, plain = data.find, self.plain
-        self._need = 0
-        while True:
-            end = find(CRLF, position)
-            if end < 0:
-                return position
-            if data[position] == _MSG:
-                words = data[position + 4 : end].split()
-                start = end + 2
-                stop = start + int(words[-1])
-                if stop + 2 > length:
-                    self._need = stop + 2 - position
-                    return position
-                receive = plain.get(words[1])
-                if receive is not None:
-                    receive(data[start:stop], words[0])
-                else:
-                    self._deliver(words, b"", data[start:stop])
-                position = stop + 2
-            else:
-                following = self._read_other(data, position, end)
-                if following < 0:
-                    return position
-                position = following
-
-    def _read_other(self, data: bytes, position: int, end: int) -> int:
-        kind = data[position]
-        if kind == _HMSG:
-            words = data[position + 5 : end].split()
-            middle, stop = end + 2 + int(words[-2]), end + 2 + int(words[-1])
-            if stop + 2 > len(data):
-                self._need = stop + 2 - position
-                return -1
-            self._deliver([*words[:-2], words[-1]], data[end + 2 : middle], data[middle:stop])
-            return stop + 2
-        if kind == _PING:
-            if data[position + 1 : position + 2] == b"O":
-                self._operations.on_pong()
-            else:
-                self._operations.on_ping()
-        elif kind == _ERR:
-            self._operations.on_error(data[position + 4 : end].decode(errors="replace").strip().strip("'"))
-        elif kind == _INFO:
-            self._operations.on_info(msgspec.json.decode(data[position + 5 : end], type=ServerInfo))
-        elif kind != _OK:
-            raise ValueError(f"not the NATS protocol: {data[position : position + 40]!r}")
-        return end + 2
-
-    def _deliver(self, words: list[bytes], headers: bytes, data: bytes) -> None:
-        sid = words[1]
-        full = self.full.get(sid)
-        if full is not None:
-            reply = words[2] if len(words) > 3 else None
-            full(Message(words[0], reply, status_of(headers), headers, data))
-            return
-        receive = self.plain.get(sid)
-        if receive is not None:
-            receive(data, words[0])
-
-
-def unbatch(
-    receive: Receive, arrivals: Mapping[bytes, Arrival], note: Callable[[bytes], object] | None = None
-) -> Plain:
-    """Return what hands each message of a batch to `receive`, after its first byte to `note`."""
-
-    def deliver(data: bytes, subject: bytes) -> None:
-        mark, arrival = data[:1], arrivals[subject]
-        if note is not None:
-            note(mark)
-        if mark in BATCH_MARKS:
-            for message in split(data):
-                receive(message, arrival)
-        else:
-            receive(data, arrival)
-
-    return deliver
-
-
 class WriteBuffer:
-    """What a connection sends next: answers to one inbox are one batch, requests to one subject a few together."""
+    """The write buffer of a connection. Responses to one inbox are one batch; requests to one subject are several."""
 
     def __init__(self, replies: Replies, sizing: BatchSizing) -> None:
         self.transport: Any = None
         """The loop's transport."""
         self.batch_bytes = _BATCH_BYTES
         self.is_scheduled = False
-        """Whether a flush follows by itself."""
+        """Whether a flush is scheduled."""
         self.outbox: list[bytes] = []
         self.requests: dict[bytes, Requests] = {}
         self.answers: dict[bytes, list[bytes]] = {}
         self.pongs: deque[Callable[[], object]] = deque()
         """What to call for each PING that the server has not answered."""
-        self._replies = replies
+        self.replies = replies
         self._sizing = sizing
         self._loop = asyncio.get_running_loop()
 
     def request(self, subject: bytes, message: bytes, undelivered: Undelivered) -> None:
-        """Send to one of the workers that share a subject; the server says when there is none."""
+        """Send to one of the workers that share a subject; the server reports if there is none."""
         requests = self.requests.get(subject)
         if requests is None:
             self.requests[subject] = [(message, undelivered)]
@@ -213,7 +105,7 @@ class WriteBuffer:
             self._put_requests()
         if self.answers:
             self._put_answers(seconds)
-        outbox, replies = self.outbox, self._replies
+        outbox, replies = self.outbox, self.replies
         if not outbox:
             return
         replies.written = replies.issued
@@ -236,7 +128,7 @@ class WriteBuffer:
                 self._put_request(subject, join(messages[share]), tell)
 
     def _put_request(self, subject: bytes, message: bytes, undelivered: Undelivered) -> None:
-        replies = self._replies
+        replies = self.replies
         replies.issued = number = replies.issued + 1
         replies.sent[number] = (subject, undelivered)
         self.outbox.append(b"PUB %b %b.%d %d\r\n%b\r\n" % (subject, replies.inbox, number, len(message), message))
@@ -250,7 +142,7 @@ class WriteBuffer:
                 self.outbox.append(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
 
     def lost(self, reason: str) -> dict[bytes, list[bytes]]:
-        """The connection is gone: requests were not delivered; the answers are returned, to be kept."""
+        """Handle the loss of the connection: report requests as undelivered, and return the responses to keep."""
         requests, self.requests = self.requests, {}
         answers, self.answers = self.answers, {}
         for entries in requests.values():
@@ -263,26 +155,26 @@ def _tell_all(entries: Requests, reason: str) -> None:
         undelivered(reason)
 
 
-class Owner(Protocol):
-    """Whoever uses a connection."""
+class NatsConnectionOwner(Protocol):
+    """The user of a connection."""
 
-    def told(self, info: ServerInfo) -> None:
+    def info_changed(self, info: ServerInfo) -> None:
         """The server sent a new description: its cluster changed."""
 
-    def complained(self, text: str) -> None:
+    def message_refused(self, text: str) -> None:
         """The server refused a message or a subscription, and the connection stays open."""
 
-    def closed(self, connection: Connection, reason: str) -> None:
+    def closed(self, connection: NatsConnection, reason: str) -> None:
         """The connection is gone."""
 
 
-class Connection(asyncio.Protocol):
+class NatsConnection(asyncio.Protocol):
     """A connection to one server; `servers.open_connection` makes it."""
 
-    def __init__(self, owner: Owner, replies: Replies, sizing: BatchSizing) -> None:
+    def __init__(self, owner: NatsConnectionOwner, replies: Replies, sizing: BatchSizing) -> None:
         self.info = ServerInfo()
         self.reason = ""
-        self.reader = Reader(self)
+        self.reader = NatsParser(self)
         self.buffer = WriteBuffer(replies, sizing)
         self.heard = 0.0
         """When the server last sent anything, by `time.monotonic`."""
@@ -316,7 +208,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     async def close(self) -> None:
-        """Write what is buffered, close, and wait until it is."""
+        """Write what is buffered, close, and wait for the end."""
         if not self.is_open:
             return
         self.buffer.flush()
@@ -340,7 +232,7 @@ class Connection(asyncio.Protocol):
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str | None) -> None:
         """Continue over TLS."""
-        self._transport.set_write_buffer_limits()  # what is unsent is counted before it is encrypted
+        self._transport.set_write_buffer_limits()  # unsent bytes are counted before encryption
         transport = await self._loop.start_tls(
             self._transport, self, context, server_side=False, server_hostname=server_name
         )
@@ -407,7 +299,7 @@ class Connection(asyncio.Protocol):
         finally:
             buffer.is_scheduled = was_scheduled
         if not was_scheduled and (buffer.outbox or buffer.answers or buffer.requests):
-            # Nothing waited before: everything in the buffer was caused by these messages.
+            # The buffer was empty before: these messages caused everything in it.
             buffer.flush(time.monotonic() - began)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -418,7 +310,7 @@ class Connection(asyncio.Protocol):
         self._gone.set_result(None)
         if not self.informed.done():
             self.informed.set_exception(CallError(ErrorCode.UNAVAILABLE, f"the server hung up: {self.reason}"))
-            self.informed.exception()  # nobody may be waiting any more
+            self.informed.exception()  # mark it as retrieved
         self._owner.closed(self, self.reason)
 
     def on_info(self, info: ServerInfo) -> None:
@@ -427,7 +319,7 @@ class Connection(asyncio.Protocol):
         self.buffer.batch_bytes = min(_BATCH_BYTES, info.max_payload)
         if not self.informed.done():
             self.informed.set_result(info)
-        self._owner.told(info)
+        self._owner.info_changed(info)
 
     def on_ping(self) -> None:
         """The server checks whether this end is alive."""
@@ -442,7 +334,7 @@ class Connection(asyncio.Protocol):
         """Handle an error: of one message or subscription, or one that ends the connection."""
         lower = text.lower()
         if lower.startswith(("permissions violation", "invalid subject")):
-            self._owner.complained(text)
+            self._owner.message_refused(text)
             return
         self.reason = text
         if lower.startswith(_DENIALS):

@@ -9,12 +9,16 @@ from typing import Any, Protocol
 import msgspec
 
 from operations.pubsub.nats.replies import Replies
-from operations.pubsub.nats.wire import Full, Message, publish
+from operations.pubsub.nats.wire import NatsMessage, ReceiveMessage, publish
 from operations.pubsub.protocols import Stop, Undelivered
 
 DUPLICATES_SECONDS = 120
 """How long JetStream remembers the key of a message, to drop duplicates."""
 DEAD_SECONDS = 30 * 86_400
+STORED_SECONDS = 7 * 86_400
+"""How long a message waits for a worker before JetStream deletes it."""
+RECORD_SECONDS = 40 * 86_400
+"""How long the record of a stored message is kept at most."""
 ANSWER_SECONDS = 5.0
 HOUR = 3_600
 _SLACK = 60
@@ -22,19 +26,19 @@ SECOND = 1_000_000_000
 """One second in JetStream's unit of time."""
 
 
-class Client(Protocol):
+class NatsClient(Protocol):
     """What queues need of the transport."""
 
     replies: Replies
 
-    def subscribe(self, subject: bytes, *, full: Full) -> Stop:
+    def subscribe(self, subject: bytes, *, full: ReceiveMessage) -> Stop:
         """Subscribe to a subject, over any number of connections."""
 
     def publish(self, data: bytes) -> bool:
         """Send bytes of the client protocol; return False without a connection."""
 
 
-class Failure(msgspec.Struct, frozen=True):
+class JetStreamError(msgspec.Struct, frozen=True):
     """An error of JetStream."""
 
     code: int = 0
@@ -42,23 +46,32 @@ class Failure(msgspec.Struct, frozen=True):
     description: str = ""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class JetStreamReply(msgspec.Struct, frozen=True):
     """A response of JetStream."""
 
-    error: Failure | None = None
+    error: JetStreamError | None = None
     duplicate: bool = False
+    seq: int = 0
+    name: str = ""
+    """The name of the consumer that was created."""
+    num_pending: int = 0
+    """How many messages that consumer has to deliver."""
+    total: int = 0
+    """How many subjects of a stream fit the filter."""
 
 
 class JetStream:
     """The storage of one end's server; missing streams are created."""
 
-    def __init__(self, client: Client, prefix: str, *, replicas: int) -> None:
-        self._client = client
+    def __init__(self, client: NatsClient, prefix: str, *, replicas: int) -> None:
+        self.client = client
         self._prefix = prefix
         self._replicas = replicas
         self.stream = prefix.replace(".", "_")
         self._made: asyncio.Task[str | None] | None = None
         self._records: asyncio.Task[str | None] | None = None
+        self.record_stream = f"{self.stream}_records"
+        self._job_records: asyncio.Task[str | None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def make_streams(self) -> str | None:
@@ -70,7 +83,12 @@ class JetStream:
     async def _make_streams(self) -> str | None:
         common = {"storage": "file", "num_replicas": self._replicas}
         prefix = self._prefix
-        work = {"retention": "workqueue", "duplicate_window": DUPLICATES_SECONDS * SECOND, **common}
+        work = {
+            "retention": "workqueue",
+            "duplicate_window": DUPLICATES_SECONDS * SECOND,
+            "max_age": STORED_SECONDS * SECOND,
+            **common,
+        }
         dead = {"retention": "limits", "max_age": DEAD_SECONDS * SECOND, **common}
         subjects = [f"{prefix}.queue.>", f"{prefix}.suspect.>"]
         return await self._make_stream(self.stream, subjects, work) or await self._make_stream(
@@ -92,6 +110,21 @@ class JetStream:
                 return problem
         return None
 
+    async def make_job_records(self) -> str | None:
+        """Create the stream of the records of stored messages if it is missing; return what went wrong, or None."""
+        if self._job_records is None or (self._job_records.done() and self._job_records.result() is not None):
+            options = {
+                "storage": "file",
+                "num_replicas": self._replicas,
+                "max_msgs_per_subject": 1,
+                "max_age": RECORD_SECONDS * SECOND,
+                "allow_direct": True,
+                "allow_msg_ttl": True,
+            }
+            subjects = [f"{self._prefix}.record.>"]
+            self._job_records = self.spawn(self._make_stream(self.record_stream, subjects, options))
+        return await asyncio.shield(self._job_records)
+
     async def _make_stream(self, name: str, subjects: list[str], options: dict[str, Any]) -> str | None:
         answer = await self.ask(f"STREAM.INFO.{name}", {})
         if answer.error is None:
@@ -99,22 +132,24 @@ class JetStream:
         answer = await self.ask(f"STREAM.CREATE.{name}", {"name": name, "subjects": subjects, **options})
         return None if answer.error is None else answer.error.description
 
-    async def ask(self, what: str, options: dict[str, Any]) -> Answer:
+    async def ask(self, what: str, options: dict[str, Any]) -> JetStreamReply:
         """Make a request to JetStream's API."""
         return await self.request(f"$JS.API.{what}".encode(), msgspec.json.encode(options))
 
-    async def request(self, subject: bytes, data: bytes, key: str = "") -> Answer:
+    async def request(self, subject: bytes, data: bytes, key: str = "", *, headers: bytes = b"") -> JetStreamReply:
         """Publish a message and wait for JetStream's response; a message with the same key is a duplicate."""
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[JetStreamReply] = asyncio.get_running_loop().create_future()
 
-        def settle(answer: Answer) -> None:
+        def settle(answer: JetStreamReply) -> None:
             if not answered.done():
                 answered.set_result(answer)
 
         def nobody(reason: str) -> None:
-            settle(Answer(Failure(503, 0, "JetStream is not enabled" if "nobody" in reason else reason)))
+            settle(JetStreamReply(JetStreamError(503, 0, "JetStream is not enabled" if "nobody" in reason else reason)))
 
-        self.publish(subject, data, b"Nats-Msg-Id: %b\r\n" % key.encode() if key else b"", settle, nobody)
+        if key:
+            headers += b"Nats-Msg-Id: %b\r\n" % key.encode()
+        self.publish(subject, data, headers, settle, nobody)
         await asyncio.wait((answered,), timeout=ANSWER_SECONDS)
         nobody("JetStream does not answer")
         return answered.result()
@@ -124,21 +159,21 @@ class JetStream:
         subject: bytes,
         data: bytes,
         headers: bytes,
-        answered: Callable[[Answer], None],
+        answered: Callable[[JetStreamReply], None],
         undelivered: Undelivered,
     ) -> None:
         """Publish a message that JetStream acknowledges."""
 
-        def read(message: Message) -> None:
+        def read(message: NatsMessage) -> None:
             stop()
             try:
-                answer = msgspec.json.decode(message.data, type=Answer)
+                answer = msgspec.json.decode(message.data, type=JetStreamReply)
             except msgspec.DecodeError:
-                answer = Answer(Failure(500, 0, "an answer that is not JetStream's"))
+                answer = JetStreamReply(JetStreamError(500, 0, "an answer that is not JetStream's"))
             answered(answer)
 
-        reply, stop = self._client.replies.request(subject, read, undelivered)
-        if not self._client.publish(publish(subject, data, reply, headers)):
+        reply, stop = self.client.replies.request(subject, read, undelivered)
+        if not self.client.publish(publish(subject, data, reply, headers)):
             stop()
             undelivered("there is no connection to the NATS server")
 

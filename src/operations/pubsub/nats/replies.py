@@ -1,19 +1,19 @@
-"""The reply subjects of one end of a NATS bus: they tell that nobody got a message, or carry JetStream's answers.
+"""The reply subjects of one end of a NATS bus: for reports of no responders, and for responses of JetStream.
 
-A server says at once when nobody responds to a message, and says nothing when somebody does. But it processes messages
-in order: a PONG means that whatever was sent before its PING was delivered, and can be forgotten here.
+A server reports immediately if nobody listens for a message, and reports nothing otherwise. It processes messages in
+order: a PONG means that everything before its PING was delivered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from operations.pubsub.nats.wire import Message
+from operations.pubsub.nats.wire import NatsMessage
 from operations.pubsub.protocols import Undelivered
 
-Reply = Callable[[Message], None]
+Reply = Callable[[NatsMessage], None]
 Sent = tuple[bytes, Undelivered]
-"""The subject of a message, and how to tell its sender that nobody got it."""
+"""The subject of a message, and its `undelivered` callback."""
 
 
 class Replies:
@@ -32,13 +32,20 @@ class Replies:
         """The messages before a PING that the server has not answered."""
         self._requests: dict[int, tuple[bytes, Reply, Undelivered]] = {}
 
+    def successor(self) -> Replies:
+        """Return the replies of the next connection: numbers continue, and requests wait for their replies there."""
+        following = Replies(self.inbox)
+        following.issued = following.written = self.issued
+        following._requests = self._requests
+        return following
+
     @property
     def unconfirmed(self) -> int:
-        """How many messages were sent of which it is not known whether anybody got them."""
+        """Number of sent messages that are not known to be delivered."""
         return len(self.sent) + len(self.pinged)
 
     def request(self, subject: bytes, reply: Reply, undelivered: Undelivered) -> tuple[bytes, Callable[[], None]]:
-        """The reply subject for a request with any number of replies, and how to stop waiting for them."""
+        """Return a reply subject for a request with any number of replies, and a function that ends it."""
         self.issued = number = self.issued + 1
         self._requests[number] = (subject, reply, undelivered)
 
@@ -47,8 +54,8 @@ class Replies:
 
         return b"%b.%d" % (self.inbox, number), stop
 
-    def nobody(self, token: bytes) -> None:
-        """Nobody responds to a message."""
+    def no_responders(self, token: bytes) -> None:
+        """Report that nobody listens for a message."""
         number = _number(token)
         for sent in (self.pinged, self.sent):
             entry = sent.pop(number, None)
@@ -59,14 +66,14 @@ class Replies:
         if request is not None:
             request[2](f"nobody listens at {request[0].decode()}")
 
-    def answered(self, token: bytes, message: Message) -> None:
-        """A reply came; unknown ones are ignored."""
+    def answered(self, token: bytes, message: NatsMessage) -> None:
+        """Pass a reply on; unknown ones are ignored."""
         entry = self._requests.get(_number(token))
         if entry is not None:
             entry[1](message)
 
     def refused(self, subject: bytes, reason: str) -> bool:
-        """The server refused a message to this subject: every such message fails. Whether there was one."""
+        """Fail every message to a subject that the server refused; return whether there was one."""
         found = False
         for sent in (self.pinged, self.sent):
             for number in [number for number, entry in sent.items() if entry[0] == subject]:
@@ -78,7 +85,7 @@ class Replies:
         return found
 
     def lost(self, reason: str) -> None:
-        """The connection is gone: what was never written was not delivered; the rest is unknown."""
+        """Handle the loss of the connection: report messages that were never written as undelivered."""
         sent, self.sent = self.sent, {}
         self.pinged.clear()
         self._requests.clear()

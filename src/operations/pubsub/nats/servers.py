@@ -15,52 +15,52 @@ import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.pubsub.connection_errors import reason_of, untrusted
-from operations.pubsub.nats.connection import Connection
+from operations.pubsub.nats.connection import NatsConnection
 from operations.pubsub.nats.credentials import Credentials, read_credentials, read_seed
-from operations.pubsub.tls_probe import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
-from operations.pubsub.urls import places, wrong_address
+from operations.pubsub.tls_probe import has_no_tls, is_reachable, plain_reply, speaks_tls, wrong_protocol
+from operations.pubsub.urls import hosts_and_ports, wrong_address
 
 
-class Server(msgspec.Struct, frozen=True):
+class NatsServer(msgspec.Struct, frozen=True):
     """The address of one server."""
 
     host: str
     port: int
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach a cluster, and as whom."""
+class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The servers of a cluster and the credentials for them."""
 
-    servers: tuple[Server, ...]
+    servers: tuple[NatsServer, ...]
     credentials: Credentials
     tls: ssl.SSLContext | None
     tls_first: bool
     user: str | None
-    """The name in the URL or the options, where there is one."""
+    """The user name in the URL or the options, if any."""
 
 
 class ServerPool:
     """The servers to try, one after the other."""
 
-    def __init__(self, servers: Iterable[Server]) -> None:
+    def __init__(self, servers: Iterable[NatsServer]) -> None:
         self._named = list(servers)
-        self._told: list[Server] = []
-        self._next: list[Server] = []
+        self._announced: list[NatsServer] = []
+        self._next: list[NatsServer] = []
 
     def learn(self, urls: Iterable[str]) -> None:
         """Remember the servers that the cluster announces."""
-        told = [_read_server(url if "://" in url else f"nats://{url}") for url in urls]
-        self._told = [server for server in told if server not in self._named]
+        announced = [_read_server(url if "://" in url else f"nats://{url}") for url in urls]
+        self._announced = [server for server in announced if server not in self._named]
 
     @property
     def size(self) -> int:
         """How many servers are known."""
-        return len(self._named) + len(self._told)
+        return len(self._named) + len(self._announced)
 
-    def next(self) -> Server:
+    def next(self) -> NatsServer:
         """Return the next server to try: all of them in random order, then all of them again."""
         if not self._next:
-            self._next = [*self._named, *self._told]
+            self._next = [*self._named, *self._announced]
             random.shuffle(self._next)
         return self._next.pop()
 
@@ -81,11 +81,11 @@ def read_settings(
     nkey_seed: str | Path | None = None,
     tls: ssl.SSLContext | None = None,
     tls_first: bool = False,
-) -> Settings:
+) -> NatsSettings:
     """Read `nats://user:password@host:port,nats://…`; a user without a password is a token, as NATS has it."""
     urls = [part for part in (*url.split(","), *servers) if part]
     if not urls:
-        raise wrong_address(url, "it names no NATS server, for example nats://127.0.0.1:4222")
+        raise wrong_address(url, "it has no NATS server, for example nats://127.0.0.1:4222")
     found = tuple(_read_server(each) for each in urls)
     scheme, _, rest = urls[0].rpartition("://")
     name, has_password, secret = rest.rpartition("@")[0].partition(":")
@@ -102,7 +102,7 @@ def read_settings(
         who = Credentials(user=user, password=password, token=token)
     if tls is None and scheme.lower() == "tls":
         tls = ssl.create_default_context()
-    return Settings(
+    return NatsSettings(
         servers=found,
         credentials=who,
         tls=tls,
@@ -111,15 +111,15 @@ def read_settings(
     )
 
 
-def _read_server(url: str) -> Server:
+def _read_server(url: str) -> NatsServer:
     url = url if "://" in url else f"nats://{url}"
     if url.partition("://")[0].lower() not in ("nats", "tls"):
         raise wrong_address(url, "the URL of a NATS server is nats://host:port or tls://host:port")
-    return Server(*places(url)[0])
+    return NatsServer(*hosts_and_ports(url)[0])
 
 
 async def open_connection(
-    connection: Connection, server: Server, settings: Settings, *, name: str, host: str, timeout: float
+    connection: NatsConnection, server: NatsServer, settings: NatsSettings, *, name: str, host: str, timeout: float
 ) -> None:
     """Connect to a server; a refusal is `ACCESS_DENIED`, anything else that fails `UNAVAILABLE`."""
     where = f"nats://{server.host}:{server.port}"
@@ -146,7 +146,7 @@ async def open_connection(
         raise
 
 
-async def _shake_hands(connection: Connection, settings: Settings, name: str, host: str) -> None:
+async def _shake_hands(connection: NatsConnection, settings: NatsSettings, name: str, host: str) -> None:
     """Upgrade to TLS if required, send the credentials, and wait until the server has accepted them."""
     info = await connection.informed
     if not settings.tls_first and (settings.tls is not None or info.tls_required):
@@ -170,12 +170,12 @@ async def _shake_hands(connection: Connection, settings: Settings, name: str, ho
         raise CallError(ErrorCode.UNAVAILABLE, f"NATS {info.version} has no headers: 2.2 or later is needed")
 
 
-async def diagnose(server: Server, settings: Settings, error: Exception) -> CallError | None:
-    """Return the permanent error behind a failed connection: TLS expected where there is none, or at another time."""
+async def diagnose(server: NatsServer, settings: NatsSettings, error: Exception) -> CallError | None:
+    """Return the permanent error behind a failed connection: TLS is not used, or starts at another time."""
     if not is_reachable(error) or not has_no_tls(error):
         return None
     where = f"nats://{server.host}:{server.port}"
-    said = await answer_in_plain(server.host, server.port)
+    said = await plain_reply(server.host, server.port)
     if said.startswith(b"INFO "):
         if settings.tls is None and not settings.tls_first:
             return None

@@ -4,6 +4,7 @@
 |---|---|
 | `work.<namespace>/<operation>` | `calls.v1.work.<caller>.<namespace>.<operation>` |
 | `direct.<peer>/<namespace>/<operation>` | `calls.v1.direct.<name>.<random>.<caller>.<namespace>.<operation>` |
+| the record of a stored message | `calls.v1.record.<owner>.<random>.<namespace>` |
 | `queue.<namespace>`, `suspect.<namespace>` | `calls.v1.queue.<caller>.<namespace>`, … |
 | `inbox.<name>.<random>`, `peer.<name>.<random>` | the same behind `calls.v1.` |
 | `control.<namespace>`, `dead.<namespace>`, `workers`, `asks` | the same behind `calls.v1.` |
@@ -14,18 +15,18 @@ from __future__ import annotations
 import re
 
 from operations.pubsub.limits import check_name
-from operations.pubsub.protocols import Arrival
+from operations.pubsub.protocols import OWNER_LENGTH, Arrival
 
 _TOKENS = re.compile(r"[!-)+-\-/-=?-~]+(\.[!-)+-\-/-=?-~]+)*")
 _PEER = re.compile(r"[A-Za-z0-9_-]{1,64}\.[A-Za-z0-9_-]{1,64}")
-"""The address of one peer: more parts would be the reply subject of one of its messages."""
+"""The address of one peer; a longer one is a reply subject of the peer."""
 _LONGEST = 1_024
-"""A server hangs up on lines over 4 kB."""
+"""The longest subject; a server disconnects clients with lines over 4 kB."""
 _MOST_ARRIVALS = 8_192
 
 
 class Subjects:
-    """The subjects of one end, under a prefix, in the name of whoever it is."""
+    """The subjects of one end, under a prefix and with its name."""
 
     def __init__(self, prefix: str, name: str) -> None:
         if _TOKENS.fullmatch(prefix) is None:
@@ -58,12 +59,25 @@ class Subjects:
             return None
         return subject.encode()
 
+    def record(self, address: str, key: str) -> bytes:
+        """Return the subject of the record of a message that is stored at an address."""
+        owner, random = key[:OWNER_LENGTH], key[OWNER_LENGTH:]
+        subject = self.target(f"record.{owner}.{random}.{address.partition('.')[2]}")
+        if subject is None:
+            raise ValueError(f"{key!r} cannot be part of a NATS subject")
+        return subject
+
+    def read_record(self, subject: bytes) -> tuple[str, str]:
+        """Return the address and the key of a record's subject."""
+        _, owner, random, namespace = subject[len(self.prefix) + 1 :].decode().split(".", 3)
+        return f"queue.{namespace}", owner + random
+
     def direct_filter(self, address: str, peer: str) -> bytes:
-        """What a worker that listens at `work.<namespace>` subscribes to beside it: what is sent to it alone."""
+        """Return the additional subscription of a worker at `work.<namespace>`: requests to this worker alone."""
         return f"{self.prefix}.direct.{peer}.*.{address.partition('.')[2]}.*".encode()
 
     def filter(self, address: str) -> bytes:
-        """What somebody who listens at an address subscribes to: the work of every caller."""
+        """Return the subscription of a listener at an address: the messages of every caller."""
         kind, _, rest = address.partition(".")
         if kind == "work":
             return f"{self.prefix}.work.*.{rest}.*".encode()
@@ -90,7 +104,7 @@ class Arrivals(dict[bytes, Arrival]):
         if kind in ("work", "direct"):
             namespace, _, operation = target.rpartition(".")
             arrival = Arrival(f"work.{namespace}/{operation}", caller)
-        elif kind in ("queue", "suspect"):  # a stored request, also one that another worker set aside to run alone
+        elif kind in ("queue", "suspect"):  # a stored request, also a redelivered one
             arrival = Arrival(f"queue.{target}", caller)
         else:
             arrival = Arrival(subject[self._start :].decode(errors="replace"))

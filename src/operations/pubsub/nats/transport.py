@@ -16,16 +16,22 @@ import msgspec
 from operations.errors import CallError, ErrorCode
 from operations.pubsub.framing import BatchSizing
 from operations.pubsub.limits import check_counts, check_seconds
-from operations.pubsub.nats.connection import Connection, unbatch
-from operations.pubsub.nats.queues import Queues
+from operations.pubsub.nats.connection import NatsConnection
+from operations.pubsub.nats.duplicates import DuplicateFilter
+from operations.pubsub.nats.durable_queues import DurableQueues
+from operations.pubsub.nats.kept_records import NatsKeptRecords
+from operations.pubsub.nats.parser import unbatch
 from operations.pubsub.nats.replies import Replies
-from operations.pubsub.nats.servers import Server, ServerPool, Settings, diagnose, open_connection
+from operations.pubsub.nats.servers import NatsServer, NatsSettings, ServerPool, diagnose, open_connection
 from operations.pubsub.nats.subjects import Arrivals, Subjects
-from operations.pubsub.nats.wire import Full, Message, Plain, ServerInfo, subscribe, unsubscribe
+from operations.pubsub.nats.wire import NatsMessage, ReceiveData, ReceiveMessage, ServerInfo, subscribe, unsubscribe
 from operations.pubsub.protocols import (
     Capabilities,
     Flushes,
+    KeepsRecords,
+    Part,
     Receive,
+    Record,
     Refused,
     Remembers,
     ReportsBacklog,
@@ -34,7 +40,7 @@ from operations.pubsub.protocols import (
     Take,
     Undelivered,
 )
-from operations.pubsub.reconnecting import Reconnecting
+from operations.pubsub.reconnect import ReconnectingTransport
 
 _log = logging.getLogger("operations")
 HEARTBEAT_SECONDS = 2.0
@@ -50,7 +56,9 @@ class Subscription:
 
     __slots__ = ("full", "group", "receive", "sid", "subject")
 
-    def __init__(self, sid: bytes, subject: bytes, group: bytes, receive: Plain | None, full: Full | None) -> None:
+    def __init__(
+        self, sid: bytes, subject: bytes, group: bytes, receive: ReceiveData | None, full: ReceiveMessage | None
+    ) -> None:
         self.sid = sid
         self.subject = subject
         self.group = group
@@ -58,7 +66,7 @@ class Subscription:
         self.full = full
 
 
-class NatsTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
+class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBacklog):
     """One end of a NATS bus: `async with connect("nats://…") as transport:`.
 
     Entering waits for the first connection; a refusal is raised, a server that is not running yet is waited for. A lost
@@ -68,7 +76,7 @@ class NatsTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
 
     def __init__(
         self,
-        settings: Settings,
+        settings: NatsSettings,
         *,
         name: str | None = None,
         prefix: str = "calls.v1",
@@ -98,14 +106,14 @@ class NatsTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
         )
         self.reconnects = -1
         self.dropped = 0
-        """How many messages were dropped whose sender is not told."""
+        """Number of messages that were dropped without a report to their sender."""
         self._settings = settings
         self._pool = ServerPool(settings.servers)
         self._tried = settings.servers[0]
         """The server at which connecting failed last."""
         self._heartbeat = heartbeat
         self._timeout = timeout
-        self._connection: Connection | None = None
+        self._connection: NatsConnection | None = None
         self._addresses: dict[str, bytes | None] = {}
         self._arrivals = Arrivals(prefix)
         self._subscriptions: dict[bytes, Subscription] = {}
@@ -113,12 +121,20 @@ class NatsTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
         inbox = self._subjects.filter(f"inbox.{self.peer}")
         self.replies = Replies(inbox)
         """The replies that this end waits for."""
+        self._retiring: NatsConnection | None = None
+        """The connection to a server that is about to shut down, while the transport moves to another one."""
+        self._moving: asyncio.Task[None] | None = None
         self.subscribe(inbox + b".*", full=self._replied)
         self._sizing = BatchSizing()
         self._kept: list[tuple[bytes, bytes]] = []
         self._kept_bytes = 0
-        self._queues = Queues(self, self._subjects, ack_wait=ack_wait, replicas=replicas)
-        self._pulse: asyncio.TimerHandle | None = None
+        self._queues = DurableQueues(self, self._subjects, ack_wait=ack_wait, replicas=replicas)
+        self._records = NatsKeptRecords(self._queues)
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
+
+    def optional(self, kind: type[Part]) -> Part | None:
+        """Return the records for `KeepsRecords`, else this transport if it implements an optional Protocol."""
+        return self._records if kind is KeepsRecords and isinstance(self._records, kind) else super().optional(kind)
 
     @property
     def is_up(self) -> bool:
@@ -133,7 +149,7 @@ class NatsTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
         return [group.decode().partition(".")[2] for group in groups]
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Publish to whoever listens at `address`; with `undelivered`, the server reports that nobody does."""
+        """Publish to the listeners at `address`; with `undelivered`, the server reports if there are none."""
         try:
             subject = self._addresses[address]
         except KeyError:
@@ -162,8 +178,8 @@ class NatsTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
 
         return stop_both
 
-    def _receiver(self, address: str, receive: Receive) -> Plain:
-        """Return what hands each message to `receive`; at an inbox and at `work.…` messages may come in batches."""
+    def _receiver(self, address: str, receive: Receive) -> ReceiveData:
+        """Return a function that passes each message to `receive`; at inboxes and `work.…` messages come in batches."""
         arrivals = self._arrivals
         if address.startswith("work."):
             return unbatch(receive, arrivals)
@@ -172,21 +188,28 @@ class NatsTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
         return lambda data, subject: receive(data, arrivals[subject])
 
     def store(
-        self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
+        self,
+        address: str,
+        message: bytes,
+        *,
+        key: str,
+        stored: Callable[[], None],
+        undelivered: Undelivered,
+        record: Record | None = None,
     ) -> None:
         """Keep a message in JetStream until it is handled."""
-        self._queues.store(address, message, key, stored, undelivered)
+        self._queues.store(address, message, key, stored, undelivered, record)
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Take what JetStream keeps at an address, at most `limit` messages at a time."""
+        """Take the messages that JetStream stores at an address, at most `limit` at a time."""
         return self._queues.take(address, take, limit)
 
     async def remember(self, key: str, seconds: float) -> bool:
-        """Note a key for all ends of the bus; False where it was noted already. Without JetStream nothing is noted."""
+        """Remember a key for all ends of the bus; return False if it is known. Without JetStream, do nothing."""
         return await self._queues.remember(key, seconds) if self.capabilities.durable else True
 
     def forget(self, key: str) -> None:
-        """Do nothing: JetStream delivers a released message again, and says so."""
+        """Do nothing: JetStream marks a released message as redelivered."""
 
     async def flush(self) -> None:
         """Return once the server has processed what was sent so far, and what it sent before has been received."""
@@ -197,8 +220,11 @@ class NatsTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
 
     async def _leave(self) -> None:
         self._queues.close()
-        if self._pulse is not None:
-            self._pulse.cancel()
+        if self._moving is not None:
+            self._moving.cancel()
+            await asyncio.wait((self._moving,))
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
         if self._connection is not None:
             await self._connection.close()
 
@@ -224,7 +250,7 @@ class NatsTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
         if undelivered is not None:
             undelivered(self._explain(address, subject, message))
         elif self._connection is None and subject is not None and address.startswith(_HARMLESS):
-            # A late answer or abort is dropped by its receiver; a missing one would be waited for.
+            # The receiver drops a late response or abort, but would wait for a missing one.
             self._keep(subject, message)
         else:
             self.dropped += 1
@@ -246,7 +272,7 @@ class NatsTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
         return Refused(f"a message of {len(message):,} bytes is larger than the server accepts")
 
     def subscribe(
-        self, subject: bytes, group: str = "", receive: Plain | None = None, full: Full | None = None
+        self, subject: bytes, group: str = "", receive: ReceiveData | None = None, full: ReceiveMessage | None = None
     ) -> Stop:
         """Subscribe to a subject across connections, for data alone or for whole messages."""
         subscription = Subscription(b"%d" % next(self._sids), subject, group.encode(), receive, full)
@@ -255,25 +281,31 @@ class NatsTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
             self._attach(self._connection, subscription)
         return lambda: self._unsubscribe(subscription)
 
-    def _attach(self, connection: Connection, subscription: Subscription) -> None:
+    def _attach(self, connection: NatsConnection, subscription: Subscription) -> None:
+        self._set_receiver(connection, subscription)
+        connection.buffer.send(subscribe(subscription.subject, subscription.sid, subscription.group))
+
+    def _set_receiver(self, connection: NatsConnection, subscription: Subscription) -> None:
         if subscription.receive is not None:
             connection.reader.plain[subscription.sid] = subscription.receive
         elif subscription.full is not None:
             connection.reader.full[subscription.sid] = subscription.full
-        connection.buffer.send(subscribe(subscription.subject, subscription.sid, subscription.group))
 
     def _unsubscribe(self, subscription: Subscription) -> None:
-        if self._subscriptions.pop(subscription.sid, None) is None or self._connection is None:
+        if self._subscriptions.pop(subscription.sid, None) is None:
             return
-        self._connection.buffer.send(unsubscribe(subscription.sid))
-        # Messages that the server sent before it read this still belong to the subscription.
-        self._connection.buffer.ping(functools.partial(self._connection.reader.forget, subscription.sid))
+        for connection in (self._connection, self._retiring):
+            if connection is not None:
+                connection.buffer.send(unsubscribe(subscription.sid))
+                # Messages that the server sent before it read this still belong to the subscription.
+                connection.buffer.ping(functools.partial(connection.reader.forget, subscription.sid))
 
-    def _replied(self, message: Message) -> None:
-        """Handle a reply to one message: nobody got it, or JetStream answers."""
+    def _replied(self, message: NatsMessage) -> None:
+        """Handle a reply to one message: no responders, or a response of JetStream."""
         token = message.subject.rpartition(b".")[2]
         if message.status == _NO_RESPONDERS:
-            self.replies.nobody(token)
+            for replies in self._all_replies():
+                replies.no_responders(token)
         else:
             self.replies.answered(token, message)
 
@@ -282,7 +314,7 @@ class NatsTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
         while not self._is_closing:
             server = self._pool.next()
             try:
-                connection = await self._dial(server)
+                connection = await self._open_connection(server)
             except CallError as error:
                 self._tried = server
                 if await self._give_up(error):
@@ -293,19 +325,28 @@ class NatsTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
                     await self._pause(attempt // self._pool.size - 1)
                 continue
             attempt = 0
+            self._up(connection)
             self._arrive()
-            await connection.wait_closed()
+            while self._connection is not None:  # a move to another server replaces the connection
+                await self._connection.wait_closed()
 
     async def _diagnose(self, error: Exception) -> CallError | None:
         return await diagnose(self._tried, self._settings, error)
 
-    async def _dial(self, server: Server) -> Connection:
-        connection = Connection(self, self.replies, self._sizing)
+    async def _open_connection(self, server: NatsServer, old: NatsConnection | None = None) -> NatsConnection:
+        """Connect and subscribe; messages that the connection `old` receives as well are received once."""
+        connection = NatsConnection(self, self._next_replies(), self._sizing)
         await open_connection(
             connection, server, self._settings, name=self.peer, host=self._pool.host, timeout=self._timeout
         )
+        shared = [each.sid for each in self._subscriptions.values() if not each.group]
+        duplicates = DuplicateFilter()
+        if old is not None:
+            duplicates.watch(old.reader, shared)
         for subscription in self._subscriptions.values():
             self._attach(connection, subscription)
+        if old is not None:
+            duplicates.watch(connection.reader, shared)
         try:
             async with asyncio.timeout(self._timeout):
                 await connection.processed()
@@ -319,19 +360,83 @@ class NatsTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
         self.capabilities = msgspec.structs.replace(
             self.capabilities, max_payload=info.max_payload, durable=info.jetstream
         )
-        self._up(connection)
         return connection
 
-    def _up(self, connection: Connection) -> None:
+    def _use(self, connection: NatsConnection) -> None:
+        """Send through a connection from now on."""
         for subscription in self._subscriptions.values():
             if subscription.sid not in connection.reader.plain and subscription.sid not in connection.reader.full:
                 self._attach(connection, subscription)
         self._connection = connection
         self.reconnects += 1
+
+    async def _move(self, old: NatsConnection) -> None:
+        """Move to another server of the cluster, because this one is about to shut down."""
+        _log.info("the NATS server is about to shut down: connecting to another one")
+        attempt = 0
+        try:
+            while self._connection is old:
+                connection = await self._open_other(old)
+                if connection is None:
+                    attempt += 1
+                    await asyncio.sleep(min(self._delays[1], self._delays[0] * 2**attempt))
+                elif self._connection is old:
+                    await self._replace(old, connection)
+                else:  # the old connection was lost before, and another one was opened
+                    connection.abort("there is another connection")
+        finally:
+            self._moving = None
+
+    async def _open_other(self, old: NatsConnection) -> NatsConnection | None:
+        """Connect to a server that does not shut down; None if that fails."""
+        try:
+            connection = await self._open_connection(self._pool.next(), old)
+            if not connection.info.ldm:
+                return connection
+            connection.abort("the server is about to shut down")
+        except CallError:
+            pass
+        for subscription in self._subscriptions.values():
+            self._set_receiver(old, subscription)
+        return None
+
+    async def _replace(self, old: NatsConnection, connection: NatsConnection) -> None:
+        """Use another connection, and close the old one when no message arrives only there.
+
+        Other servers need a moment to learn of the new subscriptions. Until then messages may come by either connection
+        or by both.
+        """
+        old.buffer.flush()
+        self._retiring = old
+        self.replies = connection.buffer.replies = self.replies.successor()
+        self._use(connection)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(old.wait_closed(), self._heartbeat)
+            for sid in self._subscriptions:
+                old.buffer.send(unsubscribe(sid))
+            with contextlib.suppress(CallError, TimeoutError):
+                await asyncio.wait_for(old.processed(), self._timeout)
+            await old.close()
+        finally:
+            old.abort("moved to another server")
+            self._retiring = None
+            for subscription in self._subscriptions.values():
+                self._set_receiver(connection, subscription)
+
+    def _next_replies(self) -> Replies:
+        """Return the replies for a new connection; while there is another one, it needs none of its own yet."""
+        return self.replies if self._connection is None else Replies(self.replies.inbox)
+
+    def _all_replies(self) -> list[Replies]:
+        return [self.replies] if self._retiring is None else [self.replies, self._retiring.buffer.replies]
+
+    def _up(self, connection: NatsConnection) -> None:
+        self._use(connection)
         kept, self._kept, self._kept_bytes = self._kept, [], 0
         for subject, message in kept:
             connection.buffer.publish(subject, message)
-        self._pulse = asyncio.get_running_loop().call_later(self._heartbeat, self._beat)
+        self._heartbeat_timer = asyncio.get_running_loop().call_later(self._heartbeat, self._beat)
         self._queues.regained()
         self._watchers.up()
 
@@ -345,26 +450,30 @@ class NatsTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
             return
         if silent >= self._heartbeat * 0.9 or connection.buffer.pongs:
             connection.buffer.ping(lambda: None)
-        self._pulse = asyncio.get_running_loop().call_later(self._heartbeat, self._beat)
+        self._heartbeat_timer = asyncio.get_running_loop().call_later(self._heartbeat, self._beat)
 
-    def told(self, info: ServerInfo) -> None:
-        """Learn the servers of the cluster."""
+    def info_changed(self, info: ServerInfo) -> None:
+        """Learn the servers of the cluster; leave one that announces its shutdown (lame duck mode)."""
         self._pool.learn(info.connect_urls)
+        connection = self._connection
+        if info.ldm and self._moving is None and connection is not None and connection.info is info:
+            self._moving = asyncio.get_running_loop().create_task(self._move(connection))
 
-    def complained(self, text: str) -> None:
-        """Handle the refusal of a message or a subscription; the sender of the message is told."""
+    def message_refused(self, text: str) -> None:
+        """Handle the refusal of a message or a subscription; report it to the sender of the message."""
         subject = text.partition('"')[2].partition('"')[0].encode()
-        if not self.replies.refused(subject, Refused(f"the NATS server refused it: {text}")):
+        reason = Refused(f"the NATS server refused it: {text}")
+        if not sum(replies.refused(subject, reason) for replies in self._all_replies()):
             _log.warning("the NATS server refused something: %s", text)
 
-    def closed(self, connection: Connection, reason: str) -> None:
+    def closed(self, connection: NatsConnection, reason: str) -> None:
         """The connection is gone."""
         if self._connection is not connection:
             return
         self._connection = None
         self._why_down = reason
-        if self._pulse is not None:
-            self._pulse.cancel()
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
         explained = f"there is no connection to the NATS server: {reason}"
         for subject, messages in connection.buffer.lost(explained).items():
             for message in messages:

@@ -29,7 +29,7 @@ class ServerInfo(msgspec.Struct, frozen=True):
     ldm: bool = False
 
 
-class Message(NamedTuple):
+class NatsMessage(NamedTuple):
     """A message with its subject, reply subject and headers."""
 
     subject: bytes
@@ -40,7 +40,7 @@ class Message(NamedTuple):
     data: bytes
 
 
-class Operations(Protocol):
+class ServerEvents(Protocol):
     """What a server sends apart from messages."""
 
     def on_info(self, info: ServerInfo) -> None:
@@ -56,15 +56,21 @@ class Operations(Protocol):
         """The server reports an error."""
 
 
-Plain = Callable[[bytes, bytes], None]
+ReceiveData = Callable[[bytes, bytes], None]
 """Given the data and the subject of a message."""
-Full = Callable[[Message], None]
+ReceiveMessage = Callable[[NatsMessage], None]
 
 
 def status_of(headers: bytes) -> int | None:
     """Return the status in the first line of the headers, or None."""
     first = headers.partition(CRLF)[0].split()
     return int(first[1]) if len(first) > 1 and first[0] == _HEADERS and first[1].isdigit() else None
+
+
+def header_of(headers: bytes, name: bytes) -> bytes:
+    """Return the value of a header that a peer of ours wrote; empty where it is missing."""
+    _, found, rest = headers.partition(b"\r\n" + name + b": ")
+    return rest.partition(CRLF)[0] if found else b""
 
 
 def publish(subject: bytes, data: bytes, reply: bytes = b"", headers: bytes = b"") -> bytes:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from operations.pubsub.urls import PORTS, read_place, wrong_address
+from operations.pubsub.urls import PORTS, read_host_and_port, wrong_address
 
 Arrangement = Literal["single", "sentinel", "cluster"]
 _ARRANGEMENTS: dict[str, Arrangement] = {"": "single", "sentinel": "sentinel", "cluster": "cluster"}
@@ -18,7 +18,7 @@ _EXPECTED = (
 _MOST_CHANNELS = 65_536
 
 
-class Node(msgspec.Struct, frozen=True):
+class RedisNode(msgspec.Struct, frozen=True):
     """One server: a host and port, or the path of a Unix socket."""
 
     host: str
@@ -31,7 +31,7 @@ class Node(msgspec.Struct, frozen=True):
 class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of a Redis URL."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[RedisNode, ...]
     arrangement: Arrangement = "single"
     tls: bool = False
     username: str | None = None
@@ -67,8 +67,8 @@ def parse_address(url: str) -> RedisAddress:
     )
     if "unix" in (base, arranged):
         if not place.strip("/"):
-            raise wrong_address(url, "it names no socket: unix:///path/to/redis.sock")
-        socket = Node(f"/{place.lstrip('/')}", 0)
+            raise wrong_address(url, "it has no socket path: unix:///path/to/redis.sock")
+        socket = RedisNode(f"/{place.lstrip('/')}", 0)
         return msgspec.structs.replace(known, nodes=(socket,), database=_number(options.get("db", "0"), url))
     if base not in ("redis", "rediss", "valkey", "valkeys") or arranged not in _ARRANGEMENTS:
         raise wrong_address(url, f"the scheme {scheme!r} is not known: {_EXPECTED}")
@@ -94,9 +94,9 @@ def _arrange(known: RedisAddress, place: str, options: dict[str, str], url: str)
     )
 
 
-def _node(text: str, default: int, url: str) -> Node:
-    host, port = read_place(text, default, url)
-    return Node(host or "127.0.0.1", port)
+def _node(text: str, default: int, url: str) -> RedisNode:
+    host, port = read_host_and_port(text, default, url)
+    return RedisNode(host or "127.0.0.1", port)
 
 
 def _number(text: str, url: str) -> int:
@@ -105,34 +105,46 @@ def _number(text: str, url: str) -> int:
     return int(text)
 
 
-class Space:
+class NamespaceKeys:
     """The keys of one namespace; the braces keep them on one server of a cluster, so that a script can use them all."""
 
-    __slots__ = ("dead", "queue", "stored", "workers")
+    __slots__ = ("changes", "dead", "owners", "queue", "stored", "workers")
 
     def __init__(self, prefix: str, namespace: str) -> None:
-        space = f"{prefix}:{{{namespace}}}"
-        self.queue = f"{space}:queue".encode()
+        start = f"{prefix}:{{{namespace}}}"
+        self.queue = f"{start}:queue".encode()
         """A list: the requests that wait for a worker."""
-        self.workers = f"{space}:workers".encode()
+        self.workers = f"{start}:workers".encode()
         """A sorted set: the workers, by the time until which each counts as alive."""
-        self.stored = f"{space}:stored".encode()
+        self.stored = f"{start}:stored".encode()
         """A stream: the requests that are kept until they are handled."""
-        self.dead = f"{space}:dead".encode()
+        self.dead = f"{start}:dead".encode()
         """A stream: the dead letters."""
+        self.owners = f"{start}:stored:owners".encode()
+        """A set: the owners of records."""
+        self.changes = f"{prefix}:records.{namespace}".encode()
+        """A channel: the keys of records whose message is gone."""
 
     def seen(self, key: str) -> bytes:
         """Return the key that marks a request as stored."""
         return self.stored + b":" + key.encode()
 
+    def record(self, key: str) -> bytes:
+        """Return the key of a record, a hash: `value`, and `entry` while its message is stored."""
+        return self.stored + b":record:" + key.encode()
 
-class Names:
+    def owned(self, owner: str) -> bytes:
+        """Return the key of an owner's records, a sorted set: their keys by the time at which they expire."""
+        return self.stored + b":owned:" + owner.encode()
+
+
+class RedisKeys:
     """Channels and keys by address, each made once."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._channels: dict[str, bytes] = {}
-        self._spaces: dict[str, Space] = {}
+        self._namespaces: dict[str, NamespaceKeys] = {}
 
     def channel(self, address: str) -> bytes:
         """The channel of an address."""
@@ -147,9 +159,14 @@ class Names:
         """The key of what all ends remember; callers have no access to it."""
         return f"{self._prefix}:once:{key}".encode()
 
-    def space(self, address: str) -> Space:
+    @property
+    def record_namespaces(self) -> bytes:
+        """A set: the namespaces whose workers take stored requests."""
+        return f"{self._prefix}:record-namespaces".encode()
+
+    def of_namespace(self, address: str) -> NamespaceKeys:
         """The keys of the namespace that an address ends in."""
-        space = self._spaces.get(address)
-        if space is None:
-            space = self._spaces[address] = Space(self._prefix, address.partition(".")[2])
-        return space
+        keys = self._namespaces.get(address)
+        if keys is None:
+            keys = self._namespaces[address] = NamespaceKeys(self._prefix, address.partition(".")[2])
+        return keys

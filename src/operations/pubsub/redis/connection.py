@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from operations.errors import CallError, ErrorCode
 from operations.pubsub.connection_errors import UNSUPPORTED, require_extra, untrusted
-from operations.pubsub.redis.addresses import Node, RedisAddress
-from operations.pubsub.tls_probe import answer_in_plain, has_no_tls, is_reachable, speaks_tls, wrong_protocol
+from operations.pubsub.redis.addresses import RedisAddress, RedisNode
+from operations.pubsub.tls_probe import has_no_tls, is_reachable, plain_reply, speaks_tls, wrong_protocol
 
 try:
     import hiredis
@@ -22,12 +22,12 @@ except ImportError:  # pragma: no cover  # the message is tested in a process of
 
 Reply = Any
 Then = Callable[[Reply], None]
-"""What to do with the reply of a command; an error of the server is a reply too."""
+"""Called with the reply of a command; an error of the server is a reply as well."""
 ReplyError = hiredis.ReplyError
 
 
 def pack(*command: bytes) -> bytes:
-    """A command as it is written."""
+    """Return a command as bytes."""
     return hiredis.pack_command(command)  # type: ignore[arg-type, no-any-return]
 
 
@@ -39,11 +39,11 @@ SILENT_BEATS = 3
 """How many heartbeats a server may be silent before it counts as lost."""
 
 
-class Owner(Protocol):
-    """Whoever uses a connection."""
+class RedisConnectionOwner(Protocol):
+    """The user of a connection."""
 
     def begin_reading(self) -> None:
-        """Replies are about to be handled: what they cause to be sent can wait for the last of them."""
+        """Replies are about to be handled; messages that they cause are written after the last one."""
 
     def end_reading(self) -> None:
         """The replies were handled."""
@@ -51,14 +51,14 @@ class Owner(Protocol):
     def pushed(self, channel: bytes, message: bytes) -> None:
         """A message came on a channel."""
 
-    def lost(self, connection: Connection, reason: str) -> None:
-        """The connection is gone without having been closed here."""
+    def lost(self, connection: RedisConnection, reason: str) -> None:
+        """The connection is lost: this end did not close it."""
 
 
-class Connection(asyncio.Protocol):
+class RedisConnection(asyncio.Protocol):
     """A pipeline of commands, each with a callback for its reply."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: RedisConnectionOwner) -> None:
         self.server: dict[str, Any] = {}
         """How the server describes itself: version, role, the id of this connection."""
         self._owner = owner
@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
             self.run(b"*1\r\n$4\r\nPING\r\n")
 
     def take_unanswered(self) -> list[bytes]:
-        """The commands to be sent again, if nobody answered them."""
+        """Return the unanswered commands that are to be sent again."""
         commands = [command for _, command in self._waiting if command is not None]
         self._waiting.clear()
         return commands
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
                     if reply[0] not in (b"subscribe", b"unsubscribe"):
                         continue
                 if not waiting:
-                    # Only what comes before the server has read a command, such as "too many clients".
+                    # A server sends this before it has read a command: "too many clients", for example.
                     self.abort(str(reply))
                     return
                 then, _ = waiting.popleft()
@@ -190,7 +190,7 @@ class Script:
         self.source = source.encode()
         self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
-    def put(self, connection: Connection, keys: Sequence[bytes], arguments: Sequence[bytes], then: Then) -> None:
+    def put(self, connection: RedisConnection, keys: Sequence[bytes], arguments: Sequence[bytes], then: Then) -> None:
         """Add a run to the next write."""
 
         def check(reply: Reply) -> None:
@@ -203,12 +203,18 @@ class Script:
         connection.put(pack(b"EVALSHA", self.digest, *rest), check)
 
 
-async def dial(
-    node: Node, owner: Owner, address: RedisAddress, *, tls: ssl.SSLContext | None, name: str, sentinel: bool = False
-) -> Connection:
+async def open_connection(
+    node: RedisNode,
+    owner: RedisConnectionOwner,
+    address: RedisAddress,
+    *,
+    tls: ssl.SSLContext | None,
+    name: str,
+    sentinel: bool = False,
+) -> RedisConnection:
     """Connect and authenticate; a refusal is `ACCESS_DENIED`, a server that is not running an OSError."""
     loop = asyncio.get_running_loop()
-    connection = Connection(owner)
+    connection = RedisConnection(owner)
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             if node.port:
@@ -223,7 +229,7 @@ async def dial(
         to = " to a TLS handshake" if tls else ""
         raise ConnectionError(f"no answer{to} within {_CONNECT_SECONDS:g} s") from None
     try:
-        await _greet(connection, address, name, sentinel=sentinel)
+        await _authenticate(connection, address, name, sentinel=sentinel)
     except BaseException:
         with contextlib.suppress(Exception):
             await connection.close(within=0)
@@ -231,7 +237,7 @@ async def dial(
     return connection
 
 
-async def _greet(connection: Connection, address: RedisAddress, name: str, *, sentinel: bool) -> None:
+async def _authenticate(connection: RedisConnection, address: RedisAddress, name: str, *, sentinel: bool) -> None:
     username = address.sentinel_username if sentinel else address.username
     password = address.sentinel_password if sentinel else address.password
     login = ("AUTH", username or "default", password) if password is not None else ()
@@ -255,7 +261,7 @@ async def _greet(connection: Connection, address: RedisAddress, name: str, *, se
 
 
 async def diagnose(address: RedisAddress, error: Exception) -> CallError | None:
-    """Return the permanent error behind a failed connection: TLS expected where there is none, or the reverse."""
+    """Return the permanent error behind a failed connection: TLS is expected but not used, or the reverse."""
     if not is_reachable(error) or isinstance(error.__cause__ or error, ReplyError):
         return None
     for host, port in ((node.host, node.port) for node in address.nodes if node.port):
@@ -263,13 +269,13 @@ async def diagnose(address: RedisAddress, error: Exception) -> CallError | None:
         if not address.tls:
             if await speaks_tls(host, port):
                 return wrong_protocol(where, "the server there speaks TLS: its address begins with rediss, not redis")
-        elif has_no_tls(error) and (await answer_in_plain(host, port, b"PING\r\n")).startswith((b"+", b"-")):
+        elif has_no_tls(error) and (await plain_reply(host, port, b"PING\r\n")).startswith((b"+", b"-")):
             return wrong_protocol(where, "the server there speaks no TLS: its address begins with redis, not rediss")
     return None
 
 
 def is_refusal(reply: Reply) -> bool:
-    """Whether the server denies this user a command; inside a script, Redis 6.2 uses other words for it."""
+    """Whether the server denies this user a command; in scripts Redis 6.2 has other messages for it."""
     return isinstance(reply, ReplyError) and any(mark in str(reply) for mark in _REFUSALS)
 
 

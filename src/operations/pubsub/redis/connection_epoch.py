@@ -9,15 +9,15 @@ import ssl
 from collections.abc import Sequence
 from typing import Protocol
 
-from operations.pubsub.redis.addresses import Node, RedisAddress
-from operations.pubsub.redis.connection import Connection, ReplyError, Script, Then, dial
-from operations.pubsub.redis.topology import Surveyor, Topology, check_role
+from operations.pubsub.redis.addresses import RedisAddress, RedisNode
+from operations.pubsub.redis.connection import RedisConnection, ReplyError, Script, Then, open_connection
+from operations.pubsub.redis.topology import Topology, TopologyFinder, check_role
 
 _FATAL = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "UNBLOCKED")
 
 
-class Listener(Protocol):
-    """Whoever uses an epoch."""
+class EpochListener(Protocol):
+    """The user of an epoch."""
 
     def begin_reading(self) -> None:
         """Messages are about to be handled."""
@@ -36,27 +36,34 @@ class ConnectionEpoch:
     """
 
     def __init__(
-        self, listener: Listener, address: RedisAddress, surveyor: Surveyor, tls: ssl.SSLContext | None, name: str
+        self,
+        listener: EpochListener,
+        address: RedisAddress,
+        finder: TopologyFinder,
+        tls: ssl.SSLContext | None,
+        name: str,
     ) -> None:
         self.reason = ""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.topology = Topology(address.nodes)
         self._listener = listener
         self._address = address
-        self._surveyor = surveyor
+        self._finder = finder
         self._tls = tls
         self._name = name
-        self._masters: dict[Node, Connection] = {}
-        self._blocking: dict[Connection, Node] = {}
+        self._masters: dict[RedisNode, RedisConnection] = {}
+        self._blocking: dict[RedisConnection, RedisNode] = {}
+        self._flushes = False
+        """Whether a flush is scheduled."""
 
     @property
-    def main(self) -> Connection:
+    def main(self) -> RedisConnection:
         """The connection that publishes and listens."""
         return self._masters[self.topology.masters[0]]
 
     @property
-    def is_on(self) -> bool:
-        """Whether no server was lost yet."""
+    def is_active(self) -> bool:
+        """Whether all servers are connected."""
         return not self.ended.done()
 
     @property
@@ -67,40 +74,42 @@ class ConnectionEpoch:
 
     async def begin(self) -> None:
         """Find the servers and connect to them all."""
-        self.topology = await self._surveyor.survey()
+        self.topology = await self._finder.find()
         for node in self.topology.masters:
             self._masters[node] = await self._dial(node)
             check_role(self._masters[node], node)
 
-    async def open_blocking(self, key: bytes) -> Connection:
+    async def open_blocking(self, key: bytes) -> RedisConnection:
         """Open one more connection to the server that has a key, for blocking commands."""
         node = self.topology.node(key)
         connection = await self._dial(node)
-        if not self.is_on:
+        if not self.is_active:
             await connection.close(within=0)
             raise ConnectionError(self.reason)
         self._blocking[connection] = node
         return connection
 
-    async def close_blocking(self, connection: Connection) -> None:
+    async def close_blocking(self, connection: RedisConnection) -> None:
         """Close a connection for blocking commands."""
         self._blocking.pop(connection, None)
         await connection.close(within=0)
 
-    def beside(self, blocking: Connection) -> Connection:
+    def non_blocking(self, blocking: RedisConnection) -> RedisConnection:
         """Return the connection to the same server that does not block."""
         return self._masters[self._blocking[blocking]]
 
-    async def _dial(self, node: Node) -> Connection:
-        return await dial(node, self, self._address, tls=self._tls, name=self._name)
+    async def _dial(self, node: RedisNode) -> RedisConnection:
+        return await open_connection(node, self, self._address, tls=self._tls, name=self._name)
 
-    def at(self, key: bytes) -> Connection:
-        """The connection to the server that has a key."""
+    def connection_for(self, key: bytes) -> RedisConnection:
+        """Return the connection to the server that has a key."""
         return self._masters[self.topology.node(key)]
 
     def put(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], then: Then) -> None:
         """Run a script where its keys are; a moved slot is followed, a server that lost its role ends the epoch."""
-        script.put(self.at(keys[0]), keys, arguments, functools.partial(self._check, script, keys, arguments, then))
+        script.put(
+            self.connection_for(keys[0]), keys, arguments, functools.partial(self._check, script, keys, arguments, then)
+        )
 
     def _check(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], then: Then, reply: object
@@ -109,7 +118,7 @@ class ConnectionEpoch:
             text = str(reply)
             if text.startswith("MOVED") and self._follow(text):
                 self.put(script, keys, arguments, then)
-                self.at(keys[0]).flush()
+                self.connection_for(keys[0]).flush()
                 return
             if text.startswith((*_FATAL, "MOVED", "ASK")):
                 then(reply)
@@ -120,12 +129,22 @@ class ConnectionEpoch:
     def _follow(self, text: str) -> bool:
         _, slot, place = text.split(" ")[:3]
         host, _, port = place.rpartition(":")
-        return self.topology.move(int(slot), Node(host or self.topology.masters[0].host, int(port)))
+        return self.topology.move(int(slot), RedisNode(host or self.topology.masters[0].host, int(port)))
 
     def flush(self) -> None:
         """Write what was put, everywhere."""
         for connection in self._masters.values():
             connection.flush()
+
+    def flush_soon(self) -> None:
+        """Write what was put in this iteration of the loop, at its end."""
+        if not self._flushes:
+            self._flushes = True
+            asyncio.get_running_loop().call_soon(self._flush_scheduled)
+
+    def _flush_scheduled(self) -> None:
+        self._flushes = False
+        self.flush()
 
     async def catch_up(self) -> None:
         """Return once every server has answered what it was sent so far."""
@@ -149,12 +168,12 @@ class ConnectionEpoch:
         """A message came on a channel."""
         self._listener.pushed(channel, message)
 
-    def lost(self, connection: Connection, reason: str) -> None:
-        """One connection is gone, and so are the others."""
+    def lost(self, connection: RedisConnection, reason: str) -> None:
+        """End the epoch: one connection is lost."""
         self.end(reason)
 
     def end(self, reason: str) -> None:
-        """The epoch is over."""
+        """End the epoch."""
         if not self.ended.done():
             self.reason = reason
             self.ended.set_result(None)

@@ -6,8 +6,8 @@ import ssl
 from collections.abc import Iterable
 from typing import Any
 
-from operations.pubsub.redis.addresses import Node, RedisAddress
-from operations.pubsub.redis.connection import Connection, ReplyError, dial
+from operations.pubsub.redis.addresses import RedisAddress, RedisNode
+from operations.pubsub.redis.connection import RedisConnection, ReplyError, open_connection
 
 SLOTS = 16_384
 
@@ -15,7 +15,7 @@ SLOTS = 16_384
 class Topology:
     """The masters, and for a cluster which of them has which slot."""
 
-    def __init__(self, masters: Iterable[Node], slots: list[Node] | None = None) -> None:
+    def __init__(self, masters: Iterable[RedisNode], slots: list[RedisNode] | None = None) -> None:
         self.masters = list(dict.fromkeys(masters))
         self._slots = slots
 
@@ -28,11 +28,11 @@ class Topology:
         """Return the slot of a key; 0 without a cluster."""
         return slot_of(key) if self._slots is not None else 0
 
-    def node(self, key: bytes) -> Node:
-        """The server that has a key."""
+    def node(self, key: bytes) -> RedisNode:
+        """Return the server that has a key."""
         return self.masters[0] if self._slots is None else self._slots[slot_of(key)]
 
-    def move(self, slot: int, node: Node) -> bool:
+    def move(self, slot: int, node: RedisNode) -> bool:
         """Move a slot; return whether its new server is known."""
         if self._slots is None or node not in self.masters:
             return False
@@ -40,17 +40,17 @@ class Topology:
         return True
 
 
-class Surveyor:
+class TopologyFinder:
     """Finds the servers before each connection, because their roles may have changed."""
 
     def __init__(self, address: RedisAddress, tls: ssl.SSLContext | None, name: str) -> None:
         self._address = address
         self._tls = tls
         self._name = name
-        self._known: list[Node] = list(address.nodes)
+        self._known: list[RedisNode] = list(address.nodes)
 
-    async def survey(self) -> Topology:
-        """Where the masters are now."""
+    async def find(self) -> Topology:
+        """Return the present masters."""
         if self._address.arrangement == "single":
             return Topology(self._address.nodes)
         find = self._find_master if self._address.arrangement == "sentinel" else self._find_slots
@@ -64,15 +64,15 @@ class Surveyor:
                 self._known.append(self._known.pop(self._known.index(node)))
         raise ConnectionError("; ".join(problems))
 
-    async def _find_master(self, node: Node) -> Topology:
+    async def _find_master(self, node: RedisNode) -> Topology:
         reply = await self._ask(node, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._address.service)
         if not reply:
             raise ConnectionError(f"no sentinel knows the service {self._address.service!r}")
-        return Topology([Node(reply[0].decode(), int(reply[1]))])
+        return Topology([RedisNode(reply[0].decode(), int(reply[1]))])
 
-    async def _find_slots(self, node: Node) -> Topology:
+    async def _find_slots(self, node: RedisNode) -> Topology:
         ranges = await self._ask(node, "CLUSTER", "SLOTS")
-        slots: list[Node | None] = [None] * SLOTS
+        slots: list[RedisNode | None] = [None] * SLOTS
         known = list(self._address.nodes)
         for first, last, master, *replicas in ranges:
             owner = _node(master, node)
@@ -83,29 +83,31 @@ class Surveyor:
         self._known = list(dict.fromkeys(known))
         return Topology([each for each in slots if each is not None], [each for each in slots if each is not None])
 
-    async def _ask(self, node: Node, *command: str) -> Any:
+    async def _ask(self, node: RedisNode, *command: str) -> Any:
         sentinel = self._address.arrangement == "sentinel"
-        connection = await dial(node, _Idle(), self._address, tls=self._tls, name=self._name, sentinel=sentinel)
+        connection = await open_connection(
+            node, _Idle(), self._address, tls=self._tls, name=self._name, sentinel=sentinel
+        )
         try:
             return await connection.ask(*command)
         finally:
             await connection.close(within=0)
 
 
-def check_role(connection: Connection, node: Node) -> None:
+def check_role(connection: RedisConnection, node: RedisNode) -> None:
     """Refuse a replica: writes must go to the master."""
     if connection.server.get("role", "master") != "master":
         raise ConnectionError(f"{node} is a replica")
 
 
-def _node(parts: Any, asked: Node) -> Node:
+def _node(parts: Any, asked: RedisNode) -> RedisNode:
     """A server as the cluster describes it; an empty host is the one that was asked."""
     host = parts[0].decode() if parts[0] else ""
-    return Node(host if host not in ("", "?") else asked.host, int(parts[1]))
+    return RedisNode(host if host not in ("", "?") else asked.host, int(parts[1]))
 
 
 class _Idle:
-    """The owner of a connection that is asked one question."""
+    """The owner of a connection for a single command."""
 
     def begin_reading(self) -> None: ...
 
@@ -113,7 +115,7 @@ class _Idle:
 
     def pushed(self, channel: bytes, message: bytes) -> None: ...
 
-    def lost(self, connection: Connection, reason: str) -> None: ...
+    def lost(self, connection: RedisConnection, reason: str) -> None: ...
 
 
 def _make_table() -> list[int]:
@@ -130,7 +132,7 @@ _CRC = _make_table()
 
 
 def slot_of(key: bytes) -> int:
-    """The slot of a key in a cluster: of what is in its first braces, where there is anything."""
+    """Return the slot of a key in a cluster, by the text in its first braces if there is any."""
     start = key.find(b"{")
     if start >= 0:
         end = key.find(b"}", start + 1)

@@ -8,7 +8,7 @@ import functools
 import logging
 import os
 import ssl
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -20,7 +20,10 @@ from operations.pubsub.protocols import (
     Arrival,
     Capabilities,
     Flushes,
+    KeepsRecords,
+    Part,
     Receive,
+    Record,
     Refused,
     Remembers,
     ReportsBacklog,
@@ -29,13 +32,15 @@ from operations.pubsub.protocols import (
     Take,
     Undelivered,
 )
-from operations.pubsub.reconnecting import Reconnecting
-from operations.pubsub.redis.addresses import Names, parse_address
+from operations.pubsub.reconnect import ReconnectingTransport
+from operations.pubsub.redis.addresses import RedisKeys, parse_address
 from operations.pubsub.redis.connection import Reply, ReplyError, diagnose, pack
 from operations.pubsub.redis.connection_epoch import ConnectionEpoch
-from operations.pubsub.redis.queues import PUSH, QUEUE_MILLISECONDS, Queues
-from operations.pubsub.redis.stored import Stored, explain
-from operations.pubsub.redis.topology import Surveyor
+from operations.pubsub.redis.durable_streams import DurableStreams
+from operations.pubsub.redis.message_buffers import ChannelListeners, UnsentMessages
+from operations.pubsub.redis.records import RedisRecords, explain
+from operations.pubsub.redis.request_queues import PUSH, QUEUE_MILLISECONDS, RequestQueues
+from operations.pubsub.redis.topology import TopologyFinder
 
 _log = logging.getLogger("operations")
 HEARTBEAT_SECONDS = 2.0
@@ -58,41 +63,7 @@ _CAPABILITIES = Capabilities(
 )
 
 
-class _Unwritten:
-    """Messages to one address that wait for the next write, each with whom to tell if nobody gets it."""
-
-    __slots__ = ("messages", "tell")
-
-    def __init__(self, messages: list[bytes], tell: list[Undelivered | None]) -> None:
-        self.messages = messages
-        self.tell = tell
-
-    def fail(self, reason: str) -> None:
-        """Report that nobody got the messages."""
-        for undelivered in self.tell:
-            if undelivered is not None:
-                undelivered(reason)
-
-    def cut(self, most: int) -> Iterator[_Unwritten]:
-        """Split into parts of at most so many messages."""
-        if len(self.messages) <= most:
-            yield self
-            return
-        for start in range(0, len(self.messages), most):
-            yield _Unwritten(self.messages[start : start + most], self.tell[start : start + most])
-
-
-class _Listeners:
-    """The listeners of one channel."""
-
-    __slots__ = ("arrival", "receivers")
-
-    def __init__(self, arrival: Arrival) -> None:
-        self.arrival = arrival
-        self.receivers: list[Receive] = []
-
-
-class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
+class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBacklog):
     """One end of a bus over a Redis server, sentinels or a cluster: `async with RedisTransport(url) as bus:`.
 
     An address `work.<namespace>` is a list, from which one worker of the group takes each message. Every other address
@@ -132,32 +103,37 @@ class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
             heartbeat=heartbeat,
         )
         self.epoch: ConnectionEpoch | None = None
-        self.names = Names(prefix)
+        self.keys = RedisKeys(prefix)
         self.heartbeat = heartbeat
         self.reconnects = 0
         self._tls = (tls or ssl.create_default_context()) if self.address.tls else None
-        self._surveyor = Surveyor(self.address, self._tls, self.peer)
-        self._outbox: dict[str, _Unwritten] = {}
+        self._finder = TopologyFinder(self.address, self._tls, self.peer)
+        self._outbox: dict[str, UnsentMessages] = {}
         self._alone: dict[str, bool] = {}
         """Whether an address had only one worker when something was last sent there."""
         self._reading = False
         self._is_fresh = False
         """Whether nothing waited to be written when reading began."""
         self._is_quick = False
-        """Whether the waiting messages are quick answers to what was read."""
+        """Whether the waiting messages are immediate responses to what was read."""
         self._scheduled = False
         self._most_held = _FIRST_WRITE
         self._unsettled = 0
         self._sizing = BatchSizing()
-        self._inbox = self.names.channel(f"inbox.{self.peer}")
-        self._listeners: dict[bytes, _Listeners] = {}
+        self._inbox = self.keys.channel(f"inbox.{self.peer}")
+        self._listeners: dict[bytes, ChannelListeners] = {}
         self._refusal: Refused | None = None
-        self._queues = Queues(self)
-        self._stored = Stored(self)
+        self._queues = RequestQueues(self)
+        self._stored = DurableStreams(self)
+        self._records = RedisRecords(self)
         self._kept: list[bytes] = []
         self._lost_at = 0.0
-        self._pulse: asyncio.TimerHandle | None = None
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def optional(self, kind: type[Part]) -> Part | None:
+        """Return the records for `KeepsRecords`, else this transport if it implements an optional Protocol."""
+        return self._records if kind is KeepsRecords and isinstance(self._records, kind) else super().optional(kind)
 
     @property
     def is_up(self) -> bool:
@@ -166,46 +142,53 @@ class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
 
     def backlog(self) -> list[str]:
         """The namespaces with more queued requests than their workers take between two heartbeats."""
-        return [address.partition(".")[2] for address in self._queues.behind]
+        return [address.partition(".")[2] for address in self._queues.backlogged]
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Send with everything else of this iteration of the loop; without a connection only answers are kept."""
+        """Send in one write with the other messages of this iteration; without a connection only responses are kept."""
         if self.epoch is None:
             if undelivered is not None:
                 undelivered("there is no connection to Redis")
             elif address.startswith("inbox."):
-                self._keep(pack(b"PUBLISH", self.names.channel(address), message))
+                self._keep(pack(b"PUBLISH", self.keys.channel(address), message))
             return
         waiting = self._outbox.get(address)
         if waiting is None:
             if not self._scheduled and not self._reading:
                 self._scheduled = True
                 asyncio.get_running_loop().call_soon(self._write_turn)
-            waiting = self._outbox[address] = _Unwritten([], [])
+            waiting = self._outbox[address] = UnsentMessages([], [])
         waiting.messages.append(message)
         waiting.tell.append(undelivered)
         if len(waiting.tell) >= self._most_held:
-            # The receiver can start while this iteration still makes more.
+            # The receiver can start while this iteration sends more.
             self._most_held *= 2
             self.write()
 
     def store(
-        self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
+        self,
+        address: str,
+        message: bytes,
+        *,
+        key: str,
+        stored: Callable[[], None],
+        undelivered: Undelivered,
+        record: Record | None = None,
     ) -> None:
-        """Store a message until it is handled; another one of the same key is the same message."""
-        self._stored.store(address, message, key, stored, undelivered)
+        """Store a message until it is handled; a second message with the same key is a duplicate."""
+        self._stored.store(address, message, key, stored, undelivered, record)
 
     def take(self, address: str, take: Take, *, limit: int) -> Stop:
-        """Take what is stored at an address, at most `limit` messages at a time, shared with all other takers."""
+        """Take the messages stored at an address, at most `limit` at a time; peers that take there share them."""
         return self._stored.take(address, take, limit)
 
     async def remember(self, key: str, seconds: float) -> bool:
-        """Note a key for all ends of the bus; False where it was noted already."""
-        return await self._stored.remember(self.names.remembered(key), seconds)
+        """Remember a key for all ends of the bus; return False if it is known already."""
+        return await self._stored.remember(self.keys.remembered(key), seconds)
 
     def forget(self, key: str) -> None:
-        """Take a key out again: a released message is stored anew."""
-        self._stored.forget(self.names.remembered(key))
+        """Forget a key: a released message is stored as a new one."""
+        self._stored.forget(self.keys.remembered(key))
 
     def _write_turn(self) -> None:
         self._scheduled = False
@@ -213,7 +196,7 @@ class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
         self.write()
 
     async def flush(self) -> None:
-        """Return once the servers have processed what was sent, and what is no longer listened to."""
+        """Return once the servers have processed all messages and the end of listeners."""
         self.write()
         if self.epoch is not None:
             with contextlib.suppress(OSError, ReplyError):
@@ -225,7 +208,7 @@ class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
         if epoch is None or not self._outbox:
             return
         if self._unsettled and epoch.topology.is_cluster:
-            return  # one server must confirm before others are sent what relies on it
+            return  # other servers get messages only after the first one has confirmed
         outbox, self._outbox = self._outbox, {}
         for address, sent in outbox.items():
             if address.startswith("work."):
@@ -235,7 +218,7 @@ class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
                 self._publish(epoch, address, sent.messages)
         epoch.flush()
 
-    def _push(self, epoch: ConnectionEpoch, address: str, sent: _Unwritten) -> None:
+    def _push(self, epoch: ConnectionEpoch, address: str, sent: UnsentMessages) -> None:
         """Queue requests if there are live workers, with one command for all."""
 
         def pushed(reply: Reply) -> None:
@@ -247,7 +230,7 @@ class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
         if self._refusal is not None:
             sent.fail(self._refusal)
             return
-        space = self.names.space(address)
+        keys = self.keys.of_namespace(address)
         requests = sent.messages
         if self._alone.get(address, False):
             elements = batches(requests, _BATCH_BYTES)
@@ -256,16 +239,16 @@ class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
             cut = shares(requests, _BATCH_BYTES, quick=self._sizing.is_quick)
             elements = [join(requests[share]) for share in cut]
         arguments = [QUEUE_MILLISECONDS, *elements]
-        epoch.put(PUSH, (space.workers, space.queue), arguments, pushed)
+        epoch.put(PUSH, (keys.workers, keys.queue), arguments, pushed)
 
     def _publish(self, epoch: ConnectionEpoch, address: str, messages: list[bytes]) -> None:
         again = address.startswith("inbox.")
-        channel = self.names.channel(address)
+        channel = self.keys.channel(address)
         for batch in batches(messages, _BATCH_BYTES, quick=again and self._is_quick):
             epoch.main.put(pack(b"PUBLISH", channel, batch), again=again)
 
     def _keep(self, publication: bytes) -> None:
-        """Keep an answer for the next connection: its caller may still wait, and drops duplicates."""
+        """Keep a response for the next connection; its caller may still wait, and drops duplicates."""
         if sum(map(len, self._kept)) < _MOST_KEPT:
             self._kept.append(publication)
 
@@ -276,8 +259,8 @@ class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
         if group is not None:
             self._queues.add(address, receive, self._settling())
             return lambda: self._queues.remove(address, receive)
-        channel = self.names.channel(address)
-        listeners = self._listeners.setdefault(channel, _Listeners(Arrival(address)))
+        channel = self.keys.channel(address)
+        listeners = self._listeners.setdefault(channel, ChannelListeners(Arrival(address)))
         listeners.receivers.append(receive)
         if len(listeners.receivers) == 1 and self.epoch is not None:
             self._subscribe(self.epoch, channel)
@@ -299,14 +282,14 @@ class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
             if isinstance(reply, ReplyError):
                 refusal = Refused(f"this peer may not listen at {channel.decode()}: {reply}")
                 _log.warning("%s", refusal)
-                if channel == self.names.channel(f"inbox.{self.peer}"):
+                if channel == self.keys.channel(f"inbox.{self.peer}"):
                     self._refusal = refusal
             settle(reply)
 
         epoch.main.run(pack(b"SUBSCRIBE", channel), subscribed)
 
     def _settling(self) -> Callable[[Reply], None]:
-        """Hold back messages that may rely on a command; call the result with the command's reply."""
+        """Hold messages back until a command is confirmed; return the function to call with its reply."""
         epoch = self.epoch
         if epoch is None:
             return lambda reply: None
@@ -356,7 +339,7 @@ class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
     async def _stay_connected(self) -> None:
         attempt = 0
         while not self._is_closing:
-            epoch = ConnectionEpoch(self, self.address, self._surveyor, self._tls, self.peer)
+            epoch = ConnectionEpoch(self, self.address, self._finder, self._tls, self.peer)
             try:
                 await epoch.begin()
             except (OSError, EOFError, ReplyError, CallError) as error:
@@ -374,7 +357,7 @@ class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
             self._begin(epoch)
             await epoch.ended
             if self.epoch is not epoch:
-                return  # it was closed, not lost
+                return  # closed, not lost
             await self._end(epoch)
             if asyncio.get_running_loop().time() - begun > self._delays[1]:
                 attempt = 0
@@ -396,11 +379,12 @@ class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
             self._subscribe(epoch, channel)
         self._queues.begin(epoch, self._settling)
         self._stored.begin(epoch)
+        self._records.begin()
         kept, self._kept = self._kept, []
         for publication in kept if loop.time() - self._lost_at < _KEPT_SECONDS else ():
             epoch.main.put(publication, again=True)
         epoch.flush()
-        self._pulse = loop.call_later(self.heartbeat, self._beat, epoch)
+        self._heartbeat_timer = loop.call_later(self.heartbeat, self._beat, epoch)
         if not self._arrive():
             self.reconnects += 1
             self._watchers.up()
@@ -408,8 +392,9 @@ class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
     async def _end(self, epoch: ConnectionEpoch) -> None:
         self.epoch = None
         self._lost_at = asyncio.get_running_loop().time()
-        self._stop_pulse()
+        self._stop_heartbeat()
         self._queues.end()
+        self._records.end(epoch.reason)
         outbox, self._outbox = self._outbox, {}
         for address, sent in outbox.items():
             for message, undelivered in zip(sent.messages, sent.tell, strict=True):
@@ -421,15 +406,15 @@ class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
 
     def _beat(self, epoch: ConnectionEpoch) -> None:
         if epoch is self.epoch:
-            self._pulse = asyncio.get_running_loop().call_later(self.heartbeat, self._beat, epoch)
+            self._heartbeat_timer = asyncio.get_running_loop().call_later(self.heartbeat, self._beat, epoch)
             self._queues.beat(epoch)
             self._stored.beat()
             epoch.beat()
 
-    def _stop_pulse(self) -> None:
-        if self._pulse is not None:
-            self._pulse.cancel()
-            self._pulse = None
+    def _stop_heartbeat(self) -> None:
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
+            self._heartbeat_timer = None
 
     async def _leave(self) -> None:
         """Stop taking, return unhandled requests, write what is buffered, and disconnect."""
@@ -439,8 +424,9 @@ class RedisTransport(Reconnecting, Stores, Remembers, Flushes, ReportsBacklog):
             self._unsettled = 0
             self.write()
             self.epoch = None
-            self._stop_pulse()
+            self._stop_heartbeat()
             await epoch.close(within=1.0)
+            self._records.end("closed")
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

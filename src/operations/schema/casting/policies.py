@@ -17,7 +17,7 @@ from operations.schema.checking.explaining import Explainer
 from operations.schema.checking.messages import show
 from operations.schema.checking.secrets import REDACTED
 from operations.schema.checking.unrolling import compiled_shallow
-from operations.schema.checking.values import pointer, too_deep, too_shared
+from operations.schema.checking.values import is_small, pointer, too_deep, too_shared
 from operations.schema.dialects.literals import same
 from operations.schema.problems import Problem, format_value_errors, problems_as_details
 
@@ -39,6 +39,8 @@ class Caster:
         self._explainer = explainer
         self._limit = limit
         self._last_changed = False
+        self._generated_helps = True
+        """Whether generated code may be sufficient: not where it changed nothing and repair changed nothing either."""
         self._parts: dict[int, Callable[[Any], bool]] = {}
 
     def entry_points(self) -> tuple[Callable[..., Normalised], Callable[..., Any]]:
@@ -81,10 +83,11 @@ class Caster:
     def _normalise(self, value: Any, policy: str) -> Normalised:
         if policy == "off":
             return value, ()
-        if self._limit is not None and too_deep(value):
-            return value, self._explainer.problems(value)
-        if too_shared(value):
-            return value, () if self._check(value) else [Problem("", "", TOO_MUCH_WORK)]
+        if not is_small(value):
+            if self._limit is not None and too_deep(value):
+                return value, self._explainer.problems(value)
+            if too_shared(value):
+                return value, () if self._check(value) else [Problem("", "", TOO_MUCH_WORK)]
         try:
             if self._limit is not None and self._is_normal_foreign(value):
                 return value, ()
@@ -95,6 +98,8 @@ class Caster:
     def _normalised_fast(self, value: Any) -> Normalised | None:
         """Return the result if stripping and filling defaults is sufficient."""
         self._last_changed = False
+        if not self._generated_helps:
+            return None
         for normalise_fast in self._generated or ():
             try:
                 result = normalise_fast(value)
@@ -108,19 +113,18 @@ class Caster:
     def _cast_slowly(self, value: Any, policy: str) -> Normalised:
         budget = Budget(value)
         try:
-            cast = self._repaired(value, budget, total=False)
+            cast, is_valid = self._repaired(value, budget, total=False)
         except ExhaustedError:
             return value, () if self._check(value) else [Problem("", "", TOO_MUCH_WORK)]
+        self._generated_helps = cast is not value
         if policy != "total":
-            return cast, () if self._check(cast) else self._explainer.problems(cast)
+            return cast, () if is_valid else self._explainer.problems(cast, bounded=True)
         try:
-            result = self._repaired(cast, Budget(value), total=True)
+            result, is_valid = self._repaired(cast, Budget(value), total=True)
         except ExhaustedError:
-            return cast, () if self._check(cast) else [*self._explainer.problems(cast), Problem("", "", TOO_MUCH_WORK)]
+            return cast, () if is_valid else [*self._explainer.problems(cast), Problem("", "", TOO_MUCH_WORK)]
         problems = replacements(cast, result, self._explainer)
-        if not self._check(result):
-            problems = [*problems, *self._explainer.problems(result)]
-        return result, problems
+        return result, problems if is_valid else [*problems, *self._explainer.problems(result)]
 
     @cached_attribute
     def _closer(self) -> Closer:
@@ -135,19 +139,17 @@ class Caster:
         except RecursionError:
             return False
 
-    def _is_normal_part(self, node: Node, value: Any) -> bool:
-        """Whether a part of a value is already normal, so that repair can skip it."""
-        if node is self._nodes.root or node.source is None or self._closed is False:
-            return False
+    def _normal_check(self, node: Node) -> Callable[[Any], bool]:
+        """Return the check whether a part of a value is already normal, so that repair can skip it."""
         check = self._parts.get(id(node))
-        if check is None:
-            with self._lock:
-                native = compiled(self._closer.document(node.source))
-                check = self._parts[id(node)] = native.is_valid if native is not None else _never
-        try:
-            return check(value)
-        except ValueError:
-            return False
+        if check is not None:
+            return check
+        if node is self._nodes.root or node.source is None or self._closed is False:
+            return _never
+        with self._lock:
+            native = compiled(self._closer.document(node.source))
+            check = self._parts[id(node)] = native.is_valid if native is not None else _never
+        return check
 
     @cached_attribute
     def _is_normal(self) -> Callable[[Any], bool]:
@@ -183,22 +185,24 @@ class Caster:
         assert self._generated is not None
         return self._generated[0]
 
-    def _repaired(self, value: Any, budget: Budget, *, total: bool) -> Any:
+    def _repaired(self, value: Any, budget: Budget, *, total: bool) -> tuple[Any, bool]:
+        """Return the cast value, and whether it is valid."""
         result = self._until_stable(value, budget, total=total, careful=False)
-        if self._check(result) or (result is value and not total):
-            return result
+        is_valid = self._check(result)
+        if is_valid or (result is value and not total):
+            return result, is_valid
         if total or self._check(value):
             careful = self._until_stable(value, budget, total=total, careful=True)
             if self._check(careful):
-                return careful
+                return careful, True
             if self._check(value):
-                return value
-        return result
+                return value, True
+        return result, False
 
     def _until_stable(self, value: Any, budget: Budget, *, total: bool, careful: bool) -> Any:
         """Cast until nothing changes, so that casting is idempotent."""
         for _ in range(_ROUNDS):
-            repair = Repair(self._nodes, total=total, careful=careful, is_normal=self._is_normal_part, budget=budget)
+            repair = Repair(self._nodes, total=total, careful=careful, normal_check=self._normal_check, budget=budget)
             result = repair.cast_to(self._nodes.root, value)
             if result is value:
                 break

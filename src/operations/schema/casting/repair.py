@@ -7,6 +7,7 @@ nothing changes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import is_not
 from typing import Any
 
 from operations.schema.budget import Budget, ExhaustedError
@@ -26,11 +27,12 @@ class Repair:
         *,
         total: bool,
         careful: bool = False,
-        is_normal: Callable[[Node, Any], bool] | None = None,
+        normal_check: Callable[[Node], Callable[[Any], bool]] | None = None,
         budget: Budget | None = None,
     ) -> None:
         self.budget = budget or Budget()
-        self._is_normal = is_normal
+        self._normal_check = normal_check
+        """Returns a fast check whether values of a node are already normal, so that they are skipped."""
         self._nodes = nodes
         self._total = total
         self._careful = careful
@@ -47,7 +49,7 @@ class Repair:
         if key in self._done:
             return self._done[key][1]
         self._done[key] = (value, value)
-        if self._is_normal is not None and self._is_normal(node, value):
+        if self._normal_check is not None and _passes(self._normal_check(node), value):
             return value
         result = self._dispatch(node, value)
         if self._careful and (self._total or result is not value):
@@ -148,15 +150,29 @@ class Repair:
     # Arrays
 
     def _cast_array(self, node: Node, value: Any) -> Any:
-        out = [
-            item if child is None else self.cast_to(child, item)
-            for item, child in ((item, node.item(index)) for index, item in enumerate(value))
-        ]
+        if node.tuple_length:
+            children = [node.item(index) for index in range(len(value))]
+            out = [
+                item if child is None else self.cast_to(child, item)
+                for item, child in zip(value, children, strict=True)
+            ]
+        else:
+            out = self._cast_items(node.item(0), value)
         if self._total:
             out = self._sized(node, out)
-        if len(out) == len(value) and all(a is b for a, b in zip(out, value, strict=True)):
-            return value
-        return out
+        return value if len(out) == len(value) and not any(map(is_not, out, value)) else out
+
+    def _cast_items(self, child: Node | None, value: Any) -> list[Any]:
+        """Cast the items of an array that all have one schema; those that are normal are told at native speed."""
+        if child is None:
+            return list(value)
+        if self._normal_check is not None:
+            is_normal = self._normal_check(child)
+            try:
+                return [item if is_normal(item) else self.cast_to(child, item) for item in value]
+            except ValueError:
+                pass  # an item that is not JSON
+        return [self.cast_to(child, item) for item in value]
 
     def _sized(self, node: Node, out: list[Any]) -> list[Any]:
         """Return the items truncated or padded to the required length, and made unique."""
@@ -202,8 +218,30 @@ class Repair:
                 return result
             results.append(result)
         if results:
-            return results[0]
+            return self._fullest(node, value, matching, min(results, key=lambda result: lost(value, result)))
         return self._cast_unmatched(node, value)
+
+    def _fullest(self, node: Node, value: Any, matching: list[Any], best: Any) -> Any:
+        """Return the result that keeps most of a value, of which every branch that it matches removes something.
+
+        A branch that the value misses counts if the value matches it once it is cast, or if more of its members are
+        valid there than the others keep: the value matches the union anyway.
+        """
+        if not isinstance(value, dict):
+            return best
+        plain = Repair(self._nodes, total=False, budget=self.budget) if self._total else self
+        for branch in node.unions[0]:
+            chosen = node.choose(branch)
+            if branch in matching or not (chosen.allows("object") and chosen.declares):
+                continue
+            if sum(map(chosen.keeps, filter(_is_text, value))) <= len(best):
+                continue
+            result = plain.cast_to(chosen, value)
+            if lost(value, result) < lost(value, best) and (
+                chosen.check(result) or _valid_members(chosen, result) > len(best)
+            ):
+                best = result
+        return best
 
     def _cast_unmatched(self, node: Node, value: Any) -> Any:
         """Cast a value that matches no branch: by an upcast, under `total` the default, else the closest branch."""
@@ -282,6 +320,40 @@ def _cast_default(child: Node, default: Any) -> Any:
 
 
 _BUSY = object()
+
+
+def _passes(check: Callable[[Any], bool], value: Any) -> bool:
+    try:
+        return check(value)
+    except ValueError:
+        return False  # not JSON
+
+
+def _is_text(name: object) -> bool:
+    return isinstance(name, str)
+
+
+def _valid_members(node: Node, value: dict[str, Any]) -> int:
+    """Return how many properties are valid; none if one has another value than the literals of its schema."""
+    valid = 0
+    for name, item in value.items():
+        child = node.member(name)
+        if child is None or child.check(item):
+            valid += 1
+        elif child.choices is not None:
+            return 0
+    return valid
+
+
+def lost(before: Any, after: Any) -> int:
+    """Return how many properties and items of `before` are not in `after`, at any depth."""
+    if before is after:
+        return 0
+    if isinstance(before, dict) and isinstance(after, dict):
+        return sum(1 if name not in after else lost(item, after[name]) for name, item in before.items())
+    if isinstance(before, list | tuple) and isinstance(after, list | tuple):
+        return max(0, len(before) - len(after)) + sum(lost(a, b) for a, b in zip(before, after, strict=False))
+    return int(isinstance(before, dict | list | tuple))
 
 
 def loses(before: Any, after: Any) -> bool:

@@ -66,12 +66,15 @@ class Explainer:
         """Return the paths of `value` that must never be printed."""
         return self._secrets.secret_paths(value)
 
-    def problems(self, value: Any) -> list[Problem]:
-        """Return every problem of a value known to be invalid; at least one."""
-        if self._limit is not None and too_deep(value, self._limit):
+    def problems(self, value: Any, *, bounded: bool = False) -> list[Problem]:
+        """Return every problem of a value known to be invalid; at least one.
+
+        `bounded` says that the value is known to be neither too deep nor too shared.
+        """
+        if not bounded and self._limit is not None and too_deep(value, self._limit):
             return [Problem("", "", f"nested deeper than {self._limit} levels")]
         strategy = self._strategy()
-        if strategy.refused or too_shared(value):
+        if strategy.refused or (not bounded and too_shared(value)):
             return [Problem("", "", TOO_MUCH_WORK)]
         causes, foreign = self._causes(value, strategy)
         found = [Problem(pointer(item.path), "", f"{item.what} is not JSON") for item in foreign[:_MAX_PROBLEMS]]

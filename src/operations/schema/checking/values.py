@@ -105,6 +105,17 @@ def _deep_precisely(value: Any, limit: int) -> bool:
     return False
 
 
+def is_small(value: Any, limit: int = MAX_DEPTH) -> bool:
+    """Whether one quick walk shows that `value` is neither too deep nor too shared."""
+    level, counted = [value], 0
+    for _ in range(limit):
+        level = _members(level)
+        counted += len(level)
+        if not level or counted > _WIDE:
+            break
+    return not level
+
+
 def too_shared(value: Any) -> bool:
     """Whether `value` shares parts so often that writing it out would exhaust memory."""
     level = [value]

@@ -1,1 +1,1 @@
-"""HTTP: a registry as an API of `POST /<namespace>/<name>`."""
+"""HTTP: operations at `/<namespace>/<name>`, and their OpenAPI document."""

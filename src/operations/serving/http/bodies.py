@@ -1,4 +1,4 @@
-"""Bodies: a request's body, bounded in size and time before anything parses it, and what its client's leaving stops."""
+"""Request bodies with limits on size and duration, and the cancellation of calls whose clients disconnect."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from operations.serving.refusals import RefusedError
 
 
 class ClientDisconnectedError(Exception):
-    """The client closed the connection before its request was complete: nobody is left to answer."""
+    """The client closed the connection before its request was complete."""
 
 
 class BodyReader:
-    """Reads bodies of at most `most` bytes that arrive within `seconds`."""
+    """Reads bodies of at most `max_bytes` bytes that arrive within `seconds`."""
 
-    def __init__(self, host: Host, *, most: int, seconds: float) -> None:
+    def __init__(self, host: Host, *, max_bytes: int, seconds: float) -> None:
         self._host = host
-        self._most = most
+        self._max_bytes = max_bytes
         self._seconds = seconds
 
     @types.coroutine
     def read(self, receive: Receive, headers: Mapping[bytes, bytes]) -> Generator[Any, Any, bytes]:
-        """Return the body; raises a RefusedError for one that is too large or too slow."""
+        """Return the body; raise RefusedError if it is too large or too slow."""
         length = headers.get(b"content-length")
-        if length is not None and (not length.isdigit() or int(length) > self._most):
+        if length is not None and (not length.isdigit() or int(length) > self._max_bytes):
             raise self._too_large()
         collecting = self._collect(receive)
         try:
             waiting = collecting.send(None)
         except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]  # most bodies are there already, and need no deadline
+            return done.value  # type: ignore[no-any-return]  # most bodies have arrived already and need no deadline
         until = time.time() + self._seconds
         deadline = Deadline(host=self._host, operation_id="", until=until)
         try:
@@ -55,12 +55,12 @@ class BodyReader:
             raise ClientDisconnectedError
         body: bytes = event.get("body", b"")
         if not event.get("more_body", False):
-            if len(body) > self._most:
+            if len(body) > self._max_bytes:
                 raise self._too_large()
             return body
         parts, size = [body], len(body)
         while event.get("more_body", False):
-            if size > self._most:
+            if size > self._max_bytes:
                 raise self._too_large()
             event = await receive()
             if event["type"] != "http.request":
@@ -68,25 +68,30 @@ class BodyReader:
             part = event.get("body", b"")
             parts.append(part)
             size += len(part)
-        if size > self._most:
+        if size > self._max_bytes:
             raise self._too_large()
         return b"".join(parts)
 
     def _too_large(self) -> RefusedError:
-        message = f"the body is over the limit of {self._most:,} bytes"
+        message = f"the body is over the limit of {self._max_bytes:,} bytes"
         return RefusedError(
-            413, ErrorCode.VALIDATION_ERROR, message, "PAYLOAD_TOO_LARGE", [(b"connection", b"close")], limit=self._most
+            413,
+            ErrorCode.VALIDATION_ERROR,
+            message,
+            "PAYLOAD_TOO_LARGE",
+            [(b"connection", b"close")],
+            limit=self._max_bytes,
         )
 
 
 class CallWatcher:
-    """Follows one call once it waits for something: counts it, and stops it when its client goes."""
+    """Counts a call from its first suspension on, and stops the call when its client disconnects."""
 
     __slots__ = ("_calls", "_deadline", "_is_gone", "_key", "_operation_id", "_receive", "_task", "is_counted")
 
     def __init__(self, receive: Receive | None, operation_id: str, calls: ConcurrencyLimits, key: str) -> None:
         self._receive = receive
-        """None for a call that runs to its end, whatever its client does."""
+        """None for a call that continues when its client disconnects."""
         self._operation_id = operation_id
         self._calls = calls
         self._key = key
@@ -96,7 +101,7 @@ class CallWatcher:
         self.is_counted = False
 
     def __call__(self, deadline: Deadline) -> None:
-        """Take over a piece of work that has suspended."""
+        """Watch a call that has suspended."""
         if not self.is_counted:
             self.is_counted = True
             self._calls.add(self._key)
@@ -107,7 +112,7 @@ class CallWatcher:
             self._task = asyncio.get_running_loop().create_task(self._watch(self._receive))
 
     async def _watch(self, receive: Receive) -> None:
-        # The body was read: what comes next is the disconnect, or the end of the response.
+        # The body was read: the next message is the disconnect or the end of the response.
         while (await receive())["type"] == "http.request":
             pass
         self._is_gone = True

@@ -1,21 +1,20 @@
-"""DocumentDoor: the OpenAPI document and the documentation page over ASGI."""
+"""DocumentEndpoint: the OpenAPI document and the documentation page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 from urllib.parse import parse_qs
 
 import msgspec
 
-from operations.context import Identity
 from operations.errors import ErrorCode
+from operations.serving.admission import Caller
 from operations.serving.asgi import Headers, Receive, Response, Scope, Send, path_of
 from operations.serving.exposure import Exposure
-from operations.serving.http.document_cache import VERSIONS, Documents
+from operations.serving.http.document_cache import VERSIONS, DocumentCache
 from operations.serving.http.pages import PAGES
 from operations.serving.http.path_items import Version
-from operations.serving.http.shared_parts import PROBLEM, TOKENS, Security
+from operations.serving.http.shared_components import PROBLEM, TOKENS, Security
 
 DOCUMENT_PATH = "/openapi.json"
 _ALLOW = (b"allow", b"GET, HEAD, OPTIONS")
@@ -27,19 +26,11 @@ _DOCUMENT_HEADERS: Headers = [
 ]
 
 
-class Caller(Protocol):
-    """Who asks, as admission found it."""
-
-    @property
-    def identity(self) -> Identity | None:
-        """The caller; None for an anonymous one."""
-
-
-class DocumentDoor:
-    """Serves `/openapi.json` (`?version=3.2`) and `/docs`; each caller gets the document of what it may call."""
+class DocumentEndpoint:
+    """Serves `/openapi.json` (`?version=3.2`) and `/docs`. The document contains what the caller may call."""
 
     paths = frozenset({DOCUMENT_PATH, *PAGES})
-    """The paths that it answers."""
+    """The paths of this endpoint."""
 
     def __init__(
         self,
@@ -50,13 +41,20 @@ class DocumentDoor:
         description: str = "",
         servers: Iterable[str] = (),
         security: Security = TOKENS,
+        has_jobs: bool = False,
     ) -> None:
-        self.documents = Documents(
-            exposure, title=title, version=version, description=description, servers=servers, security=security
+        self.documents = DocumentCache(
+            exposure,
+            title=title,
+            version=version,
+            description=description,
+            servers=servers,
+            security=security,
+            has_jobs=has_jobs,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
-        """Answer a request to one of `paths`."""
+        """Serve a request to one of `paths`."""
         response = await self._respond(scope, caller)
         await response.send(send, head_only=scope["method"] == "HEAD")
 
@@ -64,14 +62,14 @@ class DocumentDoor:
         if scope["method"] == "OPTIONS":
             return Response(204, [_ALLOW])
         if scope["method"] not in ("GET", "HEAD"):
-            return _refuse(405, "the method is not allowed here", [_ALLOW])
+            return _refuse(405, "method not allowed: expected GET, HEAD or OPTIONS", [_ALLOW])
         page = PAGES.get(path_of(scope))
         if page is not None:
             return page.response()
         version = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("version", ["3.1"])[-1]
         wanted = next((each for each in VERSIONS if version in (each, f"{each}.0")), None)
         if wanted is None:
-            return _refuse(400, f"unknown version of OpenAPI: expected one of {', '.join(VERSIONS)}", [])
+            return _refuse(400, f"unknown OpenAPI version: expected {' or '.join(VERSIONS)}", [])
         return await self._document(scope, wanted, caller)
 
     async def _document(self, scope: Scope, version: Version, caller: Caller) -> Response:
@@ -83,7 +81,7 @@ class DocumentDoor:
 
 
 def _matches(scope: Scope, etag: bytes) -> bool:
-    """Whether the client has this document already."""
+    """Whether `If-None-Match` contains the ETag."""
     for name, value in scope["headers"]:
         if name == b"if-none-match":
             return any(each.strip().removeprefix(b"W/") in (etag, b"*") for each in value.split(b","))

@@ -1,7 +1,7 @@
-"""The OpenAPI document of an exposure: built in slices from one fragment per operation, for what a caller may call.
+"""DocumentCache: the OpenAPI documents of an exposure, joined from one encoded fragment per operation.
 
-A document holds the definitions that its operations reach and no others, and names them by what it holds itself:
-neither components nor names tell of operations that the caller does not see.
+A document contains the operations that a caller may call and the definitions that these use. Definitions are named
+within each document: neither components nor names reveal operations that the caller may not call.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
@@ -22,12 +21,15 @@ from operations.context import Identity
 from operations.exports.definitions import Definition, assign_names, closure
 from operations.serving.exposure import Exposure, Rights
 from operations.serving.http.path_items import SCHEMAS, Version, describe, plain_schema
-from operations.serving.http.shared_parts import (
+from operations.serving.http.shared_components import (
     CONVENTIONS,
+    JOB_CONVENTIONS,
+    JOB_SCHEMA,
     PROBLEM_SCHEMA,
     STREAM_SCHEMAS,
     TOKENS,
     Security,
+    describe_jobs,
     shared_components,
 )
 from operations.spec import Operation
@@ -35,19 +37,17 @@ from operations.spec import Operation
 VERSIONS: tuple[Version, ...] = get_args(Version)
 
 _log = logging.getLogger("operations.serving")
-_SLICE = 0.002
-"""Seconds of work after which the event loop gets a turn."""
-_MOST_BYTES = 64 * 1024 * 1024
+_MAX_BYTES = 64 * 1024 * 1024
 _REFERENCE = re.compile(rb'(?<="\$ref":"#/components/schemas/)([0-9a-f]{32})(?=")')
-_RESERVED = ("Problem", *STREAM_SCHEMAS)
+_RESERVED = ("Problem", "Job", *STREAM_SCHEMAS)
 _encode = msgspec.json.Encoder().encode
 
 Pieces = tuple[bytes | str, ...]
-"""JSON text with gaps: keys stand for the names of definitions, which each document gives."""
+"""JSON text in pieces. A `str` piece is the key of a definition, replaced by its name in each document."""
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A document as it is sent."""
+    """An encoded document."""
 
     body: bytes
     etag: bytes
@@ -69,8 +69,8 @@ class _Key(msgspec.Struct, frozen=True):
     root_path: str
 
 
-class Documents:
-    """The documents of one exposure, cached as bytes for each set of rights."""
+class DocumentCache:
+    """The documents of one exposure, cached as bytes per set of rights."""
 
     def __init__(
         self,
@@ -81,13 +81,19 @@ class Documents:
         description: str = "",
         servers: Iterable[str] = (),
         security: Security = TOKENS,
-        most_bytes: int = _MOST_BYTES,
+        has_jobs: bool = False,
+        max_bytes: int = _MAX_BYTES,
     ) -> None:
         self._exposure = exposure
-        self._info = {"title": title, "version": version, "description": description or CONVENTIONS}
+        self._info = {
+            "title": title,
+            "version": version,
+            "description": description or (CONVENTIONS + JOB_CONVENTIONS if has_jobs else CONVENTIONS),
+        }
         self._servers = [{"url": url} for url in servers]
         self._security = security
-        self._most_bytes = most_bytes
+        self._has_jobs = has_jobs
+        self._max_bytes = max_bytes
         self._documents: OrderedDict[_Key, Document] = OrderedDict()
         self._size = 0
         self._fragments: dict[Version, dict[str, _Fragment]] = {version: {} for version in VERSIONS}
@@ -95,88 +101,82 @@ class Documents:
         self._encoded: dict[str, Pieces] = {}
         self._generation = -1
         self._building = asyncio.Lock()
+        self._builds: dict[_Key, asyncio.Task[Document]] = {}
 
     async def get(self, identity: Identity | None, version: Version = "3.1", root_path: str = "") -> Document:
-        """Return the document of what an identity may call, from the cache where it is there."""
+        """Return the document of what an identity may call, cached or newly built."""
         exposure = self._exposure
         key = _Key(exposure.generation, version, exposure.rights(identity), root_path)
         document = self._documents.get(key)
         if document is None:
-            async with self._building:
-                # Others may have built it meanwhile, and the registry may have changed.
-                key = _Key(exposure.generation, version, exposure.rights(identity), root_path)
-                document = self._documents.get(key) or await self._build(key, exposure.visible(identity))
+            building = self._builds.get(key)
+            if building is None:
+                building = self._builds[key] = asyncio.create_task(self._build(key, exposure.visible(identity)))
+                building.add_done_callback(lambda _: self._builds.pop(key))
+            document = await asyncio.shield(building)  # a client that disconnects does not stop it
         if key in self._documents:
             self._documents.move_to_end(key)
         return document
 
     async def _build(self, key: _Key, visible: Mapping[str, Operation[Any]]) -> Document:
-        pause = _Pauses()
+        """Build a document in a thread: the conversion of one large schema would hold the event loop for too long."""
+        exposed = self._exposure.operations
+        async with self._building:
+            document = await asyncio.to_thread(self._write, key, visible, exposed)
+        self._keep(key, document)
+        return document
+
+    def _write(
+        self, key: _Key, visible: Mapping[str, Operation[Any]], exposed: Mapping[str, Operation[Any]]
+    ) -> Document:
+        """Return a document. One thread at a time runs this; the mappings do not change meanwhile."""
         if key.generation != self._generation:
-            self._forget_changed()
+            self._forget_changed(exposed)
             self._generation = key.generation
         fragments = []
         for operation in visible.values():
             try:
-                fragments.append(await self._prepare(operation, key.version, pause))
-            except Exception:  # noqa: BLE001  # one operation must not take the document from all others
-                _log.exception("%s is left out of the document", operation.id)
-        body = await self._join(key, fragments, visible.values(), pause)
-        digest = await asyncio.to_thread(blake2b, body, digest_size=16)
-        document = Document(body, b'"%s"' % digest.hexdigest().encode())
-        self._keep(key, document)
-        return document
-
-    async def _prepare(self, operation: Operation[Any], version: Version, pause: _Pauses) -> _Fragment:
-        """Return the fragment of an operation, made in slices."""
-        # Streams are described differently in each version, and nothing else is.
-        version = version if operation.stream is not None else "3.1"
-        if not self._is_known(operation, version):
-            for schema in (operation.spec.input_schema, operation.spec.output_schema):
-                schema.document  # noqa: B018  # converts it, which may take a slice
-                await pause.after_slice()
-        fragment = self._fragment(operation, version)
-        await pause.after_slice()
-        return fragment
-
-    def _is_known(self, operation: Operation[Any], version: Version) -> bool:
-        known = self._fragments[version].get(operation.id)
-        return known is not None and known.operation is operation
+                # Only streams are described differently in each version.
+                fragments.append(self._fragment(operation, key.version if operation.stream is not None else "3.1"))
+            except Exception:  # noqa: BLE001  # one faulty operation must not break the whole document
+                _log.exception("%s is left out of the OpenAPI document", operation.id)
+        body = self._join(key, fragments, visible.values())
+        return Document(body, b'"%s"' % blake2b(body, digest_size=16).hexdigest().encode())
 
     def _fragment(self, operation: Operation[Any], version: Version) -> _Fragment:
-        if self._is_known(operation, version):
-            return self._fragments[version][operation.id]
+        known = self._fragments[version].get(operation.id)
+        if known is not None and known.operation is operation:
+            return known
         item = describe(operation, version, self._security)
         for key, definition in item.definitions.items():
             if key not in self._definitions:
                 self._definitions[key] = msgspec.structs.replace(definition, content=None, keys={})
-                self._encoded[key] = _cut(_write(definition.schema(SCHEMAS.__add__, plain_schema)), definition.uses)
-        pieces = _cut(b"%s:%s" % (_encode(item.path), _write(item.methods)), item.definitions)
+                self._encoded[key] = _cut(_to_json(definition.schema(SCHEMAS.__add__, plain_schema)), definition.uses)
+        pieces = _cut(b"%s:%s" % (_encode(item.path), _to_json(item.methods)), item.definitions)
         fragment = _Fragment(operation, pieces, item.uses, item.streams)
         self._fragments[version][operation.id] = fragment
         return fragment
 
-    async def _join(
-        self, key: _Key, fragments: Sequence[_Fragment], operations: Iterable[Operation[Any]], pause: _Pauses
-    ) -> bytes:
+    def _join(self, key: _Key, fragments: Sequence[_Fragment], operations: Iterable[Operation[Any]]) -> bytes:
         keys = closure(dict.fromkeys(use for fragment in fragments for use in fragment.uses), self._definitions)
-        await pause.after_slice()
         names = assign_names((self._definitions[key] for key in keys), taken=_RESERVED)
         encoded = {key: name.encode() for key, name in names.items()}
-        await pause.after_slice()
         parts: list[bytes] = [self._head(key, operations), b',"paths":{']
         for index, fragment in enumerate(fragments):
             if index:
                 parts.append(b",")
             parts += [encoded[piece] if isinstance(piece, str) else piece for piece in fragment.pieces]
-            await pause.after_slice()
+        if self._has_jobs:
+            described = _encode(describe_jobs(self._security))[1:-1]
+            parts += [b"," if fragments else b"", described]
         parts.append(b'},"components":{"schemas":{"Problem":%s' % _encode(PROBLEM_SCHEMA))
+        if self._has_jobs:
+            parts.append(b',"Job":%s' % _encode(JOB_SCHEMA))
         if any(fragment.streams for fragment in fragments):
             parts += [b',"%s":%s' % (name.encode(), _encode(schema)) for name, schema in STREAM_SCHEMAS.items()]
         for definition in keys:
             parts.append(b',"%s":' % encoded[definition])
             parts += [encoded[piece] if isinstance(piece, str) else piece for piece in self._encoded[definition]]
-            await pause.after_slice()
         parts.append(b"},%s}" % _encode(shared_components(self._security))[1:])
         return b"".join(parts)
 
@@ -186,25 +186,25 @@ class Documents:
             head["$self"] = f"{key.root_path}/openapi.json?version=3.2"
         head["info"] = self._info
         head["servers"] = self._servers or [{"url": key.root_path or "/"}]
-        head["tags"] = _tags({operation.spec.namespace for operation in operations}, key.version)
+        namespaces = {operation.spec.namespace for operation in operations}
+        head["tags"] = _tags(namespaces | {"jobs"} if self._has_jobs else namespaces, key.version)
         head["security"] = []
         head["x-operations"] = {"version": 1}
         return _encode(head)[:-1]
 
     def _keep(self, key: _Key, document: Document) -> None:
-        """Cache a document; those of earlier generations and the least recently used ones make room."""
+        """Cache a document; evict those of earlier generations and the least recently used ones."""
         for other in [other for other in self._documents if other.generation != key.generation]:
             self._size -= len(self._documents.pop(other).body)
-        if len(document.body) > self._most_bytes:
+        if len(document.body) > self._max_bytes:
             return
         self._documents[key] = document
         self._size += len(document.body)
-        while self._size > self._most_bytes:
+        while self._size > self._max_bytes:
             self._size -= len(self._documents.popitem(last=False)[1].body)
 
-    def _forget_changed(self) -> None:
-        """Remove the fragments of operations that were replaced or removed, and the definitions that only they use."""
-        exposed = self._exposure.operations
+    def _forget_changed(self, exposed: Mapping[str, Operation[Any]]) -> None:
+        """Remove fragments of replaced and removed operations, and the definitions that only these use."""
         uses: dict[str, None] = {}
         for version, fragments in self._fragments.items():
             self._fragments[version] = {
@@ -217,21 +217,8 @@ class Documents:
         self._encoded = {key: self._encoded[key] for key in kept}
 
 
-class _Pauses:
-    """Gives the event loop a turn between slices of work."""
-
-    def __init__(self) -> None:
-        self._until = time.perf_counter() + _SLICE
-
-    async def after_slice(self) -> None:
-        """Return at once within a slice; let others run after it."""
-        if time.perf_counter() >= self._until:
-            await asyncio.sleep(0)
-            self._until = time.perf_counter() + _SLICE
-
-
-def _write(value: Any) -> bytes:
-    """Return a value as JSON; what JSON cannot express is written as text."""
+def _to_json(value: Any) -> bytes:
+    """Return a value as JSON; values that JSON cannot express become strings."""
     try:
         return _encode(value)
     except (ValueError, TypeError):
@@ -249,7 +236,7 @@ def _expressible(value: Any) -> Any:
 
 
 def _cut(text: bytes, keys: Iterable[str]) -> Pieces:
-    """Return JSON text cut where the names of definitions go."""
+    """Split JSON text at the keys of definitions."""
     known = set(keys)
     pieces: list[bytes | str] = []
     for index, piece in enumerate(_REFERENCE.split(text)):
@@ -259,7 +246,7 @@ def _cut(text: bytes, keys: Iterable[str]) -> Pieces:
 
 
 def _tags(namespaces: Iterable[str], version: Version) -> list[dict[str, str]]:
-    """Return a tag for each namespace; in 3.2 below that of the namespace around it."""
+    """Return a tag for each namespace; in 3.2 with the enclosing namespace as `parent`."""
     if version == "3.1":
         return [{"name": namespace} for namespace in sorted(namespaces)]
     every = set(namespaces)

@@ -1,11 +1,12 @@
-"""Events: a stream as server-sent events, with ids, heartbeats and resumption.
+"""Streams, and calls with their progress, as server-sent events with ids, heartbeats and resumption.
 
-A stream ends with `operations.complete` or `operations.problem`. Without either, the connection was lost.
+The last event is `operations.complete` or `operations.problem`. A stream without either lost its connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections import deque
 from collections.abc import Awaitable
@@ -29,6 +30,7 @@ from operations.serving.refusals import RefusedError
 MEDIA_TYPE = "text/event-stream"
 COMPLETE = "operations.complete"
 PROBLEM = "operations.problem"
+PROGRESS = "operations.progress"
 _HEADERS: Headers = [
     (b"content-type", MEDIA_TYPE.encode()),
     (b"cache-control", b"no-store"),
@@ -38,24 +40,25 @@ _RETRY = b"retry: 2000\n\n"
 _HEARTBEAT = b":\n\n"
 _DEFAULT_TYPE = "message"
 _OWN_TYPES = "operations."
-_MOST_EVENTS = 256
-_MOST_BYTES = 1 << 20
-_MOST_STREAMS = 10_000
-_LONGEST_ID = 512
-_MOST_BUFFERED = 64 << 10
-_MOST_PUSHED = 64
-"""How many bytes or events wait for the server to accept them before the handler waits too."""
+_MAX_EVENTS = 256
+_MAX_BYTES = 1 << 20
+_MAX_STREAMS = 10_000
+_MAX_ID_LENGTH = 512
+_MAX_MESSAGE = 4_096
+_MAX_BUFFERED = 64 << 10
+_MAX_PUSHED = 64
+"""Buffered bytes and events above which the handler waits until the server has sent them."""
 
 
 class StreamRequest(msgspec.Struct, kw_only=True):
-    """What a client asks to follow."""
+    """A request for a stream."""
 
     route: Route
     request: Request
     owner: str
-    """Whose limits it counts for."""
+    """The key of the limits that it counts towards."""
     fingerprint: bytes
-    """Of the input: a stream is resumed with the input that it began with."""
+    """A hash of the input: a stream is resumed only with the input that it started with."""
     envelopes: bool = False
     last_event_id: str | None = None
 
@@ -68,12 +71,12 @@ class EventStreams:
         self._limits = limits
         self._open = ConcurrencyLimits(limits.streams, "open streams")
         self._resumable: dict[str, _Stream] = {}
-        """Streams that can be resumed, by name."""
+        """Resumable streams by name."""
 
     async def serve(self, wanted: StreamRequest, receive: Receive, send: Send) -> str:
-        """Send a stream until it or its client ends; returns the code that it ended with.
+        """Send a stream until it ends or its client disconnects; return its outcome code.
 
-        Raises a CallError where nothing was sent yet.
+        Raises CallError if nothing was sent yet.
         """
         wheel = self.dispatcher.registry.wheel
         connection = _Connection(send, wheel, self._limits.heartbeat_seconds, wanted.request.id)
@@ -91,18 +94,19 @@ class EventStreams:
         return stream.code
 
     async def _begin(self, wanted: StreamRequest, connection: _Connection) -> _Stream:
-        self._open.take(wanted.owner)
+        self._open.acquire(wanted.owner)
         replays = self._limits.replay_seconds > 0 and not wanted.route.is_resumable
         stream = _Stream(self, wanted, connection, self._limits.replay_seconds if replays else 0.0)
+        wanted.request.progress = stream.report_progress
         try:
-            self.dispatcher.start(wanted.request, stream.ended, stream.emit)
+            self.dispatcher.start(wanted.request, stream.ended, stream.emit if wanted.route.has_stream else None)
             stream.running = wanted.request
         except CallError:
-            self._open.give(wanted.owner)
+            self._open.release(wanted.owner)
             raise
-        if replays and len(self._resumable) < _MOST_STREAMS:
+        if replays and len(self._resumable) < _MAX_STREAMS:
             self._resumable[stream.name] = stream
-        # A handler that fails before it first waits is answered with a status, later with an event.
+        # A failure before the first suspension becomes an HTTP status, a later one an event.
         await asyncio.sleep(0)
         if not wanted.route.operation.spec.input_schema.check(wanted.request.input):
             await stream.first
@@ -113,30 +117,30 @@ class EventStreams:
         stream = self._resumable.get(last_event_id.rpartition("-")[0])
         number = _number(last_event_id)
         if stream is None or not stream.is_same(wanted) or not stream.has_after(number):
-            message = f"{wanted.route.id}: the stream cannot be resumed after this Last-Event-ID; begin a new one"
+            message = f"{wanted.route.id}: cannot resume the stream after this Last-Event-ID; start a new stream"
             raise RefusedError(410, ErrorCode.UNAVAILABLE, message, "STREAM_GONE")
         return stream
 
     def release(self, stream: _Stream) -> None:
-        """Forget a stream that is over."""
-        self._open.give(stream.wanted.owner)
+        """Stop counting a stream that has ended."""
+        self._open.release(stream.wanted.owner)
 
     def forget(self, stream: _Stream) -> None:
-        """Resume a stream no more."""
+        """Make a stream no longer resumable."""
         self._resumable.pop(stream.name, None)
 
     def expire_later(self, stream: _Stream) -> None:
-        """Stop a stream that lost its client, unless it is resumed in time."""
+        """Stop a stream whose client disconnected unless it is resumed in time."""
         self.dispatcher.registry.wheel.add(_Expiry(stream, stream.changes), self._limits.replay_seconds)
 
     @property
-    def most_bytes(self) -> int:
-        """The largest event."""
+    def max_bytes(self) -> int:
+        """The maximum size of an event."""
         return self._limits.response_bytes
 
 
 class _Stream:
-    """One stream and the events that a client may want again."""
+    """A running stream and the recent events that a client may request again."""
 
     def __init__(
         self, streams: EventStreams, wanted: StreamRequest, connection: _Connection, replay_seconds: float
@@ -146,21 +150,21 @@ class _Stream:
         self.running: Request | None = None
         self.code = "OK"
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done with the first item, or the end."""
+        """Resolved by the first item or the end."""
         self._streams = streams
         self._connection: _Connection | None = connection
         self._replays = replay_seconds > 0
         self._is_over = False
         self._error: CallError | None = None
-        """Why the stream failed; None where it completed or still runs."""
+        """The error of a failed stream; None while it runs or if it completed."""
         self._count = 0
         self._log: deque[tuple[int, bytes]] = deque()
         self._log_bytes = 0
         self.changes = 0
-        """Number of times that a client came or went."""
+        """Number of connects and disconnects of clients."""
 
     def emit(self, envelope: ResponseEnvelope[Any]) -> Awaitable[None] | None:
-        """Send one item. A stream without its client goes on without waiting for anybody."""
+        """Send one item. A stream without a client does not wait for the connection."""
         if not self.first.done():
             self.first.set_result(None)
         self._count += 1
@@ -169,8 +173,29 @@ class _Stream:
             self._keep(chunk)
         return self._connection.push(chunk) if self._connection is not None else None
 
+    def report_progress(self, progress: float, total: float | None, message: str | None) -> Awaitable[None] | None:
+        """Send the progress that the handler reports.
+
+        It is dropped while the client does not read, as the handler need not wait for the result of this method. A
+        client that resumes the stream does not receive it again.
+        """
+        connection = self._connection
+        if not math.isfinite(progress) or (total is not None and not math.isfinite(total)):
+            return None
+        if connection is None or connection.is_full:
+            return None
+        report = {"progress": progress, "total": total, "message": None if message is None else message[:_MAX_MESSAGE]}
+        return connection.push(
+            b"event: %s\ndata: %s\n\n" % (PROGRESS.encode(), write_json(report, self.wanted.route.id))
+        )
+
     def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
-        """Take how the stream ended; its client gets it as the last event."""
+        """Store the outcome, and send it as the last event; the result of a call is sent before that."""
+        if envelope is not None:
+            try:
+                self.emit(envelope)
+            except CallError as unwritable:
+                error = unwritable
         self._is_over, self._error = True, error
         self.code = "OK" if error is None else str(error.code)
         if not self.first.done():
@@ -182,7 +207,7 @@ class _Stream:
             self._connection.finish_later(self._last_event())
 
     async def open(self) -> None:
-        """Send the head of the response; raises the error of a stream that has failed already."""
+        """Send the head of the response; raise the error if the stream has already failed."""
         connection = self._connection
         if connection is None or connection.has_begun:
             return
@@ -207,7 +232,7 @@ class _Stream:
             await connection.finish(missed + self._last_event())
 
     def detach(self, connection: _Connection) -> None:
-        """The client has gone: stop, or wait for it to come back."""
+        """Stop the stream, or wait for the client to reconnect."""
         if self._connection is not connection:
             return
         self._connection = None
@@ -218,33 +243,33 @@ class _Stream:
             self.stop()
 
     def stop(self) -> None:
-        """End the stream: nobody follows it."""
+        """Stop the stream."""
         self._streams.forget(self)
         if not self._is_over and self.running is not None:
             self.running.stop(aborted(self.wanted.route.id, "the client closed the connection"))
 
     def is_same(self, wanted: StreamRequest) -> bool:
-        """Whether a request is for this stream: of the same caller, operation and input."""
+        """Whether a request has the caller, operation and input of this stream."""
         own = self.wanted
         return own.owner == wanted.owner and own.route.id == wanted.route.id and own.fingerprint == wanted.fingerprint
 
     def has_after(self, number: int) -> bool:
-        """Whether every event after this one is kept."""
+        """Whether all events after this number are kept."""
         oldest = self._log[0][0] if self._log else self._count + 1
         return 0 <= number <= self._count and number + 1 >= oldest
 
     def _keep(self, chunk: bytes) -> None:
         self._log.append((self._count, chunk))
         self._log_bytes += len(chunk)
-        while len(self._log) > _MOST_EVENTS or (self._log_bytes > _MOST_BYTES and self._log):
+        while len(self._log) > _MAX_EVENTS or (self._log_bytes > _MAX_BYTES and self._log):
             self._log_bytes -= len(self._log.popleft()[1])
 
     def _write(self, envelope: ResponseEnvelope[Any]) -> bytes:
         """Return an item as an event."""
         operation_id = self.wanted.route.id
         data = envelope.to_json() if self.wanted.envelopes else write_json(envelope.data, operation_id)
-        if len(data) > self._streams.most_bytes:
-            raise too_large(operation_id, "event", len(data), self._streams.most_bytes, "yes")
+        if len(data) > self._streams.max_bytes:
+            raise too_large(operation_id, "event", len(data), self._streams.max_bytes, "yes")
         meta = envelope.meta
         event: SSEEvent | None = None if isinstance(meta, MCPResponseMeta) else meta.event
         if event is None:
@@ -253,7 +278,7 @@ class _Stream:
         if self.wanted.route.is_resumable:
             identifier = _line(event.id) if event.id is not None else ""
         lines = [f"id: {identifier}"] if identifier else []
-        # A source must not be able to end the stream in our name.
+        # A source must not be able to send the last event of the protocol.
         if event.type != _DEFAULT_TYPE and not event.type.startswith(_OWN_TYPES):
             lines.append(f"event: {_line(event.type)}")
         return b"%s\ndata: %s\n\n" % ("\n".join(lines).encode(errors="replace"), data) if lines else _data(data)
@@ -266,7 +291,7 @@ class _Stream:
 
 
 class _Expiry(msgspec.Struct, eq=False):
-    """Ends a stream whose client has not come back since."""
+    """Stops a stream whose client has not reconnected since."""
 
     stream: _Stream
     changes: int
@@ -296,11 +321,11 @@ class _Connection:
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything was written, or will be."""
+        """Whether data was sent or is about to be sent."""
         return self.is_open or self._flushing is not None
 
     def push(self, chunk: bytes) -> Awaitable[None] | None:
-        """Send an event together with others of this iteration of the loop; what it returns is awaited before more."""
+        """Send an event together with others of this loop iteration. The result is awaited before the next event."""
         if self._is_closed:
             return None
         self._buffer.append(chunk)
@@ -308,34 +333,38 @@ class _Connection:
         flushing = self._flushing
         if flushing is None:
             flushing = self._flushing = asyncio.get_running_loop().create_task(self._flush())
-        is_full = self._buffered > _MOST_BUFFERED or len(self._buffer) >= _MOST_PUSHED
-        return asyncio.shield(flushing) if is_full else None
+        return asyncio.shield(flushing) if self.is_full else None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether events wait for the server to send them."""
+        return self._buffered > _MAX_BUFFERED or len(self._buffer) >= _MAX_PUSHED
 
     async def open(self) -> None:
         """Send the head of the response."""
         await self.write(b"")
 
     async def write(self, chunk: bytes) -> None:
-        """Send events; returns when the server has accepted them."""
+        """Send events; return when the server has accepted them."""
         async with self._lock:
             await self._write(chunk)
 
     async def finish(self, chunk: bytes) -> None:
         """Send the last events and end the response."""
         async with self._lock:
-            await self._write(self._take() + chunk, more=False)
+            await self._write(self._take_buffer() + chunk, more=False)
 
     def finish_later(self, chunk: bytes) -> None:
-        """End the response in a task of its own."""
+        """End the response in a separate task."""
         if not self._is_closed:
             self._task = asyncio.get_running_loop().create_task(self.finish(chunk))
 
     def close(self) -> None:
-        """Write no more: the client has gone, or the response is complete."""
+        """Discard further events: the client disconnected, or the response is complete."""
         self._is_closed = True
 
     def expire(self) -> None:
-        """Send a comment where nothing was sent for a while, so that nobody in between closes the connection."""
+        """Send a comment if no event was sent since the last check, so that proxies keep the connection open."""
         if self._is_closed or self.is_finished:
             return
         self._wheel.add(self, self._heartbeat)
@@ -347,12 +376,12 @@ class _Connection:
         try:
             async with self._lock:
                 while self._buffer:
-                    await self._write(self._take())
+                    await self._write(self._take_buffer())
         finally:
             self._flushing = None
 
-    def _take(self) -> bytes:
-        """Return what is buffered."""
+    def _take_buffer(self) -> bytes:
+        """Return and clear the buffer."""
         taken = b"".join(self._buffer)
         self._buffer.clear()
         self._buffered = 0
@@ -371,14 +400,14 @@ class _Connection:
                 self._wheel.add(self, self._heartbeat)
                 chunk = _RETRY + chunk
             await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
-        except OSError:  # the client has gone, which `receive` reports as well
+        except OSError:  # the client disconnected, which `receive` reports too
             self._is_closed = True
 
 
 def check_last_event_id(header: bytes) -> str:
-    """Return the id after which a client wants to resume."""
+    """Return the id after which a client resumes a stream."""
     text = header.strip().decode("utf-8", errors="replace")
-    if len(text) > _LONGEST_ID or "\0" in text:
+    if len(text) > _MAX_ID_LENGTH or "\0" in text:
         raise RefusedError(400, ErrorCode.VALIDATION_ERROR, "Last-Event-ID is too long", "LAST_EVENT_ID")
     return text
 
@@ -388,7 +417,7 @@ def _data(data: bytes) -> bytes:
 
 
 def _line(text: str) -> str:
-    """Return a text as one line: a line break would begin another field."""
+    """Replace line breaks, which would start another field."""
     return text.replace("\r", " ").replace("\n", " ").replace("\0", " ")
 
 

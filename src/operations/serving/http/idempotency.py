@@ -1,4 +1,4 @@
-"""Idempotency: the first answer to a mutation with an `Idempotency-Key`, given again to whoever repeats it."""
+"""Idempotency: stored responses to mutations with an `Idempotency-Key`, returned again for repeated requests."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from operations.serving.refusals import RefusedError
 
 HEADER = b"idempotency-key"
 REPLAYED = (b"idempotency-replayed", b"true")
-_LONGEST_KEY = 255
+_MAX_KEY_LENGTH = 255
 _SECONDS = 24 * 3600.0
 _SHARE = 8
-"""One owner has at most this part of a store: what others have kept is not lost to one that fills it."""
+"""One owner may use 1/_SHARE of a store, so that it cannot evict the responses of all others."""
 
 
 class StoredCall(msgspec.Struct):
-    """A call with a key: what it was, and its response once it ended."""
+    """A call with a key, and its response once it has ended."""
 
     fingerprint: bytes
     response: Response | None = None
     until: float = 0.0
     is_lost: bool = False
-    """Whether the response was too large to keep."""
+    """Whether the response was too large to store."""
 
     @property
     def size(self) -> int:
-        """Bytes that the response takes."""
+        """Estimated size in bytes."""
         return len(self.response.body) + 512 if self.response is not None else 512
 
 
 class IdempotencyStore(Protocol):
-    """Keeps calls by key. Of several that begin with one key at the same time, exactly one gets None."""
+    """Stores calls by key. If several calls begin with one key at the same time, exactly one gets None."""
 
     async def begin(self, owner: str, key: bytes, fingerprint: bytes) -> StoredCall | None:
         """Return the call that has this key; where there is none, keep it as running and return None."""
@@ -51,7 +51,7 @@ class IdempotencyStore(Protocol):
 
 
 class MemoryStore:
-    """A store in this process: bounded in number, bytes and time."""
+    """A store in memory with limits on entries, bytes and time."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class MemoryStore:
         seconds: float = _SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._most = entries
-        self._most_bytes = size
+        self._max_entries = entries
+        self._max_bytes = size
         self._seconds = seconds
         self._clock = clock
         self._owners: dict[str, OrderedDict[bytes, StoredCall]] = {}
@@ -81,10 +81,10 @@ class MemoryStore:
                 return known
             self._remove(owner, key)
             calls = self._owners.setdefault(owner, OrderedDict())
-        if len(calls) >= max(1, self._most // _SHARE) and not self._evict(owner):
+        if len(calls) >= max(1, self._max_entries // _SHARE) and not self._evict(owner):
             self._discard_empty(owner)
             raise _full()
-        if self._count >= self._most and not self._evict(self._largest()):
+        if self._count >= self._max_entries and not self._evict(self._largest()):
             self._discard_empty(owner)
             raise _full()
         calls = self._owners.setdefault(owner, calls)
@@ -100,11 +100,13 @@ class MemoryStore:
         if call is None:
             return
         self._bytes -= call.size
-        call.is_lost = len(response.body) > self._most_bytes // _SHARE  # its key stays: a repetition is refused
+        call.is_lost = (
+            len(response.body) > self._max_bytes // _SHARE
+        )  # the key stays, and repeated requests are refused
         call.response = msgspec.structs.replace(response, body=b"") if call.is_lost else response
         call.until = self._clock() + self._seconds
         self._bytes += call.size
-        while self._bytes > self._most_bytes and self._evict(self._largest()):
+        while self._bytes > self._max_bytes and self._evict(self._largest()):
             pass
 
     async def release(self, owner: str, key: bytes) -> None:
@@ -113,7 +115,7 @@ class MemoryStore:
             self._remove(owner, key)
 
     def _evict(self, owner: str) -> bool:
-        """Forget the oldest call of an owner that has ended; False where there is none."""
+        """Remove the oldest finished call of an owner; return False if there is none."""
         for key, call in self._owners.get(owner, {}).items():
             if call.response is not None:
                 self._remove(owner, key)
@@ -135,44 +137,44 @@ class MemoryStore:
 
 
 def read_key(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """Return the key of a request, quoted or bare; None where it has none."""
+    """Return the key of a request, quoted or bare; None if it has none."""
     header = headers.get(HEADER)
     if header is None:
         return None
     key = header.strip()
     if len(key) >= 2 and key[:1] == key[-1:] == b'"':
         key = key[1:-1].replace(b'\\"', b'"').replace(b"\\\\", b"\\")
-    if not key or len(key) > _LONGEST_KEY or not key.isascii() or not key.decode().isprintable():
-        message = f"Idempotency-Key is not 1 to {_LONGEST_KEY} printable characters"
+    if not key or len(key) > _MAX_KEY_LENGTH or not key.isascii() or not key.decode().isprintable():
+        message = f"invalid Idempotency-Key: expected 1 to {_MAX_KEY_LENGTH} printable ASCII characters"
         raise RefusedError(400, ErrorCode.VALIDATION_ERROR, message, "IDEMPOTENCY_KEY")
     return key
 
 
 def store_key(operation_id: str, key: bytes) -> bytes:
-    """Return the name of a call within its owner's."""
+    """Return the key of a call in the store."""
     return blake2b(operation_id.encode() + b"\n" + key, digest_size=16).digest()
 
 
 def fingerprint_of(body: bytes, content_type: bytes | None) -> bytes:
-    """Return what the repetition of a request has in common with it."""
+    """Return a hash of the body and its type, equal for repetitions of a request."""
     return blake2b((content_type or b"").strip().lower() + b"\n" + body, digest_size=16).digest()
 
 
 def replay(call: StoredCall, fingerprint: bytes) -> Response:
-    """Return the stored response of a call; raises where it still runs, or was another call."""
+    """Return the stored response of a call; raise RefusedError if it still runs or had another body."""
     if call.fingerprint != fingerprint:
         message = "this Idempotency-Key was used with another body"
         raise RefusedError(422, ErrorCode.VALIDATION_ERROR, message, "IDEMPOTENCY_KEY_REUSED")
     response = call.response
     if response is None:
-        message = "the call with this Idempotency-Key still runs"
+        message = "the call with this Idempotency-Key is still running"
         raise RefusedError(409, ErrorCode.UNAVAILABLE, message, "IDEMPOTENCY_KEY_RUNNING", [(b"retry-after", b"1")])
     if call.is_lost:
-        message = "the call with this Idempotency-Key was executed, but its result was too large to keep"
+        message = "the call with this Idempotency-Key was executed, but its response was too large to store"
         raise RefusedError(409, ErrorCode.UNAVAILABLE, message, "IDEMPOTENCY_RESULT_LOST")
     return Response(response.status, [*response.headers, REPLAYED], response.body)
 
 
 def _full() -> RefusedError:
-    message = "too many calls with an Idempotency-Key run at once"
+    message = "too many concurrent calls with an Idempotency-Key"
     return RefusedError(503, ErrorCode.UNAVAILABLE, message, "IDEMPOTENCY_STORE_FULL", [(b"retry-after", b"1")])

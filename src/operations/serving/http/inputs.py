@@ -1,4 +1,4 @@
-"""Inputs: what a request says, as the input of an operation. Pure: nothing is received here."""
+"""Inputs: the input of an operation, read from a query string or a body. Pure functions without I/O."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from operations.spec import Operation
 from operations.wire import decode_json
 
 ParameterStyle = Literal["scalar", "array", "json"]
-"""How a property is written in a query string: `a=1`, `a=1&a=2`, or as JSON text."""
+"""The form of a property in a query string: `a=1`, `a=1&a=2`, or JSON text."""
 
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
-_MOST_FIELDS = 1_000
-_MOST_PARTS = 100
+_MAX_FIELDS = 1_000
+_MAX_PARTS = 100
 _JSON = b"application/json"
 _OWN = OWN_TYPE.encode()
 _decode = msgspec.json.Decoder().decode
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """How one property of an input is written in a query string or a form."""
+    """The form of one input property in a query string or a form."""
 
     style: ParameterStyle
     type: str = ""
-    """The JSON type of the scalar, or of the array's items; empty for JSON."""
+    """The JSON type of the scalar or of the array items; empty for JSON text."""
     is_bytes: bool = False
     """Whether the property is base64 text."""
 
@@ -45,16 +45,16 @@ class InputReader:
         self._operation = operation
         document = operation.spec.input_schema.document
         self.parameters: dict[str, Parameter] | None = find_parameters(document)
-        """The properties by name; None where the input is not an object."""
+        """The parameters by name; None if the input is not an object."""
 
     def read_query(self, query: bytes) -> dict[str, Any]:
         """Return the input that a query string describes."""
         fields: dict[str, list[str]] = {}
         try:
             text = query.decode("ascii")
-            pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+            pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
         except ValueError:
-            raise _malformed("the query string cannot be read, or has too many fields") from None
+            raise _malformed(f"invalid query string: expected UTF-8 and at most {_MAX_FIELDS} fields") from None
         for name, value in pairs:
             fields.setdefault(name, []).append(value)
         return self._assemble(fields)
@@ -65,7 +65,7 @@ class InputReader:
 
         fields: dict[str, list[str]] = {}
         parameters = self.parameters or {}
-        for name, content in read_parts(body, content_type, most=_MOST_PARTS):
+        for name, content in read_parts(body, content_type, max_parts=_MAX_PARTS):
             parameter = parameters.get(name)
             if parameter is not None and parameter.is_bytes:
                 text = b2a_base64(content, newline=False).decode("ascii")
@@ -78,7 +78,7 @@ class InputReader:
         return self._assemble(fields)
 
     def read_bytes(self, body: bytes) -> dict[str, Any] | None:
-        """Return the input whose only property is the body; None where the operation takes no such input."""
+        """Return an input whose only property is the body; None if the operation has no such input."""
         parameters = self.parameters
         if parameters is None or len(parameters) != 1:
             return None
@@ -86,9 +86,9 @@ class InputReader:
         return {name: b2a_base64(body, newline=False).decode("ascii")} if parameter.is_bytes else None
 
     def check_null(self) -> None:
-        """Raise `VALIDATION_ERROR` where null is not an input of the operation."""
+        """Raise `VALIDATION_ERROR` if null is not a valid input of the operation."""
         if not self._operation.spec.input_schema.check(None):
-            raise _problems(self._operation.id, [("", "null is not an input")])
+            raise _problems(self._operation.id, [("", "null is not a valid input")])
 
     def _assemble(self, fields: Mapping[str, list[str]]) -> dict[str, Any]:
         parameters = self.parameters or {}
@@ -102,7 +102,7 @@ class InputReader:
             elif parameter.style == "array":
                 values[name] = [_scalar(text, parameter.type) for text in texts]
             elif len(texts) > 1:
-                problems.append((pointer, "given more than once"))
+                problems.append((pointer, "more than one value"))
             elif parameter.style == "scalar":
                 values[name] = _scalar(texts[0], parameter.type)
             else:
@@ -116,12 +116,12 @@ class InputReader:
 
 
 def read_body(inputs: Callable[[], InputReader], operation_id: str, body: bytes, content_type: bytes | None) -> Any:
-    """Return the input that a body holds, by its content type."""
+    """Return the input in a body, by its content type."""
     if content_type == _JSON:
         return read_json(body) if body else {}
     if content_type is None:
         if body:
-            raise _unsupported("a body needs a Content-Type")
+            raise _unsupported("missing Content-Type")
         return {}
     essence = content_type.partition(b";")[0].strip().lower()
     if essence == _JSON:
@@ -134,7 +134,7 @@ def read_body(inputs: Callable[[], InputReader], operation_id: str, body: bytes,
         input = inputs().read_bytes(body)
         if input is not None:
             return input
-    raise _unsupported(f"{operation_id} takes no body of this Content-Type")
+    raise _unsupported(f"unsupported Content-Type for {operation_id}")
 
 
 def _unsupported(message: str) -> RefusedError:
@@ -153,7 +153,7 @@ def read_json(body: bytes) -> Any:
 
 
 def read_own_json(body: bytes) -> Any:
-    """Return the value of a body with marked bytes, as our own importer sends it."""
+    """Return the value of a body with marked bytes, the format of imported registries."""
     try:
         return decode_json(body)
     except CallError as error:
@@ -161,7 +161,7 @@ def read_own_json(body: bytes) -> Any:
 
 
 def find_parameters(document: Mapping[str, Any] | bool) -> dict[str, Parameter] | None:
-    """Return how the properties of an input are written in a query string; None where it cannot be."""
+    """Return the parameters of an input by name; None if a query string cannot express the input."""
     found = query_parameters(document)
     if found is None:
         return None
@@ -176,7 +176,7 @@ def _read_parameter(parameter: QueryParameter, is_bytes: bool) -> Parameter:
 
 
 def _scalar(text: str, kind: str) -> Any:
-    """Return a value of a query string; text that is not of its type is left for the schema to refuse."""
+    """Return a value of a query string. Text of another type stays as it is and fails validation."""
     if kind == "string":
         return text
     if kind == "boolean":

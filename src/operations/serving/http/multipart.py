@@ -1,4 +1,4 @@
-"""Multipart: the parts of a `multipart/form-data` body that was read whole. The only user of python-multipart."""
+"""The parts of a complete `multipart/form-data` body. The only module that imports python-multipart."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from operations.pubsub import require_extra
 from operations.serving.refusals import RefusedError
 
 
-def read_parts(body: bytes, content_type: str, *, most: int) -> list[tuple[str, bytes]]:
-    """Return the parts by name, in their order; raises a RefusedError for a body that cannot be read."""
+def read_parts(body: bytes, content_type: str, *, max_parts: int) -> list[tuple[str, bytes]]:
+    """Return the name and content of each part in order; raise RefusedError for an invalid body."""
     try:
         from python_multipart.exceptions import FormParserError
         from python_multipart.multipart import MultipartParser, parse_options_header
@@ -19,26 +19,26 @@ def read_parts(body: bytes, content_type: str, *, most: int) -> list[tuple[str, 
     _, options = parse_options_header(content_type.encode("latin-1"))
     boundary = options.get(b"boundary")
     if not boundary or len(boundary) > 70:
-        raise _refuse("the content type names no boundary")
-    collector = _Collector(most, parse_options_header)
+        raise _refuse("invalid Content-Type: expected a boundary of 1 to 70 characters")
+    collector = _Collector(max_parts, parse_options_header)
     parser = MultipartParser(boundary, collector.callbacks())
     try:
         parser.write(body)
         parser.finalize()
     except FormParserError:
-        raise _refuse("the parts of the body cannot be read") from None
+        raise _refuse("malformed multipart body") from None
     if not collector.ended:
-        raise _refuse("the last part of the body is incomplete")
+        raise _refuse("incomplete multipart body")
     return collector.parts
 
 
 class _Collector:
-    """Gathers what the parser reports."""
+    """Collects the parts from the callbacks of the parser."""
 
-    def __init__(self, most: int, parse_options: Any) -> None:
+    def __init__(self, max_parts: int, parse_options: Any) -> None:
         self.parts: list[tuple[str, bytes]] = []
         self.ended = False
-        self._most = most
+        self._max_parts = max_parts
         self._parse_options = parse_options
         self._field = self._value = b""
         self._disposition = b""
@@ -56,8 +56,8 @@ class _Collector:
         }
 
     def _begin(self) -> None:
-        if len(self.parts) >= self._most:
-            raise _refuse(f"the body has more than {self._most} parts")
+        if len(self.parts) >= self._max_parts:
+            raise _refuse(f"too many parts: the limit is {self._max_parts}")
         self._disposition, self._content = b"", []
 
     def _read_field(self, data: bytes, start: int, end: int) -> None:
@@ -75,7 +75,7 @@ class _Collector:
         kind, options = self._parse_options(self._disposition)
         name = options.get(b"name")
         if kind != b"form-data" or name is None:
-            raise _refuse("a part of the body has no name")
+            raise _refuse("a part of the multipart body has no name")
         try:
             self.parts.append((name.decode(), b"".join(self._content)))
         except UnicodeDecodeError:

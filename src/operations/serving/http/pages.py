@@ -1,6 +1,6 @@
-"""The documentation page: static files that load nothing from elsewhere and run no inline script.
+"""The documentation page: static files without inline scripts and without requests to other hosts.
 
-The page reads `/openapi.json` and shows descriptions as text, never as HTML.
+The page loads `/openapi.json` and shows descriptions as text, never as HTML.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Page(msgspec.Struct, frozen=True):
     body: bytes
 
     def response(self) -> Response:
-        """Return the response with this file."""
+        """Return the file as a response."""
         headers: Headers = [
             (b"content-type", self.content_type.encode()),
             (b"content-security-policy", _POLICY),

@@ -1,7 +1,7 @@
-"""Query parameters: an operation's input as GET takes it. The document and the HTTP door both read it from here.
+"""Query parameters: the input of an operation as GET accepts it, for the OpenAPI document and the HTTP endpoint.
 
-A query string cannot say null, nor an empty list, so parameters leave them out of their schemas. What is neither a
-scalar of one type nor a list of those is one parameter with JSON text.
+A query string cannot express null or an empty list, so the schemas of parameters exclude them. A property that is
+neither a scalar of one type nor a list of such scalars is a parameter with JSON text.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class QueryParameter(msgspec.Struct, frozen=True):
     name: str
     required: bool
     kind: Kind | None
-    """The type of the value, or of each of several values; None where the value is JSON text."""
+    """The type of the value or of each list item; None for JSON text."""
     many: bool
-    """Whether the parameter is repeated for each item of a list."""
+    """Whether the parameter is repeated, once for each list item."""
     schema: Any
-    """What the parameter may be; its references are those of the input's schema."""
+    """The schema of the parameter, with references into the input schema."""
 
 
 def root_object(document: Mapping[str, Any] | bool) -> Mapping[str, Any] | None:
-    """Return the schema of an input that is an object described by its properties alone; None for any other."""
+    """Return the root schema of an object that is described by its properties alone; None for any other input."""
     if isinstance(document, bool):
         return None
     root = target_in(document.get("$defs", {}), {key: value for key, value in document.items() if key != "$defs"})
@@ -50,7 +50,7 @@ def root_object(document: Mapping[str, Any] | bool) -> Mapping[str, Any] | None:
 
 
 def query_parameters(document: Mapping[str, Any] | bool) -> tuple[QueryParameter, ...] | None:
-    """Return the parameters of an input; None for one that a query string cannot express, which takes POST only."""
+    """Return the parameters of an input; None if a query string cannot express the input."""
     root = root_object(document)
     if root is None or isinstance(document, bool):
         return None
@@ -62,7 +62,7 @@ def query_parameters(document: Mapping[str, Any] | bool) -> tuple[QueryParameter
 
 
 def bytes_properties(document: Mapping[str, Any] | bool) -> tuple[str, ...]:
-    """Return the names of an input's properties that are bytes, and nothing else but null."""
+    """Return the names of the input properties that are bytes, or bytes or null."""
     root = root_object(document)
     if root is None or isinstance(document, bool):
         return ()
@@ -71,7 +71,7 @@ def bytes_properties(document: Mapping[str, Any] | bool) -> tuple[str, ...]:
 
 
 def is_bytes(schema: Any, definitions: Mapping[str, Any]) -> bool:
-    """Whether a schema is of bytes, written as base64 text in JSON."""
+    """Whether a schema describes bytes, encoded as base64 text in JSON."""
     schema = target_in(definitions, _without_null(schema))
     return isinstance(schema, dict) and schema.get("type") == "string" and schema.get(_BYTES) == "base64"
 
@@ -82,30 +82,30 @@ def _parameter(name: str, schema: Any, required: bool, definitions: Mapping[str,
         return QueryParameter(name, required, found[0], False, found[1])
     found = _list_of_scalars(schema, definitions)
     if found is not None:
-        kind, told = found
-        least = max(1, told.get("minItems", 0)) if required else told.get("minItems")
-        return QueryParameter(name, required, kind, True, told if least is None else {**told, "minItems": least})
+        kind, own = found
+        least = max(1, own.get("minItems", 0)) if required else own.get("minItems")
+        return QueryParameter(name, required, kind, True, own if least is None else {**own, "minItems": least})
     return QueryParameter(name, required, None, False, schema)
 
 
 def _scalar(schema: Any, definitions: Mapping[str, Any]) -> tuple[Kind, dict[str, Any]] | None:
-    """Return the type of a scalar and its schema without null; None where a schema is not of one scalar type."""
-    told = _without_null(schema)
-    target = target_in(definitions, told)
+    """Return the type of a scalar and its schema without null; None if the schema is not of one scalar type."""
+    own = _without_null(schema)
+    target = target_in(definitions, own)
     if not isinstance(target, dict) or target.keys() & _COMPOUND:
         return None
-    if target is not told:
+    if target is not own:
         target = _without_null(target)
     kind = _kind(target)
     if kind is None:
         return None
-    told = told if "$ref" in told and _kind(target_in(definitions, told)) == kind and _is_strict(told, target) else {}
-    return kind, {**(told or target)}
+    own = own if "$ref" in own and _kind(target_in(definitions, own)) == kind and _is_strict(own, target) else {}
+    return kind, {**(own or target)}
 
 
-def _is_strict(told: Mapping[str, Any], target: Mapping[str, Any]) -> bool:
-    """Whether a reference may stay: it says nothing beside, and its target accepts no null."""
-    return told.keys() <= {"$ref"} | ANNOTATIONS and None not in target.get("enum", ())
+def _is_strict(own: Mapping[str, Any], target: Mapping[str, Any]) -> bool:
+    """Whether a reference can be kept: it has no other keywords, and its target does not accept null."""
+    return own.keys() <= {"$ref"} | ANNOTATIONS and None not in target.get("enum", ())
 
 
 def _kind(schema: Any) -> Kind | None:
@@ -134,7 +134,7 @@ def _list_of_scalars(schema: Any, definitions: Mapping[str, Any]) -> tuple[Kind,
 
 
 def _without_null(schema: Any) -> Any:
-    """Return a schema that accepts the same but null, where null stands apart; otherwise the schema itself."""
+    """Return a schema without null as an alternative; the schema itself if null is not a separate alternative."""
     if not isinstance(schema, dict):
         return schema
     outer = {key: value for key, value in schema.items() if key in ANNOTATIONS}

@@ -1,4 +1,4 @@
-"""Path items: one operation as OpenAPI describes it. Pure: it knows nothing of requests, callers or caches."""
+"""Path items: the OpenAPI description of one operation. Pure functions, independent of requests, callers and caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from operations.schema.dialects.keywords import SCHEMA, SCHEMA_LISTS, SCHEMA_MAP
 from operations.schema.dialects.traversal import schemas_in
 from operations.serving.http.parameters import QueryParameter, bytes_properties, is_bytes, query_parameters, root_object
 from operations.serving.http.routes import encoded_path
-from operations.serving.http.shared_parts import (
+from operations.serving.http.shared_components import (
     PROBLEM,
     PROBLEM_REFERENCE,
     PROBLEM_SCHEMA,
@@ -41,7 +41,7 @@ _COMPONENT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
 
 class PathItem(msgspec.Struct, frozen=True):
-    """The description of one operation; references to definitions end in their keys."""
+    """The description of one operation. References to definitions end with the keys of the definitions."""
 
     path: str
     methods: dict[str, Any]
@@ -51,7 +51,7 @@ class PathItem(msgspec.Struct, frozen=True):
 
 
 def takes_get(operation: Operation[Any]) -> bool:
-    """Whether an operation may be called with GET, as far as its type says."""
+    """Whether the type of an operation allows GET."""
     return operation.spec.type is not OperationType.MUTATION
 
 
@@ -61,7 +61,7 @@ def describe(operation: Operation[Any], version: Version, security: Security) ->
 
 
 class _Describer:
-    """One description: collects the definitions that its schemas use."""
+    """Builds one description and collects the definitions that its schemas use."""
 
     def __init__(self, operation: Operation[Any], version: Version, security: Security) -> None:
         self._operation = operation
@@ -71,7 +71,7 @@ class _Describer:
         self._base = self._spec.id.replace("/", "_")
         self._definitions: dict[str, Definition] = {}
         self._uses: dict[str, None] = {}
-        # An input takes every property of its schema, and an output has them all, whatever another document said.
+        # Inputs accept read-only properties and outputs contain write-only ones, so these keywords would be wrong here.
         self._input = _without(self._spec.input_schema.document, "readOnly")
         output = _without(self._spec.output_schema.document, "writeOnly")
         self._is_binary = isinstance(output, dict) and is_bytes(output, output.get("$defs", {}))
@@ -92,7 +92,9 @@ class _Describer:
     def _schema(self, document: Any, root_name: str) -> Any:
         title = document.get("title") if isinstance(document, dict) and "properties" in document else None
         if isinstance(title, str) and _COMPONENT_NAME.fullmatch(title):
-            hoisted = hoist(document, title, with_root=True)  # a class: the same one where others refer to it
+            hoisted = hoist(
+                document, title, with_root=True
+            )  # a class: one component, also where other schemas refer to it
         else:
             hoisted = hoist(document, root_name)
         self._definitions = {**hoisted.definitions, **self._definitions}
@@ -137,7 +139,7 @@ class _Describer:
     def _body(self) -> dict[str, Any]:
         content: dict[str, Any] = {JSON: {"schema": self._schema(self._input, f"{self._base}.input")}}
         root = root_object(self._input)
-        # Forms are taken as well, but not described: their fields have no types, so no description of them is exact.
+        # Forms are accepted but not described: form fields have no types, so no description is exact.
         if root is not None and len(root.get("properties", {})) == 1 and bytes_properties(self._input):
             content[BINARY] = {"schema": _FILE}
         return {"required": _is_body_required(self._spec.input_schema, root), "content": content}
@@ -160,7 +162,7 @@ class _Describer:
         return {"200": result, **failures, **self._domain_errors()}
 
     def _domain_errors(self) -> dict[str, Any]:
-        """Return the responses of the operation's own codes, by status."""
+        """Return the responses of the error codes that the operation declares, by status."""
         by_status: dict[int, dict[str, Any]] = {}
         for code, schema in self._spec.error_schemas.items():
             by_status.setdefault(domain_status(schema), {})[code] = self._errors[code]
@@ -175,7 +177,7 @@ class _Describer:
         return responses
 
     def _extension(self) -> dict[str, Any]:
-        """Return what our own importer reads: the parts of the spec that OpenAPI has no place for."""
+        """Return `x-operations`: the parts of the spec that OpenAPI cannot express, for the import into a registry."""
         spec, operation = self._spec, self._operation
         optional = {
             "title": spec.title,
@@ -186,7 +188,7 @@ class _Describer:
             "errorSchemas": self._errors,
             "durable": spec.durable,
         }
-        # The output stands in the response, except where bytes or nothing but a stream is described there.
+        # The response contains the output schema, except for bytes and for operations that only stream.
         if self._is_binary or operation.handler is None:
             optional["output"] = self._output
         ways = [way for way, given in (("call", operation.handler), ("stream", operation.stream)) if given is not None]
@@ -195,10 +197,10 @@ class _Describer:
 
 
 def plain_schema(schema: Any) -> Any:
-    """Return a schema as more tools read it.
+    """Return an equivalent schema that more tools can read.
 
-    Booleans become objects, `contentEncoding` gets the older `format` beside it, and examples that are references to
-    examples of another document are left out.
+    Boolean schemas become objects, `contentEncoding` is supplemented by the older `format`, and examples that refer to
+    another document are removed.
     """
     if isinstance(schema, bool):
         return {} if schema else {"not": {}}
@@ -213,7 +215,7 @@ def plain_schema(schema: Any) -> Any:
 
 
 def domain_status(schema: Schema) -> int:
-    """Return the HTTP status of a domain error: `x-http-status` of its schema where that is an error, else 409."""
+    """Return the status of a declared error: `x-http-status` of its schema if that is an error status, else 409."""
     document = schema.document
     status = document.get("x-http-status") if isinstance(document, dict) else None
     return status if type(status) is int and 400 <= status <= 599 else _DOMAIN_STATUS
@@ -233,7 +235,7 @@ def _parameter(parameter: QueryParameter, schema: Any) -> dict[str, Any]:
 
 
 def _event(item: Any) -> dict[str, Any]:
-    """Return the schema of an event with one item of a stream."""
+    """Return the schema of an event that contains one item of a stream."""
     return {
         "type": "object",
         "properties": {
@@ -246,14 +248,14 @@ def _event(item: Any) -> dict[str, Any]:
 
 
 def _domain_problem(code: str, details: Any) -> dict[str, Any]:
-    """Return the problem of one code; written out, as generators of clients do not merge schemas."""
+    """Return the problem schema of one code, without `allOf`: client generators do not merge schemas."""
     properties = {name: PROBLEM_SCHEMA["properties"][name] for name in _DOMAIN_MEMBERS}
     own = {"code": {"type": "string", "const": code}, "details": details}
     return {"type": "object", "properties": {**properties, **own}, "required": PROBLEM_SCHEMA["required"]}
 
 
 def _without(schema: Any, keyword: str) -> Any:
-    """Return a document without a keyword; the document itself where it has none."""
+    """Return a schema without a keyword; the same object if the keyword does not occur."""
     marked = isinstance(schema, dict) and any(keyword in node for node in schemas_in(schema))
     return _stripped(schema, keyword) if marked else schema
 
@@ -279,10 +281,10 @@ def _is_http(spec: OperationSpec) -> bool:
 
 
 def _is_body_required(schema: Schema, root: Mapping[str, Any] | None) -> bool:
-    """Whether a request without a body, which means an empty object, is refused."""
+    """Whether a request without a body, which is read as an empty object, is invalid."""
     return bool(root.get("required")) if root is not None else not schema.check({})
 
 
 def _named(code: str) -> str:
-    """Return a code in the characters that component names are made of."""
+    """Return a code with the characters that component names allow."""
     return "".join(char if char.isascii() and (char.isalnum() or char in "-_.") else "_" for char in code)

@@ -1,4 +1,4 @@
-"""Problems: errors as `application/problem+json` (RFC 9457), and the status that each has."""
+"""Problems: errors as `application/problem+json` (RFC 9457), and their HTTP statuses."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from operations.spec import Operation
 MEDIA_TYPE = "application/problem+json"
 _TYPE = (b"content-type", MEDIA_TYPE.encode())
 _NO_STORE = (b"cache-control", b"no-store")
-_MOST_PROBLEMS = 100
-_MOST_DETAIL = 2_000
+_MAX_PROBLEMS = 100
+_MAX_DETAIL = 2_000
 _RETRY_SECONDS = 1
 _OWN = frozenset(ErrorCode)
 _NOT_PASSED_ON = frozenset({401, 403, 407})
-"""Upstream statuses about credentials: ours for the upstream, not the caller's for us."""
+"""Upstream statuses about this server's credentials at the upstream, not about the caller's credentials here."""
 _SECRET_DETAILS = frozenset({"headers", "setCookies"})
 DOMAIN_STATUS = 409
+_TOO_MANY = frozenset({"RATE_LIMITED", "TOO_MANY_JOBS"})
 _STATUS = {
     ErrorCode.VALIDATION_ERROR: 500,
     ErrorCode.OPERATION_NOT_FOUND: 500,
@@ -46,7 +47,7 @@ def status_of(error: CallError, operation: Operation[Any] | None = None) -> int:
     details = error.details if isinstance(error.details, dict) else {}
     if code is ErrorCode.VALIDATION_ERROR and executed_of(error) == "no":
         return 422
-    if code is ErrorCode.UNAVAILABLE and details.get("reason") == "RATE_LIMITED":
+    if code is ErrorCode.UNAVAILABLE and details.get("reason") in _TOO_MANY:
         return 429
     if code is ErrorCode.EXECUTION_ERROR and operation is not None:
         return _upstream_status(details, operation)
@@ -56,7 +57,7 @@ def status_of(error: CallError, operation: Operation[Any] | None = None) -> int:
 
 
 def problem(error: CallError, request_id: str, operation: Operation[Any] | None = None) -> dict[str, Any]:
-    """Return an error as the members of a problem document."""
+    """Return an error as a problem document."""
     operation_id = operation.id if operation is not None else None
     error = public_error(error, operation_id or "the request")
     status = status_of(error, operation)
@@ -64,7 +65,7 @@ def problem(error: CallError, request_id: str, operation: Operation[Any] | None 
         "type": f"urn:operations:{error.code}",
         "title": _title(status),
         "status": status,
-        "detail": error.message.partition("\n")[0][:_MOST_DETAIL],
+        "detail": error.message.partition("\n")[0][:_MAX_DETAIL],
         "code": str(error.code),
         "requestId": request_id,
     }
@@ -77,7 +78,7 @@ def problem(error: CallError, request_id: str, operation: Operation[Any] | None 
         if executed is not None:
             members["executed"] = executed
         if error.code is ErrorCode.VALIDATION_ERROR and isinstance(details.get("errors"), list):
-            members["errors"] = [_one_problem(each) for each in details.pop("errors")[:_MOST_PROBLEMS]]
+            members["errors"] = [_one_problem(each) for each in details.pop("errors")[:_MAX_PROBLEMS]]
         details.pop("operationId", None)
     if details:
         members["details"] = details
@@ -85,7 +86,7 @@ def problem(error: CallError, request_id: str, operation: Operation[Any] | None 
 
 
 def problem_response(error: CallError, request_id: str, operation: Operation[Any] | None = None) -> Response:
-    """Return the response of an error."""
+    """Return an error as a response."""
     members = problem(error, request_id, operation)
     headers: Headers = [_TYPE, _NO_STORE, (b"operations-request-id", request_id.encode())]
     if isinstance(error, RefusedError):
@@ -98,7 +99,7 @@ def problem_response(error: CallError, request_id: str, operation: Operation[Any
 
 
 def encode_problem(members: dict[str, Any]) -> bytes:
-    """Write a problem; details that JSON cannot express are left out."""
+    """Encode a problem; leave out details that JSON cannot express."""
     try:
         return _encode(members)
     except (RecursionError, ValueError, TypeError):
@@ -107,16 +108,16 @@ def encode_problem(members: dict[str, Any]) -> bytes:
 
 
 def tool_error(meta: MCPResponseMeta, operation_id: str) -> RefusedError:
-    """Return the error of an MCP tool that reported one: its blocks are in the details."""
+    """Return the error that an MCP tool reported, with its content blocks in the details."""
     texts = [block.text for block in meta.content if block.type == "text"]
-    message = "\n".join(texts) or f"{operation_id}: the tool reported an error without a text"
+    message = "\n".join(texts) or f"{operation_id}: the tool reported an error without a message"
     error = RefusedError(409, ErrorCode.EXECUTION_ERROR, message, "TOOL_ERROR", [(b"operations-mcp-error", b"true")])
     error.details = {**meta.to_dict(), "executed": "yes"}
     return error
 
 
 def _upstream_status(details: dict[str, Any], operation: Operation[Any]) -> int:
-    """Return the status of an error of the operation's own HTTP source; 500 for any other failure."""
+    """Return the status for an error response of the operation's HTTP source; 500 for any other failure."""
     status = details.get("statusCode")
     if not isinstance(status, int) or not is_http_source(operation):
         return 500
@@ -124,7 +125,7 @@ def _upstream_status(details: dict[str, Any], operation: Operation[Any]) -> int:
 
 
 def is_http_source(operation: Operation[Any]) -> bool:
-    """Whether an operation is an HTTP API's, so that a status in its errors is that of its own request."""
+    """Whether an operation comes from an HTTP API, so that its errors contain the status of an upstream response."""
     annotations = operation.spec.annotations
     return "method" in annotations and "path" in annotations
 
@@ -139,7 +140,7 @@ def _declared_status(code: str, operation: Operation[Any] | None) -> int:
 def _one_problem(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         return {"pointer": "", "detail": ""}
-    return {"pointer": str(found.get("path", "")), "detail": str(found.get("message", ""))[:_MOST_DETAIL]}
+    return {"pointer": str(found.get("path", "")), "detail": str(found.get("message", ""))[:_MAX_DETAIL]}
 
 
 def _title(status: int) -> str:

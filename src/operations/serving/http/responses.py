@@ -1,4 +1,4 @@
-"""Responses: an envelope as an HTTP response. The body is the data; what the source knew is in headers."""
+"""Responses: an envelope as an HTTP response, with the data in the body and the meta in headers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _BYTES_TYPE = "application/octet-stream"
 _BYTES = (b"content-type", _BYTES_TYPE.encode())
 _LOCAL = (b"operations-source", b"local")
 _PASSED_ON = frozenset({"content-language", "content-disposition", "etag", "last-modified", "link", "retry-after"})
-"""Upstream headers that describe the result; never cookies, nor what speaks of the upstream's connection."""
+"""Upstream headers that describe the result. Cookies and connection headers are never passed on."""
 _encode = msgspec.json.Encoder().encode
 
 
 def write_response(
-    envelope: ResponseEnvelope[Any], operation_id: str, request_id: str, *, as_envelope: bool, most: int
+    envelope: ResponseEnvelope[Any], operation_id: str, request_id: str, *, as_envelope: bool, max_bytes: int
 ) -> Response:
-    """Return the response of an envelope; raises a CallError for what cannot be sent."""
+    """Return an envelope as a response; raise CallError if it cannot be encoded or is too large."""
     meta = envelope.meta
     headers: Headers = [(b"operations-request-id", request_id.encode())]
     if as_envelope:
@@ -44,17 +44,17 @@ def write_response(
             headers += (JSON_TYPE, _LOCAL, timestamp)
     else:
         body = _write_foreign(envelope, operation_id, headers)
-    if len(body) > most:
-        raise too_large(operation_id, "result", len(body), most, "yes")
+    if len(body) > max_bytes:
+        raise too_large(operation_id, "result", len(body), max_bytes, "yes")
     return Response(200, headers, body)
 
 
 def write_json(data: Any, operation_id: str) -> bytes:
-    """Write data as JSON, bytes as base64 text; raises `EXECUTION_ERROR` for what JSON cannot express."""
+    """Encode data as JSON with bytes as base64 text; raise `EXECUTION_ERROR` for values that JSON cannot express."""
     try:
         body = _encode(data)
         if b"null" in body and _has_invalid_number(data):  # the encoder writes NaN and infinities as null
-            raise ValueError("it has a number that JSON cannot express")
+            raise ValueError("JSON has no NaN and no infinity")
         return body
     except (ValueError, TypeError, RecursionError) as error:
         kind = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
@@ -63,7 +63,7 @@ def write_json(data: Any, operation_id: str) -> bytes:
 
 
 def _write_foreign(envelope: ResponseEnvelope[Any], operation_id: str, headers: Headers) -> bytes:
-    """Write a result of an HTTP or MCP source."""
+    """Encode a result of an HTTP or MCP source and append its headers."""
     meta, data = envelope.meta, envelope.data
     content_type = "application/json"
     if isinstance(meta, MCPResponseMeta):
@@ -92,7 +92,7 @@ def _write_foreign(envelope: ResponseEnvelope[Any], operation_id: str, headers: 
 
 
 def _safe_type(content_type: str, default: str) -> bytes:
-    """Return a content type; one that a browser would run in this server's origin is replaced by a harmless one."""
+    """Return a content type; replace one that a browser could execute in this server's origin with the default."""
     lowered = content_type.lower()
     if not content_type or not _is_header(content_type):
         return default.encode()

@@ -1,4 +1,4 @@
-"""Routes: the path of each exposed operation, and what may be asked of it there."""
+"""Routes: the path of each exposed operation, and its methods."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class Route:
         self.streams_only = operation.handler is None
         self.has_stream = operation.stream is not None
         self.is_resumable = bool(operation.spec.annotations.get("resumable")) or is_http_source(operation)
-        """Whether the handler itself resumes a stream after an event."""
+        """Whether the handler resumes a stream after the last event id."""
 
     @cached_property
     def inputs(self) -> InputReader:
-        """Reads inputs; made when it is first needed, as it reads the schema."""
+        """The reader of inputs, created on first use because it needs the schema."""
         return InputReader(self.operation)
 
     def inputs_of(self) -> InputReader:
-        """Return what reads inputs."""
+        """Return `inputs`, for code that may not need them."""
         return self.inputs
 
     @cached_property
     def methods(self) -> frozenset[str]:
-        """The methods that the path has."""
+        """The allowed methods."""
         if self.is_mutation or self.inputs.parameters is None:
             return frozenset({"POST", "OPTIONS"})
         if self.streams_only:
@@ -45,12 +45,12 @@ class Route:
 
     @cached_property
     def allow(self) -> tuple[bytes, bytes]:
-        """The header that names the methods."""
+        """The `Allow` header."""
         return b"allow", ", ".join(sorted(self.methods)).encode()
 
 
 class Routes:
-    """The routes of an exposure by path, made again when the registry has changed."""
+    """The routes of an exposure by path, updated when the registry changes."""
 
     def __init__(self, exposure: Exposure) -> None:
         self._exposure = exposure
@@ -58,7 +58,7 @@ class Routes:
         self._routes: dict[str, Route] = {}
 
     def find(self, path: str) -> Route | None:
-        """Return the route of a percent-decoded path, or None."""
+        """Return the route of a percent-decoded path; None if there is none."""
         if self._generation != self._exposure.generation:
             self._refresh()
         return self._routes.get(path)
@@ -77,15 +77,15 @@ class Routes:
 
 
 def path_for(operation: Operation[Any]) -> str:
-    """Return the path of an operation, not percent-encoded. A namespace has no slash, so no two paths are equal."""
+    """Return the path of an operation, not percent-encoded. Namespaces have no slash, so paths are unique."""
     return f"/{operation.spec.namespace}/{operation.spec.name}"
 
 
 def encoded_path(operation: Operation[Any]) -> str:
-    """Return the path as it stands in URLs: a slash that would make an empty segment is written `%2F`."""
+    """Return the path as in URLs. A slash that would create an empty segment is written `%2F`."""
     segments = operation.spec.name.split("/")
     parts = [segments[0]]
     for segment in segments[1:]:
-        # Every segment but the last must have a character before the next plain slash.
+        # A plain slash needs a character before and after it.
         parts.append(("/" if parts[-1] and not parts[-1].endswith("%2F") and segment else "%2F") + segment)
     return f"/{operation.spec.namespace}/{''.join(parts)}"

@@ -1,10 +1,10 @@
-"""Calls: one MCP request for an operation, from its arguments to its result; knows nothing of transports or the SDK."""
+"""MCPCalls: runs operations for MCP requests. It does not depend on transports or on the SDK."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -16,11 +16,11 @@ from operations.envelope import MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.identity.rate_limits import ConcurrencyLimits
 from operations.serving.admission import Caller
-from operations.serving.asking import CallKey, InputRequired, InvalidStateError, Suspensions, capability_of
 from operations.serving.audit import AuditLog
-from operations.serving.mcp.listing import Tool
 from operations.serving.mcp.results import Result, error_result, tool_result, whole_envelope
+from operations.serving.mcp.tools import Tool, can_ask
 from operations.serving.refusals import public_error
+from operations.serving.suspended_calls import CallKey, InputRequired, InvalidStateError, SuspendedCalls, capability_of
 from operations.sources.mcp.own_fields import BYTES, INPUT, OWN, STREAM, plain_json, put_bytes
 from operations.spec import Operation
 
@@ -29,18 +29,18 @@ T = TypeVar("T")
 INVALID_PARAMS = -32602
 MISSING_CAPABILITY = -32021
 INTERNAL_ERROR = -32603
-MOST_ITEMS = 100
+MAX_ITEMS = 100
 STREAM_SECONDS = 10.0
-CALLS_EACH = 256
-"""Calls of one identity that run at once."""
+CALLS_PER_IDENTITY = 256
+"""MCPCalls of one identity that run at once."""
 DEADLINE_SECONDS = 60.0
-"""How long a call may take; one that asks its caller may take as much longer as an answer may."""
+"""The longest duration of a call. A call that can ask its caller may take longer, by the time for an answer."""
 REPLAYABLE = "replayable"
-"""The annotation of an operation that may run again from its start, with the same answers, in another process."""
+"""The annotation of an operation that another process may run again from the start, with the recorded answers."""
 
 
 class ProtocolError(Exception):
-    """A request that is answered with a JSON-RPC error."""
+    """An error that is returned as a JSON-RPC error."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -50,12 +50,12 @@ class ProtocolError(Exception):
 
 
 def unknown_tool(name: str) -> ProtocolError:
-    """Return the error for a tool that is not there, or not permitted: both look the same."""
+    """Return the error for a tool that does not exist or is not permitted; both are the same to a caller."""
     return ProtocolError(INVALID_PARAMS, f"Unknown tool: {name}")
 
 
-class Incoming(msgspec.Struct, kw_only=True):
-    """What a request says beside its operation and input."""
+class RequestInfo(msgspec.Struct, kw_only=True):
+    """A request without its operation and input: caller, protocol version, meta, answers."""
 
     caller: Caller
     modern: bool
@@ -63,7 +63,7 @@ class Incoming(msgspec.Struct, kw_only=True):
     capabilities: Any = None
     progress: Progress | None = None
     client: Client | None = None
-    """The caller, where questions are requests of their own (before 2026-07-28)."""
+    """The client, for questions as separate requests (before 2026-07-28) and for notifications."""
     responses: Any = None
     state: str | None = None
 
@@ -74,48 +74,50 @@ class Incoming(msgspec.Struct, kw_only=True):
 
     @property
     def own(self) -> bool:
-        """Whether one of our clients sent it."""
+        """Whether the client is a registry of this library, which reads envelopes."""
         return OWN in self.meta
 
 
-class Calls:
-    """Runs operations for MCP requests, those that may ask in a task of their own."""
+class MCPCalls:
+    """Runs operations for MCP requests. Operations that can ask run in a separate task."""
 
     def __init__(
         self,
         dispatcher: Dispatcher,
-        suspensions: Suspensions,
+        suspended_calls: SuspendedCalls,
         *,
         audit: AuditLog,
-        calls_each: int = CALLS_EACH,
+        calls_per_identity: int = CALLS_PER_IDENTITY,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:
         self.dispatcher = dispatcher
-        self.suspensions = suspensions
+        self.suspended_calls = suspended_calls
         self._audit = audit
-        self._running = ConcurrencyLimits(calls_each, "calls at once")
+        self._running = ConcurrencyLimits(calls_per_identity, "calls at once")
         self._deadline_seconds = deadline_seconds
 
-    async def call_tool(self, tool: Tool, arguments: Any, incoming: Incoming) -> Result | InputRequired:
-        """Return a tool's result, errors included; raise ProtocolError for what the protocol says is one."""
+    async def call_tool(self, tool: Tool, arguments: Any, info: RequestInfo) -> Result | InputRequired:
+        """Return a tool's result or error result; raise ProtocolError for errors that MCP reports by JSON-RPC."""
         try:
-            input = _read_input(tool, arguments, incoming.meta)
-            if tool.is_stream or (STREAM in incoming.meta and tool.operation.stream is not None):
-                work = self._follow(tool, input, incoming)
-                return await self._report(tool.operation, incoming.caller, work)
-            envelope = await self.run(tool.operation, input, incoming)
+            input = read_input(tool, arguments, info.meta)
+            if tool.is_stream or (STREAM in info.meta and tool.operation.stream is not None):
+                follow = self._run_asking(
+                    tool.operation, input, info, lambda client: self._follow(tool, input, info, client)
+                )
+                return await self.report(tool.operation, info.caller, follow)
+            envelope = await self.run(tool.operation, input, info)
             if isinstance(envelope, InputRequired):
                 return envelope
-            return make_result(tool, envelope, incoming)
+            return make_result(tool, envelope, info)
         except CallError as error:
-            _raise_missing_capability(error, incoming)
+            _raise_missing_capability(error, info)
             return error_result(error, tool.operation.id)
 
     async def run(
-        self, operation: Operation[Any], input: Any, incoming: Incoming
+        self, operation: Operation[Any], input: Any, info: RequestInfo
     ) -> ResponseEnvelope[Any] | InputRequired:
-        """Run an operation within its caller's limits, and report it; raise CallError."""
-        return await self._report(operation, incoming.caller, self._run(operation, input, incoming))
+        """Run an operation within the caller's limits and write the audit record; raise CallError."""
+        return await self.report(operation, info.caller, self._run(operation, input, info))
 
     async def run_direct(
         self, operation: Operation[Any], input: Any, caller: Caller, meta: Mapping[str, Any]
@@ -126,24 +128,25 @@ class Calls:
             caller=caller.key,
             operation_id=operation.id,
             input=input,
-            grant=Grant(identity=caller.identity),
+            grant=Grant(identity=caller.identity, door="mcp"),
             deadline=int((time.time() + self._deadline_seconds) * 1000),
             metadata=_trace(meta),
         )
         if self._audit.is_on:
-            return await self._report(operation, caller, self.dispatcher.call(request))
+            return await self.report(operation, caller, self.dispatcher.call(request))
         key = caller.key
-        self._running.take(key)
+        self._running.acquire(key)
         try:
             return await self.dispatcher.call(request)
         finally:
-            self._running.give(key)
+            self._running.release(key)
 
-    async def _report(self, operation: Operation[Any], caller: Caller, work: Coroutine[Any, Any, T]) -> T:
-        key, code = caller.key, "OK"
+    async def report(self, operation: Operation[Any], caller: Caller, work: Coroutine[Any, Any, T]) -> T:
+        """Await a call within the caller's limits, and write its audit record."""
+        code = "OK"
         began = perf_counter()
         try:
-            self._running.take(key)
+            self._running.acquire(caller.key)
         except CallError:
             work.close()
             raise
@@ -156,30 +159,40 @@ class Calls:
             code = "ABORTED"
             raise
         finally:
-            self._running.give(key)
+            self._running.release(caller.key)
             if self._audit.is_on:
                 self._audit.record("mcp", operation.id, caller, request_id="", code=code, status=None, began=began)
 
     async def _run(
-        self, operation: Operation[Any], input: Any, incoming: Incoming
+        self, operation: Operation[Any], input: Any, info: RequestInfo
     ) -> ResponseEnvelope[Any] | InputRequired:
-        if not operation.wants_context or not incoming.modern:
-            return await self.dispatcher.call(self._request(operation, input, incoming, incoming.client))
+        def call(client: Client | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+            return self.dispatcher.call(self._request(operation, input, info, client))
 
-        async def work(client: Client) -> ResponseEnvelope[Any]:
-            return await self.dispatcher.call(self._request(operation, input, incoming, client))
+        return await self._run_asking(operation, input, info, call)
 
-        key = CallKey.of(operation.id, plain_json(input)[0], incoming.identity.id if incoming.identity else None)
-        replayable = operation.spec.type == "query" or operation.spec.annotations.get(REPLAYABLE) is True
+    async def _run_asking(
+        self,
+        operation: Operation[Any],
+        input: Any,
+        info: RequestInfo,
+        work: Callable[[Client | None], Coroutine[Any, Any, T]],
+    ) -> T | InputRequired:
+        """Run a call with the client that it can ask; in 2026-07-28, suspend it while it waits for an answer."""
+        if not info.modern or not can_ask(operation, self.dispatcher.registry):
+            return await work(info.client)
+        key = CallKey.of(operation.id, plain_json(input)[0], info.identity.id if info.identity else None)
+        # Interceptors ask before the first effect of the handler, which cannot ask itself without a context.
+        replayable = operation.spec.type == "query" or not operation.wants_context
         try:
-            return await self.suspensions.run(
+            return await self.suspended_calls.run(
                 work,
                 key,
-                capabilities=incoming.capabilities,
-                send=incoming.client.notify if incoming.client is not None else None,
-                responses=incoming.responses,
-                state=incoming.state,
-                replayable=replayable,
+                capabilities=info.capabilities,
+                send=info.client.notify if info.client is not None else None,
+                responses=info.responses,
+                state=info.state,
+                replayable=replayable or operation.spec.annotations.get(REPLAYABLE) is True,
             )
         except InvalidStateError:
             raise ProtocolError(INVALID_PARAMS, "Invalid requestState") from None
@@ -188,37 +201,38 @@ class Calls:
         self,
         operation: Operation[Any],
         input: Any,
-        incoming: Incoming,
+        info: RequestInfo,
         client: Client | None,
         *,
         is_stream: bool = False,
     ) -> Request:
-        # A handler that asks may wait for a person; streams have limits of their own.
-        seconds = self._deadline_seconds + (ASK_SECONDS if operation.wants_context else 0)
+        # A handler that asks may wait for a person. Streams have separate limits.
+        asks = can_ask(operation, self.dispatcher.registry)
+        seconds = self._deadline_seconds + (ASK_SECONDS if asks else 0)
         return Request(
             host=self.dispatcher,
-            caller=incoming.caller.key,
+            caller=info.caller.key,
             deadline=None if is_stream else int((time.time() + seconds) * 1000),
             operation_id=operation.id,
             input=input,
-            grant=Grant(identity=incoming.identity),
-            metadata=_trace(incoming.meta),
-            progress=incoming.progress,
+            grant=Grant(identity=info.identity, door="mcp"),
+            metadata=_trace(info.meta),
+            progress=info.progress,
             client=client,
         )
 
-    async def _follow(self, tool: Tool, input: Any, incoming: Incoming) -> Result:
-        """Return the first items of a stream; one of our clients gets all of them as progress."""
-        request = self._request(tool.operation, input, incoming, incoming.client, is_stream=True)
+    async def _follow(self, tool: Tool, input: Any, info: RequestInfo, client: Client | None) -> Result:
+        """Return the first items of a stream; a registry of this library receives all of them as progress."""
+        request = self._request(tool.operation, input, info, client, is_stream=True)
         items: list[Any] = []
         stream = self.dispatcher.stream(request)
-        if STREAM in incoming.meta and incoming.progress is not None:
+        if STREAM in info.meta and info.progress is not None:
             count = 0
             async for envelope in stream:
                 count += 1
-                told = incoming.progress(count, None, envelope.to_json().decode())
-                if told is not None:
-                    await told
+                reported = info.progress(count, None, envelope.to_json().decode())
+                if reported is not None:
+                    await reported
             content = [{"type": "text", "text": f"{count} items"}]
             return Result(content, structured={"items": [], "complete": True}, meta={STREAM: count})
         limit = asyncio.timeout(STREAM_SECONDS)
@@ -227,7 +241,7 @@ class Calls:
             async with limit:
                 async for envelope in stream:
                     items.append(plain_json(envelope.data)[0])
-                    if len(items) >= MOST_ITEMS:
+                    if len(items) >= MAX_ITEMS:
                         break
                 else:
                     complete = True
@@ -240,14 +254,15 @@ class Calls:
         return Result([{"type": "text", "text": msgspec.json.encode(data).decode()}], structured=data)
 
 
-def _read_input(tool: Tool, arguments: Any, meta: Mapping[str, Any]) -> Any:
+def read_input(tool: Tool, arguments: Any, meta: Mapping[str, Any]) -> Any:
+    """Return the input of a tool call; raise CallError for arguments of the wrong form."""
     given = {} if arguments is None else arguments
     if BYTES in meta:
         given = put_bytes(given, meta[BYTES])
     if not tool.wraps_input:
         return given
     if given.keys() != {INPUT}:
-        message = f"the arguments of {tool.name} are an object with the property {INPUT!r}"
+        message = f"invalid arguments for {tool.name}: expected an object with the one property {INPUT!r}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no", "operationId": tool.operation.id})
     return given[INPUT]
 
@@ -258,32 +273,32 @@ def _trace(meta: Mapping[str, Any]) -> dict[str, Any] | None:
     return {name: meta[name] for name in TRACE_FIELDS if isinstance(meta.get(name), str)}
 
 
-def make_result(tool: Tool, envelope: ResponseEnvelope[Any], incoming: Incoming) -> Result:
-    """Return a tool's result; raise CallError where it does not fit what the list says of it."""
-    if incoming.own:
+def make_result(tool: Tool, envelope: ResponseEnvelope[Any], info: RequestInfo) -> Result:
+    """Return a tool's result; raise CallError if it does not match the listed output schema."""
+    if info.own:
         return whole_envelope(envelope)
     schema = tool.output_schema
     if schema is None or isinstance(envelope.meta, MCPResponseMeta):
-        return tool_result(envelope, wrap=False, modern=incoming.modern)
+        return tool_result(envelope, wrap=False, modern=info.modern)
     if not schema.check(envelope.data):
-        # A client that checks results against the listed schema would not see why it fails.
-        message = f"{tool.operation.id}: the result does not fit the operation's output schema"
+        # A client that validates results would fail without a reason.
+        message = f"{tool.operation.id}: the result does not match the output schema"
         raise CallError(ErrorCode.EXECUTION_ERROR, message, {"reason": "RESULT_MISMATCH", "executed": "yes"})
-    wrap = tool.wraps_modern if incoming.modern else tool.wraps_legacy
-    return tool_result(envelope, wrap=wrap, modern=incoming.modern)
+    wrap = tool.wraps_modern if info.modern else tool.wraps_legacy
+    return tool_result(envelope, wrap=wrap, modern=info.modern)
 
 
-def public_failure(error: CallError, operation_id: str, code: int, incoming: Incoming) -> ProtocolError:
-    """Return a failure of a request that has no other place for it than a JSON-RPC error."""
-    _raise_missing_capability(error, incoming)
+def public_failure(error: CallError, operation_id: str, code: int, info: RequestInfo) -> ProtocolError:
+    """Return an error as a JSON-RPC error, for requests whose results cannot contain errors."""
+    _raise_missing_capability(error, info)
     shown = public_error(error, operation_id)
     return ProtocolError(code, str(shown), {"code": str(shown.code)})
 
 
-def _raise_missing_capability(error: CallError, incoming: Incoming) -> None:
-    """Raise the protocol's own error where a handler asked what the client did not declare (2026-07-28)."""
+def _raise_missing_capability(error: CallError, info: RequestInfo) -> None:
+    """Raise the JSON-RPC error for a question that needs an undeclared client capability (2026-07-28)."""
     details = error.details
-    if not incoming.modern or not isinstance(details, dict) or details.get("reason") != NO_ASK:
+    if not info.modern or not isinstance(details, dict) or details.get("reason") != NO_ASK:
         return
     capability = capability_of(str(details.get("method")))
     if capability is not None:

@@ -1,150 +1,273 @@
-"""Endpoint: everything that an MCP server of ours answers with, whichever transport and protocol version asks."""
+"""MCPEndpoint: an MCP server over streamable HTTP, for requests of authenticated callers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import asyncio
+import contextlib
+import logging
+import types
+from collections.abc import AsyncIterator, Coroutine, Generator, Mapping
+from typing import Any, Protocol
 
 import msgspec
 
-from operations.context import Client, Identity, Progress
 from operations.dispatch import Dispatcher
+from operations.jobs import Jobs
 from operations.serving.admission import Caller
-from operations.serving.asking import InputRequired, Suspensions
 from operations.serving.audit import AuditLog
 from operations.serving.exposure import Exposure
-from operations.serving.mcp.calls import (
-    CALLS_EACH,
-    DEADLINE_SECONDS,
-    INVALID_PARAMS,
-    Calls,
-    Incoming,
-    ProtocolError,
-    unknown_tool,
-)
-from operations.serving.mcp.listing import Listing
-from operations.serving.mcp.offers import Offers
-from operations.serving.mcp.reading import Reading
-from operations.serving.mcp.results import Result
+from operations.serving.mcp import fast_path
+from operations.serving.mcp.calls import CALLS_PER_IDENTITY, DEADLINE_SECONDS
+from operations.serving.mcp.server import VERSION, MCPServer
+from operations.serving.mcp.tasks import METHODS as TASK_METHODS
+from operations.serving.mcp.tools import Tool
 
-VERSION = "2026-07-28"
-VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
-CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
-SERVER_INFO_KEY = "io.modelcontextprotocol/serverInfo"
-LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
-PROGRESS_TOKEN = "progressToken"  # the name of a field
-DISCOVER_TTL_MS = 60_000
-_CHANGES = {"listChanged": True}
-CAPABILITIES: dict[str, Any] = {
-    "completions": {},
-    "logging": {},
-    "prompts": _CHANGES,
-    "resources": {"listChanged": True, "subscribe": True},
-    "tools": _CHANGES,
-}
+_log = logging.getLogger("operations.mcp")
+
+MAX_BODY = 4 * 1024 * 1024
+BODY_SECONDS = 30.0
+_VERSION = VERSION.encode()
 _encode = msgspec.json.Encoder().encode
+_NO_SDK = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"Not supported by this server"}}'
+_INTERNAL = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"Internal server error"}}'
 
 
-class Endpoint:
-    """The tools, resources and prompts of an exposure, and how they are called."""
+class HTTPFallback(Protocol):
+    """Serves the requests that the fast path does not."""
+
+    async def handle(self, scope: Any, receive: Any, send: Any, caller: Caller) -> None:
+        """Serve a request."""
+
+    async def close(self) -> None:
+        """End every session."""
+
+
+class MCPEndpoint:
+    """Serves the operations of an exposure at any path. Every request has its own caller."""
 
     def __init__(
         self,
         exposure: Exposure,
         dispatcher: Dispatcher,
         *,
-        name: str,
-        version: str,
+        name: str = "operations",
+        version: str = "",
         instructions: str | None = None,
         state_key: bytes | None = None,
+        search: bool | None = None,
+        jobs: Jobs | None = None,
         audit: AuditLog | None = None,
-        calls_each: int = CALLS_EACH,
+        max_body: int = MAX_BODY,
+        calls_per_identity: int = CALLS_PER_IDENTITY,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:
-        self.name = name
-        self.version = version
-        self.instructions = instructions
-        self.exposure = exposure
-        self.suspensions = Suspensions(dispatcher.slots, key=state_key)
-        self.calls = Calls(
+        self.mcp_server = MCPServer(
+            exposure,
             dispatcher,
-            self.suspensions,
-            audit=audit or AuditLog(),
-            calls_each=calls_each,
+            name=name,
+            version=version,
+            instructions=instructions,
+            state_key=state_key,
+            search=search,
+            jobs=jobs,
+            audit=audit,
+            calls_per_identity=calls_per_identity,
             deadline_seconds=deadline_seconds,
         )
-        info = _encode({SERVER_INFO_KEY: {"name": name, "version": version}})[1:-1]
-        self.stamp = b'"_meta":{%b}' % info
-        self.listing = Listing(exposure, info)
-        self.offers = Offers(exposure)
-        self.reading = Reading(self.calls, self.offers)
-        self.discovered = self._discover()
+        self._max_body = max_body
+        self._sessions: HTTPFallback | None = None
+        self._is_open = False
 
-    async def call_tool(self, name: str, arguments: Any, incoming: Incoming) -> Result | InputRequired:
-        """Call a tool that the caller may call; raise ProtocolError."""
-        tool = self.listing.find(name, incoming.identity)
-        if tool is None:
-            raise unknown_tool(name)
-        return await self.calls.call_tool(tool, arguments, incoming)
+    @contextlib.asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """Serve within the block; on exit, end sessions and suspended calls."""
+        self._is_open = True
+        try:
+            yield
+        finally:
+            self._is_open = False
+            await self.mcp_server.suspended_calls.close()
+            if self._sessions is not None:
+                await self._sessions.close()
+                self._sessions = None
 
-    async def list_tools(self, identity: Identity | None, cursor: str | None, *, modern: bool) -> bytes:
-        """Return a page of the tools that a caller may call, as JSON."""
-        page = await self.listing.page(identity, cursor, modern=modern)
-        if page is None:
-            raise ProtocolError(INVALID_PARAMS, "Invalid cursor")
-        return page
+    async def __call__(self, scope: Any, receive: Any, send: Any, caller: Caller) -> None:
+        """Serve one request of an admitted caller."""
+        body = None
+        routing = _routing(scope)
+        if routing is not None:
+            received = await receive()
+            body = received.get("body", b"")
+            if received.get("more_body", False) or len(body) > self._max_body:
+                body = await self._read_body(body, receive)
+            if body is None:
+                await _respond(send, 413, b"")
+                return
+            message = fast_path.read(body)
+            if message is not None and message.method in TASK_METHODS and self.mcp_server.tasks is not None:
+                await self._serve_task(message, routing, receive, send, caller)
+                return
+            if message is not None and _agrees(routing, message):
+                tool = self.mcp_server.tool_list.tools.get(message.params.name)
+                # The SDK compares arguments that are also sent as headers.
+                if tool is None or not tool.has_headers:
+                    await self._answer(message, tool, receive, send, caller)
+                    return
+        await self._pass_on(scope, receive, send, caller, body)
 
-    def _discover(self) -> bytes:
-        result: dict[str, Any] = {
-            "resultType": "complete",
-            "supportedVersions": [VERSION],
-            "capabilities": CAPABILITIES,
-            "ttlMs": DISCOVER_TTL_MS,
-            "cacheScope": "private",
-        }
-        if self.instructions is not None:
-            result["instructions"] = self.instructions
-        return _encode(result)[:-1] + b"," + self.stamp + b"}"
+    async def _serve_task(
+        self, message: fast_path.Message, routing: Mapping[bytes, bytes], receive: Any, send: Any, caller: Caller
+    ) -> None:
+        if _agrees(routing, message):
+            await self._answer(message, None, receive, send, caller)
+        else:  # the SDK does not know these methods
+            error = {"code": fast_path.HEADER_MISMATCH, "message": "Header mismatch: Mcp-Method or Mcp-Name"}
+            await _respond(send, 400, _encode({"jsonrpc": "2.0", "id": message.id, "error": error}))
 
-    def encode(self, result: Result | InputRequired) -> bytes:
-        """Write a result of 2026-07-28."""
-        if isinstance(result, InputRequired):
-            return _encode(input_required(result))[:-1] + b"," + self.stamp + b"}"
-        data = result.to_dict()
-        data["resultType"] = "complete"
-        if "_meta" not in data:
-            return _encode(data)[:-1] + b"," + self.stamp + b"}"
-        meta = data["_meta"]
-        if meta.get(SERVER_INFO_KEY) is None:
-            data["_meta"] = {**meta, SERVER_INFO_KEY: {"name": self.name, "version": self.version}}
-        return _encode(data)
+    async def _answer(
+        self, message: fast_path.Message, tool: Tool | None, receive: Any, send: Any, caller: Caller
+    ) -> None:
+        work = fast_path.answer(self.mcp_server, message, caller, tool)
+        try:
+            waiting = work.send(None)
+        except StopIteration as done:  # a call that never suspends needs no watcher
+            await _respond(send, *done.value)
+            return
+        except Exception as error:  # noqa: BLE001  # the text of an exception is not sent
+            fast_path.log_failure(message.method, error)
+            await _respond(send, 200, _INTERNAL)
+            return
+        watch = _Disconnect(receive)
+        try:
+            status, body = await watch.run(work, waiting)
+        except asyncio.CancelledError:
+            if not watch.is_gone:
+                raise
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+            return
+        except Exception as error:  # noqa: BLE001  # the text of an exception is not sent
+            fast_path.log_failure(message.method, error)
+            status, body = 200, _INTERNAL
+        finally:
+            watch.is_over = True
+        await _respond(send, status, body)
+
+    async def _pass_on(self, scope: Any, receive: Any, send: Any, caller: Caller, body: bytes | None) -> None:
+        if not self._is_open:
+            raise RuntimeError(
+                "the endpoint is not running: enter `async with endpoint.run()` in the lifespan of the application"
+            )
+        if self._sessions is None:
+            try:
+                from operations.serving.mcp.sdk.http import SDKSessions
+            except ModuleNotFoundError as error:
+                _log.error('MCP beyond tools of 2026-07-28 needs pip install "operations[mcp]": %s', error)
+                await _respond(send, 501, _NO_SDK)
+                return
+            self._sessions = SDKSessions(self.mcp_server, max_body=self._max_body)
+        # Some servers keep whitespace around header values, which the protocol ignores.
+        headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
+        receive = receive if body is None else _replay(body, receive)
+        await self._sessions.handle({**scope, "headers": headers}, receive, send, caller)
+
+    async def _read_body(self, first: bytes, receive: Any) -> bytes | None:
+        """Return a body of several parts; None if it is too large, too slow or incomplete."""
+        chunks, size = [first], len(first)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BODY_SECONDS):
+                while size <= self._max_body:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    chunks.append(message.get("body", b""))
+                    size += len(chunks[-1])
+                    if not message.get("more_body", False):
+                        return b"".join(chunks) if size <= self._max_body else None
+        return None
 
 
-def input_required(result: InputRequired) -> dict[str, Any]:
-    """Return the open questions of a call as the protocol's JSON."""
-    requests = {key: {"method": each.method, "params": each.params} for key, each in result.questions.items()}
-    return {"resultType": "input_required", "inputRequests": requests, "requestState": result.state}
+class _Disconnect:
+    """Continues a suspended request, and cancels it when the client disconnects.
+
+    The task that waits for the disconnect ends with the response.
+    """
+
+    def __init__(self, receive: Any) -> None:
+        self._receive = receive
+        self._watching: asyncio.Task[None] | None = None
+        self.is_gone = False
+        self.is_over = False
+
+    @types.coroutine
+    def run(self, work: Coroutine[Any, Any, Any], waiting: Any) -> Generator[Any, Any, Any]:
+        """Await a coroutine that has already suspended once."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._watching = asyncio.create_task(self._watch(task))
+        try:
+            while True:
+                try:
+                    sent = yield waiting
+                except GeneratorExit:
+                    work.close()
+                    raise
+                except BaseException as thrown:  # noqa: BLE001  # passed on, like an await
+                    waiting = work.throw(thrown)
+                else:
+                    waiting = work.send(sent)
+        except StopIteration as done:
+            return done.value
+        finally:
+            waiting = None
+
+    async def _watch(self, task: asyncio.Task[Any]) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if not self.is_over:
+            self.is_gone = True
+            task.cancel()
 
 
-def incoming(
-    caller: Caller,
-    params: Mapping[str, Any],
-    *,
-    modern: bool,
-    progress: Progress | None = None,
-    client: Client | None = None,
-) -> Incoming:
-    """Return what the parameters of a request say beside its operation and input."""
-    meta = params.get("_meta")
-    meta = meta if isinstance(meta, Mapping) else {}
-    state = params.get("requestState")
-    return Incoming(
-        caller=caller,
-        modern=modern,
-        meta=meta,
-        capabilities=meta.get(CAPABILITIES_KEY) if modern else None,
-        progress=progress,
-        client=client,
-        responses=params.get("inputResponses"),
-        state=state if isinstance(state, str) else None,
-    )
+def _routing(scope: Any) -> dict[bytes, bytes] | None:
+    """Return the headers if the fast path may serve the request; None otherwise."""
+    listed: list[tuple[bytes, bytes]] = scope["headers"]
+    headers = dict(listed)
+    if scope["method"] != "POST" or len(headers) != len(listed):
+        return None
+    accept = headers.get(b"accept", b"")
+    if headers.get(b"mcp-protocol-version", b"").strip(b" \t") != _VERSION or b"application/json" not in accept:
+        return None
+    is_json = headers.get(b"content-type", b"")[:16] == b"application/json"
+    return headers if is_json and b"text/event-stream" in accept else None
+
+
+def _agrees(routing: Mapping[bytes, bytes], message: fast_path.Message) -> bool:
+    """Whether the routing headers match the body. The SDK refuses other requests."""
+    if routing.get(b"mcp-method", b"").strip(b" \t") != message.method.encode():
+        return False
+    name = routing.get(b"mcp-name", b"").strip(b" \t")
+    if message.method in TASK_METHODS:
+        return name == message.params.task_id.encode()
+    return message.method != fast_path.CALL or name == message.params.name.encode()
+
+
+def _replay(body: bytes, receive: Any) -> Any:
+    """Return a `receive` that returns a body that was already read."""
+    given = False
+
+    async def replay() -> Any:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+async def _respond(send: Any, status: int, body: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

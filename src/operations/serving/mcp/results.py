@@ -1,6 +1,6 @@
-"""Results: an envelope or an error as the result of an MCP tool, the same for both ways to serve it.
+"""Results: an envelope or an error as the result of an MCP tool, for the fast path and the SDK.
 
-Bytes are base64 text. A caller that announces itself as one of ours gets the envelope as it is.
+Bytes are base64 text. A client that identifies itself as a registry of this library receives the whole envelope.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MEDIA = {"image": "image", "audio": "audio"}
 
 
 class Result(msgspec.Struct):
-    """A tool's result before it is written."""
+    """A tool result before encoding."""
 
     content: list[Any]
     is_error: bool = False
@@ -31,7 +31,7 @@ class Result(msgspec.Struct):
     meta: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as the protocol's JSON."""
+        """Return the result in the format of the protocol."""
         data: dict[str, Any] = {"content": self.content, "isError": self.is_error}
         if self.structured is not msgspec.UNSET:
             data["structuredContent"] = self.structured
@@ -41,9 +41,9 @@ class Result(msgspec.Struct):
 
 
 def tool_result(envelope: ResponseEnvelope[Any], *, wrap: bool, modern: bool) -> Result:
-    """Return the result for an envelope; `wrap` puts structured content under `result`, whatever it is.
+    """Return the result for an envelope; `wrap` nests structured content under `result`.
 
-    Raises a CallError for data that JSON cannot carry.
+    Raises CallError for data that JSON cannot express.
     """
     meta = envelope.meta
     if isinstance(meta, MCPResponseMeta):
@@ -53,13 +53,13 @@ def tool_result(envelope: ResponseEnvelope[Any], *, wrap: bool, modern: bool) ->
 
 
 def whole_envelope(envelope: ResponseEnvelope[Any]) -> Result:
-    """Return the result for one of our clients: the envelope as it is."""
+    """Return the result for a registry of this library: the whole envelope."""
     is_error = isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.is_error
     return Result([], is_error=is_error, meta={ENVELOPE: envelope.to_json().decode()})
 
 
 def error_result(error: CallError, operation_id: str) -> Result:
-    """Return the result for a call that ended without a value."""
+    """Return the result for a failed call."""
     shown = public_error(error, operation_id)
     data = shown.to_dict()
     if isinstance(shown.details, dict):
@@ -72,7 +72,7 @@ def error_result(error: CallError, operation_id: str) -> Result:
 
 
 def as_text(data: Any) -> str:
-    """Return JSON data as text for a model: a string as it is."""
+    """Return JSON data as text for a model; a string stays as it is."""
     if isinstance(data, str):
         return data
     return _encode(data).decode()
@@ -81,7 +81,7 @@ def as_text(data: Any) -> str:
 def _structured(value: Any, wrap: bool, modern: bool) -> Result:
     data, places = plain_json(value)
     result = Result([{"type": "text", "text": as_text(data)}])
-    # An absent field and null are the same to many clients, and earlier versions allow objects only.
+    # Many clients read null as absent, and earlier versions allow objects only.
     if wrap or data is None or (not modern and type(data) is not dict):
         result.structured = {RESULT: data}
         result.meta[WRAPPED] = True
@@ -93,7 +93,7 @@ def _structured(value: Any, wrap: bool, modern: bool) -> Result:
 
 
 def _untouched(envelope: ResponseEnvelope[Any], meta: MCPResponseMeta, *, modern: bool) -> Result:
-    """Return an MCP result as its server sent it."""
+    """Return the result of an imported MCP tool unchanged."""
     result = Result([block.to_dict() for block in meta.content], is_error=meta.is_error)
     result.meta.update(meta.extensions or {})
     structured = meta.structured_content
@@ -110,7 +110,7 @@ def _untouched(envelope: ResponseEnvelope[Any], meta: MCPResponseMeta, *, modern
 
 
 def _has_own_data(envelope: ResponseEnvelope[Any], meta: MCPResponseMeta) -> bool:
-    """Whether data that is no object came as structured content, not from the content blocks."""
+    """Whether data other than an object was structured content, not derived from the content blocks."""
     if envelope.data == [block.to_dict() for block in meta.content]:
         return False
     if len(meta.content) == 1 and isinstance(meta.content[0], MCPTextContent):
@@ -122,7 +122,7 @@ def _has_own_data(envelope: ResponseEnvelope[Any], meta: MCPResponseMeta) -> boo
 
 
 def _media_block(envelope: ResponseEnvelope[Any]) -> dict[str, Any] | None:
-    """Return an image or a sound that an API returned as a content block."""
+    """Return an image or audio file of an API as a content block; None for other data."""
     meta, data = envelope.meta, envelope.data
     if not isinstance(data, bytes | bytearray | memoryview) or not isinstance(meta, HTTPResponseMeta):
         return None

@@ -1,4 +1,4 @@
-"""MCP over standard input and output: one JSON message a line. The process that started the server is its caller."""
+"""MCP over standard input and output, one JSON message per line. The caller is the process that started the server."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ import msgspec
 
 from operations.context import Identity
 from operations.dispatch import Dispatcher
+from operations.jobs import Jobs
 from operations.pubsub import require_extra
 from operations.registry import OperationRegistry
 from operations.serving.admission import Caller
 from operations.serving.exposure import Exposure
-from operations.serving.mcp import requests
-from operations.serving.mcp.endpoint import Endpoint
+from operations.serving.mcp import fast_path
+from operations.serving.mcp.server import MCPServer
 
 MAX_LINE = 16 * 1024 * 1024
 _CHUNK = 256 * 1024
-_MOST_RUNNING = 1_024
+_MAX_RUNNING = 1_024
 _CANCELLED = b"notifications/cancelled"
 _TOO_LONG = b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"The message is too long"}}'
 _FAILED = b'{"jsonrpc":"2.0","id":%b,"error":{"code":-32603,"message":"Internal server error"}}'
@@ -41,30 +42,35 @@ async def serve_mcp_stdio(
     name: str = "operations",
     version: str = "1.0.0",
     instructions: str | None = None,
+    search: bool | None = None,
+    jobs: Jobs | None = None,
     identity: Identity | None = None,
     stdin: int | None = None,
     stdout: int | None = None,
 ) -> None:
-    """Serve a registry to the process that started this one, until it closes standard input.
+    """Serve a registry to the process that started this one, until standard input closes.
 
-    The caller is trusted with every served operation unless `identity` says who it is. What operations print goes to
-    standard error. `stdin` and `stdout` are file descriptors; the process's own by default.
+    The caller may call every served operation, or with `identity` what that identity may call. Output that operations
+    print goes to standard error. With `search`, clients get three tools (search, describe, call) in place of all; by
+    default above 200 tools. `stdin` and `stdout` are file descriptors, by default those of the process.
     """
-    if find_spec("mcp") is None:  # most clients begin with a handshake, which the SDK answers
+    if find_spec("mcp") is None:  # most clients start with a handshake, which needs the SDK
         raise require_extra("mcp", "mcp")
     exposure = Exposure(registry, allow=allow, deny=deny, read_only=read_only)
     dispatcher = Dispatcher(registry)
-    endpoint = Endpoint(exposure, dispatcher, name=name, version=version, instructions=instructions)
+    mcp_server = MCPServer(
+        exposure, dispatcher, name=name, version=version, instructions=instructions, search=search, jobs=jobs
+    )
     caller = LocalUser(exposure) if identity is None else Caller(None, identity, "", exposure)
     with _descriptors(stdin, stdout) as (source, target), contextlib.redirect_stdout(sys.stderr):
         async with _writer(target) as write:
-            server = StdioServer(endpoint, caller, write)
+            server = StdioServer(mcp_server, caller, write)
             await server.serve(read_lines(source))
     await dispatcher.close()
 
 
 class LocalUser(Caller):
-    """The person who started the server: everything that is served may be called."""
+    """The user who started the server. It may call every served operation."""
 
     def __init__(self, exposure: Exposure) -> None:
         super().__init__(None, None, "", exposure)
@@ -73,7 +79,7 @@ class LocalUser(Caller):
 
     @property
     def identity(self) -> Identity:
-        """An identity that holds whatever any served operation requires."""
+        """An identity with the rights that the served operations require."""
         if self._generation != self._served.generation:
             self._known = all_rights(self._served)
             self._generation = self._served.generation
@@ -96,43 +102,43 @@ def all_rights(exposure: Exposure) -> Identity:
     return Identity(id="local", scopes=sorted(scopes), resources={each: sorted(of) for each, of in resources.items()})
 
 
-class Fallback(Protocol):
-    """Serves the messages that the own path leaves."""
+class StdioFallback(Protocol):
+    """Serves the messages that the fast path does not."""
 
     async def feed(self, line: bytes) -> None:
-        """Take one message."""
+        """Process one message."""
 
     async def close(self) -> None:
-        """End it."""
+        """Close the connection."""
 
 
 class StdioServer:
-    """Answers each line: by the own path where it can, else by the SDK, which is imported when it is needed."""
+    """Answers each line by the fast path or by the SDK, which is imported on first use."""
 
-    def __init__(self, endpoint: Endpoint, caller: Caller, write: Write) -> None:
-        self._endpoint = endpoint
+    def __init__(self, mcp_server: MCPServer, caller: Caller, write: Write) -> None:
+        self._mcp_server = mcp_server
         self._caller = caller
         self._write = write
-        self._fallback: Fallback | None = None
+        self._fallback: StdioFallback | None = None
         self._running: dict[int | str, asyncio.Task[None]] = {}
-        self._room = asyncio.Semaphore(_MOST_RUNNING)
+        self._room = asyncio.Semaphore(_MAX_RUNNING)
 
     async def serve(self, lines: AsyncIterator[bytes | None]) -> None:
-        """Serve until the lines end; then what runs is cancelled."""
+        """Serve until the lines end, then cancel running calls."""
         try:
             async for line in lines:
-                await self._take(line)
+                await self._handle(line)
         finally:
             await self._close()
 
-    async def _take(self, line: bytes | None) -> None:
+    async def _handle(self, line: bytes | None) -> None:
         if line is None:
             await self._write(_TOO_LONG)
             return
-        message = requests.read(line)
+        message = fast_path.read(line)
         if message is not None and message.id not in self._running:
             await self._room.acquire()
-            # Over this transport no header can contradict an argument.
+            # There are no headers here that could contradict an argument.
             task = asyncio.create_task(self._answer(message))
             self._running[message.id] = task
             task.add_done_callback(lambda _: self._done(message.id))
@@ -141,12 +147,12 @@ class StdioServer:
         elif line.strip():
             await (self._fallback or self._start_fallback()).feed(line)
 
-    async def _answer(self, message: requests.Message) -> None:
+    async def _answer(self, message: fast_path.Message) -> None:
         try:
-            tool = self._endpoint.listing.tools.get(message.params.name)
-            _, body = await requests.answer(self._endpoint, message, self._caller, tool)
-        except Exception as error:  # noqa: BLE001  # whatever it was, its text stays here
-            requests.log_failure(message.method, error)
+            tool = self._mcp_server.tool_list.tools.get(message.params.name)
+            _, body = await fast_path.answer(self._mcp_server, message, self._caller, tool)
+        except Exception as error:  # noqa: BLE001  # the text of an exception is not sent
+            fast_path.log_failure(message.method, error)
             body = _FAILED % msgspec.json.encode(message.id)
         await self._write(body)
 
@@ -155,7 +161,7 @@ class StdioServer:
         self._room.release()
 
     def _cancel(self, line: bytes) -> bool:
-        """Cancel a call of the own path; False where the message is about another."""
+        """Cancel a call of the fast path; return False if the message concerns another call."""
         try:
             wanted = msgspec.json.decode(line, type=_Cancelled)
         except msgspec.DecodeError:
@@ -165,17 +171,17 @@ class StdioServer:
             task.cancel()
         return task is not None
 
-    def _start_fallback(self) -> Fallback:
+    def _start_fallback(self) -> StdioFallback:
         from operations.serving.mcp.sdk.stdio import SDKStreams
 
-        self._fallback = SDKStreams(self._endpoint, self._caller, self._write)
+        self._fallback = SDKStreams(self._mcp_server, self._caller, self._write)
         return self._fallback
 
     async def _close(self) -> None:
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
-        await self._endpoint.suspensions.close()
+        await self._mcp_server.suspended_calls.close()
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
         if self._fallback is not None:
@@ -192,11 +198,11 @@ class _Cancelled(msgspec.Struct):
 
 
 async def read_lines(descriptor: int) -> AsyncIterator[bytes | None]:
-    """Yield the lines of a file descriptor; None for one that is too long, which is skipped."""
+    """Yield the lines of a file descriptor, with None in place of a line that is too long."""
     held = bytearray()
     is_too_long = False
     async for chunk in _chunks(descriptor):
-        # Only the new part is searched: a long line costs no more than its length.
+        # Only the new part is searched, so a long line takes linear time.
         *lines, rest = chunk.split(b"\n")
         for line in lines:
             is_too_long |= len(held) + len(line) > MAX_LINE
@@ -232,7 +238,7 @@ async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
 
 @contextlib.asynccontextmanager
 async def _writer(descriptor: int) -> AsyncIterator[Write]:
-    """Give a function that writes one line."""
+    """Yield a function that writes one line."""
     loop = asyncio.get_running_loop()
     pipe = os.fdopen(os.dup(descriptor), "wb", buffering=0)
     try:
@@ -260,7 +266,7 @@ async def _writer(descriptor: int) -> AsyncIterator[Write]:
 
 @contextlib.contextmanager
 def _descriptors(stdin: int | None, stdout: int | None) -> Iterator[tuple[int, int]]:
-    """Give the descriptors of the messages; what else the process reads and writes there goes elsewhere meanwhile."""
+    """Yield the descriptors for messages. Meanwhile descriptor 0 is empty and output to descriptor 1 goes to 2."""
     if stdin is not None and stdout is not None:
         yield stdin, stdout
         return

@@ -9,11 +9,13 @@ from types import TracebackType
 from typing import Any
 
 from operations.catalogue import OperationCatalogue
-from operations.errors import CallError
+from operations.errors import CallError, ErrorCode
+from operations.opening import Opening
 from operations.sources.mcp.calls import MCPCaller
-from operations.sources.mcp.config import MCPClientConfig, namespace_of
+from operations.sources.mcp.config import MCPClientConfig, namespace_of, read_config
 from operations.sources.mcp.connection import MCPClientState, MCPConnection
 from operations.sources.mcp.limits import MAX_DEPTH, MAX_TOOL_LIST_BYTES, MAX_TOOLS, TOO_DEEP, list_all
+from operations.sources.mcp.own_fields import OWN
 from operations.sources.mcp.own_servers import is_own, own_operations
 from operations.sources.mcp.protocol import (
     MCPServerInfo,
@@ -32,7 +34,7 @@ _log = logging.getLogger("operations.mcp")
 
 
 class MCPClient:
-    """One server as a source of operations: `async with await create_mcp_client(…) as client`."""
+    """One server as a source of operations: `async with create_mcp_client(…) as client`."""
 
     def __init__(self, name: str, config: MCPClientConfig) -> None:
         self.name = name
@@ -123,7 +125,8 @@ class MCPClient:
             return []
 
         async def fetch(method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-            return await session.request(method, params, timeout=self._config.connect_timeout)
+            # A registry of this library lists all of its tools to a client that identifies itself.
+            return await session.request(method, {**params, "_meta": {OWN: 1}}, timeout=self._config.connect_timeout)
 
         limits = {"max_items": MAX_TOOLS, "max_bytes": MAX_TOOL_LIST_BYTES}
         listed = await list_all(fetch, "tools/list", "tools", server=self.name, **limits)
@@ -179,9 +182,20 @@ class MCPClient:
             _log.warning("%s: cannot list again: %s", self.name, explain(error))
 
 
-async def create_mcp_client(name: str, config: MCPClientConfig) -> MCPClient:
-    """Connect to a server and list its tools; raise `CallError` if that fails."""
-    client = MCPClient(name, config)
+def create_mcp_client(name: str, config: MCPClientConfig | Mapping[str, Any]) -> Opening[MCPClient]:
+    """Connect to a server and list its tools; raise `CallError` if that fails.
+
+    Await it, or use it as a block: `async with create_mcp_client(…) as client`. `config` may be a mapping in editors'
+    format.
+    """
+    return Opening(_open_client(name, config))
+
+
+async def _open_client(name: str, config: MCPClientConfig | Mapping[str, Any]) -> MCPClient:
+    read = read_config(name, config)
+    if read is None:
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"MCP server {name!r} is disabled: remove `disabled`")
+    client = MCPClient(name, read)
     await client.open()
     return client
 

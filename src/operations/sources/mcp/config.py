@@ -10,7 +10,9 @@ from typing import Any
 import msgspec
 
 from operations.errors import CallError, ErrorCode
+from operations.http import HTTPRequest
 from operations.schema import Policy
+from operations.settings import check_fields, check_seconds, read_settings
 
 MEBIBYTE = 1024 * 1024
 
@@ -49,6 +51,9 @@ class MCPOAuth(msgspec.Struct, frozen=True, kw_only=True):
     issuer: str | None = None
     """The authorisation server of the client credentials; they are sent to no other."""
 
+    def __post_init__(self) -> None:
+        check_fields(self, "oauth")
+
 
 class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One server: a `command` to run and use over stdio, or the `url` of a streamable HTTP server."""
@@ -59,6 +64,8 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Added to the few variables that a server inherits (PATH, HOME, …)."""
     cwd: str | Path | None = None
     url: str | None = None
+    sse: bool = False
+    """Whether the server at `url` has only the older HTTP+SSE transport, of protocol version 2024-11-05."""
     headers: Mapping[str, str] = {}
     oauth: MCPOAuth | None = None
     timeout: float | None = 300.0
@@ -71,6 +78,10 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`auto` negotiates; `legacy` is the initialize handshake; or a version without one, such as `2026-07-28`."""
     elicitation: ServerRequestHandler | None = None
     sampling: ServerRequestHandler | None = None
+    on_request: Callable[[HTTPRequest], None] | None = None
+    """Receives the head of each HTTP request."""
+    on_response: Callable[[HTTPRequest, int, Sequence[tuple[str, str]]], None] | None = None
+    """Receives each HTTP response's request, status and headers."""
     trace: bool = True
     """Whether `traceparent` and `tracestate` of a call's metadata are sent to the server."""
     identity_fields: Sequence[str] = ()
@@ -78,6 +89,10 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     output_policy: Policy | None = None
 
     def __post_init__(self) -> None:
+        if self.oauth is not None:
+            msgspec.structs.force_setattr(self, "oauth", read_settings(self.oauth, MCPOAuth, "oauth"))
+        check_fields(self, "MCPClientConfig")
+        check_seconds(self, "MCPClientConfig", "timeout", "connect_timeout")
         if (self.command is None) == (self.url is None):
             given = "both" if self.command is not None else "neither"
             message = f"expected either a command (stdio) or a url (streamable HTTP), but {given} is set"
@@ -91,7 +106,7 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     def _misplaced(self) -> list[str]:
         """The names of fields that belong to the other kind of server."""
         if self.url is None:
-            other: dict[str, Any] = {"headers": self.headers, "oauth": self.oauth}
+            other: dict[str, Any] = {"headers": self.headers, "oauth": self.oauth, "sse": self.sse}
         else:
             other = {"args": self.args, "env": self.env, "cwd": self.cwd}
         return [name for name, value in other.items() if value]
@@ -99,7 +114,7 @@ class MCPClientConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 _TEXT = re.compile(r"[^A-Za-z0-9_-]+")
 _STDIO_KINDS = frozenset({"stdio", "local"})
-_HTTP_KINDS = frozenset({"http", "streamable-http", "streamable_http", "streamableHttp", "remote"})
+_HTTP_KINDS = frozenset({"http", "streamable-http", "streamable_http", "streamableHttp", "remote", "sse"})
 _FIELDS = frozenset(MCPClientConfig.__struct_fields__)
 
 
@@ -129,11 +144,12 @@ def read_config(name: str, entry: Any) -> MCPClientConfig | None:
     kind = entry.get("type")
     known = {key: value for key, value in entry.items() if key in _FIELDS}
     _check_kind(name, kind, known)
+    if kind == "sse":
+        known["sse"] = True
     try:
-        return _convert(known)
-    except (msgspec.ValidationError, CallError) as error:
-        reason = error.message if isinstance(error, CallError) else str(error)
-        raise CallError(ErrorCode.VALIDATION_ERROR, f"MCP server {name!r}: {reason}") from None
+        return MCPClientConfig(**known)
+    except CallError as error:
+        raise CallError(ErrorCode.VALIDATION_ERROR, f"MCP server {name!r}: {error.message}") from None
 
 
 def namespace_of(name: str) -> str:
@@ -148,16 +164,3 @@ def _check_kind(name: str, kind: Any, known: Mapping[str, Any]) -> None:
         return
     message = f"MCP server {name!r}: invalid type {kind!r}: expected stdio with command, or http with url"
     raise CallError(ErrorCode.VALIDATION_ERROR, message)
-
-
-def _convert(known: dict[str, Any]) -> MCPClientConfig:
-    """Return a config from plain data; functions and an `MCPOAuth` are used unchanged."""
-    oauth = known.get("oauth")
-    if isinstance(oauth, Mapping):
-        known = {**known, "oauth": MCPOAuth(**oauth)}
-    for field in ("command", "url"):
-        if not isinstance(known.get(field), str | None):
-            raise CallError(ErrorCode.VALIDATION_ERROR, f"{field}: expected a string")
-    if isinstance(known.get("args"), str):
-        raise CallError(ErrorCode.VALIDATION_ERROR, "args: expected a list of strings")
-    return MCPClientConfig(**known)

@@ -19,6 +19,7 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, PARSE_ERROR, jsonrpc_me
 from pydantic import ValidationError
 
 from operations.errors import CallError
+from operations.http import HTTPRequest
 from operations.sources.mcp.config import MCPClientConfig
 from operations.sources.mcp.limits import without_deep_tools
 from operations.sources.mcp.oauth import oauth_provider
@@ -69,8 +70,9 @@ class ContainedClient(httpx2.AsyncClient):
             auth=auth,
             timeout=httpx2.Timeout(30.0, connect=min(30.0, config.connect_timeout), read=config.timeout),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=100),
-            event_hooks={"response": [self._limit_body]},
+            event_hooks={"request": [self._report_request], "response": [self._limit_body, self._report_response]},
         )
+        self._config = config
         self._on_expired = on_expired
         self._max_bytes = config.max_message_bytes
 
@@ -107,6 +109,15 @@ class ContainedClient(httpx2.AsyncClient):
             return response
         headers = {"content-type": "application/json"}
         return httpx2.Response(response.status_code, headers=headers, content=pruned, request=request)
+
+    async def _report_request(self, request: httpx2.Request) -> None:
+        if self._config.on_request is not None:
+            self._config.on_request(_plain_request(request))
+
+    async def _report_response(self, response: httpx2.Response) -> None:
+        if self._config.on_response is not None:
+            sent = _plain_request(response.request)
+            self._config.on_response(sent, response.status_code, response.headers.multi_items())
 
     async def _limit_body(self, response: httpx2.Response) -> None:
         """Limit the body of a response after decompression; the SDK limits the events of a stream one by one."""
@@ -221,6 +232,11 @@ def actual_failure(error: RequestFailedError) -> RequestLostError | RequestFaile
         reason = "".join(error.message.splitlines()[1:2]).partition(" [type=")[0].strip()
         return RequestFailedError(PARSE_ERROR, f"the response cannot be read{': ' if reason else ''}{reason}")
     return error
+
+
+def _plain_request(request: httpx2.Request) -> HTTPRequest:
+    """Return the head of a request, for observers."""
+    return HTTPRequest(method=request.method, url=str(request.url), headers=request.headers.multi_items())
 
 
 def _is_protocol(request: httpx2.Request) -> bool:

@@ -32,6 +32,7 @@ from operations.sources.mcp.protocol import (
     RequestTimeoutError,
 )
 from operations.sources.mcp.server_messages import Notifications, ServerRequests, dump_model
+from operations.sources.mcp.sse import sse_transport
 from operations.sources.mcp.stdio import stdio_transport
 
 _NAME_PARAMS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
@@ -143,8 +144,7 @@ async def open_session(
     requests = ServerRequests(name, config)
     notifications = Notifications(name, hooks.changed)
     async with contextlib.AsyncExitStack() as stack:
-        transport = stdio_transport(name, config) if config.url is None else http_transport(config, hooks.ended)
-        read, write = await stack.enter_async_context(transport)
+        read, write = await stack.enter_async_context(_transport(name, config, hooks.ended))
         incoming = WatchedStream(read, hooks.ended)
         dispatcher: JSONRPCDispatcher[Any] = JSONRPCDispatcher(incoming, write)
         client = ClientSession(
@@ -157,9 +157,19 @@ async def open_session(
             client_info=client_info(),
         )
         await stack.enter_async_context(client)
+        if config.sse and protocol == "auto":
+            protocol = "legacy"  # the transport is older than every protocol without a handshake
         await negotiate(client, dispatcher, requests, protocol=protocol, seconds=config.connect_timeout)
         async with notifications.subscribed(client):
             yield MCPSession(dispatcher, incoming, _server_info(client), requests)
+
+
+def _transport(
+    name: str, config: MCPClientConfig, on_ended: Callable[[], None]
+) -> contextlib.AbstractAsyncContextManager[tuple[Any, Any]]:
+    if config.url is None:
+        return stdio_transport(name, config)
+    return sse_transport(config, on_ended) if config.sse else http_transport(config, on_ended)
 
 
 def _server_info(client: ClientSession) -> MCPServerInfo:

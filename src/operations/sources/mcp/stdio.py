@@ -31,8 +31,10 @@ from operations.sources.mcp.protocol import PARSE_ERROR
 
 _log = logging.getLogger("operations.mcp")
 
+CLOSED_SECONDS = 0.5
+"""Time limit for the server to exit after its stdin is closed; one that is busy gets SIGTERM, which may be handled."""
 EXIT_SECONDS = 2.0
-"""Time limit for the server to exit after its stdin is closed, and again after SIGTERM."""
+"""Time limit for the server to exit after SIGTERM."""
 MAX_LOG_LINE = 8_192
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
@@ -201,7 +203,7 @@ async def _stop(process: Process, name: str) -> None:
     for step in steps:
         if step is not None:
             step()
-        if await _ended(process):
+        if await _ended(process, CLOSED_SECONDS if step is None else EXIT_SECONDS):
             break
     else:
         _log.warning("%s: process %d does not exit; it is abandoned", name, process.pid)
@@ -210,9 +212,9 @@ async def _stop(process: Process, name: str) -> None:
         await process.stdin.wait_closed()
 
 
-async def _ended(process: Process) -> bool:
+async def _ended(process: Process, seconds: float) -> bool:
     try:
-        async with asyncio.timeout(EXIT_SECONDS):
+        async with asyncio.timeout(seconds):
             await process.wait()
     except TimeoutError:
         return False

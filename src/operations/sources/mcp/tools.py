@@ -16,15 +16,10 @@ from operations.content import content_block
 from operations.context import OperationContext
 from operations.envelope import MCPResponseMeta, ResponseEnvelope, mcp_envelope
 from operations.errors import CallError, ErrorCode
+from operations.progress import ProgressEvent, ProgressQueue, ProgressReporter
 from operations.schema import UNKNOWN, Policy, Schema, from_schema
 from operations.sources.mcp.calls import MCPRequest
-from operations.sources.mcp.progress import (
-    ProgressEvent,
-    ProgressQueue,
-    ProgressReporter,
-    is_progress,
-    progress_envelope,
-)
+from operations.sources.mcp.progress import is_progress, progress_envelope
 from operations.sources.mcp.protocol import OnProgress
 from operations.spec import Operation, OperationSpec, OperationType, map_source_name
 from operations.wire import encode_json
@@ -142,6 +137,10 @@ def _requires_task(tool: Mapping[str, Any]) -> bool:
     return isinstance(execution, Mapping) and execution.get("taskSupport") == "required"
 
 
+CANCEL_SECONDS = 0.5
+"""Time limit for telling a server that the caller no longer wants a task's result."""
+
+
 class ToolRunner:
     """Calls one tool, for its result or for its progress followed by its result."""
 
@@ -181,14 +180,33 @@ class ToolRunner:
     async def _call(
         self, input: Any, context: OperationContext, on_progress: OnProgress | None
     ) -> ResponseEnvelope[Any]:
+        if self._requires_task:
+            return self.read(await self._run_task(self.request(input), context, on_progress))
+        return self.read(await self.calls.call(self.request(input), context, on_progress))
+
+    async def _run_task(
+        self, request: MCPRequest, context: OperationContext, on_progress: OnProgress | None
+    ) -> Mapping[str, Any]:
+        """Run the tool as a task of protocol version 2025-11-25: the response to `tasks/result` arrives at its end."""
+        request = msgspec.structs.replace(request, params={**request.params, "task": {}}, repeatable=False)
         try:
-            result = await self.calls.call(self.request(input), context, on_progress)
+            created = await self.calls.call(request, context, on_progress)
         except CallError as error:
-            if self._requires_task and error.code is ErrorCode.OPERATION_NOT_FOUND:
-                message = f"tool {self._tool!r} requires MCP tasks, which this client does not support"
-                raise CallError(ErrorCode.EXECUTION_ERROR, message, error.details) from error
+            if error.code is not ErrorCode.OPERATION_NOT_FOUND:
+                raise
+            message = f"tool {self._tool!r} requires MCP tasks, which the server does not offer"
+            raise CallError(ErrorCode.EXECUTION_ERROR, message, error.details) from error
+        task = created.get("task")
+        if not isinstance(task, Mapping) or not isinstance(task.get("taskId"), str):
+            return created
+        about: dict[str, Any] = {"params": {"taskId": task["taskId"]}, "what": request.what}
+        try:
+            return await self.calls.call(MCPRequest(method="tasks/result", repeatable=True, **about), context)
+        except asyncio.CancelledError:
+            with contextlib.suppress(CallError, TimeoutError):
+                async with asyncio.timeout(CANCEL_SECONDS):
+                    await self.calls.call(MCPRequest(method="tasks/cancel", **about), context)
             raise
-        return self.read(result)
 
     def request(self, input: Any) -> MCPRequest:
         """Return the request for an input."""

@@ -7,6 +7,7 @@ from operations.sources.openapi.config import (
     HTTPRetry,
     HTTPServiceConfig,
 )
+from operations.sources.openapi.document_types import OpenAPIOperation, OpenAPIParameter, OpenAPISpec
 from operations.sources.openapi.load import (
     APIOperations,
     HTTPServices,
@@ -15,7 +16,7 @@ from operations.sources.openapi.load import (
     from_openapi_file,
     from_openapi_url,
 )
-from operations.sources.openapi.pagination import Pagination, items, pages
+from operations.sources.openapi.pagination import Pagination, iterate_items, iterate_pages
 
 __all__ = [
     "APIOperations",
@@ -26,10 +27,13 @@ __all__ = [
     "HTTPServiceConfig",
     "HTTPServices",
     "OpenAPIFS",
+    "OpenAPIOperation",
+    "OpenAPIParameter",
+    "OpenAPISpec",
     "Pagination",
     "from_openapi",
     "from_openapi_file",
     "from_openapi_url",
-    "items",
-    "pages",
+    "iterate_items",
+    "iterate_pages",
 ]

@@ -36,6 +36,47 @@ Scheme = Mapping[str, Any]
 """A security scheme of the document."""
 
 
+def choose_credentials(
+    auth: HTTPAuth | Mapping[str, HTTPAuth] | None,
+    schemes: Mapping[str, Scheme],
+    security: Sequence[Mapping[str, Any]],
+) -> Sequence[tuple[HTTPAuth, Scheme | None]]:
+    """Return the configured credentials that an operation requires, with the document's scheme of each."""
+    if auth is None:
+        return ()
+    if isinstance(auth, HTTPAuth):
+        return ((auth, _matching_scheme(auth, schemes, security)),)
+    for alternative in security:
+        if alternative and all(name in auth for name in alternative):
+            return [(auth[name], schemes.get(name)) for name in alternative]
+    return []
+
+
+def credential_places(chosen: Sequence[tuple[HTTPAuth, Scheme | None]]) -> set[tuple[str, str]]:
+    """Return where credentials are sent: location and name, header names in lower case."""
+    places = set()
+    for auth, scheme in chosen:
+        if auth.type == "api_key":
+            location, name = _key_place(auth, scheme)
+            places.add((location, name.lower() if location == "header" else name))
+        else:
+            places.add(("header", (auth.header_name or "Authorization").lower()))
+    return places
+
+
+def _matching_scheme(
+    auth: HTTPAuth, schemes: Mapping[str, Scheme], security: Sequence[Mapping[str, Any]]
+) -> Scheme | None:
+    """Return the document's scheme that matches the single configured credential, for its placement."""
+    wanted = {"api_key": "apiKey", "oauth2": "oauth2"}.get(auth.type)
+    names = [name for alternative in security for name in alternative] or list(schemes)
+    for name in names:
+        scheme = schemes.get(name)
+        if scheme is not None and scheme.get("type") == wanted:
+            return scheme
+    return None
+
+
 class CredentialSource:
     """Source of credentials for one API; fetched tokens are cached until they expire."""
 
@@ -60,12 +101,7 @@ class CredentialSource:
         self, security: Sequence[Mapping[str, Any]], own: HTTPAuth | None
     ) -> Sequence[tuple[HTTPAuth, Scheme | None]]:
         """Return the credentials for an operation: the call's own, or those of the configuration that it requires."""
-        auth = self._auth if own is None else own
-        if auth is None:
-            return ()
-        if isinstance(auth, HTTPAuth):
-            return ((auth, self._matching_scheme(auth, security)),)
-        return [(auth[name], self._schemes.get(name)) for name in self._first_satisfied(security)]
+        return choose_credentials(self._auth if own is None else own, self._schemes, security)
 
     async def resolve(self, chosen: Sequence[tuple[HTTPAuth, Scheme | None]], timeout: float) -> RequestCredentials:
         """Return the chosen credentials in request form; a token is fetched within `timeout` seconds."""
@@ -84,24 +120,6 @@ class CredentialSource:
             del self._tokens[key]
         # If the token is already gone, a concurrent call was rejected first and has fetched a new one.
         return bool(fetched) or (bool(self._tokens) and bool(used))
-
-    def _first_satisfied(self, security: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-        """Return the scheme names of the first alternative for which all credentials are configured."""
-        assert isinstance(self._auth, Mapping)
-        for alternative in security:
-            if alternative and all(name in self._auth for name in alternative):
-                return list(alternative)
-        return []
-
-    def _matching_scheme(self, auth: HTTPAuth, security: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-        """Return the document's scheme that matches the single configured credential, for its placement."""
-        wanted = {"api_key": "apiKey", "oauth2": "oauth2"}.get(auth.type)
-        names = [name for alternative in security for name in alternative] or list(self._schemes)
-        for name in names:
-            scheme = self._schemes.get(name)
-            if scheme is not None and scheme.get("type") == wanted:
-                return scheme
-        return None
 
     async def _resolve(self, auth: HTTPAuth, scheme: Mapping[str, Any] | None, timeout: float) -> RequestCredentials:
         if auth.type == "basic":
@@ -192,13 +210,17 @@ def _lifetime(expires_in: Any) -> float:
     return seconds if seconds >= 0 and not isinstance(expires_in, bool) else _LIFETIME
 
 
-def _api_key(auth: HTTPAuth, scheme: Mapping[str, Any] | None) -> RequestCredentials:
-    location: Any = auth.location
-    name = auth.header_name
-    if name is None and scheme is not None:
-        name, location = str(scheme.get("name")), scheme.get("in", "header")
+def _key_place(auth: HTTPAuth, scheme: Scheme | None) -> tuple[str, str]:
+    """Return the location and the name of an API key: the configured name, else that of the document's scheme."""
+    if auth.header_name is None and scheme is not None:
+        return str(scheme.get("in", "header")), str(scheme.get("name"))
+    return auth.location, auth.header_name or "X-API-Key"
+
+
+def _api_key(auth: HTTPAuth, scheme: Scheme | None) -> RequestCredentials:
+    location, name = _key_place(auth, scheme)
     value = f"{auth.prefix} {auth.token or ''}" if auth.prefix else auth.token or ""
-    pair = (name or "X-API-Key", value)
+    pair = (name, value)
     if location == "query":
         return RequestCredentials(query=[pair])
     if location != "cookie":

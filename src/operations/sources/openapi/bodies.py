@@ -92,6 +92,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     members: frozenset[str] | None
     """The names of the object's properties; None for a body that is not a plain object."""
     required: Sequence[str] = ()
+    is_open: bool = False
+    """Whether the object may have other properties as well."""
     hint: Mapping[str, Any] | None = None
     """Schema of a multipart body, to distinguish files from strings."""
 
@@ -108,6 +110,17 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Input key of a whole body."""
     takes_files: bool
     """Whether one of the media types supports files or streamed bytes."""
+    required_members: Sequence[str] = ()
+    """Properties that every media type of a flattened body requires."""
+    read_only: frozenset[str] = frozenset()
+    """Properties that the server alone sets; they are not sent."""
+    parameters: frozenset[str] = frozenset()
+    """Input keys of parameters."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an input may have further properties, which are sent in the body."""
+        return self.members is not None and any(kind.is_open for kind in self.formats)
 
     def body(self, input: Mapping[str, Any], requested_type: str | None, preferred: Sequence[str]) -> Body | None:
         """Return the body of an input in `requested_type`, else in the best media type; None if there is no body."""
@@ -117,6 +130,8 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
             value, formats = input[self.key], self.formats
         else:
             value = {member: input[key] for key, member in self.members.items() if key in input}
+            if len(value) < len(input) and self.is_open:
+                value |= self._further(input)
             if not value and not self.required:
                 return None
             formats = self._best_formats(value)
@@ -126,11 +141,27 @@ class BodyPlan(msgspec.Struct, frozen=True, kw_only=True):
             return encode_body(chosen, value)
         return encode_body(chosen, value, encoding=known.encoding, schema_hint=known.hint)
 
+    def _further(self, input: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the properties of an input that the body's schema leaves open."""
+        assert self.members is not None
+        further = {key: input[key] for key in input if key not in self.members and key not in self.parameters}
+        wrong = sorted(self.read_only & further.keys())
+        if wrong:
+            message = f"{', '.join(wrong)}: read-only, set by the server: leave it out of the input"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message, {"readOnly": wrong, "executed": "no"})
+        missing = [name for name in self.required_members if name not in input]
+        if further and missing:
+            message = f"{', '.join(missing)}: missing required property of the body"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message, {"missing": missing, "executed": "no"})
+        return further
+
     def _best_formats(self, value: Mapping[str, Any]) -> Sequence[Format]:
         """Return the formats that share most properties with the value, those without missing ones first."""
         flat = [kind for kind in self.formats if kind.members is not None]
         if len(flat) < 2:
             return flat
+        if not value.keys() <= (self.members or {}).keys():
+            flat = [kind for kind in flat if kind.is_open]  # it has properties that no schema describes
         common = [len(value.keys() & (kind.members or ())) for kind in flat]
         best = [kind for kind, count in zip(flat, common, strict=True) if count == max(common)]
         whole = [kind for kind in best if value.keys() >= set(kind.required)]

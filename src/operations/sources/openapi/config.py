@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
 from operations.errors import CallError, ErrorCode
 from operations.http import HTTPClient, HTTPRequest
 from operations.schema import Policy
+from operations.settings import check_fields, check_seconds, read_settings
 from operations.sources.openapi.origins import check_origins
-
-T = TypeVar("T")
 
 RequestHook = Callable[[HTTPRequest], Awaitable[HTTPRequest | None] | HTTPRequest | None]
 ResponseHook = Callable[[HTTPRequest, int, Sequence[tuple[str, str]]], Awaitable[None] | None]
@@ -22,7 +21,8 @@ ResponseHook = Callable[[HTTPRequest, int, Sequence[tuple[str, str]]], Awaitable
 class HTTPAuth(msgspec.Struct, frozen=True, kw_only=True):
     """Credentials of one type; its repr has no secrets."""
 
-    type: Literal["bearer", "api_key", "basic", "oauth2"]
+    type: Literal["bearer", "api_key", "apiKey", "basic", "oauth2"]
+    """The kind of credential; `apiKey`, the spelling of OpenAPI, is read as `api_key`."""
     token: str | None = None
     """Bearer token or API key."""
     header_name: str | None = None
@@ -36,6 +36,20 @@ class HTTPAuth(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str | None = None
     client_secret: str | None = None
     scopes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.type == "apiKey":
+            msgspec.structs.force_setattr(self, "type", "api_key")
+        check_fields(self, "auth")
+        missing = {
+            "bearer": None if self.token else "token",
+            "api_key": None if self.token else "token",
+            "basic": None if self.token or self.username is not None else "username",
+            "oauth2": None if self.token or self.client_id else "client_id",
+        }[self.type]
+        if missing:
+            message = f"auth of type {self.type!r} has no {missing}: set {missing}"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
     def __repr__(self) -> str:
         return f"HTTPAuth(type={self.type!r}, …)"
@@ -52,6 +66,9 @@ class HTTPRetry(msgspec.Struct, frozen=True, kw_only=True):
     mutations: bool = False
     """Whether calls that are not idempotent in HTTP are retried as well."""
 
+    def __post_init__(self) -> None:
+        check_fields(self, "retry")
+
 
 class HTTPLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits above which a call fails with an error."""
@@ -61,6 +78,9 @@ class HTTPLimits(msgspec.Struct, frozen=True, kw_only=True):
     event_bytes: int = 16 * 1024 * 1024
     redirects: int = 5
     connections: int = 100
+
+    def __post_init__(self) -> None:
+        check_fields(self, "limits")
 
 
 class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,33 +118,24 @@ class HTTPServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
     on_response: ResponseHook | None = None
 
     def __post_init__(self) -> None:
-        check_origins(self.credential_origins)
         # Settings from a configuration file are mappings.
         force = msgspec.structs.force_setattr
-        for name, kind in (("retry", HTTPRetry), ("limits", HTTPLimits)):
-            if isinstance(getattr(self, name), Mapping):
-                force(self, name, _read(name, getattr(self, name), kind))
-        auth = self.auth
-        if isinstance(auth, Mapping):
-            if isinstance(auth.get("type"), str):
-                force(self, "auth", _read("auth", auth, HTTPAuth))
-            else:
-                force(self, "auth", {name: _read("auth", value, HTTPAuth) for name, value in auth.items()})
-
-
-def _read(name: str, value: Any, kind: type[T]) -> T:
-    """Convert a mapping to a settings struct; raise `VALIDATION_ERROR` that names the problem."""
-    if isinstance(value, kind):
-        return value
-    try:
-        known = {field.name for field in msgspec.structs.fields(kind)}  # type: ignore[arg-type]
-        unknown = [key for key in value if key not in known]
-        if unknown:
-            raise msgspec.ValidationError(f"unknown key {unknown[0]!r}: expected one of {', '.join(sorted(known))}")
-        return msgspec.convert(dict(value), kind)
-    except (msgspec.ValidationError, TypeError) as error:
-        # msgspec's message has field names and types, never values.
-        raise CallError(ErrorCode.VALIDATION_ERROR, f"{name}: {error}") from None
+        force(self, "retry", read_settings(self.retry, HTTPRetry, "retry"))
+        force(self, "limits", read_settings(self.limits, HTTPLimits, "limits"))
+        auth: Any = self.auth
+        if isinstance(auth, Mapping) and not isinstance(auth.get("type"), str):
+            force(self, "auth", {name: read_settings(value, HTTPAuth, "auth") for name, value in auth.items()})
+        elif auth is not None:
+            force(self, "auth", read_settings(auth, HTTPAuth, "auth"))
+        check_fields(self, "HTTPServiceConfig")
+        check_seconds(self, "HTTPServiceConfig", "timeout", "idle_timeout")
+        check_origins(self.credential_origins)
+        if self.client is not None and not callable(getattr(self.client, "send", None)):
+            message = f"HTTPServiceConfig: invalid client: {type(self.client).__name__} has no method send"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message)
+        for name in ("on_request", "on_response"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise CallError(ErrorCode.VALIDATION_ERROR, f"HTTPServiceConfig: invalid {name}: expected a function")
 
 
 class HTTPCallOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +156,12 @@ class HTTPCallOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Path that the body is written to as it arrives; `data` is then the path and the size."""
     url: str | None = None
     """URL to send the request to, for the next page of a list; must have the same origin."""
+
+    def __post_init__(self) -> None:
+        if self.auth is not None:
+            msgspec.structs.force_setattr(self, "auth", read_settings(self.auth, HTTPAuth, "auth"))
+        check_fields(self, "HTTPCallOptions")
+        check_seconds(self, "HTTPCallOptions", "timeout")
 
 
 NO_OPTIONS = HTTPCallOptions()

@@ -228,6 +228,18 @@ class Documents:
             node = self._at(address, pointer)
         return node
 
+    def follow_if_found(self, node: DocNode) -> DocNode:
+        """Return the target of a node's `$ref`; the node itself if the target does not exist."""
+        try:
+            return self.follow(node)
+        except DanglingReferenceError:
+            return node
+
+    def declared_type(self, schema: DocNode) -> str | None:
+        """Return the type that a schema declares; None for none or several."""
+        kind = self.follow_if_found(schema).get("type").value
+        return kind if isinstance(kind, str) else None
+
     def schema(self, node: DocNode) -> Any:
         """Return the JSON Schema at a node for use in the main document: its value, or a reference to another file."""
         if node.address == self.root.address or not isinstance(node.value, Mapping):

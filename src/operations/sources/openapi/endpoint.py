@@ -14,12 +14,14 @@ from operations.envelope import HTTPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.schema import Schema, deferred_schema, lift_required
 from operations.schema.dialects.schema_repairs import repair_schema
+from operations.sources.openapi.auth import choose_credentials, credential_places
 from operations.sources.openapi.documents import DanglingReferenceError, DocNode, Documents, LazyObject
 from operations.sources.openapi.inputs import explain_impossible
 from operations.sources.openapi.media import is_stream
+from operations.sources.openapi.parameters import Parameter
 from operations.sources.openapi.requests import RequestBuilder
 from operations.sources.openapi.service import HTTPService
-from operations.sources.openapi.template import BrokenOperationError, Template, TemplateReader
+from operations.sources.openapi.template import BrokenOperationError, Template, TemplateReader, security_schemes
 from operations.sources.openapi.uploads import SplitInput
 from operations.spec import Operation, OperationSpec, OperationType, map_source_name
 
@@ -76,6 +78,7 @@ class EndpointSummary(msgspec.Struct, rename="camel", gc=False):
     description: Any = None
     tags: Any = None
     deprecated: Any = None
+    security: Any = msgspec.UNSET
 
 
 _decode_head = msgspec.json.Decoder(EndpointSummary).decode
@@ -108,7 +111,7 @@ class OpenAPIEndpoint:
         return Operation(
             spec=self._spec(streams),
             handler=self.call if plain else None,
-            stream=self.stream if streams else None,
+            stream=self.stream,  # a server may answer with an event stream that its document does not declare
             threaded=False,
             dump=None,
             schema_applies=self.schema_applies,
@@ -127,11 +130,11 @@ class OpenAPIEndpoint:
 
     def call(self, input: Any, context: OperationContext) -> Awaitable[Any]:
         """Call the endpoint."""
-        return self._service.call(self._require_builder(), input, context)
+        return self._service.call(self._require_builder(), input, context, self.id)
 
     def stream(self, input: Any, context: OperationContext) -> AsyncIterator[Any]:
         """Yield the endpoint's events."""
-        return self._service.stream(self._require_builder(), input, context)
+        return self._service.stream(self._require_builder(), input, context, self.id)
 
     def split_files(self, input: Any) -> SplitInput | None:
         """Split the files from an input; None if the body cannot contain any."""
@@ -190,6 +193,9 @@ class OpenAPIEndpoint:
         annotations = {"method": method, "path": entry.path, **self._annotations}
         if head.deprecated is True:
             annotations["deprecated"] = True
+        security = self._documents.root.value.get("security") if head.security is msgspec.UNSET else head.security
+        if isinstance(security, list) and security:
+            annotations["security"] = [list(each) for each in security if isinstance(each, Mapping)]
         summary = head.summary if isinstance(head.summary, str) else ""
         reads = method in ("GET", "HEAD", "QUERY")
         assert config.namespace is not None  # documents of other registries alone do without
@@ -213,9 +219,22 @@ class OpenAPIEndpoint:
 
     def _input_document(self) -> Any:
         try:
-            return self._service.beside_document(self._template.plan.document)
+            return self._service.beside_document(self._without_credentials(self._template))
         except BrokenOperationError:
             return True
+
+    def _without_credentials(self, template: Template) -> Mapping[str, Any]:
+        """Return the input schema; parameters that configured credentials fill in are not required."""
+        document, auth = template.plan.document, self._service.config.auth
+        if auth is None or "required" not in document:
+            return document
+        places = credential_places(choose_credentials(auth, security_schemes(self._documents), template.security))
+        given = {
+            key
+            for key, parameter in template.plan.parameters.items()
+            if (parameter.location, _place_name(parameter)) in places
+        }
+        return {**document, "required": [key for key in document["required"] if key not in given]}
 
     def _output_document(self) -> Any:
         try:
@@ -238,6 +257,10 @@ class OpenAPIEndpoint:
             return False, True
         streams = any(is_stream(kind) for kind in accepts)
         return streams, not streams or any(not is_stream(kind) for kind in accepts)
+
+
+def _place_name(parameter: Parameter) -> str:
+    return parameter.name.lower() if parameter.location == "header" else parameter.name
 
 
 def _revise_input(schema: dict[str, Any] | bool) -> None:

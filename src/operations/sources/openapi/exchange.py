@@ -24,6 +24,7 @@ from operations.sources.openapi.parameters import query_string
 from operations.sources.openapi.requests import PreparedRequest, override_headers
 from operations.sources.openapi.responses import header
 from operations.telemetry import tracing
+from operations.telemetry.observer import current_observed_call
 
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS", "TRACE", "QUERY"})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -79,6 +80,7 @@ class Exchange:
                 delay = self._delay_after_error(outgoing, error, attempt)
                 if delay is None:
                     raise
+                failed = error
             else:
                 if sent.response.status not in self._config.retry.statuses:
                     return sent
@@ -86,6 +88,9 @@ class Exchange:
                 if delay is None:
                     return sent
                 await sent.close()
+                failed = _status_error(sent.response.status)
+            if (observed := current_observed_call()) is not None:
+                observed.retried(attempt, failed, delay)
             await asyncio.sleep(delay)
             attempt += 1
 
@@ -187,6 +192,11 @@ class Exchange:
         if outgoing.deadline is not None and time.monotonic() + delay >= outgoing.deadline:
             return None
         return delay
+
+
+def _status_error(status: int) -> CallError:
+    """Return a status that is retried as observers are told of it."""
+    return CallError(ErrorCode.EXECUTION_ERROR, f"the server answered with {status}", {"statusCode": status})
 
 
 def _retry_after(value: str) -> float | None:

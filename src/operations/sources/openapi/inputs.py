@@ -17,7 +17,8 @@ from operations.sources.openapi.documents import (
     Documents,
     IdentifiedReferenceError,
 )
-from operations.sources.openapi.media import essence, is_json, is_text
+from operations.sources.openapi.forms import first_type, styled_parameter
+from operations.sources.openapi.media import essence, is_json, is_text, usable_media_type
 from operations.sources.openapi.parameters import Parameter
 
 _PLAIN_OBJECT = frozenset(
@@ -59,10 +60,35 @@ def plan_input(documents: Documents, fields: Sequence[InputField], body: DocNode
         plan = planned.plan
         properties |= {key: with_description(schema, planned.description) for key, schema in planned.properties.items()}
         required += planned.required
-    document: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    document: dict[str, Any] = {"type": "object", "properties": properties}
+    if plan is None or not plan.is_open:
+        document["additionalProperties"] = False
     if required:
         document["required"] = required
+    if plan is not None and (choices := _choices(plan)):
+        document["anyOf"] = choices
+    if plan is not None and not plan.required and (dependent := _dependent(plan)):
+        document["dependencies"] = dependent  # the name that OpenAPI 3.0's dialect has for `dependentRequired`
     return InputPlan(document, parameters, plan)
+
+
+def _choices(plan: BodyPlan) -> list[dict[str, Any]]:
+    """Return what a required, flattened body must have in one of its media types, where they differ in that."""
+    if plan.members is None or not plan.required:
+        return []
+    further = [[name for name in kind.required if name not in plan.required_members] for kind in plan.formats]
+    distinct = [names for index, names in enumerate(further) if names not in further[:index]]
+    return [{"required": names} for names in distinct] if all(distinct) and len(distinct) > 1 else []
+
+
+def _dependent(plan: BodyPlan) -> dict[str, list[str]]:
+    """Return what each property of an optional, flattened body requires: the body has all of these or is not sent."""
+    dependent = {}
+    for key in plan.members or ():
+        others = [name for name in plan.required_members if name != key]
+        if others:
+            dependent[key] = others
+    return dependent
 
 
 def _plan_parameters(fields: Sequence[InputField]) -> tuple[dict[str, Parameter], dict[str, Any], list[str]]:
@@ -114,8 +140,10 @@ class _Properties(msgspec.Struct):
 
     properties: dict[str, DocNode]
     required: list[str]
-    hidden: bool = False
-    """Whether it has read-only properties, too."""
+    read_only: frozenset[str] = frozenset()
+    """Properties that the server alone sets."""
+    is_open: bool = True
+    """Whether it may have other properties as well."""
 
 
 def plan_body(documents: Documents, body: DocNode, taken: frozenset[str], notes: list[str]) -> PlannedBody:
@@ -124,35 +152,51 @@ def plan_body(documents: Documents, body: DocNode, taken: frozenset[str], notes:
     The body is flattened if all its schemas are plain objects. Media types with different properties are merged, and
     the given properties select the media type.
     """
-    content = {kind: _followed(documents, media) for kind, media in body.get("content").items()}
-    declared = content or {"application/octet-stream": DocNode(None, body.address)}
+    declared = _declared_content(documents, body, notes)
     contents = [_content(documents, kind, declared[kind], notes) for kind in sorted(declared, key=_preference)]
     distinct = _distinct(contents)
     required = body.value.get("required") is True
     flat = all(content.members is not None for content in distinct)
     names = {name: name for content in distinct for name in (content.members.properties if content.members else ())}
-    hidden = any(content.members is not None and content.members.hidden for content in distinct)
-    flat = flat and not taken.intersection(names) and (bool(names) or hidden)
+    read_only = frozenset(name for content in distinct if content.members for name in content.members.read_only)
+    flat = flat and not taken.intersection(names) and bool(names or read_only)
     key = free_name("body", taken)
     formats = [_format(documents, content) for content in contents]
     files = any(not is_json(kind) and essence(kind) != _FORMS[0] for kind in declared)
-    plan = BodyPlan(formats=formats, required=required, members=names if flat else None, key=key, takes_files=files)
+    required_members = _required_by_all(distinct) if flat else []
+    plan = BodyPlan(
+        formats=formats,
+        required=required,
+        members=names if flat else None,
+        key=key,
+        takes_files=files,
+        required_members=required_members,
+        read_only=read_only - names.keys(),
+        parameters=taken,
+    )
     if flat:
-        return PlannedBody(
-            plan, _member_schemas(documents, distinct, contents), _required_by_all(distinct) if required else []
-        )
+        properties = _member_schemas(documents, distinct, contents, required_members)
+        return PlannedBody(plan, properties, required_members if required else [])
     whole = _any_of([content.schema for content in distinct])
     return PlannedBody(plan, {key: whole}, [key] if required else [], body.text("description"))
 
 
+def _declared_content(documents: Documents, body: DocNode, notes: list[str]) -> dict[str, DocNode]:
+    """Return the descriptions of a body by media type; an invalid media type counts as JSON."""
+    content: dict[str, DocNode] = {}
+    for kind, media in body.get("content").items():
+        content.setdefault(usable_media_type(kind, "body", notes), documents.follow_if_found(media))
+    return content or {"application/octet-stream": DocNode(None, body.address)}
+
+
 def _content(documents: Documents, kind: str, media: DocNode, notes: list[str]) -> _Content:
     schema = media.get("schema")
-    if essence(kind) == _FORMS[1] and (schema.value is None or _declared_type(documents, schema) in _SCALARS):
+    if essence(kind) == _FORMS[1] and (schema.value is None or documents.declared_type(schema) in _SCALARS):
         explanation = "is missing" if schema.value is None else "is not an object, which a form requires"
         notes.append(f"the schema of {essence(kind)} {explanation}: any fields are accepted")
         return _Content(kind, media, {"type": "object"}, None)
     if is_json(kind) or essence(kind) in _FORMS:
-        return _Content(kind, media, documents.schema(schema), _properties_of(documents, schema, notes))
+        return _Content(kind, media, documents.schema(schema), _members_of(documents, schema, notes))
     return _Content(kind, media, _raw_schema(documents, schema, kind), None)
 
 
@@ -175,26 +219,50 @@ def _format(documents: Documents, content: _Content) -> Format:
         encoding=_encoding(content.media),
         members=None if members is None else frozenset(members.properties),
         required=() if members is None else members.required,
+        is_open=members is not None and members.is_open,
         hint=_hint(documents, members) if multipart and members is not None else None,
     )
 
 
-def _member_schemas(documents: Documents, distinct: Sequence[_Content], contents: Sequence[_Content]) -> dict[str, Any]:
+def _member_schemas(
+    documents: Documents, distinct: Sequence[_Content], contents: Sequence[_Content], required: Sequence[str]
+) -> dict[str, Any]:
     """Return the schema of each property: one, or `anyOf` those of several media types."""
     found: dict[str, list[Any]] = {}
     multipart = any(essence(content.media_type) == _FORMS[1] for content in contents)
+    only_forms = all(essence(content.media_type) in _FORMS for content in contents)
     for content in distinct:
         for name, node in content.members.properties.items() if content.members else ():
             schema = documents.schema(node)
+            if only_forms and name in required:
+                schema = _require_sent(schema, documents.declared_type(node), _encoding(content.media).get(name, {}))
             found.setdefault(name, []).append(_file_schema(schema) if multipart else schema)
     return {name: _any_of(schemas) for name, schemas in found.items()}
+
+
+def _require_sent(schema: Any, kind: str | None, encoding: Mapping[str, Any]) -> Any:
+    """Return the schema of a required property of a form, in which an empty value or null would not be sent."""
+    if schema is True:
+        return {"not": {"type": "null"}}
+    if styled_parameter("", encoding) is None and (kind != "array" or is_json(first_type(encoding) or "")):
+        return schema  # encoded as JSON
+    return require_items(schema, kind)
+
+
+def require_items(schema: Any, kind: str | None) -> Any:
+    """Return the schema of a required value that is not sent if it is an empty array or object."""
+    bound = {"array": "minItems", "object": "minProperties"}.get(kind or "")
+    if bound is None or not isinstance(schema, Mapping):
+        return schema
+    if isinstance(schema.get(bound), int) and schema[bound] > 0:
+        return schema
+    return {"allOf": [schema], bound: 1} if "$ref" in schema else {**schema, bound: 1}
 
 
 def _required_by_all(distinct: Sequence[_Content]) -> list[str]:
     """Return the properties that all contents require."""
     lists = [content.members.required for content in distinct if content.members is not None]
-    shown = {name for content in distinct if content.members for name in content.members.properties}
-    return [name for name in lists[0] if name in shown and all(name in other for other in lists[1:])]
+    return [name for name in lists[0] if all(name in other for other in lists[1:])]
 
 
 def _any_of(schemas: Sequence[Any]) -> Any:
@@ -203,17 +271,13 @@ def _any_of(schemas: Sequence[Any]) -> Any:
 
 
 def _raw_schema(documents: Documents, schema: DocNode, media_type: str) -> Any:
-    """Return the schema of a body that is sent unchanged: string or bytes."""
-    if _declared_type(documents, schema) == "string":
+    """Return the schema of a body that is sent as text or bytes; text may be any scalar."""
+    kind = documents.declared_type(schema)
+    if kind == "string" or (kind in _SCALARS and essence(media_type).startswith("text/")):
         return documents.schema(schema)
     if essence(media_type).endswith(("/*", "yaml", "jsonl", "ndjson", "json-seq")):
         return documents.schema(schema)
     return {"type": "string", "contentMediaType": essence(media_type)}
-
-
-def _declared_type(documents: Documents, schema: DocNode) -> str | None:
-    kind = _followed(documents, schema).get("type").value
-    return kind if isinstance(kind, str) else None
 
 
 def _file_schema(schema: Any) -> Any:
@@ -238,19 +302,24 @@ def _hint(documents: Documents, members: _Properties) -> dict[str, Any]:
     """Return the schemas of a multipart body's properties, reduced to what identifies files."""
     properties = {}
     for name, node in members.properties.items():
-        followed = _followed(documents, node)
+        followed = documents.follow_if_found(node)
         shown = followed.value
         if isinstance(shown, Mapping) and shown.get("type") == "array":
-            shown = {"type": "array", "items": _followed(documents, followed.get("items")).value}
+            shown = {"type": "array", "items": documents.follow_if_found(followed.get("items")).value}
         properties[name] = shown
     return {"properties": properties}
 
 
-def _followed(documents: Documents, node: DocNode) -> DocNode:
-    try:
-        return documents.follow(node)
-    except DanglingReferenceError:
-        return node
+def _members_of(documents: Documents, node: DocNode, notes: list[str]) -> _Properties | None:
+    """Return the properties of a plain object schema that an input has; None for any other schema."""
+    members = _properties_of(documents, node, notes)
+    if members is None:
+        return None
+    for name in members.required:
+        if name not in members.properties:
+            notes.append(f"required property {name!r} of the body is not described: any value is accepted")
+            members.properties[name] = DocNode(True, node.address)
+    return members
 
 
 def _properties_of(documents: Documents, node: DocNode, notes: list[str], depth: int = 0) -> _Properties | None:
@@ -272,24 +341,38 @@ def _properties_of(documents: Documents, node: DocNode, notes: list[str], depth:
         inherited = _properties_of(documents, part, notes, depth + 1)
         if inherited is None:
             return None
-        members.properties |= inherited.properties
+        _add_properties(documents, members, inherited.properties)
         members.required += inherited.required
-        members.hidden = members.hidden or inherited.hidden
+        members.read_only |= inherited.read_only
+        members.is_open = members.is_open and inherited.is_open
     if any(key not in _PLAIN_OBJECT and key != "allOf" and not key.startswith("x-") for key in schema):
         return None
     if schema.get("type", "object") != "object":
         return None
-    members.properties |= dict(node.get("properties").items())
+    members.is_open = members.is_open and schema.get("additionalProperties") is None
+    # Some documents have a reference in place of all properties.
+    _add_properties(documents, members, dict(documents.follow_if_found(node.get("properties")).items()))
     required = schema.get("required")
     members.required += [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
     return _without_read_only(documents, members)
 
 
+def _add_properties(documents: Documents, members: _Properties, added: Mapping[str, DocNode]) -> None:
+    """Add properties; one that several parts of an `allOf` describe has to match all of them."""
+    for name, node in added.items():
+        known = members.properties.get(name)
+        if known is not None and known.value != node.value:
+            both = {"allOf": [documents.schema(known), documents.schema(node)]}
+            node = DocNode(both, documents.root.address)
+        members.properties[name] = node
+
+
 def _without_read_only(documents: Documents, members: _Properties) -> _Properties:
     """Return the properties without read-only ones."""
     shown = {name: node for name, node in members.properties.items() if not _is_read_only(documents, node)}
-    required = [name for name in dict.fromkeys(members.required) if name in shown or name not in members.properties]
-    return _Properties(shown, required, members.hidden or len(shown) < len(members.properties))
+    read_only = members.read_only | (members.properties.keys() - shown.keys())
+    required = [name for name in dict.fromkeys(members.required) if name not in read_only]
+    return _Properties(shown, required, read_only, members.is_open)
 
 
 def _is_read_only(documents: Documents, node: DocNode, depth: int = 0) -> bool:
@@ -301,7 +384,7 @@ def _is_read_only(documents: Documents, node: DocNode, depth: int = 0) -> bool:
     parts: Iterator[DocNode] = (part for _, part in node.get("allOf").items())
     if any(_is_read_only(documents, part, depth + 1) for part in parts):
         return True
-    target = _followed(documents, node)
+    target = documents.follow_if_found(node)
     return target is not node and _is_read_only(documents, target, depth + 1)
 
 

@@ -13,9 +13,12 @@ from urllib.parse import urljoin
 
 from operations.errors import CallError, ErrorCode
 from operations.http import ClientOptions, HTTPClient, HTTPResponse, default_client, read_body
+from operations.opening import Opening
 from operations.registry import OperationRegistry
+from operations.settings import read_settings
 from operations.sources.openapi.auth import NO_CREDENTIALS, CredentialSource, RequestCredentials
 from operations.sources.openapi.config import HTTPServiceConfig
+from operations.sources.openapi.document_types import OpenAPISpec
 from operations.sources.openapi.documents import (
     MAIN,
     DanglingReferenceError,
@@ -50,7 +53,7 @@ class OpenAPIFS(Protocol):
 
 
 class APIOperations(list[Operation[Any]]):
-    """The operations of a document and the service that calls them."""
+    """The operations of a document and the service that calls them; leaving its block closes the connections."""
 
     def __init__(
         self,
@@ -80,19 +83,28 @@ class APIOperations(list[Operation[Any]]):
         """Close the connections that calls opened."""
         await self.service.close()
 
+    async def __aenter__(self) -> APIOperations:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
 
 def from_openapi(
-    document: Mapping[str, Any] | bytes | str,
-    config: HTTPServiceConfig,
+    document: OpenAPISpec | Mapping[str, Any] | bytes | str,
+    config: HTTPServiceConfig | Mapping[str, Any],
     *,
     loader: Loader | None = None,
     own: bool = True,
 ) -> APIOperations:
     """Return the operations of a document; files that it refers to are read through `loader(address)` only.
 
-    A document that a registry of this kind serves gives the operations of that registry, without loss; `own=False`
-    reads it as any other document.
+    `config` may be a mapping of the fields of `HTTPServiceConfig`. A document that a registry of this kind serves gives
+    the operations of that registry, without loss; `own=False` reads it as any other document.
     """
+    config = read_settings(config, HTTPServiceConfig, "config")
     if isinstance(document, (bytes, str)):
         document = as_utf8(document)
     elif not isinstance(document, Mapping):
@@ -103,16 +115,31 @@ def from_openapi(
     return _operations(Documents(main, loader=loader), config, [], may_stream=may_stream, own=own)
 
 
-async def from_openapi_file(
+def from_openapi_file(
     path: str | Path,
-    config: HTTPServiceConfig,
+    config: HTTPServiceConfig | Mapping[str, Any],
     fs: OpenAPIFS | None = None,
     *,
     root: str | Path | None = None,
     loader: Loader | None = None,
     own: bool = True,
+) -> Opening[APIOperations]:
+    """Return the operations of a document in a file; it may refer to files in its directory or below `root`.
+
+    Await it, or use it as a block, which closes the connections at its end.
+    """
+    return Opening(_open_file(path, config, fs, root, loader, own))
+
+
+async def _open_file(
+    path: str | Path,
+    config: HTTPServiceConfig | Mapping[str, Any],
+    fs: OpenAPIFS | None,
+    root: str | Path | None,
+    loader: Loader | None,
+    own: bool,
 ) -> APIOperations:
-    """Return the operations of a document in a file; it may refer to files in its directory or below `root`."""
+    config = read_settings(config, HTTPServiceConfig, "config")
 
     async def read(name: str) -> bytes | str:
         if fs is None:
@@ -141,14 +168,23 @@ async def from_openapi_file(
     return _operations(documents, config, problems, may_stream=may_stream, own=own)
 
 
-async def from_openapi_url(
-    url: str, config: HTTPServiceConfig, *, loader: Loader | None = None, own: bool = True
-) -> APIOperations:
+def from_openapi_url(
+    url: str, config: HTTPServiceConfig | Mapping[str, Any], *, loader: Loader | None = None, own: bool = True
+) -> Opening[APIOperations]:
     """Return the operations of a document at a URL; redirects are followed, and no credentials are sent.
+
+    Await it, or use it as a block, which closes the connections at its end.
 
     A document that is refused without credentials is requested again with them, and so is that of another registry,
     which describes what its reader may call; both only where the requested origin gets credentials anyway.
     """
+    return Opening(_open_url(url, config, loader, own))
+
+
+async def _open_url(
+    url: str, config: HTTPServiceConfig | Mapping[str, Any], loader: Loader | None, own: bool
+) -> APIOperations:
+    config = read_settings(config, HTTPServiceConfig, "config")
     if not url.lower().startswith(("http://", "https://")):
         message = f"{url.partition('?')[0]!r} is not an http or https URL: use from_openapi_file for files"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
@@ -204,9 +240,14 @@ class HTTPServices:
         self._services: dict[str, APIOperations] = {}
 
     async def add(
-        self, source: Mapping[str, Any] | str | Path, config: HTTPServiceConfig, *, replace: bool = False
+        self,
+        source: Mapping[str, Any] | str | Path,
+        config: HTTPServiceConfig | Mapping[str, Any],
+        *,
+        replace: bool = False,
     ) -> APIOperations:
         """Register the operations of a document: one at hand, a file's path, or a URL."""
+        config = read_settings(config, HTTPServiceConfig, "config")
         name = config.namespace or ""
         if name in self._services and not replace:
             message = f"service {name!r} already exists: pass replace=True to replace it"

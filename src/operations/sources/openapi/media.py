@@ -32,6 +32,14 @@ def essence(media_type: str) -> str:
     return media_type.partition(";")[0].strip().lower()
 
 
+def usable_media_type(declared: str, place: str, notes: list[str]) -> str:
+    """Return a declared media type; JSON for one that is empty or has no slash, with a note that names its place."""
+    if "/" in declared:
+        return declared
+    notes.append(f"{place}: invalid media type {declared!r}: application/json is assumed")
+    return "application/json"
+
+
 def charset(media_type: str) -> str:
     """Return the character set of a media type; UTF-8 by default."""
     for parameter in media_type.split(";")[1:]:

@@ -130,9 +130,12 @@ class OwnEndpoint:
     async def call(self, input: Any, context: OperationContext) -> Any:
         """The handler."""
         options = call_options(context)
-        prepared = self._prepare(input, options, ENVELOPE_TYPE, context)
+        wants_progress = context.progress is not None and "stream" not in self._remote.ways
+        prepared = self._prepare(input, options, EVENTS_TYPE if wants_progress else ENVELOPE_TYPE, context)
         if options.dry_run:
-            return self._service.dry_run(prepared)
+            return self._service.dry_run(prepared, self.id)
+        if wants_progress:
+            return await self._call_with_progress(prepared, options, context)
         sent, _, _ = await self._service.send(self._builder.template, prepared, options, context)
         try:
             meta = read_meta(sent.response.status, sent.response.headers)
@@ -143,12 +146,26 @@ class OwnEndpoint:
             raise self._error(meta, body)
         return _read_envelope(body, self.id)
 
+    async def _call_with_progress(
+        self, prepared: PreparedRequest, options: HTTPCallOptions, context: OperationContext
+    ) -> Any:
+        """Request the call as events: its progress, then its result."""
+        result = None
+        try:
+            async for envelope in self._follow(prepared, options, context, self._service.parser()):
+                result = envelope
+        except _LostError as lost:
+            raise unavailable(self.id, "the connection was lost before the result", "unknown") from lost
+        if result is None:
+            raise unavailable(self.id, "the server sent no result", "unknown")
+        return result
+
     async def stream(self, input: Any, context: OperationContext) -> AsyncIterator[Any]:
         """The stream. One that ends without its last event was lost: it is resumed where that is configured."""
         service, options = self._service, call_options(context)
         prepared = self._prepare(input, options, EVENTS_TYPE, context)
         if options.dry_run:
-            yield service.dry_run(prepared)
+            yield service.dry_run(prepared, self.id)
             return
         parser = service.parser()
         resumed = context.metadata.get("lastEventId")

@@ -37,7 +37,7 @@ class Pagination(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum number of pages, for APIs whose pages never end."""
 
 
-async def pages(
+async def iterate_pages(
     registry: OperationRegistry,
     operation: str | Operation[Any],
     input: Mapping[str, Any] | None = None,
@@ -70,7 +70,7 @@ async def pages(
     raise CallError(ErrorCode.EXECUTION_ERROR, f"the list has more than {pagination.max_pages} pages")
 
 
-async def items(
+async def iterate_items(
     registry: OperationRegistry,
     operation: str | Operation[Any],
     input: Mapping[str, Any] | None = None,
@@ -79,7 +79,7 @@ async def items(
     pagination: Pagination = Pagination(),  # noqa: B008  # frozen
 ) -> AsyncIterator[Any]:
     """Yield each item of a list, page by page."""
-    async for page in pages(registry, operation, input, context, pagination=pagination):
+    async for page in iterate_pages(registry, operation, input, context, pagination=pagination):
         found = _at_pointer(page.data, pagination.items)
         for item in found if isinstance(found, list) else ():
             yield item

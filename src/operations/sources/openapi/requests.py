@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import unquote_plus, urljoin
 
 import msgspec
 
@@ -21,7 +21,14 @@ from operations.sources.openapi.origins import (
     show_origin,
     withheld_error,
 )
-from operations.sources.openapi.parameters import Parameter, PathTemplate, cookie_header, header_values, query_string
+from operations.sources.openapi.parameters import (
+    Parameter,
+    PathTemplate,
+    cookie_header,
+    header_values,
+    query_string,
+    quoted,
+)
 from operations.sources.openapi.template import Template
 
 
@@ -44,19 +51,17 @@ class PreparedRequest(msgspec.Struct, frozen=True):
             return headers
         if credentials.headers:
             preview = [pair for pair in credentials.headers if pair[0].lower() not in self.own]
-            headers = override_headers(headers, preview)
+            headers = override_headers(headers, list({name.lower(): (name, value) for name, value in preview}.values()))
         if (self.cookies is None and not credentials.cookies) or "cookie" in self.own:
             return headers
-        pairs = [f"{name}={value}" for name, value in credentials.cookies]
-        cookies = "; ".join(([self.cookies] if self.cookies else []) + pairs)
+        cookies = "; ".join(_replace_pairs((self.cookies or "").split("; "), credentials.cookies, str))
         return [*headers, ("Cookie", cookies)] if cookies else headers
 
     def url_with(self, credentials: RequestCredentials = NO_CREDENTIALS) -> str:
         """Return the URL with its query, including credentials."""
         query = self.query
         if credentials.query:
-            extra = query_string((), {}, credentials.query)
-            query = f"{query}&{extra}" if query else extra
+            query = "&".join(_replace_pairs(query.split("&"), credentials.query, quoted))
         return f"{self.url}?{query}" if query else self.url
 
 
@@ -85,7 +90,9 @@ class RequestBuilder:
         own = list((config.headers if self._is_trusted else harmless_headers(config.headers)).items())
         if len(own) < len(config.headers) and base is not None and is_same_origin(base, home):
             raise untrusted_server_error(template, base)
-        self._headers = {kind: override_headers([("Accept", kind)], own) for kind in (self.accept, EVENT_STREAM)}
+        self.accept_stream = EVENT_STREAM if template.streams else f"{EVENT_STREAM}, {self.accept}"
+        accepted = (self.accept, self.accept_stream)
+        self._headers = {kind: override_headers([("Accept", kind)], own) for kind in accepted}
         self._keys: dict[str, list[tuple[str, str]]] = {}
         """Input keys and parameter names, by location."""
         self._parameters: dict[str, list[Parameter]] = {}
@@ -101,16 +108,17 @@ class RequestBuilder:
         path, query = self._path.fill(self._values(input, "path"))
         query = "&".join(filter(None, (self._base_query, query, self._query(input))))
         headers = self._headers[accept]
+        given: list[tuple[str, str]] = []
         if "header" in self._keys:
-            headers = override_headers(
-                headers, header_values(self._parameters["header"], self._values(input, "header"))
-            )
+            given = header_values(self._parameters["header"], self._values(input, "header"))
+            headers = override_headers(headers, given)
         cookies = None
         if "cookie" in self._keys:
             cookies = cookie_header(self._parameters["cookie"], self._values(input, "cookie"))
         plan = self.template.plan.body
         body = None if plan is None else plan.body(input, options.content_type, self._config.content_types)
-        if body is not None and body.content_type is not None:
+        # Swagger 2.0 may have a parameter for it, which names the type more exactly.
+        if body is not None and body.content_type is not None and not _has_content_type(given):
             headers = override_headers(headers, [("Content-Type", body.content_type)])
         own: frozenset[str] = frozenset()
         if options.headers:
@@ -133,6 +141,10 @@ class RequestBuilder:
         problem = problem if "{" in url else "the document has no server: set base_url"
         message = f"{self.template.method} {self.template.path}: {problem}"
         return CallError(ErrorCode.VALIDATION_ERROR, message)
+
+
+def _has_content_type(headers: Sequence[tuple[str, str]]) -> bool:
+    return any(name.lower() == "content-type" for name, _ in headers)
 
 
 def untrusted_server_error(template: Template, url: str) -> CallError:
@@ -176,6 +188,15 @@ def _fill_variables(server: Mapping[str, Any], given: Mapping[str, str]) -> str:
         if default is not None:
             url = url.replace(f"{{{name}}}", str(default))
     return url
+
+
+def _replace_pairs(
+    pairs: Sequence[str], credentials: Sequence[tuple[str, str]], encode: Callable[[str], str]
+) -> list[str]:
+    """Return `name=value` pairs with the credentials, which replace pairs of the same name."""
+    own = dict(credentials)
+    kept = [pair for pair in pairs if pair and unquote_plus(pair.partition("=")[0]) not in own]
+    return [*kept, *(f"{encode(name)}={encode(value)}" for name, value in own.items())]
 
 
 def override_headers(headers: Sequence[tuple[str, str]], own: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -34,9 +34,17 @@ def header(headers: Sequence[tuple[str, str]], name: str) -> str:
     return ""
 
 
+def may_have_body(method: str, status: int) -> bool:
+    """Whether a response has a body, if only an empty one."""
+    return method != "HEAD" and status not in (204, 205, 304)
+
+
 def read_data(content_type: str, body: bytes) -> Any:
-    """Return the body as data: JSON parsed, text decoded, anything else as bytes; None for an empty body."""
-    if not body:
+    """Return the body as data: JSON parsed, text decoded, anything else as bytes.
+
+    An empty body of text or bytes is an empty one; of JSON, or without a content type, it is None.
+    """
+    if not body and (not content_type or is_json(content_type)):
         return None
     if is_json(content_type):
         try:

@@ -25,7 +25,7 @@ from operations.sources.openapi.exchange import Exchange, OpenResponse, Outgoing
 from operations.sources.openapi.media import EVENT_STREAM, is_stream
 from operations.sources.openapi.origins import CredentialOrigins, is_same_origin, origin
 from operations.sources.openapi.requests import PreparedRequest, RequestBuilder, base_url, untrusted_server_error
-from operations.sources.openapi.responses import download, header, make_error, read_data, read_meta
+from operations.sources.openapi.responses import download, header, make_error, may_have_body, read_data, read_meta
 from operations.sources.openapi.sse import ServerSentEvent, SSEParser
 from operations.sources.openapi.template import Template, security_schemes
 
@@ -103,12 +103,12 @@ class HTTPService:
         if client is not None:
             await client.close()
 
-    async def call(self, builder: RequestBuilder, input: Any, context: OperationContext) -> Any:
+    async def call(self, builder: RequestBuilder, input: Any, context: OperationContext, operation_id: str) -> Any:
         """Make one call; return its envelope, or raise a `CallError` with the whole response."""
         template, options = builder.template, call_options(context)
         prepared = _prepare(builder, input, options, builder.accept)
         if options.dry_run:
-            return self.dry_run(prepared)
+            return self.dry_run(prepared, operation_id)
         # A call with its own conditions gets the server's response to them, and a download is not cached.
         cached = self._cache is not None and options.download_to is None and not prepared.own & CONDITIONS
         sent, credentials, cached_response = await self.send(template, prepared, options, context, cache=cached)
@@ -126,12 +126,17 @@ class HTTPService:
             self._cache.store(prepared, credentials, envelope)
         return envelope
 
-    async def stream(self, builder: RequestBuilder, input: Any, context: OperationContext) -> AsyncIterator[Any]:
-        """Yield an endpoint's events as envelopes; reconnect after a failure, if configured."""
+    async def stream(
+        self, builder: RequestBuilder, input: Any, context: OperationContext, operation_id: str
+    ) -> AsyncIterator[Any]:
+        """Yield an endpoint's events as envelopes; reconnect after a failure, if configured.
+
+        A response that is not an event stream is one envelope.
+        """
         template, options = builder.template, call_options(context)
-        prepared = _prepare(builder, input, options, EVENT_STREAM)
+        prepared = _prepare(builder, input, options, builder.accept_stream)
         if options.dry_run:
-            yield self.dry_run(prepared)
+            yield self.dry_run(prepared, operation_id)
             return
         parser = self.parser()
         resumed = context.metadata.get("lastEventId")
@@ -200,12 +205,15 @@ class HTTPService:
 
     async def _events(self, response: HTTPResponse, parser: SSEParser) -> AsyncIterator[ResponseEnvelope[Any]]:
         meta = read_meta(response.status, response.headers)
+        warned = False
         async for chunk in response.chunks():
-            for event in parser.feed(chunk):
+            events = parser.feed(chunk)
+            if parser.skipped and not warned:
+                warned = True
+                _log.warning("skipped a malformed field of an event stream; later ones of this stream are not logged")
+            for event in events:
                 yield _event_envelope(event, meta)
         parser.close()
-        if parser.skipped:
-            _log.warning("skipped %d malformed fields of an event stream", parser.skipped)
 
     async def _credentials(
         self, template: Template, prepared: PreparedRequest, options: HTTPCallOptions, context: OperationContext
@@ -255,7 +263,7 @@ class HTTPService:
             parser.last_event_id, parser.reconnection_time = before.last_event_id, before.reconnection_time
         return parser
 
-    def dry_run(self, prepared: PreparedRequest) -> ResponseEnvelope[Any]:
+    def dry_run(self, prepared: PreparedRequest, operation_id: str) -> ResponseEnvelope[Any]:
         """Return the request that would be sent."""
         body = prepared.body
         request = {
@@ -264,7 +272,7 @@ class HTTPService:
             "headers": [list(pair) for pair in prepared.headers_with()],
             "body": None if body is None else body.preview(),
         }
-        return local_envelope(request, f"{self.config.namespace}.dry_run")
+        return local_envelope(request, operation_id)
 
 
 def _prepare(builder: RequestBuilder, input: Any, options: HTTPCallOptions, accept: str) -> PreparedRequest:
@@ -283,7 +291,7 @@ def _read_head(response: HTTPResponse, template: Template) -> HTTPResponseMeta:
 
 def _envelope(meta: HTTPResponseMeta, body: bytes, template: Template) -> ResponseEnvelope[Any]:
     """Return the envelope of a successful response; raise the error of any other."""
-    data = read_data(meta.content_type, body)
+    data = read_data(meta.content_type, body) if body or may_have_body(template.method, meta.status_code) else None
     if meta.status_code >= 300 and meta.status_code != 304:
         raise make_error(template.method, template.path, meta, data)
     return ResponseEnvelope(data, meta)

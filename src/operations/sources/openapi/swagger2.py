@@ -37,6 +37,7 @@ def request_body(documents: Documents, parameters: Sequence[DocNode], consumes: 
         "type": "object",
         "properties": {field["name"]: _described(field) for field in fields},
         "required": [field["name"] for field in fields if field.get("required") is True],
+        "additionalProperties": False,
     }
     encoding = {
         field["name"]: {"collectionFormat": field.get("collectionFormat", "csv")}
@@ -56,7 +57,7 @@ def modern_response(documents: Documents, response: DocNode, produces: Sequence[
     if schema.value is None:
         return response
     if isinstance(schema.value, Mapping) and schema.value.get("type") == "file":
-        shown: Any = {"type": "string", "format": "binary"}
+        shown: Any = {"type": "string", "format": "binary"}  # bytes, which the media type decodes
     else:
         shown = documents.schema(schema)
     media = list(produces) or ["application/json"]

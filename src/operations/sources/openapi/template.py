@@ -10,11 +10,12 @@ import msgspec
 
 from operations.sources.openapi import swagger2
 from operations.sources.openapi.documents import DanglingReferenceError, DocNode, Documents
-from operations.sources.openapi.inputs import InputField, InputPlan, plan_input
-from operations.sources.openapi.media import is_json, is_stream, is_text
+from operations.sources.openapi.inputs import InputField, InputPlan, plan_input, require_items
+from operations.sources.openapi.media import essence, is_json, is_stream, is_text, usable_media_type
 from operations.sources.openapi.parameters import Parameter, placeholder_name
 
 _IGNORED_HEADERS = ("accept", "content-type", "authorization")
+"""Header parameters that OpenAPI 3 ignores; Swagger 2.0 has no such rule."""
 _VARIABLE = re.compile(r"\{([^{}?&#][^{}]*)\}")
 _TYPE_KEYWORDS = frozenset({"type", "$ref", "allOf", "anyOf", "oneOf", "enum", "const", "properties", "items"})
 """Keywords that determine the type of a schema's values."""
@@ -133,7 +134,7 @@ class TemplateReader:
             if place not in ("body", "formData"):
                 notes.append(f"parameter {name!r} is skipped: unknown location {place!r}")
             return False
-        if place == "header" and name.lower() in _IGNORED_HEADERS:
+        if place == "header" and name.lower() in _IGNORED_HEADERS and not self._swagger:
             return False
         if place == "path" and name not in path_names:
             notes.append(f"path parameter {name!r} is skipped: the path has no {{{name}}}")
@@ -157,11 +158,16 @@ class TemplateReader:
             allow_reserved=value.get("allowReserved") is True,
             media_type=media_type,
             collection_format=value.get("collectionFormat") if self._swagger else None,
+            allow_empty=value.get("allowEmptyValue") is True,
         )
         schema = True if schema is None else schema
-        in_path = value["in"] == "path"
-        required = in_path or value.get("required") is True
-        return InputField(parameter, _non_empty(schema) if in_path else schema, required, node.text("description"))
+        required = value["in"] == "path" or value.get("required") is True
+        if value["in"] == "path":
+            schema = _non_empty(schema)
+        elif required and media_type is None and not parameter.allow_empty:
+            # An empty array or object is not sent at all.
+            schema = require_items(schema, self._documents.declared_type(node if self._swagger else schema_node))
+        return InputField(parameter, schema, required, node.text("description"))
 
     def _body(self, operation: DocNode, parameters: Sequence[DocNode]) -> DocNode | None:
         if self._swagger:
@@ -186,7 +192,8 @@ class TemplateReader:
             except DanglingReferenceError as error:
                 notes.append(f"response {status} has no usable description: {error}")
                 continue
-            media = {kind.partition(";")[0].strip().lower(): node for kind, node in response.get("content").items()}
+            described = response.get("content").items()
+            media = {essence(usable_media_type(kind, status, notes)): node for kind, node in described}
             for kind in _PROBLEMS & media.keys():
                 del media[kind]  # an error, whatever the status is
             accepts += [kind for kind in media if kind not in accepts]
@@ -203,14 +210,32 @@ class TemplateReader:
     def _choose(self, status: str, media: Mapping[str, DocNode], others: frozenset[str]) -> ResponseDescription:
         kind = min(media, key=lambda kind: (not is_json(kind), is_stream(kind), not is_text(kind)))
         node = self._documents.follow(media[kind])
+        schema: Any = True
         if is_stream(kind):
-            # OpenAPI 3.2 describes the events of a stream one by one.
-            schema: Any = self._documents.schema(node.get("itemSchema"))
-        elif is_json(kind) or is_text(kind) or kind in ("*/*", "application/*"):
+            schema = self._documents.schema(self._event_schema(node))
+        elif (is_json(kind) or is_text(kind) or kind in ("*/*", "application/*")) and not self._is_file(node):
             schema = self._documents.schema(node.get("schema"))
-        else:
-            schema = True
         return ResponseDescription(status, kind, schema, others - {"default"})
+
+    def _event_schema(self, media: DocNode) -> DocNode:
+        """Return the schema of one event of a stream.
+
+        OpenAPI 3.2 has `itemSchema`. Before, `schema` describes an event, or the stream as an array of events. A string
+        is the text of the stream and says nothing of its events.
+        """
+        item = media.get("itemSchema")
+        if item.value is not None:
+            return item
+        schema = media.get("schema")
+        kind = self._documents.declared_type(schema)
+        if kind == "array":
+            return self._documents.follow_if_found(schema).get("items")
+        return schema if kind != "string" else media.get("itemSchema")
+
+    def _is_file(self, media: DocNode) -> bool:
+        """Whether a response is a file: its schema describes bytes, whatever they contain."""
+        schema = self._documents.follow_if_found(media.get("schema")).value
+        return isinstance(schema, Mapping) and schema.get("type") == "string" and schema.get("format") == "binary"
 
     def _servers(self, item: DocNode, operation: DocNode) -> list[Mapping[str, Any]]:
         for owner in (operation, item, self._root):

@@ -2,7 +2,7 @@
 
 from operations.sources.scanner.files import FileEntry, LocalFS, ScannerFS
 from operations.sources.scanner.manifest import ManifestChange, OperationManifest, Skipped
-from operations.sources.scanner.scan import scan_operations
+from operations.sources.scanner.scan import Scanner, scan_operations
 from operations.sources.scanner.watching import watch_operations
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "LocalFS",
     "ManifestChange",
     "OperationManifest",
+    "Scanner",
     "ScannerFS",
     "Skipped",
     "scan_operations",

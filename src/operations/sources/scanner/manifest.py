@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +12,9 @@ import msgspec
 from operations.function import FunctionOperation
 from operations.schema import collect_errors, format_value_errors
 from operations.spec import Operation, OperationSpec, OperationSpecSchema
+
+_SPEC_KEYS = frozenset({"name", "namespace", "type", "inputSchema"})
+"""Keys of a mapping that is meant to be a spec."""
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -34,6 +37,13 @@ class OperationManifest(msgspec.Struct, frozen=True, kw_only=True):
     files: Sequence[str] = ()
     """Every directory and module file read: a change to one may change the operations."""
 
+    def __iter__(self) -> Iterator[Operation[Any]]:
+        """The operations, so that `OperationRegistry(manifest)` registers them."""
+        return iter(self.operations)
+
+    def __len__(self) -> int:
+        return len(self.operations)
+
 
 class ManifestChange(msgspec.Struct, frozen=True, kw_only=True):
     """The difference between two scans."""
@@ -51,6 +61,8 @@ class ModuleDefinitions(msgspec.Struct, frozen=True):
 
     operations: Sequence[Operation[Any]] = ()
     specs: Sequence[OperationSpec] = ()
+    invalid: Sequence[str] = ()
+    """Why mappings that look like specs are none."""
 
 
 def collect(module: ModuleType) -> ModuleDefinitions:
@@ -61,12 +73,19 @@ def collect(module: ModuleType) -> ModuleDefinitions:
     exported = vars(module).get("__all__", ())
     operations: dict[int, Operation[Any]] = {}
     specs: dict[int, OperationSpec] = {}
+    invalid: list[str] = []
     for name, value in list(vars(module).items()):
         if issubclass(type(value), Operation) and (name in exported or not _is_imported(value, module)):
             operations.setdefault(id(value), value)
         elif issubclass(type(value), OperationSpec):
             specs.setdefault(id(value), value)
-    return ModuleDefinitions(list(operations.values()), list(specs.values()))
+        elif type(value) is dict and value.keys() >= _SPEC_KEYS:
+            problems = collect_errors(OperationSpecSchema, value)
+            if problems:
+                invalid.append(f"{name} is not an operation spec: {format_value_errors(problems)}")
+            else:
+                specs.setdefault(id(value), OperationSpec.from_dict(value))
+    return ModuleDefinitions(list(operations.values()), list(specs.values()), invalid)
 
 
 def assemble(
@@ -77,6 +96,7 @@ def assemble(
     operations: dict[str, Operation[Any]] = {}
     specs: dict[str, OperationSpec] = {}
     origins: dict[str, str] = {}
+    left_out += [Skipped(path, reason) for path, has in found.items() for reason in has.invalid]
     for path, has in found.items():
         for operation in has.operations:
             _claim(operations, operation, path, origins, left_out)

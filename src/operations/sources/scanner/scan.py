@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import logging
 import os
 import posixpath
 import re
@@ -26,6 +27,7 @@ from operations.sources.scanner.manifest import (
 )
 from operations.sources.scanner.modules import ModuleFile, ModuleTree, ScanTarget, Walk, top_of_package, walk
 
+_log = logging.getLogger("operations")
 _PACKAGE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -33,9 +35,12 @@ def scan_operations(path: str | Path, fs: ScannerFS | None = None, *, timeout: f
     """Return the operations in a directory, a file or an importable package, and what was skipped.
 
     Each module is imported in isolation: one that raises, exits, hangs for `timeout` seconds or cannot be read is
-    reported in `skipped`. `fs` is the file system to read from, by default the local one.
+    reported in `skipped` and logged as a warning. `fs` is the file system to read from, by default the local one.
     """
-    return Scanner(path, fs, timeout=timeout).scan()
+    manifest = Scanner(path, fs, timeout=timeout).scan()
+    for skipped in manifest.skipped:
+        _log.warning("%s is not used: %s", skipped.path, skipped.reason)
+    return manifest
 
 
 class Scanner:

@@ -1,4 +1,4 @@
-"""The SDK's server behind our own path: every protocol version and method that the own path does not answer.
+"""The server of the MCP SDK: the protocol versions and methods that the fast path does not serve.
 
-The only package of `serving` that imports the SDK; it is imported on first use.
+The only package of `serving` that imports the SDK. It is imported on first use.
 """

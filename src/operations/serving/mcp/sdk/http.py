@@ -1,4 +1,4 @@
-"""Streamable HTTP by the SDK: sessions, streams that resume, and 2026-07-28 requests that the own path leaves."""
+"""Streamable HTTP by the SDK: sessions, resumable streams, and the 2026-07-28 requests outside the fast path."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from mcp_types import JSONRPCMessage
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from operations.serving.admission import Caller
-from operations.serving.mcp.endpoint import Endpoint
 from operations.serving.mcp.sdk.server import CALLER, SDKServer
+from operations.serving.mcp.server import MCPServer
 
-_MOST_EVENTS = 256
-_MOST_EVENT_BYTES = 1024 * 1024
-MOST_SESSIONS = 1_000
-SESSIONS_EACH = 64
+_MAX_EVENTS = 256
+_MAX_EVENT_BYTES = 1024 * 1024
+MAX_SESSIONS = 1_000
+SESSIONS_PER_IDENTITY = 64
 """Open sessions of one identity."""
 SESSION_SECONDS = 30 * 60.0
 RETRY_MS = 500
 
 
 class SessionEvents(EventStore):
-    """The last events of one session's streams, for a client that reconnects; the oldest are dropped first."""
+    """The latest events of a session's streams, for clients that reconnect. The oldest are dropped first."""
 
     def __init__(self) -> None:
         self._token = os.urandom(8).hex()
@@ -37,17 +37,17 @@ class SessionEvents(EventStore):
         self._bytes = 0
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        """Keep an event and return its id."""
+        """Store an event and return its id."""
         self._count += 1
         size = 0 if message is None else len(message.model_dump_json(by_alias=True, exclude_unset=True))
         self._events.append((self._count, stream_id, message, size))
         self._bytes += size
-        while len(self._events) > 1 and (len(self._events) > _MOST_EVENTS or self._bytes > _MOST_EVENT_BYTES):
+        while len(self._events) > 1 and (len(self._events) > _MAX_EVENTS or self._bytes > _MAX_EVENT_BYTES):
             self._bytes -= self._events.popleft()[3]
         return f"{self._token}-{self._count}"
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """Send the events of a stream that came after one; None for an id that is not of this session."""
+        """Send the events of a stream after an id; return None for an id of another session."""
         token, _, number = last_event_id.rpartition("-")
         if token != self._token or not number.isascii() or not number.isdecimal() or len(number) > 18:
             return None
@@ -62,7 +62,7 @@ class SessionEvents(EventStore):
 
 
 class _Manager(StreamableHTTPSessionManager):
-    """Sessions that keep their events apart: the ids of streams are the client's request ids, the same in many."""
+    """A session manager with an event store per session, because stream ids are unique only within a session."""
 
     @property
     def event_store(self) -> EventStore | None:
@@ -72,26 +72,26 @@ class _Manager(StreamableHTTPSessionManager):
     def event_store(self, value: EventStore | None) -> None: ...
 
 
-class SDKDoor:
-    """Serves HTTP requests through the SDK. Started by the first request that needs it."""
+class SDKSessions:
+    """Serves HTTP requests through the SDK. The first request that needs the SDK starts it."""
 
-    def __init__(self, endpoint: Endpoint, *, max_body: int) -> None:
-        self._sdk = SDKServer(endpoint)
+    def __init__(self, mcp_server: MCPServer, *, max_body: int) -> None:
+        self._sdk = SDKServer(mcp_server)
         self._manager = _Manager(
             self._sdk.server,
             retry_interval=RETRY_MS,
             session_idle_timeout=SESSION_SECONDS,
             max_request_body_size=max_body,
-            max_sessions=MOST_SESSIONS,
+            max_sessions=MAX_SESSIONS,
         )
         self._sessions: dict[str, str] = {}
-        """Whose each session is."""
+        """The owner of each session."""
         self._started = asyncio.Event()
         self._stop = asyncio.Event()
         self._owner = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        """Hold the SDK's task group open: it must be left by the task that entered it."""
+        """Keep the SDK's task group open in one task: the task that enters it must also leave it."""
         async with self._manager.run():
             self._sdk.changes.start()
             self._started.set()
@@ -101,7 +101,7 @@ class SDKDoor:
                 self._sdk.changes.stop()
 
     async def handle(self, scope: Any, receive: Any, send: Any, caller: Caller) -> None:
-        """Serve a request; the session that it names must be of the same identity."""
+        """Serve a request. The SDK refuses a session of another identity."""
         await self._started.wait()
         scope = {**scope, CALLER: caller}
         identity = caller.identity
@@ -111,26 +111,26 @@ class SDKDoor:
             scope.pop("user", None)
         if any(name == b"mcp-session-id" for name, _ in scope["headers"]) or _is_modern(scope):
             await self._manager.handle_request(scope, receive, send)
-        elif self._count(caller.key) >= SESSIONS_EACH:
+        elif self._count(caller.key) >= SESSIONS_PER_IDENTITY:
             await _refuse(send)
         else:
-            await self._manager.handle_request(scope, receive, self._noting(caller.key, send))
+            await self._manager.handle_request(scope, receive, self._record_session(caller.key, send))
 
     def _count(self, key: str) -> int:
-        """Return how many sessions of a caller are open."""
-        open_sessions = self._manager._server_instances  # the SDK tells nobody which sessions ended
+        """Return the number of open sessions of a caller."""
+        open_sessions = self._manager._server_instances  # the SDK does not report ended sessions
         self._sessions = {each: whose for each, whose in self._sessions.items() if each in open_sessions}
         return sum(whose == key for whose in self._sessions.values())
 
-    def _noting(self, key: str, send: Any) -> Any:
-        async def note(event: Any) -> None:
+    def _record_session(self, key: str, send: Any) -> Any:
+        async def send_recorded(event: Any) -> None:
             if event["type"] == "http.response.start":
                 for name, value in event["headers"]:
                     if name.lower() == b"mcp-session-id":
                         self._sessions[value.decode("latin-1")] = key
             await send(event)
 
-        return note
+        return send_recorded
 
     async def close(self) -> None:
         """End every session."""
@@ -139,7 +139,7 @@ class SDKDoor:
 
 
 def _is_modern(scope: Any) -> bool:
-    """Whether a request names a version without sessions."""
+    """Whether the protocol version of a request has no sessions."""
     version = next((value for name, value in scope["headers"] if name == b"mcp-protocol-version"), None)
     return version is not None and version.decode("latin-1") not in HANDSHAKE_PROTOCOL_VERSIONS
 

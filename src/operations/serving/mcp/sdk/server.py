@@ -1,10 +1,10 @@
-"""The SDK's low-level server with our endpoint as its handlers. No text of an exception reaches a client."""
+"""SDKServer: the low-level server of the SDK with the handlers of MCPServer. The text of an exception is not sent."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import mcp_types as types
@@ -21,20 +21,21 @@ from pydantic import ValidationError
 from operations.errors import CallError
 from operations.identity.rate_limits import ConcurrencyLimits
 from operations.serving.admission import Caller
-from operations.serving.asking import InputRequired
-from operations.serving.mcp.calls import INTERNAL_ERROR, INVALID_PARAMS, Incoming, ProtocolError
-from operations.serving.mcp.endpoint import DISCOVER_TTL_MS, PROGRESS_TOKEN, Endpoint, incoming, input_required
-from operations.serving.mcp.listing import TTL_MS
-from operations.serving.mcp.sdk.asking import SDKClient
-from operations.serving.mcp.sdk.changes import LEVELS, Changes
+from operations.serving.mcp.calls import INTERNAL_ERROR, INVALID_PARAMS, ProtocolError, RequestInfo
+from operations.serving.mcp.sdk.change_notifications import LEVELS, ChangeNotifications
+from operations.serving.mcp.sdk.client import SDKClient
+from operations.serving.mcp.server import DISCOVER_TTL_MS, PROGRESS_TOKEN, MCPServer, input_required, read_request_info
+from operations.serving.mcp.tasks import TaskCreated
+from operations.serving.mcp.tools import TTL_MS
+from operations.serving.suspended_calls import InputRequired
 
 _log = logging.getLogger("operations.mcp")
 _Context = ServerRequestContext[Any, Any]
 CALLER = "operations.caller"
 """The key of the caller in the scope of an HTTP request."""
 POLL = "mcpPollSeconds"
-"""The annotation that closes the stream of a call after so many seconds: the client then polls for the result."""
-LISTENING_EACH = 16
+"""The annotation with the seconds after which the stream of a call is closed; the client then polls for the result."""
+SUBSCRIPTIONS_PER_IDENTITY = 16
 """Open subscriptions of one identity."""
 _PRIVATE = CacheHint(ttl_ms=TTL_MS, scope="private")
 
@@ -47,21 +48,21 @@ class _Server(Server[Any]):
 
 
 class SDKServer:
-    """Handlers for the SDK. The caller is that of each request; `caller` is for a transport that has only one."""
+    """The handlers of the SDK's server. `caller` is the caller of all requests on transports with one caller."""
 
-    def __init__(self, endpoint: Endpoint, *, caller: Caller | None = None) -> None:
-        self.endpoint = endpoint
-        self.changes = Changes(endpoint)
+    def __init__(self, mcp_server: MCPServer, *, caller: Caller | None = None) -> None:
+        self.mcp_server = mcp_server
+        self.changes = ChangeNotifications(mcp_server)
         self._caller = caller
         self._listener = ListenHandler(self.changes.bus)
-        self._listening = ConcurrencyLimits(LISTENING_EACH, "subscriptions")
+        self._listening = ConcurrencyLimits(SUBSCRIPTIONS_PER_IDENTITY, "subscriptions")
         self.server = self._build()
 
     def _build(self) -> Server[Any]:
         server: Server[Any] = _Server(
-            self.endpoint.name,
-            version=self.endpoint.version,
-            instructions=self.endpoint.instructions,
+            self.mcp_server.name,
+            version=self.mcp_server.version,
+            instructions=self.mcp_server.instructions,
             cache_hints={
                 "tools/list": _PRIVATE,
                 "prompts/list": _PRIVATE,
@@ -84,16 +85,16 @@ class SDKServer:
             on_subscriptions_listen=self._listen,
         )
         server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self._set_level)
-        # The dispatcher makes the spans.
+        # The dispatcher creates the spans.
         server.middleware[:] = [self._guard]
         return server
 
     async def _guard(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
-        """Answer lists from the cache, and hide what an exception says."""
+        """Return lists from the cache, and replace unexpected exceptions with a general error."""
         is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         try:
             if not is_modern and ctx.session.client_params is not None:
-                self.changes.session(ctx)
+                self.changes.settings(ctx)
                 if ctx.method == "tools/list":
                     return await self._page(ctx, modern=False)
             return await call_next(ctx)
@@ -101,12 +102,12 @@ class SDKServer:
             raise MCPError(error.code, error.message, error.data) from None
         except (MCPError, ValidationError):
             raise
-        except Exception as error:  # noqa: BLE001  # whatever it was, its text stays here
+        except Exception as error:  # noqa: BLE001  # the text of an exception is not sent
             _log.error("MCP %s failed", ctx.method, exc_info=error)
             raise MCPError(INTERNAL_ERROR, "Internal server error") from None
 
     def caller(self, context: _Context) -> Caller:
-        """Return who sent a request."""
+        """Return the caller of a request."""
         if self._caller is not None:
             return self._caller
         if context.request is None:
@@ -114,23 +115,25 @@ class SDKServer:
         caller: Caller = context.request.scope[CALLER]
         return caller
 
-    def _incoming(self, context: _Context) -> Incoming:
+    def _request_info(self, context: _Context) -> RequestInfo:
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-        client = SDKClient(context, self.endpoint.calls.dispatcher.slots, self.changes)
+        client = SDKClient(context, self.mcp_server.calls.dispatcher.slots, self.changes)
         params = context.params or {}
         wants_progress = (context.meta or {}).get("progress_token", params.get("_meta", {}).get(PROGRESS_TOKEN))
         progress = client.progress if wants_progress is not None else None
-        return incoming(self.caller(context), params, modern=is_modern, progress=progress, client=client)
+        return read_request_info(self.caller(context), params, modern=is_modern, progress=progress, client=client)
 
     def _input_schema(self, name: str) -> dict[str, Any] | None:
-        tool = self.endpoint.listing.tools.get(name)
+        tool = self.mcp_server.tool_list.tools.get(name)
         return tool.input_document if tool is not None and tool.has_headers else None
 
     async def _page(self, context: _Context, *, modern: bool) -> dict[str, Any]:
         cursor = (context.params or {}).get("cursor")
         if cursor is not None and not isinstance(cursor, str):
             raise ProtocolError(INVALID_PARAMS, "Invalid cursor")
-        page = await self.endpoint.list_tools(self.caller(context).identity, cursor, modern=modern)
+        meta = (context.params or {}).get("_meta")
+        meta = meta if isinstance(meta, Mapping) else {}
+        page = await self.mcp_server.list_tools(self.caller(context).identity, cursor, meta, modern=modern)
         result: dict[str, Any] = msgspec.json.decode(page)
         return result
 
@@ -139,17 +142,19 @@ class SDKServer:
 
     async def _call_tool(self, context: _Context, params: types.CallToolRequestParams) -> Any:
         arguments = (context.params or {}).get("arguments")
-        incoming = self._incoming(context)
+        info = self._request_info(context)
         timer = self._poll(context, params.name)
         try:
-            result = await self.endpoint.call_tool(params.name, arguments, incoming)
+            result = await self.mcp_server.call_tool(params.name, arguments, info)
         finally:
             if timer is not None:
                 timer.cancel()
+        if isinstance(result, TaskCreated):
+            return dict(result.fields)
         return _complete(result if isinstance(result, InputRequired) else result.to_dict(), context)
 
     def _poll(self, context: _Context, name: str) -> asyncio.TimerHandle | None:
-        tool = self.endpoint.listing.tools.get(name)
+        tool = self.mcp_server.tool_list.tools.get(name)
         seconds = tool.operation.spec.annotations.get(POLL) if tool is not None else None
         close = context.close_sse_stream
         if close is None or not isinstance(seconds, int | float):
@@ -157,54 +162,60 @@ class SDKServer:
         return asyncio.get_running_loop().call_later(seconds, _start, close)
 
     async def _list_resources(self, context: _Context, params: Any) -> Any:
-        return _complete({"resources": await self.endpoint.reading.list_resources(self._incoming(context))}, context)
+        return _complete(
+            {"resources": await self.mcp_server.resource_requests.list_resources(self._request_info(context))}, context
+        )
 
     async def _list_templates(self, context: _Context, params: Any) -> Any:
-        listed = await self.endpoint.reading.list_templates(self._incoming(context))
+        listed = await self.mcp_server.resource_requests.list_templates(self._request_info(context))
         return _complete({"resourceTemplates": listed}, context)
 
     async def _read_resource(self, context: _Context, params: types.ReadResourceRequestParams) -> Any:
-        result = await self.endpoint.reading.read_resource(str(params.uri), self._incoming(context))
+        result = await self.mcp_server.resource_requests.read_resource(str(params.uri), self._request_info(context))
         return _complete(result, context)
 
     async def _list_prompts(self, context: _Context, params: Any) -> Any:
-        return _complete({"prompts": await self.endpoint.reading.list_prompts(self._incoming(context))}, context)
+        return _complete(
+            {"prompts": await self.mcp_server.resource_requests.list_prompts(self._request_info(context))}, context
+        )
 
     async def _get_prompt(self, context: _Context, params: types.GetPromptRequestParams) -> Any:
-        result = await self.endpoint.reading.get_prompt(params.name, params.arguments or {}, self._incoming(context))
+        result = await self.mcp_server.resource_requests.get_prompt(
+            params.name, params.arguments or {}, self._request_info(context)
+        )
         return _complete(result, context)
 
     async def _complete(self, context: _Context, params: types.CompleteRequestParams) -> Any:
         others = (params.context.arguments if params.context is not None else None) or {}
         reference = params.ref.model_dump(by_alias=True, mode="json")
         argument = params.argument
-        result = await self.endpoint.reading.complete(
-            reference, argument.name, argument.value, others, self._incoming(context)
+        result = await self.mcp_server.resource_requests.complete(
+            reference, argument.name, argument.value, others, self._request_info(context)
         )
         return _complete(result, context)
 
     async def _listen(self, context: _Context, params: types.SubscriptionsListenRequestParams) -> Any:
         key = self.caller(context).key
         try:
-            self._listening.take(key)
+            self._listening.acquire(key)
         except CallError as error:
             raise ProtocolError(INTERNAL_ERROR, error.message) from None
         try:
             return await self._listener(context, params)
         finally:
-            self._listening.give(key)
+            self._listening.release(key)
 
     async def _subscribe(self, context: _Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         self.changes.watch(context, str(params.uri))
         return types.EmptyResult()
 
     async def _unsubscribe(self, context: _Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        self.changes.session(context).watched.discard(str(params.uri))
+        self.changes.settings(context).watched.discard(str(params.uri))
         return types.EmptyResult()
 
     async def _set_level(self, context: _Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
         if params.level in LEVELS:
-            self.changes.session(context).level = params.level
+            self.changes.settings(context).level = params.level
         return types.EmptyResult()
 
 

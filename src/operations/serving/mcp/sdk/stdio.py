@@ -1,4 +1,4 @@
-"""The SDK's server behind the lines of standard input and output."""
+"""SDKStreams: the server of the SDK on the lines of standard input and output."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from operations.serving.admission import Caller
-from operations.serving.mcp.endpoint import Endpoint
 from operations.serving.mcp.sdk.server import SDKServer
+from operations.serving.mcp.server import MCPServer
 
 _log = logging.getLogger("operations.mcp")
 _BUFFERED = 64
@@ -21,10 +21,10 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class SDKStreams:
-    """One connection of the SDK's server, fed line by line."""
+    """One connection of the SDK's server, which receives line by line."""
 
-    def __init__(self, endpoint: Endpoint, caller: Caller, write: Write) -> None:
-        self._sdk = SDKServer(endpoint, caller=caller)
+    def __init__(self, mcp_server: MCPServer, caller: Caller, write: Write) -> None:
+        self._sdk = SDKServer(mcp_server, caller=caller)
         self._write = write
         self._lines, self._read = anyio.create_memory_object_stream[SessionMessage | Exception](_BUFFERED)
         self._sent, self._answers = anyio.create_memory_object_stream[SessionMessage](_BUFFERED)
@@ -35,15 +35,15 @@ class SDKStreams:
         server = self._sdk.server
         try:
             await server.run(self._read, self._sent, server.create_initialization_options())
-        except Exception as error:  # noqa: BLE001  # the own path goes on
-            _log.error("the MCP connection ended", exc_info=error)
+        except Exception as error:  # noqa: BLE001  # the fast path continues
+            _log.error("the MCP connection failed", exc_info=error)
 
     async def _write_all(self) -> None:
         async for answer in self._answers:
             await self._write(answer.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
 
     async def feed(self, line: bytes) -> None:
-        """Take one message."""
+        """Process one message."""
         message: SessionMessage | Exception
         try:
             message = SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
@@ -52,7 +52,7 @@ class SDKStreams:
         await self._lines.send(message)
 
     async def close(self) -> None:
-        """End the connection; calls that run are cancelled."""
+        """Close the connection and cancel running calls."""
         self._sdk.changes.stop()
         await self._lines.aclose()
         _, pending = await asyncio.wait(self._tasks, timeout=1.0)

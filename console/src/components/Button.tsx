@@ -1,0 +1,72 @@
+/** Buttons: plain, primary (p), bare (x), dangerous (d); an icon alone has a label. */
+
+import type { ButtonHTMLAttributes, ComponentChildren } from "preact";
+import { announce } from "../state/announce";
+import { Icon } from "./Icon";
+
+interface ButtonProps extends Omit<ButtonHTMLAttributes, "icon" | "label"> {
+  look?: "p" | "x" | "d" | undefined;
+  icon?: string | undefined;
+  /** What a button without text does. */
+  label?: string | undefined;
+  disabled?: boolean | undefined;
+  children?: ComponentChildren;
+}
+
+export function Button({ look, icon, label, class: more, children, ...rest }: ButtonProps) {
+  const classes = ["btn", look, more].filter(Boolean).join(" ");
+  return (
+    <button type="button" class={classes} aria-label={label} title={label} {...rest}>
+      {icon && <Icon name={icon} small />}
+      {children}
+    </button>
+  );
+}
+
+/** A button that copies a text, and says that it did. */
+export function CopyButton(props: {
+  text: () => string | Promise<string>;
+  label: string;
+  look?: "x" | undefined;
+  children?: ComponentChildren;
+}) {
+  const copy = async (event: Event) => {
+    const button = event.currentTarget as HTMLElement;
+    const given = await props.text();
+    await copyText(given);
+    button.dataset.done = "true";
+    button.classList.add("on");
+    setTimeout(() => button.classList.remove("on"), 1200);
+  };
+  return (
+    <Button look={props.look} icon="copy" label={props.children ? undefined : props.label} onClick={copy}>
+      {props.children}
+    </Button>
+  );
+}
+
+/** Copy a text; pages that are not served over HTTPS have no clipboard of their own. */
+export async function copyText(text: string): Promise<void> {
+  if (navigator.clipboard) await navigator.clipboard.writeText(text).catch(() => copyBySelection(text));
+  else copyBySelection(text);
+  announce("Copied");
+}
+
+function copyBySelection(text: string): void {
+  const area = document.createElement("textarea");
+  area.value = text;
+  area.className = "hidden";
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+}
+
+export function download(name: string, content: BlobPart, type = "application/octet-stream"): void {
+  const address = URL.createObjectURL(new Blob([content], { type }));
+  const link = document.createElement("a");
+  link.href = address;
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}

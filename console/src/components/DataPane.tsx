@@ -1,0 +1,120 @@
+/** Data by its kind: tree or table, plain text, bytes. */
+
+import type { Signal } from "@preact/signals";
+import { useEffect, useState } from "preact/hooks";
+import type { DataDocument } from "../data/document";
+import { LocalDocument } from "../data/document";
+import { plural } from "../format";
+import { isBytes, isObject, type Json, type Path } from "../json/value";
+import { BytesView } from "./Blocks";
+import { Button } from "./Button";
+import { DataTable } from "./DataTable";
+import { Tree } from "./Tree";
+
+interface DataPaneProps {
+  document: DataDocument;
+  name: string;
+  view: "tree" | "table";
+  path: Signal<Path>;
+  finding: boolean;
+}
+
+export function DataPane(props: DataPaneProps) {
+  const { document: data } = props;
+  const { root, table } = data.summary;
+  const [words, setWords] = useState("");
+  const [hits, setHits] = useState<Path[] | undefined>();
+  const [hit, setHit] = useState(0);
+  useEffect(() => {
+    if (!words || !props.finding) return setHits(undefined);
+    let isCurrent = true;
+    void data.find(words).then((found) => {
+      if (!isCurrent) return;
+      setHits(found);
+      setHit(0);
+    });
+    return () => {
+      isCurrent = false;
+    };
+  }, [words, props.finding, data]);
+  if (root.kind === "bytes") return <Bytes document={data} name={props.name} />;
+  if (root.kind !== "object" && root.kind !== "array") return <Plain document={data} />;
+  if (root.size === 0)
+    return <p class="plain t3">{root.kind === "array" ? "[ ] an empty list" : "{ } an empty object"}</p>;
+  const next = (step: number) => hits?.length && setHit((hit + step + hits.length) % hits.length);
+  return (
+    <div>
+      {props.finding && (
+        <div class="findbar">
+          <input
+            class="in"
+            aria-label="Find in result"
+            placeholder="Find a key or value"
+            value={words}
+            autofocus
+            onInput={(event) => setWords(event.currentTarget.value)}
+            onKeyDown={(event) => event.key === "Enter" && !event.ctrlKey && next(event.shiftKey ? -1 : 1)}
+          />
+          <span class="t3 n">{hits ? (hits.length > 0 ? `${hit + 1} of ${hits.length}` : "none") : ""}</span>
+          <Button look="x" icon="up" label="Previous hit" onClick={() => next(-1)} />
+          <Button look="x" icon="down" label="Next hit" onClick={() => next(1)} />
+        </div>
+      )}
+      {props.view === "table" && table ? (
+        <>
+          {table.length > 0 && <Around document={data} table={table} />}
+          <DataTable document={data} path={table} name={props.name} />
+        </>
+      ) : (
+        <Tree document={data} hits={hits} hit={hit} select={(path) => (props.path.value = path)} />
+      )}
+    </div>
+  );
+}
+
+/** The members beside a table. */
+function Around(props: { document: DataDocument; table: Path }) {
+  const [rest, setRest] = useState<LocalDocument | undefined>();
+  const { value } = props.document;
+  useEffect(() => {
+    if (!isObject(value)) return setRest(undefined);
+    const others = Object.entries(value).filter(([name]) => name !== props.table[0]);
+    setRest(others.length > 0 ? new LocalDocument(Object.fromEntries(others)) : undefined);
+  }, [value]);
+  return rest ? <Tree document={rest} label="Other members" /> : null;
+}
+
+function usePart(data: DataDocument): Json | undefined {
+  const [part, setPart] = useState<Json | undefined>(data.value);
+  useEffect(() => {
+    if (data.value === undefined) void data.part([]).then(setPart);
+    else setPart(data.value);
+  }, [data]);
+  return part;
+}
+
+function Bytes(props: { document: DataDocument; name: string }) {
+  const part = usePart(props.document);
+  return isBytes(part) ? <BytesView base64={part.$bytes} name={props.name} /> : null;
+}
+
+const SHOWN = 64 << 10;
+
+/** A single value: text, `""`, null and nothing look different. */
+function Plain(props: { document: DataDocument }) {
+  const part = usePart(props.document);
+  if (part === undefined) return null;
+  if (part === null) return <p class="plain v-l">null</p>;
+  if (part === "") return <p class="plain t3">"" an empty text</p>;
+  if (typeof part === "string") {
+    return (
+      <>
+        <pre class="plain">{part.slice(0, SHOWN)}</pre>
+        {part.length > SHOWN && (
+          <p class="t3">{plural(part.length - SHOWN, "character")} more: copy or download them.</p>
+        )}
+      </>
+    );
+  }
+  return <p class={`plain ${typeof part === "boolean" ? "v-l" : "v-d"}`}>{JSON.stringify(part)}</p>;
+}

@@ -1,0 +1,38 @@
+/** The JSON editor: CodeMirror, loaded on use. It stands in a shadow root, where it may add its styles under our policy. */
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import type { Editor } from "../editor";
+
+export function JsonEditor(props: {
+  text: string;
+  label: string;
+  change?: (text: string) => void;
+  isBad?: boolean;
+  error?: { line: number; column: number } | undefined;
+}) {
+  const host = useRef<HTMLDivElement>(null);
+  const editor = useRef<Editor | undefined>(undefined);
+  const [isReady, setReady] = useState(false);
+  const change = useRef(props.change);
+  change.current = props.change;
+  useEffect(() => {
+    let isHere = true;
+    void import("../editor").then(({ openEditor }) => {
+      if (!isHere || !host.current) return;
+      editor.current = openEditor(
+        host.current,
+        props.text,
+        props.label,
+        (text) => change.current?.(text),
+        !props.change,
+      );
+      setReady(true);
+    });
+    return () => {
+      isHere = false;
+      editor.current?.close();
+    };
+  }, []);
+  useEffect(() => editor.current?.setText(props.text), [props.text, isReady]);
+  return <div class={`editor ${props.isBad ? "bad" : ""}`} ref={host} aria-busy={!isReady} data-editor />;
+}

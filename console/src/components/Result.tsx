@@ -1,0 +1,275 @@
+/** The result of a call: data, meta, the raw body, and where it differs from what was declared. */
+
+import { useSignal } from "@preact/signals";
+import { useEffect, useState } from "preact/hooks";
+import { differencesOf } from "../data/differences";
+import { LARGEST } from "../data/document";
+import type { Difference } from "../form/differences";
+import { plural, size } from "../format";
+import type { Path } from "../json/value";
+import { isObject, pathText } from "../json/value";
+import { shortcuts } from "../keyboard";
+import type { Run } from "../state/runs";
+import { Blocks } from "./Blocks";
+import { Button, CopyButton, download } from "./Button";
+import { type Choice, Segmented, Tabs } from "./Choices";
+import { DataPane } from "./DataPane";
+import { Empty, Notice } from "./Notice";
+import { ResultError } from "./ResultError";
+
+type Tab = "data" | "meta" | "raw" | "declared";
+
+export function Result(props: { run: Run }) {
+  const { run } = props;
+  const [tab, setTab] = useState<Tab>("data");
+  const [view, setView] = useState<"tree" | "table">("tree");
+  const [found, setFound] = useState<Difference[]>([]);
+  const [finding, setFinding] = useState(false);
+  const path = useSignal<Path>([]);
+  const { document: data } = run;
+  const table = data?.summary.table;
+  useEffect(() => {
+    setTab("data");
+    setFound([]);
+    setFinding(false);
+    setView(table && table.length === 0 ? "table" : "tree");
+    path.value = [];
+    if (!data) return;
+    let isCurrent = true;
+    void differencesOf(run.operation.outputSchema, data).then((all) => isCurrent && setFound(all));
+    return () => {
+      isCurrent = false;
+    };
+  }, [run.id, run.state]);
+  const tabs: Choice<Tab>[] = run.problem
+    ? [
+        { id: "data", label: "Error" },
+        ...(run.problem.details?.body !== undefined ? [{ id: "meta" as const, label: "Upstream answer" }] : []),
+        { id: "raw", label: "Raw" },
+      ]
+    : [
+        { id: "data", label: "Data" },
+        { id: "meta", label: "Meta" },
+        { id: "raw", label: "Raw" },
+        { id: "declared", label: "Declared / got", count: found.length || undefined, look: "warn" },
+      ];
+  useEffect(
+    () => shortcuts({ digit: (digit) => tabs[digit - 1] && setTab((tabs[digit - 1] as Choice<Tab>).id) }),
+    [run.id, run.state, found.length],
+  );
+  if (run.state === "running") return <div class="body" aria-busy="true" />;
+  const hasView =
+    tab === "data" &&
+    !run.problem &&
+    data &&
+    (data.summary.root.kind === "object" || data.summary.root.kind === "array");
+  return (
+    <>
+      <div class="bar rt">
+        <Tabs label="Result" class="t0" tabs={tabs} value={tab} choose={setTab} />
+        {hasView && (
+          <span class="right row">
+            {table && (
+              <Segmented
+                label="View"
+                choices={[
+                  { id: "tree", label: "Tree" },
+                  { id: "table", label: "Table" },
+                ]}
+                value={view}
+                choose={setView}
+              />
+            )}
+            <Button
+              look="x"
+              class="hide"
+              icon="search"
+              label="Find in result"
+              aria-pressed={finding}
+              onClick={() => setFinding(!finding)}
+            />
+            <CopyButton look="x" label="Copy" text={() => data.text([], 2)} />
+            <Button
+              look="x"
+              class="hide"
+              icon="download"
+              label="Download"
+              onClick={() =>
+                void data
+                  .text([], 2)
+                  .then((text) => download(`${run.operation.id.replaceAll("/", "-")}.json`, text, "application/json"))
+              }
+            />
+          </span>
+        )}
+      </div>
+      <div class="body col" role="tabpanel" aria-label={tab}>
+        {tab === "data" && run.problem && <ResultError run={run} problem={run.problem} />}
+        {tab === "data" && !run.problem && (
+          <>
+            {run.meta?.isError === true && <Notice look="e">The tool reported an error.</Notice>}
+            {found.length > 0 && <DifferenceNotice found={found} />}
+            {data ? (
+              <DataPane document={data} name={run.operation.id} view={view} path={path} finding={finding} />
+            ) : (
+              <TooLarge run={run} />
+            )}
+          </>
+        )}
+        {tab === "meta" && (run.problem ? <UpstreamAnswer run={run} /> : <Meta run={run} />)}
+        {tab === "raw" && <Raw run={run} />}
+        {tab === "declared" && <DifferenceTable found={found} />}
+      </div>
+      {hasView && (
+        <div class="bar path hide">
+          <code>{pathText(path.value)}</code>
+          <span class="right">{plural(data.summary.keys, "key")}</span>
+        </div>
+      )}
+    </>
+  );
+}
+
+function DifferenceNotice(props: { found: Difference[] }) {
+  const [first] = props.found;
+  if (!first) return null;
+  return (
+    <Notice>
+      {props.found.length === 1 ? "1 value differs" : `${props.found.length} values differ`} from the declared schema:{" "}
+      {first.declared.startsWith("object") || first.declared === "–" ? (
+        <>
+          <code>{first.pointer || "data"}</code> {first.detail}
+        </>
+      ) : (
+        <>
+          <code>{first.pointer || "data"}</code> declared {first.declared}, got <code>{first.got}</code>
+        </>
+      )}
+      {props.found.length > 1 && `, and ${props.found.length - 1} more`}.
+    </Notice>
+  );
+}
+
+function DifferenceTable(props: { found: Difference[] }) {
+  if (props.found.length === 0) return <Empty>The data is what the operation declares.</Empty>;
+  return (
+    <div class="tablewrap">
+      <table>
+        <thead>
+          <tr>
+            <th>Path</th>
+            <th>Declared</th>
+            <th>Got</th>
+            <th>Difference</th>
+          </tr>
+        </thead>
+        <tbody>
+          {props.found.map((each) => (
+            <tr key={each.pointer + each.detail}>
+              <td>
+                <code>{each.pointer || "(data)"}</code>
+              </td>
+              <td>{each.declared}</td>
+              <td>
+                <code>{each.got}</code>
+              </td>
+              <td class="warn">{each.detail}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function TooLarge(props: { run: Run }) {
+  const { run } = props;
+  if (!run.body) return <Empty>The body of this call is not kept.</Empty>;
+  return (
+    <div class="empty">
+      <p>
+        The result has {size(run.bytes ?? 0)}; up to {size(LARGEST)} are shown here.
+      </p>
+      <Button
+        icon="download"
+        onClick={() => run.body && download(`${run.operation.id.replaceAll("/", "-")}.json`, run.body)}
+      >
+        Download
+      </Button>
+    </div>
+  );
+}
+
+export function MetaList(props: { meta: Record<string, unknown> }) {
+  return (
+    <dl class="dl wide">
+      {Object.entries(props.meta).map(([name, value]) => [
+        <dt key={name}>{name}</dt>,
+        <dd key={`${name} value`}>
+          <code>{typeof value === "string" ? value : JSON.stringify(value)}</code>
+        </dd>,
+      ])}
+    </dl>
+  );
+}
+
+function Meta(props: { run: Run }) {
+  const { run } = props;
+  const { headers, content, ...rest } = run.meta ?? {};
+  const timing = {
+    requestId: run.requestId,
+    traceId: run.traceId,
+    durationMs: Math.round(run.durationMs ?? 0),
+    bytes: run.bytes,
+  };
+  return (
+    <>
+      <section>
+        <h2 class="mb">Meta</h2>
+        <MetaList meta={{ ...rest, ...timing }} />
+      </section>
+      {isObject(headers) && (
+        <section>
+          <h2 class="mb">Headers</h2>
+          <MetaList meta={headers} />
+        </section>
+      )}
+      {Array.isArray(content) && content.length > 0 && (
+        <section>
+          <h2 class="mb">Blocks</h2>
+          <Blocks blocks={content} />
+        </section>
+      )}
+    </>
+  );
+}
+
+function UpstreamAnswer(props: { run: Run }) {
+  const { body: _, ...rest } = props.run.problem?.details ?? {};
+  return <MetaList meta={rest} />;
+}
+
+const SHOWN = 256 << 10;
+
+function Raw(props: { run: Run }) {
+  const [text, setText] = useState("");
+  const { body } = props.run;
+  useEffect(() => {
+    setText("");
+    void body?.slice(0, SHOWN).text().then(setText);
+  }, [body]);
+  if (!body) return <Empty>There was no answer.</Empty>;
+  return (
+    <>
+      <div class="row">
+        <span class="t3">{body.type}</span>
+        <span class="t3 n">{size(body.size)}</span>
+        <Button class="right" icon="download" onClick={() => download("body", body)}>
+          Download
+        </Button>
+      </div>
+      <pre class="raw">{text}</pre>
+      {body.size > SHOWN && <p class="t3">{size(body.size - SHOWN)} more</p>}
+    </>
+  );
+}

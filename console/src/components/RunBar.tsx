@@ -1,0 +1,181 @@
+/** Run, cancel and send anyway; validity, idempotency key and deadline. */
+
+import { useState } from "preact/hooks";
+import { token } from "../api/client";
+import { codeFor } from "../code";
+import { plural } from "../format";
+import type { Json } from "../json/value";
+import { type FormState, fieldOf, nearestField } from "../state/form";
+import { deadline } from "../state/preferences";
+import { runOf, start } from "../state/runs";
+import { isLost, session } from "../state/session";
+import { startStream } from "../state/streams";
+import { Button, copyText } from "./Button";
+import { Dialog } from "./Dialog";
+import { fieldId } from "./form/context";
+import { Icon } from "./Icon";
+import { Menu } from "./Menu";
+import { Elapsed } from "./StatusLine";
+
+export interface Runner {
+  press: () => Promise<void>;
+  send: () => void;
+  again: (input: Json) => Promise<void>;
+  /** The input that waits for an answer to "really?". */
+  asking: Json | undefined;
+  answer: (yes: boolean) => void;
+}
+
+/** How an operation is run: checked first, asked first where it destroys something. */
+export function useRunner(form: FormState): Runner {
+  const [asking, setAsking] = useState<Json | undefined>();
+  const { operation } = form;
+  const go = async (input: Json) => {
+    if (operation.executes === false) await startStream(operation, input);
+    else await start(operation, input);
+    const refused = runOf(operation.id).peek()?.problem?.errors;
+    if (refused && refused.length > 0) form.refused.value = refused;
+  };
+  const ask = async (input: Json) => {
+    if (isLost.peek() || runOf(operation.id).peek()?.state === "running") return;
+    if (operation.annotations?.destructiveHint === true) setAsking(input);
+    else await go(input);
+  };
+  return {
+    press: async () => {
+      const problems = form.validateNow();
+      if (form.jsonError.peek()) return;
+      if (problems.length > 0) focusField(form);
+      else await ask(form.value.peek());
+    },
+    send: () => void ask(form.value.peek()),
+    again: ask,
+    asking,
+    answer: (yes) => {
+      const input = asking;
+      setAsking(undefined);
+      if (yes && input !== undefined) void go(input);
+    },
+  };
+}
+
+export function focusField(form: FormState): void {
+  const [first] = form.problems.peek();
+  if (!first) return;
+  form.view.value = "form";
+  requestAnimationFrame(() => {
+    const pointer = nearestField(first, (each) => document.getElementById(fieldId(each)) !== null) ?? fieldOf(first);
+    document.getElementById(fieldId(pointer))?.focus();
+  });
+}
+
+const DEADLINES = [5, 10, 30, 60, 300];
+
+export function RunBar(props: { form: FormState; runner: Runner; isPhone?: boolean }) {
+  const { form, runner, isPhone } = props;
+  const { operation } = form;
+  const run = runOf(operation.id).value;
+  const isRunning = run?.state === "running";
+  const most = session.value?.limits?.deadlineSeconds ?? 60;
+  return (
+    <div class={isPhone ? "mbar" : "footbar"}>
+      {isRunning ? (
+        <Button look="d" icon="stop" class="p" onClick={() => run.abort()}>
+          Cancel <Elapsed since={run.startedAt} />
+          {!isPhone && <kbd>Ctrl .</kbd>}
+        </Button>
+      ) : (
+        <Button look="p" disabled={isLost.value} onClick={() => void runner.press()}>
+          {isPhone && run ? "Run again" : "Run"}
+          {!isPhone && <kbd>Ctrl ↵</kbd>}
+        </Button>
+      )}
+      <Validity form={form} runner={runner} />
+      {isPhone && run && (
+        <Button
+          icon="copy"
+          label="Copy the call"
+          onClick={() => void copyText(codeFor("curl", operation, form.value.peek(), Boolean(token.value)))}
+        />
+      )}
+      {!isPhone && (
+        <span class="right row t2">
+          {operation.type === "mutation" && (
+            <span class="idem">
+              Idempotency key on <span class="t3">·</span>
+            </span>
+          )}
+          <Menu
+            class="up end"
+            button={
+              <>
+                Deadline {deadline.value} s<Icon name="down" small />
+              </>
+            }
+          >
+            {(close) =>
+              DEADLINES.filter((seconds) => seconds <= most).map((seconds) => (
+                <button
+                  key={seconds}
+                  type="button"
+                  onClick={() => {
+                    deadline.value = seconds;
+                    close();
+                  }}
+                >
+                  {seconds} s
+                </button>
+              ))
+            }
+          </Menu>
+        </span>
+      )}
+      {runner.asking !== undefined && (
+        <Dialog title={`Run ${operation.id}?`} close={() => runner.answer(false)}>
+          <p class="mb">This operation says of itself that it deletes or overwrites something.</p>
+          <div class="row">
+            <Button look="d" onClick={() => runner.answer(true)}>
+              Run it
+            </Button>
+            <Button onClick={() => runner.answer(false)}>Not now</Button>
+          </div>
+        </Dialog>
+      )}
+    </div>
+  );
+}
+
+function Validity(props: { form: FormState; runner: Runner }) {
+  const { form, runner } = props;
+  const problems = form.all.value.length;
+  if (form.jsonError.value) {
+    return (
+      <span class="row err">
+        <Icon name="error" small />
+        JSON has an error
+      </span>
+    );
+  }
+  if (problems === 0) {
+    return (
+      <span class="row ok hide">
+        <Icon name="check" small />
+        Input is valid
+      </span>
+    );
+  }
+  if (!form.showsAll.value && form.refused.value.length === 0) {
+    return <span class="row t3">{plural(problems, "field")} to complete</span>;
+  }
+  return (
+    <>
+      <button type="button" class="row err" onClick={() => focusField(form)}>
+        <Icon name="error" small />
+        {plural(problems, "problem")}
+      </button>
+      <Button look="x" onClick={runner.send}>
+        Send anyway
+      </Button>
+    </>
+  );
+}

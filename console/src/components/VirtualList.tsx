@@ -1,0 +1,53 @@
+/** A list of rows of one height of which only the visible ones are in the page. */
+
+import type { ComponentChildren, HTMLAttributes } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+
+interface VirtualListProps extends Omit<HTMLAttributes<HTMLDivElement>, "children"> {
+  count: number;
+  height: number;
+  /** The row that stays visible. */
+  shown?: number | undefined;
+  row: (index: number) => ComponentChildren;
+  /** Told which rows are shown. */
+  window?: (from: number, to: number) => void;
+}
+
+const SPARE = 8;
+
+export function VirtualList({ count, height, shown, row, window: tell, class: more, ...rest }: VirtualListProps) {
+  const box = useRef<HTMLDivElement>(null);
+  const [view, setView] = useState({ top: 0, height: 800 });
+  const measure = () => {
+    const element = box.current;
+    if (element) setView({ top: element.scrollTop, height: element.clientHeight || 800 });
+  };
+  useLayoutEffect(measure, []);
+  useEffect(() => {
+    const observer = new ResizeObserver(measure);
+    if (box.current) observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+  useLayoutEffect(() => {
+    const element = box.current;
+    if (!element || shown === undefined || shown < 0) return;
+    const top = shown * height;
+    if (top < element.scrollTop) element.scrollTop = top;
+    else if (top + height > element.scrollTop + element.clientHeight)
+      element.scrollTop = top + height - element.clientHeight;
+  }, [shown, height]);
+  const from = Math.max(0, Math.floor(view.top / height) - SPARE);
+  const to = Math.min(count, Math.ceil((view.top + view.height) / height) + SPARE);
+  useEffect(() => tell?.(from, to), [from, to]);
+  const rows = [];
+  for (let index = from; index < to; index++) rows.push(row(index));
+  return (
+    <div {...rest} class={`virtual ${more ?? ""}`} ref={box} onScroll={measure}>
+      <div class="space" style={{ height: `${count * height}px` }}>
+        <div class="window" style={{ transform: `translateY(${from * height}px)` }}>
+          {rows}
+        </div>
+      </div>
+    </div>
+  );
+}

@@ -1,0 +1,41 @@
+/** What to do about an error: the server's own hint, else one for each code. */
+
+import type { Problem } from "./api/types";
+
+const HINTS: Record<string, string> = {
+  VALIDATION_ERROR: "The input was refused before anything ran. The fields that it names are marked in the form.",
+  OPERATION_NOT_FOUND: "The operation is unknown, or this identity may not call it.",
+  ACCESS_DENIED: "This identity lacks rights. Sign in with a token that has the scopes named above.",
+  EXECUTION_ERROR: "The operation ran and failed. The server's log has the details.",
+  TIMEOUT: "The deadline passed. Raise the deadline below the input, or ask for less.",
+  UNAVAILABLE: "The server or the worker could not be reached. It may work again in a moment.",
+  ABORTED: "The call was cancelled.",
+  UNKNOWN_ERROR: "The server's log has the details.",
+};
+
+export function hintFor(problem: Problem): string {
+  const { details = {} } = problem;
+  if (typeof details.hint === "string") return details.hint;
+  const status = details.statusCode;
+  if (status === 401 || status === 403)
+    return "The upstream refused the server's credentials: check the source's auth in operations.toml.";
+  if (typeof status === "number" && status >= 400 && status < 500) {
+    return "The input passed validation; the upstream refused it. The same input will fail again.";
+  }
+  if (typeof status === "number" && status >= 500) return "The upstream itself failed. Trying again later may work.";
+  return HINTS[problem.code] ?? "This is an error that the operation declares; its details say more.";
+}
+
+const EXECUTED: Record<string, string> = { no: "it did not run", unknown: "it may have run", yes: "it ran" };
+
+export function executedText(problem: Problem): string | undefined {
+  return problem.executed ? EXECUTED[problem.executed] : undefined;
+}
+
+/** The request to the upstream that a message names. */
+export function upstreamOf(problem: Problem): { request: string; status: number } | undefined {
+  const status = problem.details?.statusCode;
+  if (typeof status !== "number") return undefined;
+  const named = /\b(GET|POST|PUT|PATCH|DELETE|HEAD|OPTIONS) (\S+)/.exec(problem.detail);
+  return { request: named ? `${named[1]} ${named[2]}` : "", status };
+}

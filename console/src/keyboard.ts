@@ -1,0 +1,94 @@
+/** Keys of the page. Single letters are ignored in inputs, and can be switched off. */
+
+import { signal } from "@preact/signals";
+import { to } from "./addresses";
+import { go } from "./router";
+import { letterKeys } from "./state/preferences";
+
+/** What the screen that is shown does on a key. */
+export interface Shortcuts {
+  run?: () => void;
+  cancel?: () => void;
+  toggleView?: () => void;
+  digit?: (digit: number) => void;
+  pause?: () => void;
+  step?: (by: number) => void;
+}
+
+export const helpOpen = signal(false);
+const stack: Shortcuts[] = [];
+
+/** Add shortcuts; what it returns takes them away. The last one that knows a key gets it. */
+export function shortcuts(added: Shortcuts): () => void {
+  stack.push(added);
+  return () => {
+    const at = stack.indexOf(added);
+    if (at >= 0) stack.splice(at, 1);
+  };
+}
+
+function find<K extends keyof Shortcuts>(name: K): Shortcuts[K] | undefined {
+  return stack.findLast((each) => each[name])?.[name];
+}
+
+export function isTyping(event: KeyboardEvent): boolean {
+  const target = event.composedPath()[0];
+  if (!(target instanceof HTMLElement)) return false;
+  return target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
+}
+
+const SCREENS: Record<string, () => string> = {
+  o: to.operations,
+  c: to.calls,
+  w: to.workers,
+  j: to.jobs,
+  m: to.metrics,
+};
+let wentAt = 0;
+
+function letter(event: KeyboardEvent): boolean {
+  const { key } = event;
+  if (event.timeStamp - wentAt < 1_000 && SCREENS[key]) {
+    wentAt = 0;
+    go(SCREENS[key]());
+    return true;
+  }
+  wentAt = key === "g" ? event.timeStamp : 0;
+  if (key === "g") return true;
+  if (key === "?") helpOpen.value = !helpOpen.value;
+  else if (key === "e" && find("toggleView")) find("toggleView")?.();
+  else if (/^[1-4]$/.test(key) && find("digit")) find("digit")?.(Number(key));
+  else if (key === "[" && find("step")) find("step")?.(-1);
+  else if (key === "]" && find("step")) find("step")?.(1);
+  else if (key === " " && find("pause") && !(event.target as Element).closest?.("button:not(.ev), a, [role=treeitem]"))
+    find("pause")?.();
+  else return false;
+  return true;
+}
+
+/** Focus the search; on other screens, go to it first. */
+export function openSearch(): void {
+  const box = document.querySelector<HTMLInputElement>("#search");
+  if (box) {
+    box.focus();
+    box.select();
+  } else {
+    go(to.operations());
+    requestAnimationFrame(() => document.querySelector<HTMLInputElement>("#search")?.focus());
+  }
+}
+
+export function startKeyboard(): void {
+  addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
+    const isCommand = event.ctrlKey || event.metaKey;
+    let isTaken = true;
+    if (isCommand && event.key === "Enter") find("run")?.();
+    else if (isCommand && event.key === ".") find("cancel")?.();
+    else if (isCommand && event.key.toLowerCase() === "k") openSearch();
+    else if (isCommand || event.altKey || isTyping(event)) isTaken = false;
+    else if (event.key === "/") openSearch();
+    else isTaken = letterKeys.value && letter(event);
+    if (isTaken) event.preventDefault();
+  });
+}

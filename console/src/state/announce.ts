@@ -1,0 +1,14 @@
+/** What a screen reader is told: politely, or at once for failures. */
+
+import { signal } from "@preact/signals";
+
+export const polite = signal("");
+export const assertive = signal("");
+
+export function announce(text: string): void {
+  polite.value = text;
+}
+
+export function alertReader(text: string): void {
+  assertive.value = text;
+}

@@ -1,0 +1,172 @@
+/** The input of one operation while it is filled in: one value, of which the form and the editor are views. */
+
+import { batch, computed, effect, signal } from "@preact/signals";
+import type { Operation } from "../api/types";
+import { initialValue } from "../form/defaults";
+import { missingProperty } from "../form/messages";
+import { Schemas } from "../form/schema";
+import type { Check, FoundProblem } from "../form/validate";
+import { type JsonError, parseJson } from "../json/text";
+import { equal, getAt, isObject, type Json, type Path, pointerOf, pointerParts, removeAt, setAt } from "../json/value";
+
+const VALIDATE_AFTER_MS = 150;
+
+export class FormState {
+  readonly schemas: Schemas;
+  readonly value = signal<Json>({});
+  readonly jsonError = signal<JsonError | undefined>(undefined);
+  /** Pointers of fields that were left; their messages are shown. */
+  readonly touched = signal<ReadonlySet<string>>(new Set());
+  /** Whether every message is shown, as Run was pressed. */
+  readonly showsAll = signal(false);
+  readonly problems = signal<FoundProblem[]>([]);
+  /** What the server said of the last input; gone with its next change. */
+  readonly refused = signal<FoundProblem[]>([]);
+  /** The branch that is chosen in a union, by pointer. */
+  readonly choices = signal<ReadonlyMap<string, number>>(new Map());
+  readonly view = signal<"form" | "json">("form");
+  /** Optional groups that were opened, by pointer. */
+  readonly opened = signal<ReadonlySet<string>>(new Set());
+  private readonly memory = new Map<string, Json>();
+  private check: Check | undefined;
+
+  readonly all = computed(() => [...this.problems.value, ...this.refused.value]);
+  readonly isValid = computed(() => this.all.value.length === 0 && !this.jsonError.value);
+
+  constructor(readonly operation: Operation) {
+    this.schemas = new Schemas(operation.inputSchema);
+    this.value.value = initialValue(operation.inputSchema);
+    void this.load();
+  }
+
+  private async load(): Promise<void> {
+    const { compile } = await import("../form/validate");
+    this.check = compile(this.operation.inputSchema);
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    effect(() => {
+      const value = this.value.value;
+      clearTimeout(timer);
+      timer = setTimeout(() => this.validate(value), VALIDATE_AFTER_MS);
+    });
+    this.validate(this.value.peek());
+  }
+
+  private validate(value: Json): void {
+    if (this.check) this.problems.value = this.check(value);
+  }
+
+  /** Check now, as Run does. */
+  validateNow(): FoundProblem[] {
+    this.validate(this.value.peek());
+    this.showsAll.value = true;
+    return this.problems.peek();
+  }
+
+  get(path: Path): Json | undefined {
+    return getAt(this.value.value, path);
+  }
+
+  set(path: Path, part: Json): void {
+    this.replace(setAt(this.value.peek(), path, part));
+  }
+
+  remove(path: Path): void {
+    this.replace(removeAt(this.value.peek(), path) ?? {});
+  }
+
+  replace(value: Json): void {
+    batch(() => {
+      this.value.value = value;
+      this.refused.value = [];
+    });
+  }
+
+  /** Take the editor's text; a text that is no JSON leaves the value alone. */
+  setText(text: string): void {
+    try {
+      const read = parseJson(text);
+      this.jsonError.value = undefined;
+      if (!equal(read, this.value.peek())) this.replace(read);
+    } catch (error) {
+      this.jsonError.value = error as JsonError;
+    }
+  }
+
+  reset(value?: Json): void {
+    batch(() => {
+      this.replace(value ?? initialValue(this.operation.inputSchema));
+      this.choices.value = new Map();
+      this.touched.value = new Set();
+      this.showsAll.value = false;
+      this.jsonError.value = undefined;
+    });
+  }
+
+  touch(pointer: string): void {
+    if (this.touched.peek().has(pointer)) return;
+    this.validate(this.value.peek()); // so that no message of a moment ago appears
+    this.touched.value = new Set([...this.touched.peek(), pointer]);
+  }
+
+  /** The messages of one field. */
+  messages(pointer: string): string[] {
+    const isShown = this.showsAll.value || this.touched.value.has(pointer);
+    const own = isShown ? this.problems.value : [];
+    const shown = [...own, ...this.refused.value].filter((problem) => fieldOf(problem) === pointer);
+    return [...new Set(shown.map((problem) => problem.detail))];
+  }
+
+  /** Choose a branch of a union: members of equal names are kept, the rest is remembered. */
+  choose(path: Path, from: number, to: number, fresh: Json): void {
+    const pointer = pointerOf(path);
+    const current = this.get(path);
+    if (current !== undefined) this.memory.set(`${pointer} ${from}`, current);
+    const remembered = this.memory.get(`${pointer} ${to}`) ?? fresh;
+    let next = remembered;
+    if (isObject(remembered) && isObject(current)) {
+      const common = Object.entries(current).filter(
+        ([name]) => name in remembered && !(name in (isObject(fresh) ? fresh : {})),
+      );
+      next = { ...remembered, ...Object.fromEntries(common) };
+    }
+    batch(() => {
+      this.choices.value = new Map([...this.choices.peek(), [pointer, to]]);
+      this.set(path, next);
+    });
+  }
+
+  toggle(pointer: string): void {
+    const now = new Set(this.opened.peek());
+    if (!now.delete(pointer)) now.add(pointer);
+    this.opened.value = now;
+  }
+}
+
+/** The pointer of the field that a problem stands under: a missing property has its own. */
+export function fieldOf(problem: FoundProblem): string {
+  const missing = missingProperty(problem.detail);
+  return missing === undefined ? problem.pointer : problem.pointer + pointerOf([missing]);
+}
+
+/** The nearest field with a control, for a problem of something inside it. */
+export function nearestField(problem: FoundProblem, has: (pointer: string) => boolean): string | undefined {
+  const parts = pointerParts(fieldOf(problem));
+  while (parts.length > 0) {
+    const pointer = pointerOf(parts);
+    if (has(pointer)) return pointer;
+    parts.pop();
+  }
+  return undefined;
+}
+
+const forms = new Map<string, FormState>();
+
+/** The form of an operation; it keeps what was typed while the reader looks at other screens. */
+export function formOf(operation: Operation): FormState {
+  const known = forms.get(operation.id);
+  if (known && JSON.stringify(known.operation.inputSchema) === JSON.stringify(operation.inputSchema)) return known;
+  const made = new FormState(operation);
+  if (known) made.value.value = known.value.peek();
+  forms.set(operation.id, made);
+  return made;
+}

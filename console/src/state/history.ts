@@ -1,0 +1,98 @@
+/** The page's own calls, kept in IndexedDB: the last 200 of a server and identity, and at most 20 MB. */
+
+import { signal } from "@preact/signals";
+import type { Problem } from "../api/types";
+import type { Json } from "../json/value";
+
+export interface PastCall {
+  /** The request id; one of our own where no answer came. */
+  id: string;
+  owner: string;
+  operationId: string;
+  at: number;
+  durationMs: number;
+  traceId: string;
+  /** Without secrets. */
+  input: Json;
+  outcome: "ok" | "failed" | "cancelled";
+  status: number;
+  /** What a chip shows: 201, 422, ok. */
+  label: string;
+  problem?: Problem;
+  /** The body of the answer, where it is no larger than 1 MB. */
+  body?: string;
+  bytes: number;
+}
+
+const MOST_CALLS = 200;
+const MOST_BYTES = 20 << 20;
+export const LARGEST_BODY = 1 << 20;
+const STORE = "calls";
+
+/** Newest first. */
+export const history = signal<PastCall[]>([]);
+
+function finished<T>(request: IDBRequest<T>): Promise<T> {
+  return new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+}
+
+let opened: Promise<IDBDatabase> | undefined;
+
+function database(): Promise<IDBDatabase> {
+  opened ??= new Promise((resolve, reject) => {
+    const request = indexedDB.open("operations.console", 1);
+    request.onupgradeneeded = () => request.result.createObjectStore(STORE, { keyPath: "id" });
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+  return opened;
+}
+
+async function withStore<T>(
+  mode: IDBTransactionMode,
+  use: (store: IDBObjectStore) => Promise<T>,
+): Promise<T | undefined> {
+  try {
+    const transaction = (await database()).transaction(STORE, mode);
+    return await use(transaction.objectStore(STORE));
+  } catch {
+    return undefined; // Private windows may have no database: history then lasts as long as the page.
+  }
+}
+
+export async function loadHistory(owner: string): Promise<void> {
+  const all = (await withStore("readonly", (store) => finished(store.getAll() as IDBRequest<PastCall[]>))) ?? [];
+  const own = all.filter((call) => call.owner === owner);
+  const newer = history.value.filter((call) => call.owner === owner && !own.some((each) => each.id === call.id));
+  history.value = [...newer, ...own].sort((left, right) => right.at - left.at);
+}
+
+export async function remember(call: PastCall): Promise<void> {
+  const all = [call, ...history.value.filter((each) => each.id !== call.id)];
+  const { kept, dropped } = withinLimits(all);
+  history.value = kept;
+  await withStore("readwrite", async (store) => {
+    await finished(store.put(call));
+    for (const each of dropped) await finished(store.delete(each.id));
+  });
+}
+
+/** What is kept of calls, newest first, and what is dropped. */
+export function withinLimits(calls: PastCall[]): { kept: PastCall[]; dropped: PastCall[] } {
+  let bytes = 0;
+  const kept: PastCall[] = [];
+  const dropped: PastCall[] = [];
+  for (const call of calls) {
+    bytes += (call.body?.length ?? 0) + 500;
+    (kept.length < MOST_CALLS && bytes <= MOST_BYTES ? kept : dropped).push(call);
+  }
+  return { kept, dropped };
+}
+
+export async function clearHistory(): Promise<void> {
+  history.value = [];
+  await withStore("readwrite", (store) => finished(store.clear()));
+}

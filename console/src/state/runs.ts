@@ -1,0 +1,223 @@
+/** The calls that this page makes: each operation has its current one; ended ones go to the history. */
+
+import { type Signal, signal } from "@preact/signals";
+import { callAddress } from "../addresses";
+import { type Answer, call, ENVELOPE_TYPE, newKey, newTraceId } from "../api/calls";
+import { api, RequestError } from "../api/client";
+import type { Operation, Problem } from "../api/types";
+import { type DataDocument, LARGE, LARGEST, readText } from "../data/document";
+import { readInWorker } from "../data/thread";
+import { withoutSecrets } from "../form/defaults";
+import { duration } from "../format";
+import type { Json, JsonObject } from "../json/value";
+import { alertReader, announce } from "./announce";
+import { LARGEST_BODY, type PastCall, remember } from "./history";
+import { deadline } from "./preferences";
+import { historyOwner, suspect } from "./session";
+
+export interface Run {
+  id: string;
+  operation: Operation;
+  input: Json;
+  traceId: string;
+  startedAt: number;
+  state: "running" | "done";
+  durationMs?: number;
+  outcome?: "ok" | "failed" | "cancelled";
+  requestId?: string;
+  status?: number;
+  statusText?: string;
+  problem?: Problem;
+  document?: DataDocument;
+  meta?: JsonObject;
+  /** The body as it came. */
+  body?: Blob;
+  bytes?: number;
+  abort: () => void;
+}
+
+const current = new Map<string, Signal<Run | undefined>>();
+
+export function runOf(operationId: string): Signal<Run | undefined> {
+  let found = current.get(operationId);
+  if (!found) {
+    found = signal<Run | undefined>(undefined);
+    current.set(operationId, found);
+  }
+  return found;
+}
+
+/** Call an operation with an input; the result is in its signal. */
+export async function start(operation: Operation, input: Json): Promise<void> {
+  const target = runOf(operation.id);
+  target.peek()?.document?.close();
+  const controller = new AbortController();
+  const traceId = newTraceId();
+  const isMutation = operation.type === "mutation";
+  const run: Run = {
+    id: newKey(),
+    operation,
+    input,
+    traceId,
+    startedAt: Date.now(),
+    state: "running",
+    abort: () => {
+      controller.abort();
+      // A mutation with a key runs on when its client goes: it is cancelled by its id.
+      if (isMutation) void cancelTrace(traceId);
+    },
+  };
+  target.value = run;
+  const began = performance.now();
+  let ended: Partial<Run>;
+  try {
+    const answer = await call({
+      address: callAddress(operation.http?.path ?? ""),
+      input,
+      deadlineSeconds: deadline.peek(),
+      idempotencyKey: isMutation ? newKey() : undefined,
+      traceId,
+      signal: controller.signal,
+    });
+    ended = await read(answer);
+  } catch (error) {
+    ended = failure(error, operation);
+  }
+  const done: Run = { ...run, state: "done", durationMs: performance.now() - began, ...ended };
+  if (target.peek()?.id === run.id) target.value = done;
+  say(done);
+  await remember(await pastCall(done));
+}
+
+async function cancelTrace(traceId: string): Promise<void> {
+  try {
+    const { calls } = await api.calls({ trace: traceId, outcome: "running", roots: 1 });
+    for (const span of calls) await api.cancel(span.requestId);
+  } catch (error) {
+    if (!(error instanceof RequestError)) throw error;
+  }
+}
+
+async function read(answer: Answer): Promise<Partial<Run>> {
+  const { status, requestId, problem } = answer;
+  const bytes = answer.body.byteLength;
+  const common = {
+    requestId,
+    status,
+    statusText: answer.title,
+    bytes,
+    body: new Blob([answer.body], { type: answer.contentType }),
+  };
+  if (problem) return { ...common, outcome: "failed", problem };
+  if (bytes > LARGEST) return { ...common, outcome: "ok" };
+  const isEnvelope = answer.contentType.startsWith(ENVELOPE_TYPE);
+  const document =
+    bytes > LARGE
+      ? await readInWorker(answer.body, isEnvelope)
+      : readText(new TextDecoder().decode(answer.body), isEnvelope);
+  const meta = document.summary.meta ?? {};
+  return { ...common, outcome: meta.isError === true ? "failed" : "ok", document, meta };
+}
+
+function failure(error: unknown, operation: Operation): Partial<Run> {
+  if ((error as Error).name === "AbortError") {
+    const problem = { status: 0, code: "ABORTED", detail: `${operation.id}: cancelled here`, executed: "unknown" };
+    return { outcome: "cancelled", status: 0, problem };
+  }
+  if (!(error instanceof RequestError)) throw error;
+  suspect();
+  const executed = error.problem.executed ?? "unknown";
+  return { outcome: "failed", status: 0, problem: { ...error.problem, executed } };
+}
+
+/** 201 Created, or EXECUTION_ERROR: what the status line says. */
+export function statusOf(run: Run): string {
+  if (run.state === "running") return "Running";
+  if (run.problem) return run.problem.code;
+  const meta = run.meta ?? {};
+  if (meta.isError === true) return "Tool error";
+  if (meta.source === "http" && meta.statusCode !== undefined)
+    return `${String(meta.statusCode)} ${reason(Number(meta.statusCode))}`.trim();
+  return "OK";
+}
+
+const REASONS: Record<number, string> = {
+  200: "OK",
+  201: "Created",
+  202: "Accepted",
+  203: "Non-Authoritative",
+  204: "No Content",
+  205: "Reset Content",
+  206: "Partial Content",
+  207: "Multi-Status",
+  301: "Moved Permanently",
+  302: "Found",
+  304: "Not Modified",
+};
+
+function reason(status: number): string {
+  return REASONS[status] ?? "";
+}
+
+/** What a chip of the history says: 201, 404, ok, cancelled. */
+function labelOf(run: Run): string {
+  if (run.outcome === "cancelled") return "cancelled";
+  if (run.problem) {
+    const upstream = run.problem.details?.statusCode;
+    return String(upstream ?? (run.problem.status || run.problem.code));
+  }
+  if (run.meta?.isError === true) return "error";
+  return run.meta?.source === "http" ? String(run.meta.statusCode) : "ok";
+}
+
+function say(run: Run): void {
+  const text = `${statusOf(run)}, ${duration(run.durationMs ?? 0)}`;
+  if (run.outcome === "ok") announce(text);
+  else alertReader(run.problem ? `${text}: ${run.problem.detail}` : text);
+}
+
+async function pastCall(run: Run): Promise<PastCall> {
+  const small = run.body && run.body.size <= LARGEST_BODY ? await run.body.text() : undefined;
+  return {
+    id: run.requestId || run.id,
+    owner: historyOwner(),
+    operationId: run.operation.id,
+    at: run.startedAt,
+    durationMs: run.durationMs ?? 0,
+    traceId: run.traceId,
+    input: withoutSecrets(run.operation.inputSchema, run.input),
+    outcome: run.outcome ?? "failed",
+    status: run.status ?? 0,
+    label: labelOf(run),
+    bytes: run.bytes ?? 0,
+    ...(run.problem ? { problem: run.problem } : {}),
+    ...(small !== undefined ? { body: small } : {}),
+  };
+}
+
+/** Show a call of the history again, without making it. */
+export function showPast(operation: Operation, past: PastCall): void {
+  const run: Run = {
+    id: past.id,
+    operation,
+    input: past.input,
+    traceId: past.traceId,
+    startedAt: past.at,
+    state: "done",
+    durationMs: past.durationMs,
+    outcome: past.outcome,
+    requestId: past.id,
+    status: past.status,
+    bytes: past.bytes,
+    abort: () => {},
+    ...(past.problem ? { problem: past.problem } : {}),
+  };
+  if (past.body !== undefined) {
+    run.body = new Blob([past.body]);
+    if (!past.problem) {
+      run.document = readText(past.body, true);
+      run.meta = run.document.summary.meta ?? {};
+    }
+  }
+  runOf(operation.id).value = run;
+}

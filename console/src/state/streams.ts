@@ -1,0 +1,238 @@
+/** Streams that this page follows. Events are taken as they come; views are told once a frame. */
+
+import { signal } from "@preact/signals";
+import { callAddress, to } from "../addresses";
+import { follow, newKey, newTraceId, type StreamItem } from "../api/calls";
+import { RequestError } from "../api/client";
+import type { Operation, Problem } from "../api/types";
+import { withoutSecrets } from "../form/defaults";
+import type { Check } from "../form/validate";
+import type { Json } from "../json/value";
+import { go } from "../router";
+import { alertReader, announce } from "./announce";
+import { remember } from "./history";
+import { Ring, type StreamEvent } from "./ring";
+import { runOf } from "./runs";
+import { historyOwner, suspect } from "./session";
+
+const FRAME_MS = 8;
+/** Faster than ten times a second nobody reads. */
+const DRAW_MS = 100;
+const SAY_MS = 5_000;
+
+export class StreamState {
+  readonly ring = new Ring();
+  /** Grows when something is to be shown again. */
+  readonly version = signal(0);
+  readonly state = signal<"connecting" | "live" | "ended" | "failed" | "stopped">("connecting");
+  readonly paused = signal(false);
+  readonly rate = signal(0);
+  readonly requestId = signal("");
+  problem: Problem | undefined;
+  warnings = 0;
+  failures = 0;
+  /** Events that were not kept in order: a number was missing. */
+  gaps = 0;
+  /** What is shown while paused. */
+  frozen: { ring: StreamEvent[]; received: number } | undefined;
+  readonly startedAt = Date.now();
+  readonly traceId = newTraceId();
+  private readonly controller = new AbortController();
+  private check: Check | undefined;
+  private checked = 0;
+  private isDrawing = false;
+  private drawnAt = 0;
+  private second = { at: performance.now(), received: 0 };
+  private saidAt = 0;
+  private lastNumber = 0;
+
+  constructor(
+    readonly operation: Operation,
+    readonly input: Json,
+  ) {}
+
+  async run(opened: () => void): Promise<void> {
+    const { compile } = await import("../form/validate");
+    this.check = compile(this.operation.outputSchema);
+    const options = {
+      address: callAddress(this.operation.http?.path ?? ""),
+      input: this.input,
+      traceId: this.traceId,
+      signal: this.controller.signal,
+    };
+    try {
+      const end = await follow(
+        options,
+        (items) => this.receive(items),
+        (requestId) => {
+          this.requestId.value = requestId;
+          this.state.value = "live";
+          opened();
+        },
+      );
+      this.end(end.problem);
+    } catch (error) {
+      if (error instanceof RequestError) {
+        suspect();
+        this.end({ ...error.problem, executed: "unknown" });
+      } else if (this.controller.signal.aborted) this.state.value = "stopped";
+      else throw error;
+    }
+    this.draw();
+    await this.remember();
+  }
+
+  private receive(items: StreamItem[]): void {
+    const at = Date.now();
+    for (const item of items) {
+      const number = Number(/-(\d+)$/.exec(item.id)?.[1] ?? Number.NaN);
+      if (this.lastNumber && number > this.lastNumber + 1) this.gaps++;
+      if (!Number.isNaN(number)) this.lastNumber = number;
+      this.ring.push({ at, type: item.type, id: item.id, text: item.data });
+    }
+    this.draw();
+  }
+
+  private end(problem: Problem | undefined): void {
+    this.problem = problem;
+    this.state.value = problem ? "failed" : "ended";
+    if (problem) {
+      this.failures++;
+      this.ring.push({ at: Date.now(), type: problem.code, id: "", text: "{}", failure: problem.detail });
+      alertReader(`The stream failed: ${problem.detail}`);
+    } else announce("The stream ended");
+  }
+
+  stop(): void {
+    this.controller.abort();
+  }
+
+  pause(): void {
+    this.frozen = this.paused.peek() ? undefined : { ring: this.ring.all().reverse(), received: this.ring.received };
+    this.paused.value = !this.paused.peek();
+    this.version.value++;
+  }
+
+  /** Show what came, in the next frame. */
+  private draw(): void {
+    if (this.isDrawing) return;
+    this.isDrawing = true;
+    const wait = Math.max(0, this.drawnAt + DRAW_MS - performance.now());
+    setTimeout(() => requestAnimationFrame(() => this.drawNow()), wait);
+  }
+
+  private drawNow(): void {
+    this.isDrawing = false;
+    this.look();
+    const now = performance.now();
+    this.drawnAt = now;
+    if (now - this.second.at >= 1_000) {
+      this.rate.value = ((this.ring.received - this.second.received) * 1_000) / (now - this.second.at);
+      this.second = { at: now, received: this.ring.received };
+    }
+    if (now - this.saidAt > SAY_MS) {
+      this.saidAt = now;
+      announce(`${this.ring.received} events`);
+    }
+    this.version.value++;
+  }
+
+  /** Check new events against the declared schema, for as long as a frame allows; what is too much is skipped. */
+  private look(): void {
+    const until = performance.now() + FRAME_MS;
+    this.checked = Math.max(this.checked, this.ring.received - this.ring.size);
+    while (this.checked < this.ring.received && performance.now() < until) {
+      const event = this.ring.bySeq(++this.checked);
+      if (!event || event.failure !== undefined || !this.check) continue;
+      const [problem] = this.check((dataOf(event) ?? null) as Json);
+      if (!problem) continue;
+      event.warning = `${problem.pointer}: ${problem.detail}`;
+      this.warnings++;
+    }
+    if (this.ring.received - this.checked > 2_000) this.checked = this.ring.received - 100;
+  }
+
+  private remember(): Promise<void> {
+    const outcome = this.state.peek() === "failed" ? "failed" : this.state.peek() === "stopped" ? "cancelled" : "ok";
+    return remember({
+      id: this.requestId.peek() || newKey(),
+      owner: historyOwner(),
+      operationId: this.operation.id,
+      at: this.startedAt,
+      durationMs: Date.now() - this.startedAt,
+      traceId: this.traceId,
+      input: withoutSecrets(this.operation.inputSchema, this.input),
+      outcome,
+      status: this.problem?.status ?? 200,
+      label:
+        outcome === "ok"
+          ? `${this.ring.received} events`
+          : outcome === "failed"
+            ? (this.problem?.code ?? "failed")
+            : "stopped",
+      bytes: 0,
+      ...(this.problem ? { problem: this.problem } : {}),
+    });
+  }
+}
+
+interface Read {
+  data: unknown;
+  meta: Record<string, unknown>;
+}
+
+/** An event's envelope. */
+export function readEvent(event: StreamEvent): Read {
+  try {
+    const read = JSON.parse(event.text) as Partial<Read>;
+    return { data: read.data, meta: read.meta ?? {} };
+  } catch {
+    return { data: event.text, meta: {} };
+  }
+}
+
+export function dataOf(event: StreamEvent): unknown {
+  return readEvent(event).data;
+}
+
+const streams = signal<ReadonlyMap<string, StreamState>>(new Map());
+const MOST_STREAMS = 8;
+
+export function streamOf(requestId: string): StreamState | undefined {
+  return streams.value.get(requestId);
+}
+
+/** Follow a stream and show it; one that is refused shows its error on the operation's page. */
+export async function startStream(operation: Operation, input: Json): Promise<void> {
+  const stream = new StreamState(operation, input);
+  await new Promise<void>((resolve) => {
+    void stream
+      .run(() => {
+        const kept = [...streams.peek()].slice(-MOST_STREAMS + 1);
+        streams.value = new Map([...kept, [stream.requestId.peek(), stream]]);
+        go(to.call(stream.requestId.peek()));
+        resolve();
+      })
+      .then(() => {
+        if (!stream.requestId.peek()) showRefusal(stream);
+        resolve();
+      });
+  });
+}
+
+function showRefusal(stream: StreamState): void {
+  const problem = stream.problem;
+  runOf(stream.operation.id).value = {
+    id: newKey(),
+    operation: stream.operation,
+    input: stream.input,
+    traceId: stream.traceId,
+    startedAt: stream.startedAt,
+    state: "done",
+    durationMs: Date.now() - stream.startedAt,
+    outcome: stream.state.peek() === "stopped" ? "cancelled" : "failed",
+    status: problem?.status ?? 0,
+    abort: () => {},
+    ...(problem ? { problem, ...(problem.requestId ? { requestId: problem.requestId } : {}) } : {}),
+  };
+}

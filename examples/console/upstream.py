@@ -1,0 +1,55 @@
+"""A small HTTP API that stands in for GitHub: enough to run its operations without the network."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+
+def answer(method: str, path: str, body: bytes) -> tuple[int, Any]:
+    """Return the status and the body of a request."""
+    parts = path.partition("?")[0].strip("/").split("/")
+    if "nobody" in parts:
+        return 404, {"message": "Not Found", "documentation_url": "https://docs.example.com", "status": "404"}
+    if method == "DELETE":
+        return 204, None
+    if method in ("POST", "PUT", "PATCH"):
+        sent = json.loads(body) if body else {}
+        return 201, {"id": 1, "number": 1, "path": path, "received": sent}
+    return 200, {"id": 1, "name": parts[-1], "path": path, "private": False, "topics": ["demo"]}
+
+
+async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            method, path, _ = head.split("\r\n", 1)[0].split(" ", 2)
+            length = next(
+                (
+                    int(line.partition(":")[2])
+                    for line in head.split("\r\n")
+                    if line.lower().startswith("content-length")
+                ),
+                0,
+            )
+            status, data = answer(method, path, await reader.readexactly(length))
+            body = b"" if data is None else json.dumps(data).encode()
+            lines = f"HTTP/1.1 {status} Demo\r\nContent-Type: application/json\r\nX-RateLimit-Remaining: 59\r\n"
+            lines += "" if status == 204 else f"Content-Length: {len(body)}\r\n"
+            writer.write(lines.encode() + b"\r\n" + body)
+            await writer.drain()
+    except (OSError, asyncio.IncompleteReadError, ValueError):
+        pass
+    finally:
+        writer.close()
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[str]:
+    """Serve the API; yields its address."""
+    server = await asyncio.start_server(_serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

@@ -1,0 +1,288 @@
+"""Announcements: workers announce their operations and send heartbeats; callers keep a directory of workers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from operations.calls.addresses import ASKS, WORKERS
+from operations.calls.codec import JSON
+from operations.calls.endpoint import Endpoint
+from operations.calls.events import (
+    MOST_NAMESPACES,
+    VERSION,
+    AnnouncementPayload,
+    AskPayload,
+    Event,
+    WorkerAlive,
+    WorkerAnnounced,
+    WorkerAsked,
+    WorkerGone,
+    WorkerPayload,
+    WorkerRegistered,
+)
+from operations.calls.liveness import LOST_AFTER
+from operations.errors import CallError, ErrorCode
+from operations.pubsub import InProcess, ReportsBacklog
+from operations.spec import Operation
+from operations.wire import encode_json
+
+_log = logging.getLogger("operations")
+_ACKNOWLEDGED_WITHIN = 2.0
+_OVERHEAD = 1_024
+
+
+class Announcer:
+    """Announces the operations of one worker: at the start, on changes, on request, and after a reconnect."""
+
+    def __init__(self, served: Callable[[], list[Operation[Any]]], endpoint: Endpoint, *, pool: bool) -> None:
+        transport = endpoint.transport
+        self.worker_id = f"{endpoint.peer}.{os.urandom(4).hex()}"
+        self.rejected: Mapping[str, str] = {}
+        """The operations that the hub rejected, each with the reason."""
+        self._served = served
+        self._endpoint = endpoint
+        self._transport = transport
+        self._pool = pool
+        self._generation = 0
+        self._unconfirmed = 0
+        """Number of announcements that the hub has not confirmed yet."""
+        self._confirmed: asyncio.Event = asyncio.Event()
+        self._is_gone = False
+        self._pulse: asyncio.TimerHandle | None = None
+        self._stop_listening = endpoint.listen(ASKS)
+        endpoint.notice_handlers.append(self._notice)
+        # Announce before anything is sent again: until then a hub lets this peer call without a grant.
+        endpoint.before_resending.append(self._announce_again)
+        self._is_hub = transport.capabilities.identity == "hub"
+        if not transport.capabilities.tracks_peers:
+            self._beat()
+
+    def announce(self) -> None:
+        """Announce the operations; in process only a heartbeat, which callers respond to with a request."""
+        self._generation += 1
+        if self._transport.optional(InProcess) is not None:
+            self._send_alive()
+            return
+        self._confirmed.clear()
+        self._unconfirmed += 1
+        self._send_operations(WORKERS)
+
+    async def registered(self, timeout: float | None) -> None:
+        """Wait until the hub has confirmed the last announcement; raise if it rejected an operation."""
+        if self._is_hub:
+            try:
+                await asyncio.wait_for(self._confirmed.wait(), timeout)
+            except TimeoutError:
+                details = {"executed": "no", "workerId": self.worker_id}
+                message = f"the hub did not confirm the registration within {timeout:g} s"
+                raise CallError(ErrorCode.TIMEOUT, message, details) from None
+        if self.rejected:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.rejected.items())
+            message = f"the hub rejected {len(self.rejected)} operations: {reasons}"
+            raise CallError(ErrorCode.ACCESS_DENIED, message, {"rejected": dict(self.rejected)})
+
+    async def leave(self) -> None:
+        """Announce that this worker accepts no more requests; wait until a hub has confirmed that."""
+        if self._is_gone:
+            return
+        self._is_gone = True
+        self._confirmed.clear()
+        self._unconfirmed = 1
+        self._send(WorkerGone(VERSION, "", WORKERS, WorkerPayload(self.worker_id)))
+        if self._is_hub:
+            try:
+                await asyncio.wait_for(self._confirmed.wait(), _ACKNOWLEDGED_WITHIN)
+            except TimeoutError:
+                _log.info("the hub did not confirm that this worker leaves")
+
+    def close(self) -> None:
+        """Leave immediately."""
+        if self._notice in self._endpoint.notice_handlers:
+            self._endpoint.notice_handlers.remove(self._notice)
+            if not self._is_gone:
+                self._is_gone = True
+                self._send(WorkerGone(VERSION, "", WORKERS, WorkerPayload(self.worker_id)))
+            self._stop_listening()
+            self._endpoint.before_resending.remove(self._announce_again)
+        if self._pulse is not None:
+            self._pulse.cancel()
+
+    def _announce_again(self) -> None:
+        self._unconfirmed = 0  # the confirmations of earlier announcements are lost
+        self.announce()
+
+    def _notice(self, event: Event) -> None:
+        if isinstance(event, WorkerAsked):
+            if not self._is_gone:
+                self._send_operations(f"inbox.{event.payload.peer}")
+        elif isinstance(event, WorkerRegistered) and event.to in ("", self.worker_id):
+            self._note_registered({**event.payload.rejected, **self._expand(event.payload.refused)})
+
+    def _expand(self, refused: Mapping[str, str]) -> dict[str, str]:
+        """Return the reasons by operation id, for those given by namespace."""
+        return {
+            operation.id: reason
+            for name, reason in refused.items()
+            for operation in self._served()
+            if name == "*" or f"{operation.spec.namespace}.".startswith(f"{name}.")
+        }
+
+    def _note_registered(self, rejected: Mapping[str, str]) -> None:
+        for operation_id, reason in rejected.items():
+            if self.rejected.get(operation_id) != reason:
+                _log.warning("the hub rejected %s: %s", operation_id, reason)
+        self.rejected = rejected
+        self._unconfirmed -= 1
+        if self._unconfirmed <= 0:
+            self._unconfirmed = 0
+            self._confirmed.set()
+
+    def _send_operations(self, address: str) -> None:
+        served = self._served()
+        namespaces = listed_namespaces(operation.spec.namespace for operation in served)
+        operations = [describe(operation) for operation in served]
+        limit = None if self._is_hub else self._transport.capabilities.max_payload
+        parts = split(operations, limit)
+        for number, part in enumerate(parts):
+            payload = AnnouncementPayload(self.worker_id, self._generation, part, self._pool, number, len(parts))
+            self._send(WorkerAnnounced(VERSION, self.worker_id, address, payload, namespaces), address)
+
+    def _beat(self) -> None:
+        self._send_alive()
+        heartbeat = self._transport.capabilities.heartbeat
+        self._pulse = asyncio.get_running_loop().call_later(heartbeat, self._beat)
+
+    def _send_alive(self) -> None:
+        reports = self._transport.optional(ReportsBacklog)
+        backlog = () if reports is None else tuple(reports.backlog())
+        payload = WorkerPayload(self.worker_id, self._generation, self._is_gone, backlog)
+        self._send(WorkerAlive(VERSION, "", WORKERS, payload))
+
+    def _send(self, event: Event, address: str = WORKERS) -> None:
+        self._transport.send(address, JSON.encode(event))
+
+
+def listed_namespaces(namespaces: Iterable[str]) -> tuple[str, ...]:
+    """Return the namespaces of an announcement, or their parents if there are too many to list."""
+    found = set(namespaces)
+    if len(found) > MOST_NAMESPACES:
+        found = {namespace.partition(".")[0] for namespace in found}
+    return tuple(sorted(found)) if len(found) <= MOST_NAMESPACES else ("*",)
+
+
+def describe(operation: Operation[Any]) -> dict[str, Any]:
+    """Return the spec of an operation as data, with whether it can be called and subscribed to."""
+    modes = {"executes": operation.handler is not None, "streams": operation.stream is not None}
+    return operation.spec.to_dict() | modes
+
+
+def split(operations: list[dict[str, Any]], limit: int | None) -> list[list[dict[str, Any]]]:
+    """Split operations into as few parts as fit in messages of `limit` bytes."""
+    if limit is None:
+        return [operations]
+    parts: list[list[dict[str, Any]]] = [[]]
+    room = most = limit - _OVERHEAD
+    for operation in operations:
+        size = len(encode_json(operation)) + 1
+        if size > room and parts[-1]:
+            parts.append([])
+            room = most
+        parts[-1].append(operation)
+        room -= size
+    return parts
+
+
+class WorkerDirectory:
+    """The workers that were announced to this process, with their operations."""
+
+    def __init__(self, endpoint: Endpoint, changed: Callable[[str, AnnouncementPayload | None], None]) -> None:
+        self._endpoint = endpoint
+        self._changed = changed
+        self._seen: dict[str, float] = {}
+        self._known: dict[str, AnnouncementPayload] = {}
+        self._parts: dict[str, list[AnnouncementPayload]] = {}
+        self._stop_listening = endpoint.listen(WORKERS)
+        self._unwatch = endpoint.transport.watch(self.ask, self._lost)
+        self._timer: asyncio.TimerHandle | None = None
+        endpoint.notice_handlers.append(self._notice)
+        if not endpoint.transport.capabilities.tracks_peers:
+            self._expire_silent()
+
+    def ask(self) -> None:
+        """Request an announcement from every worker."""
+        event = WorkerAsked(VERSION, "", ASKS, AskPayload(self._endpoint.peer))
+        self._endpoint.transport.send(ASKS, JSON.encode(event))
+
+    def close(self) -> None:
+        """Stop following announcements."""
+        self._endpoint.notice_handlers.remove(self._notice)
+        self._stop_listening()
+        self._unwatch()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _notice(self, event: Event) -> None:
+        if isinstance(event, WorkerAnnounced):
+            announced = self._join(event.payload)
+            if announced is not None:
+                self._announced(announced)
+        elif isinstance(event, WorkerAlive):
+            if event.payload.leaving:
+                return
+            self._seen[event.payload.worker_id] = asyncio.get_running_loop().time()
+            known = self._known.get(event.payload.worker_id)
+            if known is None or known.generation < event.payload.generation:
+                self.ask()
+        elif isinstance(event, WorkerGone):
+            self._remove(event.payload.worker_id)
+
+    def _join(self, announced: AnnouncementPayload) -> AnnouncementPayload | None:
+        """Return the whole announcement when its last part arrives; parts of one generation arrive in order."""
+        if announced.parts <= 1:
+            return announced
+        parts = self._parts.pop(announced.worker_id, [])
+        if announced.part != len(parts) or any(part.generation != announced.generation for part in parts):
+            parts = []
+        if announced.part == len(parts):
+            parts.append(announced)
+            if len(parts) < announced.parts:
+                self._parts[announced.worker_id] = parts
+                return None
+            operations = [operation for part in parts for operation in part.operations]
+            return msgspec.structs.replace(announced, operations=operations, part=0, parts=1)
+        return None
+
+    def _announced(self, announced: AnnouncementPayload) -> None:
+        known = self._known.get(announced.worker_id)
+        if known is not None and announced.generation < known.generation:
+            self._endpoint.counters.dropped += 1
+            return
+        self._seen[announced.worker_id] = asyncio.get_running_loop().time()
+        self._known[announced.worker_id] = announced
+        if known is None or msgspec.structs.replace(known, generation=announced.generation) != announced:
+            self._changed(announced.worker_id, announced)
+
+    def _remove(self, worker_id: str) -> None:
+        self._seen.pop(worker_id, None)
+        self._parts.pop(worker_id, None)
+        if self._known.pop(worker_id, None) is not None:
+            self._changed(worker_id, None)
+
+    def _lost(self, reason: str) -> None:
+        for worker_id in list(self._known):
+            self._remove(worker_id)
+
+    def _expire_silent(self) -> None:
+        loop = asyncio.get_running_loop()
+        heartbeat = self._endpoint.transport.capabilities.heartbeat
+        oldest = loop.time() - heartbeat * LOST_AFTER
+        for worker_id, seen in list(self._seen.items()):
+            if seen < oldest:
+                self._remove(worker_id)
+        self._timer = loop.call_later(heartbeat, self._expire_silent)

@@ -1,0 +1,54 @@
+"""Control messages: aborts and credit, and on a shared bus the proof that they come from the caller.
+
+On Redis every caller also receives the control messages of other calls. Such a message names its call by a hash of the
+request id, and has a proof that its sender knows the id, which only the caller and the worker do. A proof covers the
+whole message and credit messages are numbered, so that another peer cannot use a message that it received.
+"""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import blake2b
+
+from operations.calls.codec import Codec, writable
+from operations.calls.events import VERSION, AbortPayload, CallAborted, CallCredit, CreditPayload
+
+
+def control_id(request_id: str) -> str:
+    """Return the name of a call in control messages that other peers receive.
+
+    It hides the request id: a peer that knows it could make a worker send responses to it.
+    """
+    return blake2b(request_id.encode(errors="replace"), digest_size=16).hexdigest()
+
+
+def write_abort(request_id: str, codec: Codec, reason: str, *, overheard: bool) -> bytes:
+    """Encode an abort; if other peers receive it (`overheard`), with a proof."""
+    payload = AbortPayload(request_id, writable(reason))
+    if overheard:
+        payload.proof = _prove(request_id, payload)
+        payload.request_id = control_id(request_id)
+    return codec.encode(CallAborted(VERSION, payload.request_id, "", payload))
+
+
+def write_credit(request_id: str, codec: Codec, items: int, size: int, *, number: int | None) -> bytes:
+    """Encode a credit message; if other peers receive it, with a number and a proof."""
+    payload = CreditPayload(request_id, items, size)
+    if number is not None:
+        payload.number = number
+        payload.proof = _prove(request_id, payload)
+        payload.request_id = control_id(request_id)
+    return codec.encode(CallCredit(VERSION, payload.request_id, "", payload))
+
+
+def has_valid_proof(request_id: str, payload: AbortPayload | CreditPayload) -> bool:
+    """Return whether the sender of a control message knows the id of the request."""
+    return hmac.compare_digest(_prove(request_id, payload).encode(), payload.proof.encode(errors="replace"))
+
+
+def _prove(request_id: str, payload: AbortPayload | CreditPayload) -> str:
+    if isinstance(payload, CreditPayload):
+        covered = f"credit {payload.number} {payload.items} {payload.bytes}"
+    else:
+        covered = f"abort {payload.reason}"
+    return hmac.digest(request_id.encode(errors="replace"), covered.encode(errors="replace"), "sha256").hex()

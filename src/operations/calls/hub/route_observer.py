@@ -1,0 +1,93 @@
+"""RouteObserver: told of the calls that a hub routes; and the two fields of payloads that are read for it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from operations.calls.codec import UNREADABLE, Codec
+from operations.calls.events import EventHeader
+from operations.calls.hub.session import HubSession, RoutedCall
+from operations.context import Identity
+from operations.errors import ErrorCode
+from operations.wire import read_extension
+
+_LONGEST_CODE = 64
+_MOST_TRACED = 64 << 10
+"""Bytes of a payload in which a trace context is looked for."""
+
+
+class _TraceContext(msgspec.Struct, gc=False):
+    traceparent: str | None = None
+
+
+class _Traced(msgspec.Struct, gc=False):
+    """The part of a request that says which trace it belongs to."""
+
+    metadata: _TraceContext | None = None
+
+
+class _Coded(msgspec.Struct, gc=False):
+    """The part of an error that an observer is told."""
+
+    code: str
+
+
+_READ_TRACED = {
+    "json": msgspec.json.Decoder(_Traced).decode,
+    "msgpack": msgspec.msgpack.Decoder(_Traced, ext_hook=read_extension).decode,
+}
+_READ_CODED = {
+    "json": msgspec.json.Decoder(_Coded).decode,
+    "msgpack": msgspec.msgpack.Decoder(_Coded, ext_hook=read_extension).decode,
+}
+
+
+class RouteObserver(Protocol):
+    """Told of the calls that a hub routes, and of the sessions that leave."""
+
+    def began(self, call: RoutedCall, identity: Identity | None, parent: str | None, trace_parent: str | None) -> None:
+        """Note a call that was given to a worker; `parent` is the caller's id of the request that it is made for."""
+
+    def item(self, call: RoutedCall) -> None:
+        """Note an item of a stream."""
+
+    def ended(self, call: RoutedCall, code: str) -> None:
+        """Note how a call ended: `ok`, or the code of its error."""
+
+    def refused(self, session: HubSession, request_id: str, operation_id: str, code: str) -> None:
+        """Note a request of a spoke that no worker got."""
+
+    def left(self, session: HubSession, reason: str) -> None:
+        """Note a session that is removed."""
+
+
+def read_trace(header: EventHeader, codec: Codec) -> str | None:
+    """Return the `traceparent` of a request; None without one that can be read."""
+    if memoryview(header.payload).nbytes > _MOST_TRACED:
+        return None
+    try:
+        metadata = _READ_TRACED[codec.name](bytes(header.payload)).metadata
+    except UNREADABLE:
+        return None
+    return None if metadata is None else metadata.traceparent
+
+
+def parent_of(session: HubSession, header: EventHeader) -> str | None:
+    """Return the caller's id of the request around a request: that of its grant, or as the hub's own end says."""
+    grant = None if header.grant is None else session.grants.held.get(header.grant)
+    if grant is None:
+        return header.parent if session.trusted else None
+    call = session.running.get(str(grant.origin))
+    return None if call is None else call.caller_id
+
+
+def read_code(header: EventHeader, codec: Codec) -> str:
+    """Return how the last response says that a call ended: `ok`, or the code of its error."""
+    if header.type != "call.error":
+        return "ok"
+    try:
+        return _READ_CODED[codec.name](bytes(header.payload)).code[:_LONGEST_CODE]
+    except UNREADABLE:
+        return str(ErrorCode.UNKNOWN_ERROR)

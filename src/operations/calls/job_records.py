@@ -1,0 +1,214 @@
+"""Records of jobs: what is kept of a stored call so that its outcome can be fetched later, from another process.
+
+The submitter writes a record when it stores the request, and the worker that runs the request replaces it. A record is
+bytes to the transport that keeps it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from enum import StrEnum
+from hashlib import blake2b
+
+import msgspec
+
+from operations.context import Identity
+from operations.envelope import ResponseEnvelope
+from operations.errors import CallError, ErrorCode
+from operations.pubsub import Record
+from operations.wire import decode_json, encode_json
+
+MAX_RESULT_BYTES = 1 << 20
+"""The largest result that is kept; a job with a larger one fails with `RESULT_TOO_LARGE`."""
+MAX_KEEP_SECONDS = 7 * 86_400.0
+"""How long an outcome is kept at most."""
+DEAD_SECONDS = 30 * 86_400.0
+"""How long a dead letter is kept."""
+_OWNER_BYTES = 8
+_LONGEST_TEXT = 1_000
+
+
+class JobState(StrEnum):
+    """The state of a job; the last four are final."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    """The operation returned a result."""
+    FAILED = "failed"
+    """The operation raised an error, or the request was refused."""
+    DEAD = "dead"
+    """A dead letter: several workers were lost over the job, or no worker took it in time."""
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job has ended."""
+        return self not in (JobState.QUEUED, JobState.RUNNING)
+
+
+class JobProgress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The progress that a running job last reported."""
+
+    value: float
+    total: float | None = None
+    message: str | None = None
+
+
+class JobRequest(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """The part of a stored request that makes it a job."""
+
+    key: str
+    """The name of its record: a hash of the owner and 128 random bits."""
+    keep: int
+    """Milliseconds for which the outcome is kept."""
+    owner: str | None = None
+    """The id of the submitter's identity; None for the program itself, empty for an anonymous caller."""
+
+
+class JobBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The outcome of a job."""
+
+    envelope: bytes | None = None
+    """The result of a job that is done, as MessagePack."""
+    details: bytes | None = None
+    """The details of the error, as JSON."""
+    request: bytes = b""
+    """The stored request of a job that did not succeed, so that it can be retried."""
+
+
+class JobRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What is kept of one job."""
+
+    operation_id: str
+    state: JobState = JobState.QUEUED
+    owner: str | None = None
+    attempts: int = 0
+    """How many times a worker took it."""
+    keep: int = 0
+    """Milliseconds for which the outcome is kept."""
+    created_at: int = 0
+    queued_at: int = 0
+    """When it was last submitted or retried."""
+    started_at: int | None = None
+    ended_at: int | None = None
+    progress: JobProgress | None = None
+    code: str | None = None
+    message: str = ""
+    request_id: str = ""
+    body: JobBody | None = None
+    """What is kept apart from the rest, because it may be large; None before the job ends, and in lists."""
+
+    def encode(self) -> bytes:
+        """Return the record without its body as bytes."""
+        return _encode(self if self.body is None else msgspec.structs.replace(self, body=None))
+
+    @property
+    def seconds_kept(self) -> float:
+        """For how long the record is kept from its last change on."""
+        return DEAD_SECONDS if self.state is JobState.DEAD else self.keep / 1000
+
+    def outcome(self) -> ResponseEnvelope[object]:
+        """Return the result of a job that ended; raise its error."""
+        body = self.body or JobBody()
+        if body.envelope is not None:
+            return ResponseEnvelope.from_msgpack(body.envelope)
+        details = None if body.details is None else decode_json(body.details)
+        raise CallError(self.code or ErrorCode.UNKNOWN_ERROR, self.message, details)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(JobRecord).decode
+_decode_body = msgspec.msgpack.Decoder(JobBody).decode
+
+
+def read_record(value: bytes, body: bytes = b"") -> JobRecord:
+    """Return the record that a transport kept; raise a DecodeError where it is none."""
+    record = _decode(value)
+    if body:
+        record.body = _decode_body(body)
+    return record
+
+
+def kept(key: str, record: JobRecord, *, most: int = 0, waiting: float = 0.0) -> Record:
+    """Return a record as a transport keeps it; `waiting` is how long its job may wait for a worker."""
+    body = b"" if record.body is None else _encode(record.body)
+    return Record(key=key, value=record.encode(), seconds=record.seconds_kept + waiting, body=body, most=most)
+
+
+def now_ms() -> int:
+    """Return the time in epoch milliseconds."""
+    return int(time.time() * 1000)
+
+
+def owner_of(identity: Identity | None) -> str:
+    """Return the owner of the jobs of a caller; empty for an anonymous one."""
+    return "" if identity is None else identity.id
+
+
+@functools.lru_cache(maxsize=1024)
+def owner_key(owner: str | None) -> str:
+    """Return the hash under which the jobs of an owner are listed."""
+    text = "program" if owner is None else f"id:{owner}"
+    return blake2b(text.encode(errors="replace"), digest_size=_OWNER_BYTES).hexdigest()
+
+
+def new_job_key(owner: str | None) -> str:
+    """Return the name of a new record, which nobody can guess."""
+    return owner_key(owner) + os.urandom(16).hex()
+
+
+def end_job(
+    record: JobRecord, envelope: ResponseEnvelope[object] | None, error: CallError | None, *, request: bytes = b""
+) -> JobRecord:
+    """Return the record of a job that ended with a result or an error."""
+    record = msgspec.structs.replace(record, ended_at=now_ms(), progress=None)
+    if error is None and envelope is not None:
+        try:
+            written = envelope.to_msgpack()
+        except (CallError, TypeError, ValueError, OverflowError, RecursionError):
+            error = CallError(ErrorCode.EXECUTION_ERROR, f"{record.operation_id}: the result cannot be encoded")
+        else:
+            if len(written) <= MAX_RESULT_BYTES:
+                record.state, record.body = JobState.DONE, JobBody(written)
+                return record
+            text = f"the result has {len(written):,} bytes; at most {MAX_RESULT_BYTES:,} are kept"
+            details = {"reason": "RESULT_TOO_LARGE", "executed": "yes"}
+            error = CallError(ErrorCode.EXECUTION_ERROR, f"{record.operation_id}: {text}", details)
+    return fail_job(record, error or CallError(ErrorCode.EXECUTION_ERROR, "the job ended without a result"), request)
+
+
+def fail_job(record: JobRecord, error: CallError, request: bytes, *, state: JobState = JobState.FAILED) -> JobRecord:
+    """Return the record of a job that ended without a result, with what is needed to retry it."""
+    details = None
+    if error.details is not None:
+        try:
+            details = encode_json(error.details)
+        except (CallError, TypeError, ValueError, OverflowError, RecursionError):
+            details = None
+        if details is not None and len(details) > MAX_RESULT_BYTES:
+            details = None
+    return msgspec.structs.replace(
+        record,
+        state=state,
+        ended_at=now_ms(),
+        progress=None,
+        code=str(error.code)[:_LONGEST_TEXT],
+        message=error.message[:_LONGEST_TEXT],
+        body=JobBody(None, details, request),
+    )
+
+
+def retried(record: JobRecord) -> JobRecord:
+    """Return the record of a job that did not succeed and is to run again."""
+    return JobRecord(
+        operation_id=record.operation_id,
+        owner=record.owner,
+        attempts=record.attempts,
+        keep=record.keep,
+        created_at=record.created_at,
+        queued_at=now_ms(),
+        request_id=record.request_id,
+    )

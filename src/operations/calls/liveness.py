@@ -1,0 +1,84 @@
+"""Liveness: detects lost workers by missing heartbeats, on a bus that does not report lost peers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from operations.calls.addresses import WORKERS
+from operations.calls.endpoint import Endpoint, PendingRequest
+from operations.calls.events import Event, WorkerAlive, WorkerAnnounced, WorkerGone
+from operations.failures import unavailable
+from operations.pubsub import Stop
+
+LOST_AFTER = 3
+"""Number of missing heartbeats after which a worker counts as lost."""
+_ALIVE_WITHIN = 1.5
+"""Number of heartbeat intervals for which a worker certainly counts as alive after a message."""
+
+
+class LivenessMonitor:
+    """Fails calls whose worker sends no heartbeats.
+
+    A worker accepts a call within a fraction of a second. A call that no worker accepts for three heartbeats counts as
+    lost, unless live workers report a backlog: then it may still wait at the bus. The monitor listens to heartbeats
+    only while calls are pending, so that idle peers do not receive the heartbeats of all workers.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._seen: dict[str, float] = {}
+        self._backlog: dict[str, float] = {}
+        self.timer: asyncio.TimerHandle | None = None
+        """The timer of the next check; None while no call is pending."""
+        self._stop_listening: Stop | None = None
+        endpoint.notice_handlers.append(self._notice)
+
+    def watch(self) -> None:
+        """Check pending calls regularly until there are none."""
+        if self.timer is None:
+            if self._stop_listening is None:
+                self._stop_listening = self._endpoint.listen(WORKERS)
+            heartbeat = self._endpoint.transport.capabilities.heartbeat
+            self.timer = asyncio.get_running_loop().call_later(heartbeat, self._check)
+
+    def _notice(self, event: Event) -> None:
+        if isinstance(event, (WorkerAlive, WorkerAnnounced, WorkerGone)):
+            # A worker that leaves finishes its calls and keeps sending heartbeats.
+            now = self._seen[event.payload.worker_id] = asyncio.get_running_loop().time()
+            if isinstance(event, WorkerAlive):
+                self._backlog.update(dict.fromkeys(event.payload.behind, now))
+
+    def live_peers(self) -> list[str]:
+        """Return the peers of the workers that are certainly alive, in random order."""
+        oldest = asyncio.get_running_loop().time() - self._endpoint.transport.capabilities.heartbeat * _ALIVE_WITHIN
+        peers = list({worker_id.rpartition(".")[0] for worker_id, heard in self._seen.items() if heard > oldest})
+        random.shuffle(peers)
+        return peers
+
+    def _check(self) -> None:
+        self.timer = None
+        oldest = asyncio.get_running_loop().time() - self._endpoint.transport.capabilities.heartbeat * LOST_AFTER
+        for table in (self._seen, self._backlog):
+            for name in [name for name, heard in table.items() if heard < oldest]:
+                del table[name]
+        for pending in list(self._endpoint.pending.values()):
+            heard = self._seen.get(pending.worker) if pending.worker is not None else self._last_backlog(pending)
+            if max(heard or 0.0, pending.since) < oldest:
+                pending.failed(unavailable(pending.operation_id, "the worker sends no heartbeats", "unknown"))
+        if self._endpoint.pending:
+            self.watch()
+        elif self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
+
+    def _last_backlog(self, pending: PendingRequest) -> float | None:
+        """Return when a worker last reported a backlog in the call's namespace."""
+        return self._backlog.get(pending.operation_id.rpartition(".")[0])
+
+
+def liveness_of(endpoint: Endpoint) -> LivenessMonitor:
+    """Return the liveness monitor of an endpoint; create it on the first call."""
+    if not isinstance(endpoint.liveness, LivenessMonitor):
+        endpoint.liveness = LivenessMonitor(endpoint)
+    return endpoint.liveness

@@ -1,0 +1,273 @@
+"""PendingCall: one call of a caller, from its first attempt to its end; also durable calls and submitted jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import msgspec
+
+from operations.calls.addresses import control_address, direct_address, queue_address, worker_address
+from operations.calls.codec import JSON, Codec, transcode
+from operations.calls.endpoint import Endpoint
+from operations.calls.events import CallCompleted, CallResponded
+from operations.calls.liveness import liveness_of
+from operations.errors import CallError, ErrorCode
+from operations.failures import Executed, executed_of, timed_out, unavailable
+from operations.pubsub import Record, Refused, Stores, TooManyRecords, Transport
+
+_RETRY_SECONDS = 0.05
+_LONGEST_RETRY = 1.0
+_MOST_TRIED = 16
+
+
+def undelivered(operation_id: str, reason: str) -> CallError:
+    """Return the error for a request that no worker received or that this peer may not send."""
+    if isinstance(reason, Refused):
+        details = {"operationId": operation_id, "executed": "no"}
+        return CallError(ErrorCode.ACCESS_DENIED, f"{operation_id}: {reason}", details)
+    return unavailable(operation_id, reason, "no")
+
+
+class PendingCall(msgspec.Struct, eq=False):
+    """A call in flight: it ends with the first response, at its deadline, or when its caller cancels it."""
+
+    request_id: str
+    operation_id: str
+    _endpoint: Endpoint
+    _transport: Transport
+    """The transport that sends the request; it may sign it."""
+    _message: bytes
+    _codec: Codec
+    _future: asyncio.Future[tuple[CallResponded, Codec]]
+    _retry: bool
+    _wait: bool
+    _attempts: int = 0
+    _risked: bool = False
+    """Whether an earlier attempt may have run."""
+    timer: asyncio.TimerHandle | None = None
+    """The timer that sends the request again."""
+    worker: str | None = None
+    since: float = 0.0
+
+    def responded(self, event: CallResponded, codec: Codec, size: int) -> None:
+        """End the call with its response; a second response is dropped."""
+        if self._future.done():
+            self._note_second()
+        else:
+            self._future.set_result((event, codec))
+
+    def completed(self, event: CallCompleted) -> None:
+        """Fail: a call expects one response, not the end of a stream."""
+        message = f"{self.operation_id}: expected one response, got the end of a stream"
+        self._fail(CallError(ErrorCode.EXECUTION_ERROR, message, {"executed": "yes"}))
+
+    def failed(self, error: CallError) -> None:
+        """Fail, or send the request again if that is allowed."""
+        if self._future.done():
+            self._note_second()
+        elif error.code is ErrorCode.UNAVAILABLE and self._may_resend(executed_of(error)):
+            self._risked = self._risked or executed_of(error) != "no"
+            self._resend_later()
+        else:
+            self._fail(error)
+
+    def accepted(self, worker: str) -> None:
+        """Note which worker runs the call: control messages go to that worker only."""
+        self.worker = worker
+
+    def lost(self, reason: str) -> None:
+        """Fail, as the call may have run; a call that was never sent, or may be repeated, continues."""
+        if self._is_held_back:
+            return
+        self.worker = None
+        self._risked = True
+        if not self._retry:
+            self._fail(unavailable(self.operation_id, f"the connection was lost: {reason}", "unknown"))
+
+    def regained(self) -> None:
+        """Send the request again."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self._attempts += 1
+        self.send()
+
+    def expire(self) -> None:
+        """Fail: the deadline has passed."""
+        if self._is_held_back:
+            self._fail(timed_out(self.operation_id, "no", "before any worker was available"))
+            return
+        self.abort_worker("the deadline passed")
+        self._fail(timed_out(self.operation_id, "unknown"))
+
+    def cancel(self, error: CallError) -> None:
+        """End the call from the caller's side."""
+        self.abort_worker(error.message)
+        self._fail(error)
+
+    def __call__(self, reason: str) -> None:
+        """Handle an undelivered request: the transport calls this."""
+        if self._future.done():
+            return
+        if not isinstance(reason, Refused) and self._may_resend("no"):
+            self._resend_later()
+        else:
+            self._fail(undelivered(self.operation_id, reason))
+
+    def _may_resend(self, executed: str) -> bool:
+        """Return whether to send the request again.
+
+        A request that did not run is sent again with `wait`, one that may have run with `retry`. A repeatable call that
+        was lost once also waits for a worker that is not connected yet.
+        """
+        if executed == "no":
+            return self._wait or self._risked
+        return self._retry and executed == "unknown"
+
+    @property
+    def _is_held_back(self) -> bool:
+        """Whether no worker has received the request yet and it will be sent again."""
+        return self.timer is not None and not self._risked
+
+    def _resend_later(self) -> None:
+        delay = min(_LONGEST_RETRY, _RETRY_SECONDS * 2**self._attempts)
+        self._attempts += 1
+        self.timer = asyncio.get_running_loop().call_later(delay, self.send)
+
+    def send(self) -> None:
+        """Send the request, for the first time or again."""
+        if self._future.done():
+            return
+        endpoint = self._endpoint
+        self.timer = None
+        if self._attempts:
+            self.worker = None
+            self.since = asyncio.get_running_loop().time()
+            self._message = self._codec.renumber(self._message, self._attempts)
+            capabilities = endpoint.transport.capabilities
+            if capabilities.identity == "hub" and capabilities.codec == "json":
+                # The hub after a reconnect may support fewer formats than the one before.
+                self._message, self._codec = transcode(self._message, JSON), JSON
+        if self._risked and endpoint.transport.capabilities.addresses_workers:
+            self._send_to(liveness_of(endpoint).live_peers()[:_MOST_TRIED])
+        else:
+            self._transport.send(endpoint.request_address(self.operation_id), self._message, self)
+
+    def _send_to(self, peers: list[str]) -> None:
+        """Send to a live worker, to the next one if it does not serve the namespace, and finally to the group.
+
+        A broker may continue to give a silent worker its share of the group's requests.
+        """
+        transport = self._transport
+        if not peers:
+            transport.send(self._endpoint.request_address(self.operation_id), self._message, self)
+            return
+        address = direct_address(peers[0], self.operation_id)
+        transport.send(address, self._message, lambda reason: self._send_to(peers[1:]))
+
+    def note_end(self, error: BaseException) -> bool:
+        """Handle an end without a result; return whether it was a response of the worker."""
+        if isinstance(error, asyncio.CancelledError):
+            self.abort_worker("the caller was cancelled")
+        return isinstance(error, CallError) and executed_of(error) == "yes"
+
+    def abort_worker(self, reason: str) -> None:
+        """Send an abort to the worker, unless the call has ended."""
+        if not self._future.done() or self._future.cancelled():
+            address = worker_address(self.worker) if self.worker is not None else control_address(self.operation_id)
+            self._endpoint.abort_worker(self.request_id, address, self._codec, reason)
+
+    def _note_second(self) -> None:
+        if self._future.cancelled() or self._future.exception() is not None:
+            self._endpoint.counters.late += 1
+        else:
+            self._endpoint.counters.duplicate += 1
+
+    def _fail(self, error: CallError) -> None:
+        if not self._future.done():
+            if self._risked and executed_of(error) == "no":
+                # An earlier attempt may have run, even if the last one did not.
+                error = CallError(error.code, error.message, {**error.details, "executed": "unknown"})
+            self._future.set_exception(error)
+
+
+class DurableCall(PendingCall):
+    """A call whose request is stored; from then on only its response or its deadline ends it."""
+
+    _stored: bool = False
+    _is_sent: bool = False
+    """Whether the request was sent to the store and not confirmed; it may arrive after its caller has left."""
+    since: float = math.inf
+    """Infinite: no worker needs to have the request yet, so missing heartbeats mean nothing."""
+
+    def lost(self, reason: str) -> None:
+        """Continue: a stored request runs, and one that was not stored is sent again under the same id."""
+        self._risked = True
+
+    def regained(self) -> None:
+        """Store the request, unless it is stored already."""
+        if not self._stored:
+            self.send()
+
+    def expire(self) -> None:
+        """Fail: the deadline has passed, and the caller stops waiting."""
+        executed: Executed = "unknown" if self._stored or self._is_sent or self._risked else "no"
+        self._fail(timed_out(self.operation_id, executed, stored=self._stored))
+
+    def send(self) -> None:
+        """Store the request."""
+        store = self._transport.optional(Stores)
+        if not self._future.done() and store is not None:
+            address, key = queue_address(self.operation_id), self.request_id
+            # An earlier attempt may still be stored, even if this one fails.
+            self._risked = self._risked or self._is_sent
+            self._is_sent = True
+            store.store(address, self._message, key=key, stored=self._note_stored, undelivered=self)
+
+    def __call__(self, reason: str) -> None:
+        """Handle a request that was not stored, unless another attempt was."""
+        if not self._stored:
+            self._is_sent = False
+            super().__call__(reason)
+
+    def _note_stored(self) -> None:
+        self._stored = True
+
+    def abort_worker(self, reason: str) -> None:
+        """Do nothing: a stored request runs even if its caller has left."""
+
+
+class JobSubmission(DurableCall):
+    """A request whose outcome is kept: for its caller it ends when it is stored."""
+
+    record: Record | None = None
+    store: Stores | None = None
+
+    def send(self) -> None:
+        """Store the request with its record."""
+        store = self.store
+        if not self._future.done() and store is not None:
+            self._risked = self._risked or self._is_sent
+            self._is_sent = True
+            store.store(
+                queue_address(self.operation_id),
+                self._message,
+                key=self.request_id,
+                stored=self._note_stored,
+                undelivered=self,
+                record=self.record,
+            )
+
+    def __call__(self, reason: str) -> None:
+        """Handle a request that was not stored; if the caller has too many jobs, fail immediately."""
+        if isinstance(reason, TooManyRecords) and not self._stored:
+            details = {"operationId": self.operation_id, "reason": "TOO_MANY_JOBS", "executed": "no"}
+            message = f"{self.operation_id}: this identity has too many jobs"
+            self._fail(CallError(ErrorCode.UNAVAILABLE, message, details))
+        else:
+            super().__call__(reason)
+
+    def _note_stored(self) -> None:
+        self._stored = True
+        if not self._future.done():
+            self._future.set_result(None)  # type: ignore[arg-type]

@@ -1,0 +1,174 @@
+"""from_call: imports the operations of remote workers into a local registry and follows their changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from types import TracebackType
+from typing import Any
+
+from operations.calls.announcements import WorkerDirectory
+from operations.calls.caller import PendingRequestMap
+from operations.calls.endpoint import endpoint_of
+from operations.calls.events import AnnouncementPayload
+from operations.context import OperationContext
+from operations.envelope import ResponseEnvelope
+from operations.errors import CallError, ErrorCode
+from operations.pubsub import Transport
+from operations.registry import OperationRegistry
+from operations.spec import Operation, OperationSpec, OperationType
+
+
+class RemoteOperations:
+    """The operations of remote workers, imported into `registry`, where their handlers call the workers."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        registry: OperationRegistry | None,
+        *,
+        namespaces: Iterable[str] | None,
+        as_worker: bool = False,
+    ) -> None:
+        self.registry = registry if registry is not None else OperationRegistry()
+        self._pending = PendingRequestMap(transport)
+        self._as_worker = as_worker
+        self._namespaces = None if namespaces is None else tuple(namespaces)
+        self._offered: dict[str, dict[str, Operation[Any]]] = {}
+        self._imported: dict[str, Operation[Any]] = {}
+        self._watchers: list[asyncio.Future[None]] = []
+        self._stores = transport.capabilities.durable
+        self._endpoint = endpoint_of(transport)
+        self._directory = WorkerDirectory(self._endpoint, self._changed)
+        self._directory.ask()
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids that are imported now."""
+        return sorted(self._imported)
+
+    async def until(self, condition: Callable[[], bool], timeout: float | None = None) -> None:
+        """Wait until `condition` is true; it is checked whenever workers or operations change.
+
+        Raise `TIMEOUT` after `timeout` seconds.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while not condition():
+                    watcher = asyncio.get_running_loop().create_future()
+                    self._watchers.append(watcher)
+                    await watcher
+        except TimeoutError:
+            message = f"the expected remote operations did not appear within {timeout:g} s"
+            raise CallError(ErrorCode.TIMEOUT, message, {"imported": self.ids}) from None
+
+    async def ready(self, *operation_ids: str, timeout: float | None = None) -> None:
+        """Wait until these operations are imported, or any operation if none is given; at most `timeout` seconds."""
+        wanted = set(operation_ids)
+        try:
+            await self.until(lambda: wanted <= self._imported.keys() if wanted else bool(self._imported), timeout)
+        except CallError as error:
+            missing = sorted(wanted - self._imported.keys())
+            reason = f"no worker registered {', '.join(missing)}" if missing else "no worker registered an operation"
+            raise CallError(error.code, f"{reason} within {timeout:g} s", {"missing": missing}) from None
+
+    async def close(self) -> None:
+        """Remove the imported operations and stop following workers."""
+        self._directory.close()
+        for operation_id in list(self._imported):
+            self._withdraw(operation_id)
+
+    async def __aenter__(self) -> RemoteOperations:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _changed(self, worker_id: str, announced: AnnouncementPayload | None) -> None:
+        before = self._offered.pop(worker_id, {})
+        after = {} if announced is None else self._read(announced)
+        if after:
+            self._offered[worker_id] = after
+        for operation_id in before.keys() | after.keys():
+            self._update(operation_id)
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            if not watcher.done():
+                watcher.set_result(None)
+
+    def _read(self, announced: AnnouncementPayload) -> dict[str, Operation[Any]]:
+        operations = (self._read_one(data) for data in announced.operations)
+        return {operation.id: operation for operation in operations if operation is not None}
+
+    def _read_one(self, data: dict[str, Any]) -> Operation[Any] | None:
+        try:
+            spec = OperationSpec.from_dict(data)
+        except CallError:
+            self._pending.counters.malformed += 1
+            return None
+        if self._namespaces is not None and not any(spec.id.startswith(f"{name}.") for name in self._namespaces):
+            return None
+        streams = bool(data.get("streams", spec.type is OperationType.SUBSCRIPTION))
+        executes = bool(data.get("executes", spec.type is not OperationType.SUBSCRIPTION))
+        return Operation(
+            spec=spec,
+            handler=self._caller(spec) if executes else None,
+            stream=self._follower(spec) if streams else None,
+            dump=None,
+            origin=self._endpoint,
+        )
+
+    def _update(self, operation_id: str) -> None:
+        """Update one operation in the registry; operations that were registered locally are never changed."""
+        offered = next((each[operation_id] for each in self._offered.values() if operation_id in each), None)
+        imported = self._imported.get(operation_id)
+        if offered is None:
+            if imported is not None:
+                self._withdraw(operation_id)
+        elif imported is not None or operation_id not in self.registry:
+            self.registry.register(offered, replace=True)
+            self._imported[operation_id] = offered
+
+    def _withdraw(self, operation_id: str) -> None:
+        imported = self._imported.pop(operation_id)
+        if self.registry.get_operation(operation_id) is imported:
+            self.registry.unregister(operation_id)
+
+    def _caller(self, spec: OperationSpec) -> Callable[[Any, OperationContext], Coroutine[Any, Any, Any]]:
+        durable = spec.durable and self._stores
+        retry = spec.type is OperationType.QUERY
+
+        async def call(input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
+            return await self._pending.call_for(
+                context,
+                spec.id,
+                input,
+                retry=retry,
+                durable=durable,
+                as_worker=self._as_worker,
+                parent=context.request_id,
+            )
+
+        return call
+
+    def _follower(self, spec: OperationSpec) -> Callable[[Any, OperationContext], AsyncIterator[Any]]:
+        return lambda input, context: self._pending.subscribe_for(
+            context, spec.id, input, as_worker=self._as_worker, parent=context.request_id
+        )
+
+
+def from_call(
+    transport: Transport,
+    *,
+    registry: OperationRegistry | None = None,
+    namespaces: Iterable[str] | None = None,
+    as_worker: bool = False,
+) -> RemoteOperations:
+    """Import the operations of remote workers into `registry`, by default a new one, and keep it up to date.
+
+    With `as_worker`, calls outside any request use this process's own rights; for a process that also serves operations
+    at the hub. Calls made while a request is handled always run as that request's caller.
+    """
+    return RemoteOperations(transport, registry, namespaces=namespaces, as_worker=as_worker)

@@ -1,0 +1,109 @@
+"""Replay protection: a signed request is accepted once. Each worker stores recent requests; all share a record."""
+
+from __future__ import annotations
+
+import time
+
+from operations.calls.events import CallRequested
+from operations.errors import CallError
+from operations.pubsub import Delivery, Record, Remembers
+
+STORED_SECONDS = 86_400.0
+"""Seconds for which a stored request may wait for a worker."""
+LONGEST_DEADLINE = 3_600.0
+_FRESH_SECONDS = 60.0
+_SKEW_SECONDS = 300.0
+
+
+class ReplayError(CallError):
+    """A signed request was received before. It gets no response, which would go to the caller of the first one."""
+
+
+class SeenRequests:
+    """The signed requests that were received; each is kept until its deadline, after which it cannot run."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, dict[str, int]] = {}
+        self._swept = 0
+
+    def is_new(self, event: CallRequested) -> bool:
+        """Store a request; return False if it was received before with the same or a later attempt number."""
+        now = int(time.time())
+        if now != self._swept:
+            self._sweep(now)
+        seen = self._seen.setdefault(int(remembered_until(event)), {})
+        attempt = event.payload.attempt
+        if seen.get(event.id, -1) >= attempt:
+            return False
+        seen[event.id] = attempt
+        return True
+
+    def _sweep(self, now: int) -> None:
+        self._swept = now
+        for second in [second for second in self._seen if second < now - 1]:
+            del self._seen[second]
+
+
+def remembered_until(event: CallRequested) -> float:
+    """Return the time until which a request is stored, in seconds since the epoch."""
+    payload = event.payload
+    if payload.deadline is not None:
+        return payload.deadline / 1000
+    return (payload.sent_at or 0) / 1000 + 2 * _FRESH_SECONDS
+
+
+def replay_problem(event: CallRequested, *, stored: bool) -> str:
+    """Return why a request could run after it is no longer stored; empty if it cannot."""
+    payload, now = event.payload, time.time()
+    if stored:
+        if payload.not_after is None or payload.not_after / 1000 - now > STORED_SECONDS + _SKEW_SECONDS:
+            return "a stored request needs a time within a day after which it does not run"
+    elif payload.deadline is not None:
+        if payload.deadline / 1000 - now > LONGEST_DEADLINE:
+            return "the deadline is too far away for replay protection"
+    elif payload.sent_at is None or abs(now - payload.sent_at / 1000) > _FRESH_SECONDS:
+        return "the request has no deadline and was not sent recently"
+    return ""
+
+
+class RecordedDelivery:
+    """A delivery whose request is in the shared record; releasing the delivery removes it from there."""
+
+    def __init__(self, inner: Delivery, remembers: Remembers | None) -> None:
+        self.key = ""
+        """The key of the request in the shared record, once it is there."""
+        self._inner = inner
+        self._remembers = remembers
+
+    @property
+    def message(self) -> bytes:
+        """The message as it is stored, with its signature."""
+        return self._inner.message
+
+    @property
+    def number(self) -> int:
+        """Number of deliveries of this request."""
+        return self._inner.number
+
+    @property
+    def is_redelivered(self) -> bool:
+        """Whether the server delivered this message before."""
+        return self._inner.is_redelivered
+
+    def done(self, record: Record | None = None) -> None:
+        """Acknowledge the message."""
+        self._inner.done(record)
+
+    def note(self, record: Record) -> None:
+        """Replace the record of the message."""
+        self._inner.note(record)
+
+    def release(self) -> None:
+        """Give the message back, for another worker; the shared record forgets it."""
+        if self.key and self._remembers is not None:
+            self._remembers.forget(self.key)
+        self._inner.release()
+
+    def dead_letter(self, reason: str, record: Record | None = None) -> None:
+        """Move the message to the dead letters."""
+        self._inner.dead_letter(reason, record)

@@ -1,0 +1,409 @@
+"""RequestHandler: the path of one request at a worker: decode, authenticate, dispatch, respond."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ClassVar
+
+import msgspec
+
+from operations.calls.codec import UNREADABLE, Codec
+from operations.calls.control_messages import control_id
+from operations.calls.endpoint import SignsNestedCalls, endpoint_of
+from operations.calls.events import (
+    NULL,
+    VERSION,
+    AcceptancePayload,
+    CallAccepted,
+    CallCompleted,
+    CallProgress,
+    CallRequested,
+    CallResponded,
+    CompletionPayload,
+    ProgressPayload,
+    ResponsePayload,
+)
+from operations.calls.progress_sender import ProgressSender
+from operations.calls.replay_protection import ReplayError
+from operations.calls.streams import LEASE_SECONDS, CreditGate
+from operations.catalogue import unknown_operation
+from operations.context import Grant, Identity
+from operations.dispatch import Dispatcher, Request
+from operations.envelope import ResponseEnvelope
+from operations.errors import CallError
+from operations.failures import aborted, too_large, translate, unavailable, unreadable
+from operations.pubsub import Arrival, Transport
+from operations.recent import Recent
+from operations.registry import OperationRegistry
+from operations.spec import Operation, OperationType
+
+Identify = Callable[[CallRequested], Identity | None]
+"""Authenticator for requests that the transport does not authenticate, such as signed ones."""
+Serves = Callable[[Operation[Any]], bool]
+"""Decides whether an operation of the registry is served."""
+_ACCEPT_SECONDS = 0.1
+_REMEMBERED = 8_192
+_MOST_IDENTITIES = 1_024
+
+
+class RequestHandler:
+    """Runs the requests of one worker and sends their responses."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        registry: OperationRegistry,
+        transport: Transport,
+        *,
+        worker_id: str,
+        identify: Identify | None,
+        serves: Serves | None,
+    ) -> None:
+        self.registry = registry
+        self.transport = transport
+        self.endpoint = endpoint_of(transport)
+        self.worker_id = worker_id
+        self.acceptances = AcceptanceTimer()
+        self.recording: set[asyncio.Task[None]] = set()
+        """Tasks that wait for the shared record of signed requests."""
+        self._dispatcher = dispatcher
+        self._identify = identify
+        self._serves = serves
+        self._verifies = identify is not None or transport.capabilities.identity == "hub"
+        """Whether identities are authenticated; otherwise callers queue by the names of their peers."""
+        self._signs = transport.optional(SignsNestedCalls) if identify is not None else None
+        self._attempts: Recent[str, int] = Recent(_REMEMBERED)
+        """The last requests and their attempts, so that no request runs twice."""
+        self._identities: dict[bytes, Identity] = {}
+
+    def close(self) -> None:
+        """Drop the requests that wait for the shared record, and send no more acceptances."""
+        for task in list(self.recording):
+            task.cancel()
+        self.acceptances.close()
+
+    def receive(self, event: CallRequested, codec: Codec, arrival: Arrival) -> None:
+        """Run a request and respond to it, unless it is a duplicate."""
+        attempts, request_id = self._attempts, event.id
+        if (request_id in attempts.newer or request_id in attempts.older) and self._is_duplicate(event):
+            self.endpoint.counters.duplicate += 1
+            return
+        reply = StreamReply(self, event, codec) if event.stream else Reply(self, event, codec)
+        if self.start(reply):
+            attempts.newer[request_id] = event.payload.attempt
+            if len(attempts.newer) >= attempts.minimum:
+                attempts.rotate()
+
+    def _is_duplicate(self, event: CallRequested) -> bool:
+        """Return whether a request must not run again: only a later attempt of a query may."""
+        if (
+            control_id(event.id) if self.endpoint.is_overheard else event.id
+        ) in self.endpoint.running or event.payload.attempt <= self._attempts[event.id]:
+            return True
+        spec = self.registry.get_spec(event.to)
+        return spec is None or spec.type is not OperationType.QUERY
+
+    def start(self, reply: Reply) -> bool:
+        """Pass a request to the dispatcher; return False if it is refused, which its caller gets as an error."""
+        try:
+            request = self._read(reply.event, reply.codec)
+            if reply.event.payload.progress:
+                reply.progress = ProgressSender(request.id, reply.send_progress)
+                request.progress = reply.progress
+            if reply.is_stored:
+                reply.prepare(request)
+            record = None if self._signs is None else self._record(self._signs, reply, request)
+            if record is None:
+                self._dispatch(reply, request)
+            else:
+                self._dispatch_recorded(record, reply, request)
+        except CallError as error:
+            reply.refuse(error)
+            return False
+        return True
+
+    def _dispatch(self, reply: Reply, request: Request) -> None:
+        self._dispatcher.start(request, reply.ended, reply.emit if isinstance(reply, StreamReply) else None)
+        if not request.is_over:
+            # It did not end immediately: let its caller control it, and report which worker has it.
+            reply.request, reply.since = request, asyncio.get_running_loop().time()
+            reply.track()
+            self.acceptances.waiting[reply] = None
+            if self.acceptances.timer is None:
+                self.acceptances.start()
+
+    def _dispatch_recorded(self, record: Coroutine[Any, Any, bool], reply: Reply, request: Request) -> None:
+        """Dispatch a request after it was added to the shared record of signed requests."""
+        reply.track()
+        task = asyncio.get_running_loop().create_task(self._dispatch_new(record, reply, request))
+        self.recording.add(task)
+        task.add_done_callback(self.recording.discard)
+        # A task that is cancelled before its first step never awaits the coroutine.
+        task.add_done_callback(lambda task: record.close())
+
+    def _record(self, signs: SignsNestedCalls, reply: Reply, request: Request) -> Coroutine[Any, Any, bool] | None:
+        """Return a coroutine that adds a signed request to the shared record, if it must not run twice."""
+        if request.grant.signature is None:
+            return None
+        spec = self.registry.get_spec(request.operation_id)
+        if reply.is_stored or (spec is not None and spec.type is OperationType.MUTATION):
+            return signs.record(reply.event)
+        return None
+
+    async def _dispatch_new(self, record: Coroutine[Any, Any, bool], reply: Reply, request: Request) -> None:
+        """Dispatch a request, unless another worker had it."""
+        try:
+            try:
+                is_new = await record
+            finally:
+                self.endpoint.running.pop(reply.control_id, None)
+            if not is_new:
+                raise ReplayError("ACCESS_DENIED", "refused: the request was received before")
+            if not reply.is_aborted:
+                self._dispatch(reply, request)
+        except CallError as error:
+            reply.refuse(error)
+        except asyncio.CancelledError:
+            reply.refuse(unavailable(request.operation_id, "the worker left", "no"))
+            raise
+
+    def _read(self, event: CallRequested, codec: Codec) -> Request:
+        """Return the request with its decoded input and authenticated caller."""
+        payload = event.payload
+        if self._serves is not None:
+            operation = self.registry.get_operation(event.to)
+            if operation is None or not self._serves(operation):
+                raise unknown_operation(event.to, ())
+        if event.deadline is not None:  # the hub may have set an earlier deadline
+            payload.deadline = min(event.deadline, event.deadline if payload.deadline is None else payload.deadline)
+        input: Any = payload.input
+        identity = self._authenticate(event, codec)
+        if identity is not None and self._verifies:
+            caller = identity.id
+        else:
+            caller = event.id.partition("-")[0] if self.endpoint.via_hub else event.id.rpartition("-")[0]
+        return Request(
+            operation_id=event.to,
+            input=codec.read(input) if type(input) is msgspec.Raw else input,
+            id=payload.request_id,
+            parent_id=payload.parent_request_id,
+            grant=Grant(
+                identity=identity,
+                token=event.grant or "",
+                signature=None if self._signs is None else self._signs.root_of(event),
+                origin=self.endpoint,
+                deadline=payload.deadline,
+                door="ws",
+            ),
+            caller=caller,
+            deadline=payload.deadline,
+            sent_at=payload.sent_at,
+            metadata=payload.metadata,
+        )
+
+    def _authenticate(self, event: CallRequested, codec: Codec) -> Identity | None:
+        """Return the caller that the transport or `identify` authenticates; None for an anonymous one."""
+        claimed = event.payload.identity
+        given = None
+        if event.identity is not NULL:
+            raw = bytes(event.identity)
+            given = self._identities.get(raw) or self._read_identity(raw, event, codec)
+        trust = self.transport.capabilities.identity
+        if trust == "caller":
+            return claimed
+        identity = given if trust == "hub" else None
+        if self._identify is not None:
+            identity = self._identify(event)
+        if claimed is not None and claimed != identity:
+            self.endpoint.counters.forged += 1
+        return identity
+
+    def _read_identity(self, raw: bytes, event: CallRequested, codec: Codec) -> Identity | None:
+        """Return the identity in the header, which a hub sets; the same bytes are decoded only once."""
+        try:
+            known = codec.read_identity(event.identity)
+        except UNREADABLE as error:
+            self.endpoint.counters.malformed += 1
+            raise unreadable(error) from error
+        if len(self._identities) >= _MOST_IDENTITIES:
+            self._identities.clear()
+        if known is not None:
+            self._identities[raw] = known
+        return known
+
+
+class Reply(msgspec.Struct, eq=False):
+    """The response to one call."""
+
+    handler: RequestHandler
+    event: CallRequested
+    codec: Codec
+    request: Request | None = None
+    """The call, while it runs; None if it ended immediately."""
+    since: float = 0.0
+    """Time since which its caller can control it, by the loop's clock; 0 before."""
+    control_id: str = ""
+    credits: int = 0
+    is_aborted: bool = False
+    progress: ProgressSender | None = None
+    is_stored: ClassVar[bool] = False
+    """Whether the request was stored by its transport."""
+
+    def prepare(self, request: Request) -> None:
+        """Check and complete a stored request before it is dispatched."""
+
+    def track(self) -> None:
+        """Register the call, so that its caller can control it."""
+        endpoint = self.handler.endpoint
+        self.control_id = control_id(self.event.id) if endpoint.is_overheard else self.event.id
+        endpoint.running[self.control_id] = self
+
+    def accept(self) -> None:
+        """Report to the caller which worker runs its call."""
+        accepted = AcceptancePayload(self.event.payload.request_id, self.handler.worker_id)
+        self._send(self.codec.encode(CallAccepted(VERSION, self.event.id, "", accepted)))
+
+    def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
+        """Send the outcome of the request."""
+        if self.progress is not None:
+            self.progress.end()
+        if self.since:
+            self.request = None
+            self.handler.endpoint.running.pop(self.control_id, None)
+            self.handler.acceptances.waiting.pop(self, None)
+        if self.is_aborted:
+            self.handler.endpoint.confirm_abort(self.event.id, self.codec)
+        elif error is not None:
+            self._send_error(error)
+        else:
+            try:
+                message = self._write_end() if envelope is None else self._write(envelope)
+            except BaseException as problem:  # noqa: BLE001  # a result that cannot be encoded is the caller's error
+                self._send_error(_unsendable(problem, self.event.to))
+                return
+            self._send(message)
+
+    def send_progress(self, payload: ProgressPayload) -> None:
+        """Send the progress of the call, unless its caller cancelled it."""
+        if not self.is_aborted:
+            self._send(self.codec.encode(CallProgress(VERSION, self.event.id, "", payload)))
+
+    def refuse(self, error: CallError) -> None:
+        """Send the error of a refused request; a replayed request gets no response."""
+        if not isinstance(error, ReplayError):
+            self._send_error(error)
+
+    def abort(self, reason: str) -> None:
+        """Cancel the call; its caller expects no response."""
+        self.is_aborted = True
+        if self.request is not None:
+            self.request.stop(aborted(self.event.to, reason))
+
+    def credit(self, items: int, size: int) -> None:
+        """Do nothing: a call has one response and needs no credit."""
+
+    def _write_end(self) -> bytes:
+        raise CallError("EXECUTION_ERROR", f"{self.event.to}: the call ended without a result")
+
+    def _write(self, envelope: ResponseEnvelope[Any], sequence: int | None = None) -> bytes:
+        event, handler = self.event, self.handler
+        worker = handler.worker_id if sequence == 0 else None
+        payload = ResponsePayload(event.payload.request_id, NULL, sequence, worker)
+        message = self.codec.write_response(CallResponded(VERSION, event.id, "", payload), envelope)
+        limit = handler.transport.capabilities.max_payload
+        if limit is not None and len(message) > limit:
+            raise too_large(event.to, "response", len(message), limit, "yes")
+        return message
+
+    def _send_error(self, error: CallError) -> None:
+        event = self.event
+        self._send(self.handler.endpoint.write_error(event.id, error, self.codec, event.payload.request_id))
+
+    def _send(self, message: bytes) -> None:
+        self.handler.transport.send(f"inbox.{self.event.id.rpartition('-')[0]}", message)
+
+
+def _unsendable(problem: BaseException, operation_id: str) -> CallError:
+    translated = translate(problem, operation_id)
+    return translated if isinstance(translated, CallError) else aborted(operation_id, "cancelled")
+
+
+class StreamReply(Reply):
+    """The response to a stream: numbered items, as many as the caller grants credit for, then an end."""
+
+    _gate: CreditGate = msgspec.field(default_factory=CreditGate)
+    _heard: bool = True
+    _sequence: int = 0
+
+    def track(self) -> None:
+        """Also check for messages from the caller, if the transport does not report lost peers."""
+        super().track()
+        if not self.handler.transport.capabilities.tracks_peers:
+            self.handler.endpoint.wheel.add(self, LEASE_SECONDS)
+
+    def emit(self, envelope: ResponseEnvelope[Any]) -> Awaitable[None] | None:
+        """Send an item; without credit, return a coroutine that waits for credit and then sends it."""
+        message = self._write(envelope, self._sequence)
+        self._sequence += 1
+        if not self._gate.is_open:
+            return self._send_later(message)
+        self._send_item(message)
+        return None
+
+    def credit(self, items: int, size: int) -> None:
+        """Allow more items; the message also shows that the caller is alive."""
+        self._heard = True
+        self._gate.grant(items, size)
+
+    def expire(self) -> None:
+        """End the stream if the caller sent nothing during its lease."""
+        if self.request is None:
+            return
+        if self._heard:
+            self._heard = False
+            self.handler.endpoint.wheel.add(self, LEASE_SECONDS)
+        else:
+            self.request.stop(unavailable(self.event.to, "the caller did not renew its lease", "unknown"))
+
+    async def _send_later(self, message: bytes) -> None:
+        await self._gate.wait()
+        self._send_item(message)
+
+    def _send_item(self, message: bytes) -> None:
+        if not self.is_aborted:
+            self._send(message)
+            self._gate.spend(len(message))
+
+    def _write_end(self) -> bytes:
+        completed = CompletionPayload(self.event.payload.request_id, self._sequence)
+        return self.codec.encode(CallCompleted(VERSION, self.event.id, "", completed))
+
+
+class AcceptanceTimer:
+    """Sends `call.accepted` for calls that run longer than 0.1 s, so that their callers know the worker."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[Reply, None] = {}
+        """The calls for which it was not sent yet, the oldest first."""
+        self.timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Start the timer."""
+        self.timer = asyncio.get_running_loop().call_later(_ACCEPT_SECONDS, self._sweep)
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def _sweep(self) -> None:
+        oldest = asyncio.get_running_loop().time() - _ACCEPT_SECONDS * 0.9
+        for reply in list(self.waiting):
+            if reply.since > oldest:
+                break
+            del self.waiting[reply]
+            reply.accept()
+        self.timer = None
+        if self.waiting:
+            self.start()

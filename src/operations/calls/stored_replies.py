@@ -1,0 +1,140 @@
+"""Responses to stored requests: the request of a durable call is acknowledged, and the outcome of a job is kept."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+from operations.calls.codec import Codec
+from operations.calls.events import CallRequested
+from operations.calls.job_records import (
+    JobProgress,
+    JobRecord,
+    JobRequest,
+    JobState,
+    end_job,
+    fail_job,
+    kept,
+    now_ms,
+    owner_key,
+    owner_of,
+)
+from operations.calls.replay_protection import STORED_SECONDS, ReplayError
+from operations.calls.request_handler import Reply, RequestHandler
+from operations.calls.stored_requests import StoredRequest, first_record
+from operations.dispatch import Request
+from operations.envelope import ResponseEnvelope
+from operations.errors import CallError, ErrorCode
+from operations.failures import aborted, executed_of
+
+_NOTE_SECONDS = 0.5
+"""Shortest time between two updates of a job's progress."""
+_LONGEST_PROGRESS = 200
+
+
+def start_stored(handler: RequestHandler, event: CallRequested, codec: Codec, stored: StoredRequest) -> None:
+    """Run a stored request; a refused one is also answered and acknowledged."""
+    job = event.payload.job
+    reply: StoredReply = (
+        StoredReply(handler, event, codec, stored=stored)
+        if job is None
+        else JobReply(handler, event, codec, stored=stored, job=job, record=first_record(event, job, stored.delivery))
+    )
+    spec = handler.registry.get_spec(event.to)
+    if spec is not None and not spec.durable:
+        details = {"operationId": event.to, "reason": "NOT_DURABLE", "executed": "no"}
+        reply.refuse(CallError("ACCESS_DENIED", f"{event.to}: the operation is not durable", details))
+    else:
+        handler.start(reply)
+
+
+class StoredReply(Reply, kw_only=True):
+    """The response to a stored call: the request is acknowledged after the response was sent."""
+
+    is_stored: ClassVar[bool] = True
+    stored: StoredRequest
+
+    def abort(self, reason: str) -> None:
+        """Do nothing: a stored request runs even if its caller has left."""
+
+    def refuse(self, error: CallError) -> None:
+        """Send the error of a refused request and acknowledge it."""
+        if self.stored.is_held:
+            super().refuse(error)
+            self.stored.done()
+
+    def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
+        """Send the response, then acknowledge the request, unless it was given to another worker."""
+        self.is_aborted = not self.stored.is_held
+        super().ended(envelope, error)
+        self.stored.done()
+
+    def _send(self, message: bytes) -> None:
+        self.stored.sent(message)
+        super()._send(message)
+
+
+class JobReply(StoredReply, kw_only=True):
+    """The outcome of a job, which is kept instead of sent."""
+
+    job: JobRequest
+    record: JobRecord
+    _noted_at: float = 0.0
+
+    def prepare(self, request: Request) -> None:
+        """Refuse a job whose owner is not the authenticated submitter; follow its progress."""
+        job, identity = self.job, request.grant.identity
+        if job.owner is None and identity is not None:
+            self.record.owner = identity.id  # the submitter signs, and need not know its own id
+        elif job.owner is not None and job.owner != owner_of(identity):
+            details = {"operationId": self.event.to, "reason": "NOT_THE_OWNER", "executed": "no"}
+            raise CallError("ACCESS_DENIED", f"{self.event.to}: the owner of the job is not its submitter", details)
+        if not job.key.startswith(owner_key(job.owner)):
+            raise CallError("VALIDATION_ERROR", f"{self.event.to}: invalid key of a job", {"executed": "no"})
+        request.progress = self.report
+        self.record.started_at = now_ms()
+
+    def accept(self) -> None:
+        """Note that the job is running."""
+        self._note()
+
+    def report(self, value: float, total: float | None, message: str | None) -> None:
+        """Keep the progress that the handler reports, at most every `_NOTE_SECONDS`."""
+        text = None if message is None else message[:_LONGEST_PROGRESS]
+        self.record.progress = JobProgress(value, total, text)
+        if time.monotonic() - self._noted_at >= _NOTE_SECONDS:
+            self._note()
+
+    def abort(self, reason: str) -> None:
+        """Cancel the job, as its owner asked."""
+        Reply.abort(self, reason)
+
+    def refuse(self, error: CallError) -> None:
+        """Keep the error of a refused job; a job that the full queue refuses is for another worker."""
+        if isinstance(error, ReplayError):
+            self.stored.discard()
+        elif error.code is ErrorCode.UNAVAILABLE and executed_of(error) == "no":
+            self.stored.release()
+        else:
+            self.ended(None, error)
+
+    def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
+        """Keep the outcome and acknowledge the request, in one step."""
+        if self.since:
+            self.request = None
+            self.handler.endpoint.running.pop(self.control_id, None)
+            self.handler.acceptances.waiting.pop(self, None)
+        if not self.stored.is_held:
+            return
+        if self.is_aborted:
+            error = aborted(self.event.to, "the job was cancelled")
+            record = fail_job(self.record, error, b"", state=JobState.CANCELLED)
+        else:
+            record = end_job(self.record, envelope, error, request=self.stored.delivery.message)
+        self.stored.keep_outcome(kept(self.job.key, record))
+
+    def _note(self) -> None:
+        if self.stored.is_held and not self.is_aborted:
+            self._noted_at = time.monotonic()
+            self.record.state = JobState.RUNNING
+            self.stored.delivery.note(kept(self.job.key, self.record, waiting=STORED_SECONDS))

@@ -1,0 +1,284 @@
+"""Stored requests at a worker: decoding, deduplication, dead-lettering and acknowledgement."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+
+from operations.calls.addresses import queue_address
+from operations.calls.codec import UNREADABLE, Codec, codec_of
+from operations.calls.endpoint import RECONNECTED_WITHIN, Endpoint
+from operations.calls.events import CallRequested
+from operations.calls.job_records import (
+    MAX_KEEP_SECONDS,
+    JobRecord,
+    JobRequest,
+    JobState,
+    fail_job,
+    kept,
+    now_ms,
+)
+from operations.calls.signature_format import is_signed, split
+from operations.errors import CallError, ErrorCode
+from operations.pubsub import Arrival, Delivery, Record, Stop
+from operations.recent import Recent
+
+MOST_DELIVERIES = 3
+"""Number of deliveries without a response after which a stored request is dead-lettered."""
+_REMEMBERED_STORED = 65_536
+_MOST_COPIES = 4
+_IN_FLIGHT_SECONDS = 1.0
+_MOST_KEPT = 4 << 20
+
+
+class RecentResponses:
+    """The last responses to stored requests, which are sent again after a lost connection.
+
+    A worker may reconnect before a caller does; its responses are then lost. A caller that already has a response drops
+    the second one.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._kept: deque[tuple[float, str, bytes]] = deque()
+        self._size = 0
+        self._is_lost = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._unwatch: Stop | None = None
+
+    def watch(self) -> None:
+        """Watch the connection from now on."""
+        if self._unwatch is None:
+            self._unwatch = self._endpoint.transport.watch(self._up, self._down)
+
+    def keep(self, request_id: str, message: bytes) -> None:
+        """Keep a response that was just sent."""
+        self._prune()
+        self._kept.append((asyncio.get_running_loop().time(), request_id, message))
+        self._size += len(message)
+        while self._size > _MOST_KEPT:
+            self._drop()
+
+    def close(self) -> None:
+        """Stop sending responses again."""
+        if self._unwatch is not None:
+            self._unwatch()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _drop(self) -> None:
+        self._size -= len(self._kept.popleft()[2])
+
+    def _prune(self) -> None:
+        """Drop responses that have certainly arrived, unless the connection is lost."""
+        oldest = asyncio.get_running_loop().time() - _IN_FLIGHT_SECONDS
+        while not self._is_lost and self._kept and self._kept[0][0] < oldest:
+            self._drop()
+
+    def _down(self, reason: str) -> None:
+        self._prune()
+        self._is_lost = True
+
+    def _up(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(RECONNECTED_WITHIN, self._repeat)
+
+    def _repeat(self) -> None:
+        for _, request_id, message in self._kept:
+            self._endpoint.send(request_id, message)
+        self._kept.clear()
+        self._size, self._is_lost = 0, False
+
+
+class StoredRequest:
+    """A stored request that this worker runs, and the delivery that it acknowledges at the end."""
+
+    def __init__(self, requests: StoredRequests, request_id: str, delivery: Delivery) -> None:
+        self.delivery = delivery
+        self._requests = requests
+        self.request_id = request_id
+        self._first = delivery
+        self.copies: list[Delivery] = []
+        """Other deliveries of the same job: copies of it, unless what is held turns out to be the copy."""
+
+    def replace(self, delivery: Delivery) -> None:
+        """Acknowledge a later delivery at the end."""
+        self.delivery = delivery
+
+    def sent(self, message: bytes) -> None:
+        """Keep the response that was sent, in case the connection is lost."""
+        self._requests.keep(self.request_id, message)
+
+    def done(self) -> None:
+        """Acknowledge the request: its response was sent."""
+        if self.is_held:
+            self._requests.finish(self.request_id)
+            self.delivery.done()
+
+    def keep_outcome(self, record: Record) -> None:
+        """Acknowledge the request of a job together with its outcome.
+
+        The job does not count as finished here: if the outcome is lost with the connection, it runs again.
+        """
+        if self.is_held:
+            self._requests.drop(self.request_id)
+            self.delivery.done(record)
+            for copy in self.copies:
+                copy.done()
+
+    def discard(self) -> None:
+        """Acknowledge what is a copy of a job, and give the other deliveries back: one of them may be its retry."""
+        if self.is_held:
+            self._requests.drop(self.request_id)
+            self._first.done()
+            for other in self.copies if self.delivery is self._first else (self.delivery, *self.copies):
+                other.release()
+
+    def release(self) -> None:
+        """Give the request to another worker."""
+        if self.is_held:
+            self._requests.drop(self.request_id)
+            for delivery in (self.delivery, *self.copies):
+                delivery.release()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this worker still has the request."""
+        return self._requests.holds(self)
+
+
+Start = Callable[[CallRequested, Codec, StoredRequest], None]
+"""Starts a stored request."""
+
+
+class StoredRequests:
+    """The stored requests of one worker: decodes each request and starts it, unless it is a duplicate."""
+
+    def __init__(self, endpoint: Endpoint, start: Start) -> None:
+        self._endpoint = endpoint
+        self._start = start
+        self._responses = RecentResponses(endpoint)
+        self._held: dict[str, StoredRequest] = {}
+        self._finished: Recent[str, None] = Recent(_REMEMBERED_STORED)
+
+    def take(self, message: bytes, delivery: Delivery, arrival: Arrival) -> None:
+        """Start a stored request, unless it ran here before, is invalid, or was delivered too often."""
+        if is_signed(message):
+            self._endpoint.refuse_signed(message, arrival)
+            self._dead_letter_signed(message, delivery)
+            return
+        codec = codec_of(message)
+        try:
+            event = codec.decode(message)
+        except UNREADABLE as error:
+            self._endpoint.note_unreadable(codec, message, error, arrival)
+            delivery.dead_letter("it cannot be decoded")
+            return
+        if not isinstance(event, CallRequested) or event.stream or event.payload.request_id != event.id:
+            self._endpoint.counters.malformed += 1
+            delivery.dead_letter("it is not a request")
+        elif not self._endpoint.is_answerable(event.id, arrival):
+            delivery.dead_letter("its id belongs to another caller")
+        elif arrival.address != queue_address(event.to):
+            self._endpoint.refuse_address(event, codec)
+            delivery.dead_letter("it was stored at the address of another namespace")
+        elif event.id in self._held or event.id in self._finished:
+            self._drop_duplicate(event, delivery)
+        else:
+            self._take_new(event, codec, delivery)
+
+    def _drop_duplicate(self, event: CallRequested, delivery: Delivery) -> None:
+        self._endpoint.counters.duplicate += 1
+        held = self._held.get(event.id)
+        if held is not None and delivery.is_redelivered:
+            # The server delivered it again because it took too long: acknowledge the later delivery.
+            held.replace(delivery)
+        elif held is not None and event.payload.job is not None and len(held.copies) < _MOST_COPIES:
+            held.copies.append(delivery)
+        else:
+            delivery.done()
+
+    def _take_new(self, event: CallRequested, codec: Codec, delivery: Delivery) -> None:
+        """Start a request, unless it was delivered too often or stored for too long."""
+        not_after = event.payload.not_after
+        if delivery.number > MOST_DELIVERIES:
+            text = f"dead-lettered after {MOST_DELIVERIES} unanswered deliveries"
+            details = {"reason": "DEAD_LETTERED", "deliveries": MOST_DELIVERIES, "executed": "unknown"}
+            self._dead_letter(
+                event, codec, delivery, CallError(ErrorCode.EXECUTION_ERROR, f"{event.to}: {text}", details)
+            )
+        elif not_after is not None and not_after < time.time() * 1000:
+            text = "the request was stored for too long and does not run"
+            details = {"reason": "DEAD_LETTERED", "executed": "unknown" if delivery.number > 1 else "no"}
+            self._dead_letter(event, codec, delivery, CallError(ErrorCode.TIMEOUT, f"{event.to}: {text}", details))
+        else:
+            self._hold(event, codec, delivery)
+
+    def holds(self, stored: StoredRequest) -> bool:
+        """Return whether this worker still has a request."""
+        return self._held.get(stored.request_id) is stored
+
+    def finish(self, request_id: str) -> None:
+        """Note that a request got its response."""
+        if self._held.pop(request_id, None) is not None:
+            self._finished[request_id] = None
+
+    def drop(self, request_id: str) -> None:
+        """Remove a request that this worker has."""
+        self._held.pop(request_id, None)
+
+    def release_all(self) -> None:
+        """Give all requests back, for other workers."""
+        held, self._held = self._held, {}
+        for stored in held.values():
+            for delivery in (stored.delivery, *stored.copies):
+                delivery.release()
+
+    def close(self) -> None:
+        """Stop sending responses again."""
+        self._responses.close()
+
+    def keep(self, request_id: str, message: bytes) -> None:
+        """Keep a response, to send it again after a lost connection."""
+        self._responses.keep(request_id, message)
+
+    def _hold(self, event: CallRequested, codec: Codec, delivery: Delivery) -> None:
+        self._responses.watch()
+        stored = self._held[event.id] = StoredRequest(self, event.id, delivery)
+        self._start(event, codec, stored)
+
+    def _dead_letter_signed(self, message: bytes, delivery: Delivery) -> None:
+        """Dead-letter a request whose signature this worker cannot verify."""
+        reason = "it is signed, and the worker could not verify the signature"
+        signed, event = split(message), None
+        with contextlib.suppress(*UNREADABLE):
+            event = None if signed is None else codec_of(signed.request).decode(signed.request)
+        if isinstance(event, CallRequested) and event.payload.job is not None:
+            self._dead_letter(event, codec_of(message), delivery, CallError(ErrorCode.ACCESS_DENIED, reason))
+        else:
+            delivery.dead_letter(reason)
+
+    def _dead_letter(self, event: CallRequested, codec: Codec, delivery: Delivery, error: CallError) -> None:
+        job = event.payload.job
+        if job is None:
+            self._endpoint.send_error(event.id, error, codec)
+            delivery.dead_letter(error.message)
+        else:
+            record = fail_job(first_record(event, job, delivery), error, delivery.message, state=JobState.DEAD)
+            delivery.dead_letter(error.message, kept(job.key, record))
+
+
+def first_record(event: CallRequested, job: JobRequest, delivery: Delivery) -> JobRecord:
+    """Return the record of a job that this worker was given."""
+    return JobRecord(
+        operation_id=event.to,
+        owner=job.owner,
+        attempts=delivery.number,
+        keep=max(1, min(job.keep, int(MAX_KEEP_SECONDS * 1000))),
+        created_at=event.payload.sent_at or now_ms(),
+        request_id=event.id,
+    )

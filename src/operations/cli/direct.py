@@ -1,0 +1,58 @@
+"""Sources named on the command line: `--mcp 'npx …'` and `--openapi URL`, without a configuration file.
+
+They are the user's own words, so that they need no trust; `${NAME}` in a header is replaced as in a file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from operations.cli.arguments import Option, ParsedArguments, UsageError
+
+MCP, API = "mcp", "api"
+"""Names of the sources, which are the namespaces of their operations."""
+DIRECT_OPTIONS = (
+    Option("--mcp", f"use an MCP server: its command or URL; its operations are {MCP}.…", value="SERVER"),
+    Option("--openapi", f"use an API: path or URL of its document; its operations are {API}.…", value="DOCUMENT"),
+    Option("--header", "header for the URL of --mcp or --openapi; ${NAME} is replaced", value="NAME:VALUE", many=True),
+)
+
+
+def direct_file(args: ParsedArguments) -> tuple[Path, str]:
+    """Return the configuration that the options amount to, as the path and text of a file that does not exist."""
+    import shlex
+
+    from operations.config.file_writer import text_with_source
+
+    path = Path.cwd() / "command-line"
+    headers = dict(pair(header, ":") for header in args.header)
+    tables: dict[str, dict[str, Any]] = {}
+    if args.mcp is not None:
+        tables[MCP] = mcp_table(shlex.split(args.mcp), headers=headers)
+    if args.openapi is not None:
+        tables[API] = {"openapi": args.openapi, **({"headers": headers} if headers else {})}
+    return path, "\n".join(text_with_source(path, name, table) for name, table in tables.items())
+
+
+def mcp_table(
+    words: list[str], *, headers: dict[str, str] | None = None, env: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the table of an MCP server that is given as a URL, or as a command and its arguments."""
+    if not words:
+        raise UsageError("missing server: expected a URL or a command", "for example: npx -y some-server")
+    if words[0].startswith(("http://", "https://")):
+        table: dict[str, Any] = {"url": words[0], "headers": headers}
+        if words[0].partition("?")[0].rstrip("/").endswith("/sse"):
+            table["type"] = "sse"
+    else:
+        table = {"command": words[0], "args": words[1:], "env": env}
+    return {key: value for key, value in table.items() if value}
+
+
+def pair(text: str, sign: str) -> tuple[str, str]:
+    """Split `NAME:VALUE`."""
+    name, found, value = text.partition(sign)
+    if not found:
+        raise UsageError(f"invalid {text!r}: expected NAME{sign}VALUE")
+    return name.strip(), value.strip()

@@ -1,0 +1,123 @@
+"""Nested calls: the context of an external call, whose env reaches local and remote operations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from operations.context import NO_ENV, Client, Env, Grant, OperationContext, Progress, new_request_id
+from operations.deadlines import TimerWheel
+from operations.env import OperationLookup, build_env
+from operations.envelope import ResponseEnvelope
+from operations.interceptors import Interceptor
+from operations.spec import Operation
+from operations.telemetry.observer import Kind, Observer
+
+
+class DispatchRegistry(OperationLookup, Protocol):
+    """The part of a registry that a dispatcher uses."""
+
+    wheel: TimerWheel
+
+    @property
+    def interceptors(self) -> Sequence[Interceptor]:
+        """The interceptors around every call."""
+
+    @property
+    def observers(self) -> Sequence[Observer]:
+        """The observers of every call."""
+
+    @property
+    def operations(self) -> Mapping[str, Operation[Any]]:
+        """The operations by id."""
+
+    def run(
+        self,
+        operation: Operation[Any],
+        input: Any = None,
+        context: OperationContext | None = None,
+        kind: Kind = "local",
+    ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        """Run a call."""
+
+    def run_stream(
+        self,
+        operation: Operation[Any],
+        input: Any = None,
+        context: OperationContext | None = None,
+        kind: Kind = "local",
+    ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
+        """Run a stream."""
+
+    def abandon(self, task: asyncio.Task[Any]) -> None:
+        """Count a handler that ignores its cancellation."""
+
+
+class RemoteCalls(Protocol):
+    """Caller of operations that this registry does not have."""
+
+    def call_for(
+        self, context: OperationContext, operation_id: str, input: Any
+    ) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        """Call with the deadline, caller and trace of `context`."""
+
+    def subscribe_for(
+        self, context: OperationContext, operation_id: str, input: Any
+    ) -> AsyncIterator[ResponseEnvelope[Any]]:
+        """Subscribe with the deadline, caller and trace of `context`."""
+
+
+class NestedCalls:
+    """Creates the contexts of external calls. Nested calls run in this registry, or through `remote`."""
+
+    def __init__(self, registry: DispatchRegistry, remote: RemoteCalls | None) -> None:
+        self._registry = registry
+        self._remote = remote
+
+    def context(
+        self,
+        grant: Grant,
+        request_id: str,
+        parent_id: str | None,
+        deadline: int | None,
+        metadata: Mapping[str, Any] | None,
+        progress: Progress | None = None,
+        client: Client | None = None,
+    ) -> OperationContext:
+        """Return the context of an external call: untrusted, with an env."""
+        bare = OperationContext(
+            request_id=request_id or new_request_id(),
+            parent_request_id=parent_id,
+            identity=grant.identity,
+            deadline=deadline,
+            metadata=metadata or {},
+            trusted=False,
+            grant=grant,
+            progress=progress,
+            client=client,
+        )
+        return msgspec.structs.replace(bare, env=self._env(bare))
+
+    def _env(self, context: OperationContext) -> Env:
+        return build_env(self._registry, context, invoke=self._invoke, stream=self._follow)
+
+    def _invoke(self, operation_id: str, input: Any, context: OperationContext) -> Awaitable[ResponseEnvelope[Any]]:
+        """Run a nested call locally in the caller's slot (a second one could deadlock), else remotely."""
+        if operation_id in self._registry.operations or self._remote is None:
+            return self._registry.execute_nested(operation_id, input, self._complete(operation_id, context))
+        return self._remote.call_for(context, operation_id, input)
+
+    def _follow(self, operation_id: str, input: Any, context: OperationContext) -> AsyncIterator[ResponseEnvelope[Any]]:
+        if operation_id in self._registry.operations or self._remote is None:
+            return self._registry.subscribe_nested(operation_id, input, self._complete(operation_id, context))
+        return self._remote.subscribe_for(context, operation_id, input)
+
+    def _complete(self, operation_id: str, context: OperationContext) -> OperationContext:
+        """Return the context with an env that reaches remote operations, if the operation uses its context."""
+        operation = self._registry.operations.get(operation_id)
+        if context.env is not NO_ENV or operation is None or not operation.wants_context:
+            return context
+        return msgspec.structs.replace(context, env=self._env(context))

@@ -1,0 +1,184 @@
+"""CodeTool: one tool that runs a model's Python code in a sandbox, where `env` has the operations of a tool set.
+
+The sandbox is pydantic-monty: an interpreter without access to files, network and processes, in a process of its own.
+The type checker of the sandbox checks a script against the operations' schemas before anything runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from operations.errors import CallError, ErrorCode
+from operations.exports.arguments import parse_arguments
+from operations.exports.compact_listing import compact_listing
+from operations.exports.fixed_tools import FixedTools, text_result, tool_definition
+from operations.exports.results import ToolResult, as_text, readable
+from operations.exports.sandbox_modules import SandboxModule, sandbox_modules
+from operations.exports.sandbox_script import CodeLimits, SandboxScript, ScriptStoppedError
+from operations.exports.search_tools import SearchTools
+from operations.exports.tools import ToolSet
+
+try:
+    import pydantic_monty as monty
+except ImportError:
+    message = "pydantic-monty is not installed: pip install 'operations[code]'"
+    raise ImportError(message, name="pydantic_monty") from None
+
+_log = logging.getLogger("operations")
+RUN = "run_python"
+_MAX_STUBBED = 40
+_MAX_STUB_CHARACTERS = 8_000
+_DESCRIPTION = """Run Python code that calls operations: `await env.<namespace>.<name>(property=value)` returns the \
+operation's data. Return a value as the last expression, or print it. The code is type-checked before it runs. Only a \
+part of the standard library is available (json, re, math, datetime, asyncio.gather); there are no files, network and \
+processes. A failed call raises RuntimeError. await search_operations(query) and await describe_operations([id, …]) \
+return text."""
+
+
+class CodeTool(FixedTools):
+    """The tool `run_python`: `async with CodeTool(registry.tools(…)) as tool: await tool.run(code)`.
+
+    A script reaches exactly the operations of the tool set, and each call has the set's identity, approval and
+    rendering. At most `processes` scripts run at the same time; others wait. A script that crashes its sandbox, or uses
+    more than `limits`, fails by itself: the sandbox is replaced.
+    """
+
+    def __init__(self, tools: ToolSet, *, limits: CodeLimits | None = None, processes: int = 4) -> None:
+        self.tools = tools
+        self.limits = limits or CodeLimits()
+        self._search = SearchTools(tools)
+        self._processes = processes
+        self._executor: ThreadPoolExecutor | None = None
+        self._pool: monty.Monty | None = None
+        self._scripts: set[SandboxScript] = set()
+        self._generation = -1
+        self._modules = SandboxModule("")
+        self._overview = ""
+
+    async def __aenter__(self) -> CodeTool:
+        self._executor = ThreadPoolExecutor(self._processes, thread_name_prefix="operations-code")
+        pool = monty.Monty(min_processes=1, max_processes=self._processes)
+        try:
+            self._pool = await asyncio.get_running_loop().run_in_executor(self._executor, pool.__enter__)
+        except BaseException:
+            self._executor.shutdown(wait=False)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop running scripts and end the sandbox processes."""
+        executor, pool = self._executor, self._pool
+        self._executor = self._pool = None
+        for script in list(self._scripts):
+            script.stop()
+        if executor is not None and pool is not None:
+            await asyncio.to_thread(executor.shutdown)
+            await asyncio.to_thread(pool.__exit__, None, None, None)
+
+    async def run(self, code: str, *, timeout: float | None = None) -> ToolResult:
+        """Run a script; the text has its output and the value of its last expression. Failures are results.
+
+        Only a cancellation of the current task is raised. `timeout` is in seconds; at most that of the limits counts.
+        """
+        try:
+            return await self._run(code, timeout)
+        except CallError as error:
+            return self.tools.rendering.failure(error)
+        except Exception:  # noqa: BLE001  # a model always gets a result
+            _log.exception("a script of a model failed")
+            return self.tools.rendering.failure(CallError(ErrorCode.EXECUTION_ERROR, "internal error"))
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any] | str | bytes | None = None, *, timeout: float | None = None
+    ) -> ToolResult:
+        """Call the tool with a model's arguments; never raises."""
+        try:
+            code = parse_arguments(arguments).get("code")
+            if name != RUN:
+                raise CallError(ErrorCode.OPERATION_NOT_FOUND, f"no tool {name[:100]!r}: expected {RUN}")
+            if not isinstance(code, str):
+                raise CallError(ErrorCode.VALIDATION_ERROR, "invalid argument code: expected a string")
+        except CallError as error:
+            return self.tools.rendering.failure(error)
+        return await self.run(code, timeout=timeout)
+
+    def definitions(self) -> list[dict[str, Any]]:
+        """Return the tool in Anthropic's format; its description has the stubs of few operations, or an overview."""
+        self._refresh()
+        properties = {"code": {"type": "string", "description": "Python code"}}
+        return [tool_definition(RUN, f"{_DESCRIPTION}\n\n{self._overview}", properties, ["code"])]
+
+    async def _run(self, code: str, timeout: float | None) -> ToolResult:
+        if self._executor is None or self._pool is None:
+            raise CallError(ErrorCode.UNAVAILABLE, "the code tool is not open: use `async with`")
+        if len(code) > self.limits.code_characters:
+            message = f"the code has {len(code):,} characters: at most {self.limits.code_characters:,} are allowed"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message)
+        self._refresh()
+        seconds = self.limits.seconds if timeout is None else min(timeout, self.limits.seconds)
+        loop = asyncio.get_running_loop()
+        script = SandboxScript(code, self._modules, self._search, self.limits, loop)
+        running = loop.run_in_executor(self._executor, script.run, self._pool)
+        self._scripts.add(script)
+        running.add_done_callback(lambda _: self._scripts.discard(script))
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                value = await running
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            message = f"the script took longer than {seconds:g} s{_after(script.printed)}"
+            raise CallError(ErrorCode.TIMEOUT, message) from None
+        except (monty.MontyError, ScriptStoppedError) as error:
+            raise self._failure(error, script.printed) from None
+        finally:
+            script.stop()
+        return self._result(value, script.printed)
+
+    def _result(self, value: Any, printed: str) -> ToolResult:
+        rendering = self.tools.rendering
+        last = "" if value is None else as_text(readable(value))
+        separator = "\n" if last and printed and not printed.endswith("\n") else ""
+        return text_result(rendering.truncate(f"{printed}{separator}{last}"))
+
+    def _failure(self, error: Exception, printed: str) -> CallError:
+        if isinstance(error, (monty.MontySyntaxError, monty.MontyTypingError)):
+            hints = self._modules.hints(text := error.display())
+            message = f"the code did not run:\n{text.strip()}\n{hints}".strip()
+            return CallError(ErrorCode.VALIDATION_ERROR, message, {"reason": "INVALID_CODE", "executed": "no"})
+        if isinstance(error, monty.MontyRuntimeError):
+            message = f"the script failed:\n{error.display()}"
+        elif isinstance(error, ScriptStoppedError):
+            message = "the script was stopped"
+        else:
+            message = "the script ended its sandbox"
+        return CallError(ErrorCode.EXECUTION_ERROR, f"{message}{_after(printed)}")
+
+    def _refresh(self) -> None:
+        """Read the tool set again if the registry changed."""
+        generation = self.tools.registry.generation
+        if self._generation == generation:
+            return
+        specs = [tool.spec for tool in self.tools.tools.values()]
+        self._modules = sandbox_modules(specs)
+        self._overview = ""
+        if len(specs) <= _MAX_STUBBED:
+            self._overview = "\n".join(f"# {module.path}\n{module.stub()}" for module in self._modules.walk())
+        if not self._overview or len(self._overview) > _MAX_STUB_CHARACTERS:
+            self._overview = compact_listing(spec.id for spec in specs)
+        self._generation = generation
+
+
+def _after(printed: str) -> str:
+    return f"\noutput before the failure:\n{printed}" if printed else ""

@@ -1,0 +1,211 @@
+"""SandboxScript: one run of a model's code in the sandbox, in a worker thread; its calls run on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from operations.env import merge_input
+from operations.errors import CallError, ErrorCode
+from operations.exports.sandbox_modules import SandboxModule, import_lines, operations_by_path
+from operations.exports.search_tools import SearchTools
+
+try:
+    import pydantic_monty as monty
+except ImportError:
+    message = "pydantic-monty is not installed: pip install 'operations[code]'"
+    raise ImportError(message, name="pydantic_monty") from None
+
+_log = logging.getLogger("operations")
+_STUBS = """async def search_operations(query: str, limit: int = 8) -> str: ...
+async def describe_operations(ids: list[str]) -> str: ...
+"""
+_HELPERS = ("search_operations", "describe_operations")
+_MAX_DEPTH = 100
+_MAX_NODES = 200_000
+_MAX_CHARACTERS = 16 * 1024 * 1024
+_SUSPENSIONS = 1_000
+"""Suspensions of the sandbox beyond those of the calls: imports, lookups of names."""
+
+
+class CodeLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one script may use."""
+
+    seconds: float = 120.0
+    """Time from the call of the tool to its result: waiting for a sandbox, calls and approvals included."""
+    cpu_seconds: float = 5.0
+    """Time that the script computes."""
+    memory_bytes: int = 64 * 1024 * 1024
+    calls: int = 100
+    """Calls of operations."""
+    output_bytes: int = 200_000
+    """Printed output; a script that prints more fails."""
+    code_characters: int = 50_000
+
+
+class ScriptStoppedError(Exception):
+    """The script was stopped from outside."""
+
+
+class SandboxScript:
+    """A script and its pending calls. `run` is called in a thread; `stop` ends it from the event loop."""
+
+    def __init__(
+        self,
+        code: str,
+        modules: SandboxModule,
+        search: SearchTools,
+        limits: CodeLimits,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._code = code
+        self._modules = modules.used_in(code)
+        self._search = search
+        self._limits = limits
+        self._loop = loop
+        self._operations = operations_by_path(self._modules)
+        self._waiting: dict[int, tuple[str, tuple[Any, ...], dict[str, Any]]] = {}
+        self._running: dict[int, concurrent.futures.Future[Any]] = {}
+        self._calls = 0
+        self._is_stopped = False
+        self._output = monty.CollectString(limits.output_bytes)
+
+    @property
+    def printed(self) -> str:
+        """The output so far."""
+        return self._output.output
+
+    def stop(self) -> None:
+        """Cancel pending calls; the thread ends at the script's next step, at the latest at its CPU limit."""
+        self._is_stopped = True
+        for call in list(self._running.values()):
+            call.cancel()
+
+    def run(self, pool: monty.Monty) -> Any:
+        """Run the script and return the value of its last expression."""
+        if self._is_stopped:
+            raise ScriptStoppedError
+        limits = self._limits
+        try:
+            with pool.checkout(
+                limits={
+                    "max_feed_duration_secs": limits.cpu_seconds,
+                    "max_memory": limits.memory_bytes,
+                    "max_suspensions": _SUSPENSIONS + 3 * limits.calls,
+                },
+                type_check=True,
+                type_check_format="concise",
+                type_check_stubs=_STUBS,
+                os_policy={"sleep": "zero"},
+                external_modules={self._modules.path: _external(self._modules)},
+            ) as session:
+                session.feed_run(import_lines(self._modules), print_callback=self._output)
+                lookup = dict.fromkeys(_HELPERS, _never)
+                step = session.feed_start(self._code, print_callback=self._output, external_lookup=lookup)
+                while not isinstance(step, monty.MontyComplete):
+                    if self._is_stopped:
+                        raise ScriptStoppedError
+                    step = self._next(step)
+                if not is_small(step.output):
+                    raise CallError(ErrorCode.EXECUTION_ERROR, "the result is too large: return or print a part of it")
+                return step.output
+        finally:
+            for call in self._running.values():
+                call.cancel()
+
+    def _next(self, step: Any) -> Any:
+        if isinstance(step, monty.FutureSnapshot):
+            return step.resume(self._settle(step.pending_call_ids))
+        if not isinstance(step, monty.FunctionSnapshot) or step.is_os_function:
+            return step.resume_auto()
+        if not is_small((step.args, step.kwargs)):
+            problem = f"{step.function_name}: the input is too large or nested too deep"
+            return step.resume({"exc_type": "RuntimeError", "message": f"{ErrorCode.VALIDATION_ERROR}: {problem}"})
+        # Like a coroutine of Python, a call starts when the script awaits.
+        self._waiting[step.call_id] = str(step.function_name), step.args, step.kwargs
+        return step.resume({"future": ...})
+
+    def _settle(self, call_ids: list[int]) -> dict[int, Any]:
+        """Start calls that the script waits for; return the outcomes of those that end first."""
+        for call_id in call_ids:
+            if call_id in self._waiting:
+                path, args, kwargs = self._waiting.pop(call_id)
+                call = self._call(path, args, kwargs)
+                self._running[call_id] = asyncio.run_coroutine_threadsafe(call, self._loop)
+        if self._is_stopped:
+            raise ScriptStoppedError
+        awaited = {self._running[call_id]: call_id for call_id in call_ids}
+        done, _ = concurrent.futures.wait(awaited, return_when=concurrent.futures.FIRST_COMPLETED)
+        if self._is_stopped:
+            raise ScriptStoppedError
+        return {awaited[call]: self._outcome(self._running.pop(awaited[call])) for call in done}
+
+    def _outcome(self, call: concurrent.futures.Future[Any]) -> Mapping[str, Any]:
+        try:
+            return {"return_value": call.result()}
+        except CallError as error:
+            text = self._search.tools.rendering.failure(error).text
+        except (Exception, concurrent.futures.CancelledError):  # noqa: BLE001  # its text is not for the model
+            _log.exception("a call of a script failed")
+            text = f"{ErrorCode.EXECUTION_ERROR}: internal error"
+        return {"exc_type": "RuntimeError", "message": text}
+
+    async def _call(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._calls += 1
+        if self._calls > self._limits.calls:
+            raise CallError(ErrorCode.UNAVAILABLE, f"a script may make at most {self._limits.calls} calls")
+        if path in _HELPERS:
+            return self._help(path, args, kwargs)
+        if len(args) > 1 or path not in self._operations:
+            raise CallError(ErrorCode.VALIDATION_ERROR, f"{path}: expected an operation with keyword arguments")
+        input = merge_input(path, args[0] if args else None, kwargs)
+        tools = self._search.tools
+        tool = tools.find(self._operations[path].id)
+        return await tools.call_for_data(tool, input)
+
+    def _help(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        method = self._search.search if name == "search_operations" else self._search.describe
+        try:
+            return method(*args, **kwargs)
+        except (TypeError, ValueError, AttributeError):
+            raise CallError(ErrorCode.VALIDATION_ERROR, f"invalid arguments of {name}") from None
+
+
+def _external(module: SandboxModule) -> monty.ExternalModule:
+    attributes: dict[str, Any] = {name: _external(child) for name, child in module.children.items()}
+    attributes |= dict.fromkeys(module.functions, _never)
+    return monty.ExternalModule(attributes, stubs=module.stub())
+
+
+def is_small(value: Any) -> bool:
+    """Whether a value from the sandbox can be read in little time.
+
+    A list may contain itself many times over: `x = [x] * 10`, repeated, is small in memory and endless as JSON.
+    """
+    pending: list[tuple[Any, int]] = [(value, 0)]
+    nodes, characters = 0, 0
+    while pending:
+        each, depth = pending.pop()
+        nodes += 1
+        inner: Iterable[Any] = ()
+        if isinstance(each, dict):
+            inner = chain(each.keys(), each.values())
+        elif isinstance(each, (list, tuple, set, frozenset)):
+            inner = each
+        elif isinstance(each, (str, bytes)):
+            characters += len(each)
+        if depth > _MAX_DEPTH or nodes + len(pending) > _MAX_NODES or characters > _MAX_CHARACTERS:
+            return False
+        pending.extend((item, depth + 1) for item in inner)
+    return True
+
+
+def _never(*args: Any, **kwargs: Any) -> Any:
+    """Mark a name as a function; `SandboxScript` handles its calls."""
+    raise NotImplementedError

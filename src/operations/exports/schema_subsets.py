@@ -1,0 +1,83 @@
+"""Subsets of JSON Schema that model providers accept for the arguments of a tool."""
+
+from __future__ import annotations
+
+import msgspec
+
+_BOUNDS = frozenset(
+    "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength minItems maxItems".split()  # noqa: SIM905
+)
+_SHAPE = frozenset(
+    (
+        "patternProperties",
+        "propertyNames",
+        "minProperties",
+        "maxProperties",
+        "unevaluatedProperties",
+        "unevaluatedItems",
+        "contains",
+        "minContains",
+        "maxContains",
+        "uniqueItems",
+        "dependentRequired",
+        "dependentSchemas",
+        "not",
+        "if",
+        "then",
+        "else",
+        "contentSchema",
+        "contentEncoding",
+        "contentMediaType",
+    )
+)
+
+
+class Subset(msgspec.Struct, frozen=True, kw_only=True):
+    """The keywords that a provider accepts; the others are moved into descriptions."""
+
+    name: str
+    is_closed: bool = False
+    """Every object lists its properties and allows no others; free-form values are sent as JSON strings."""
+    is_complete: bool = False
+    """Every property is required; an optional one accepts null."""
+    moved: frozenset[str] = frozenset()
+    """Keywords that are written into the description."""
+    dropped: frozenset[str] = frozenset()
+    """Keywords that are left out silently."""
+    formats: frozenset[str] | None = None
+    """The accepted values of `format`; None for any."""
+    has_const: bool = True
+    max_depth: int | None = None
+    """How deep objects and arrays may be nested; deeper values are sent as JSON strings."""
+
+
+_OPENAI_FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"),
+)
+_NOISE = frozenset(("$schema", "$comment", "$id", "deprecated", "readOnly", "writeOnly"))
+
+PLAIN = Subset(name="plain", dropped=_NOISE)
+"""JSON Schema 2020-12 with an object at its root: OpenAI without `strict`, Anthropic, MCP."""
+OPENAI_STRICT = Subset(
+    name="OpenAI strict",
+    is_closed=True,
+    is_complete=True,
+    moved=_SHAPE | {"minLength", "maxLength", "default"},
+    dropped=_NOISE | {"examples"},
+    formats=_OPENAI_FORMATS,
+    max_depth=10,
+)
+ANTHROPIC_STRICT = Subset(
+    name="Anthropic strict",
+    is_closed=True,
+    moved=_SHAPE | _BOUNDS | {"pattern", "default"},
+    dropped=_NOISE | {"examples"},
+    formats=_OPENAI_FORMATS | {"uri"},
+    max_depth=10,
+)
+GEMINI = Subset(
+    name="Gemini",
+    moved=frozenset(("exclusiveMinimum", "exclusiveMaximum")),
+    dropped=_NOISE | {"title", "examples"},
+    has_const=False,
+)

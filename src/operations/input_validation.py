@@ -1,0 +1,52 @@
+"""validate_input: the input of a call, checked against the operation's schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from operations.errors import CallError, ErrorCode
+from operations.schema import Schema, jsonable, validation_error
+from operations.spec import Operation
+
+
+def validate_input(operation: Operation[Any], input: Any) -> Any:
+    """Return the input for the handler, or raise one `VALIDATION_ERROR` with every problem."""
+    value = {} if input is None else input
+    if operation.split_files is None:
+        if operation.spec.input_schema.check(value):
+            return value
+    elif (parts := operation.split_files(value)) is not None:
+        return parts.restore(_validate_data(operation, parts.without_files, given=True))
+    return _validate_data(operation, value, given=input is not None)
+
+
+def _validate_data(operation: Operation[Any], value: Any, *, given: bool) -> Any:
+    schema = operation.spec.input_schema
+    if schema.check(value):
+        return value
+    if not given and _takes_null(schema):
+        return None
+    # Values that are not JSON (a model, a datetime, a tuple) are accepted if their JSON form matches.
+    try:
+        value = jsonable(value)
+    except CallError as error:
+        message = f"invalid input for {operation.id}: {error.message}"
+        refused = CallError(ErrorCode.VALIDATION_ERROR, message, error.details)
+        raise _not_executed(refused, operation) from error
+    if schema.check(value):
+        return value
+    found = operation.extra_problems(value) if operation.extra_problems is not None else ()
+    raise _not_executed(validation_error(schema.errors(value, found), f"invalid input for {operation.id}"), operation)
+
+
+def _not_executed(error: CallError, operation: Operation[Any]) -> CallError:
+    """Mark the error as not executed: handlers raise VALIDATION_ERROR as well."""
+    details = error.details if isinstance(error.details, dict) else {}
+    error.details = {**details, "operationId": operation.id, "executed": "no"}
+    return error
+
+
+def _takes_null(schema: Schema) -> bool:
+    document = schema.document
+    kind = document.get("type") if isinstance(document, dict) else None
+    return kind == "null" or (isinstance(kind, list) and "null" in kind)

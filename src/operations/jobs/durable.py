@@ -1,0 +1,209 @@
+"""DurableJobStore: jobs that a bus stores and workers run, on Redis and on NATS with JetStream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import msgspec
+
+from operations.calls.addresses import control_address, queue_address
+from operations.calls.caller import PendingRequestMap
+from operations.calls.codec import codec_of
+from operations.calls.endpoint import SignsNestedCalls, endpoint_of
+from operations.calls.events import CallRequested
+from operations.calls.job_records import (
+    JobRecord,
+    JobRequest,
+    JobState,
+    fail_job,
+    kept,
+    new_job_key,
+    now_ms,
+    owner_key,
+    read_record,
+    retried,
+)
+from operations.calls.replay_protection import STORED_SECONDS
+from operations.calls.signature_format import is_signed, split
+from operations.calls.signed_transport import replay_key, stored_name
+from operations.errors import CallError, ErrorCode
+from operations.failures import aborted
+from operations.jobs.status import JobLimits
+from operations.jobs.store import MaySee, Submission
+from operations.pubsub import KeepsRecords, Remembers, Transport
+
+_KEY_LENGTH = 48
+_RECHECK_SECONDS = 5.0
+"""How often a waiting process reads a record anyway: the notice of its change may have been lost."""
+
+
+class Wakeup:
+    """Wakes one task that waits for the end of a job."""
+
+    __slots__ = ("changed",)
+
+    def __init__(self) -> None:
+        self.changed: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        """Let the task read the record of its job."""
+        if self.changed is not None and not self.changed.done():
+            self.changed.set_result(None)
+
+
+class DurableJobStore:
+    """The jobs of one bus; every process with an end of the bus has the same."""
+
+    def __init__(self, transport: Transport, limits: JobLimits) -> None:
+        records = transport.optional(KeepsRecords)
+        if records is None or not transport.capabilities.durable:
+            message = (
+                "this transport stores nothing: jobs need Redis, NATS with JetStream, or a registry in this process"
+            )
+            raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
+        self._records = records
+        self._transport = transport
+        self._pending = PendingRequestMap(transport)
+        self._is_signed = transport.optional(SignsNestedCalls) is not None
+        self._limits = limits
+        self._waiting: set[Wakeup] = set()
+        self._recheck: asyncio.TimerHandle | None = None
+
+    async def submit(self, submission: Submission) -> str:
+        """Store a job; a worker checks whether its submitter may call the operation."""
+        operation_id, owner = submission.operation_id, submission.owner
+        job = JobRequest(new_job_key(owner), int(submission.keep * 1000), owner)
+        claims = self._transport.capabilities.claims_identity
+        if submission.identity is not None and not (claims or self._is_signed):
+            message = "an identity cannot be claimed on this transport: it must be trusted, or sign requests"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
+        await self._pending.submit(
+            operation_id,
+            submission.input,
+            job,
+            most=self._limits.jobs,
+            most_bytes=self._limits.input_bytes,
+            identity=submission.identity if claims else None,
+            metadata=submission.metadata,
+        )
+        return f"{operation_id.rpartition('.')[0]}.{job.key}"
+
+    async def read(self, job_id: str) -> JobRecord | None:
+        """Return what is kept of a job."""
+        place = _place(job_id)
+        if place is None:
+            return None
+        return _decode(await self._records.read_record(*place))
+
+    async def list(self, owner: str | None, *, everyone: bool, limit: int) -> list[tuple[str, JobRecord]]:
+        """Return the jobs of an owner, or all of them, the newest first."""
+        found = []
+        for address, key, value in await self._records.list_records(None if everyone else owner_key(owner), limit):
+            record = _decode((value, b""))
+            if record is not None:
+                found.append((f"{address.partition('.')[2]}.{key}", record))
+        found.sort(key=lambda job: job[1].created_at, reverse=True)
+        return found
+
+    async def wait(self, job_id: str, may_see: MaySee) -> JobRecord | None:
+        """Return what is kept of a job once it has ended; None at once where there is none that may be seen."""
+        place = _place(job_id)
+        if place is None:
+            return None
+        loop = asyncio.get_running_loop()
+        wakeup = Wakeup()
+        stop = self._records.watch_record(*place, wakeup.wake)
+        self._waiting.add(wakeup)
+        if self._recheck is None:
+            self._recheck = loop.call_later(_RECHECK_SECONDS, self._wake_all, loop)
+        try:
+            while True:
+                changed = wakeup.changed = loop.create_future()
+                with contextlib.suppress(CallError):  # a server that is away may come back
+                    record = _decode(await self._records.read_record(*place))
+                    if record is None or record.state.is_final or not may_see(record):
+                        return record if record is not None and may_see(record) else None
+                await changed
+        finally:
+            self._waiting.discard(wakeup)
+            stop()
+
+    def _wake_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let everything that waits read its record: the notice of a change may have been lost."""
+        self._recheck = loop.call_later(_RECHECK_SECONDS, self._wake_all, loop) if self._waiting else None
+        for wakeup in list(self._waiting):
+            wakeup.wake()
+
+    async def cancel(self, job_id: str, record: JobRecord) -> None:
+        """Delete the request of a job, and cancel the handler where a worker has it."""
+        place = _place(job_id)
+        assert place is not None
+        address, key = place
+        error = aborted(record.operation_id, "the job was cancelled")
+        cancelled = fail_job(record, error, b"", state=JobState.CANCELLED)
+        if await self._records.end_record(address, kept(key, cancelled)):
+            endpoint = endpoint_of(self._transport)
+            codec = codec_of(b"{")
+            endpoint.abort_worker(record.request_id, control_address(record.operation_id), codec, "cancelled")
+
+    async def retry(self, job_id: str, record: JobRecord) -> None:
+        """Store the request of a job once more."""
+        place = _place(job_id)
+        assert place is not None
+        address, key = place
+        assert record.body is not None
+        message, again = record.body.request, retried(record)
+        if is_signed(message):
+            self._forget_signed(message)
+        else:
+            message = _renew(message)
+        sender = again.request_id.partition(".")[0]
+        await self._records.store_again(address, message, kept(key, again, waiting=STORED_SECONDS), sender=sender)
+
+    def _forget_signed(self, message: bytes) -> None:
+        """Let workers accept a signed request once more: they note each one that they run."""
+        signed, remembers = split(message), self._transport.optional(Remembers)
+        if signed is not None and remembers is not None:
+            outline = codec_of(signed.request).decode_outline(signed.request)
+            remembers.forget(replay_key(stored_name(outline.id), signed.token))
+
+    async def close(self) -> None:
+        """Stop checking; the transport belongs to whoever opened it."""
+        if self._recheck is not None:
+            self._recheck.cancel()
+            self._recheck = None
+
+
+def _place(job_id: str) -> tuple[str, str] | None:
+    """Return the address and key of a job's record; None for what is no job id."""
+    namespace, _, key = job_id.rpartition(".")
+    if not namespace or len(job_id) > 512 or len(key) != _KEY_LENGTH or not key.isalnum() or not key.isascii():
+        return None
+    return queue_address(f"{namespace}.job"), key
+
+
+def _decode(kept: tuple[bytes, bytes] | None) -> JobRecord | None:
+    if kept is None:
+        return None
+    try:
+        record = read_record(*kept)
+    except (msgspec.DecodeError, ValueError):
+        return None
+    now = now_ms()
+    if record.ended_at is not None and record.ended_at + record.seconds_kept * 1000 < now:
+        return None
+    if record.state is JobState.QUEUED and record.queued_at + STORED_SECONDS * 1000 < now:
+        # Its request is deleted or refused, and there was no worker to say so.
+        error = CallError(ErrorCode.TIMEOUT, f"{record.operation_id}: no worker took the job within a day")
+        return fail_job(record, error, b"", state=JobState.DEAD)
+    return record
+
+
+def _renew(message: bytes) -> bytes:
+    """Return a request that may be run from now on for as long as a new one."""
+    codec = codec_of(message)
+    event = codec.decode_any(message)
+    assert isinstance(event, CallRequested)
+    event.payload.not_after = now_ms() + int(STORED_SECONDS * 1000)
+    return codec.encode_wide(event)

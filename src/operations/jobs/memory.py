@@ -1,0 +1,182 @@
+"""MemoryJobStore: jobs of one process. They run through a dispatcher and are lost when the process ends."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from operations.calls.job_records import (
+    JobProgress,
+    JobRecord,
+    JobState,
+    end_job,
+    fail_job,
+    new_job_key,
+    now_ms,
+    retried,
+)
+from operations.context import Client, Grant, Identity
+from operations.dispatch import Dispatcher, Request
+from operations.envelope import ResponseEnvelope
+from operations.errors import CallError
+from operations.failures import aborted
+from operations.jobs.status import JobLimits, too_large_input, too_many_jobs
+from operations.jobs.store import MaySee, Submission
+from operations.registry import OperationRegistry
+from operations.wire import decode_msgpack, encode_msgpack
+
+
+class _JobCall(Request, kw_only=True):
+    """The call of a job; it notes when it begins."""
+
+    job: _MemoryJob
+
+    async def serve(self) -> None:
+        """Run the call."""
+        record = self.job.record
+        record.state, record.attempts, record.started_at = JobState.RUNNING, record.attempts + 1, now_ms()
+        await Request.serve(self)
+
+
+class _MemoryJob(msgspec.Struct, eq=False):
+    """One job of this process."""
+
+    id: str
+    record: JobRecord
+    identity: Identity | None
+    input: bytes
+    metadata: dict[str, Any]
+    client: Client | None
+    ended: asyncio.Event
+    call: _JobCall | None = None
+
+    def report(self, value: float, total: float | None, message: str | None) -> None:
+        """Note the progress of the handler."""
+        self.record.progress = JobProgress(value, total, message)
+
+
+class MemoryJobStore:
+    """The jobs of one registry in this process."""
+
+    def __init__(self, registry: OperationRegistry, limits: JobLimits) -> None:
+        self._dispatcher = Dispatcher(registry)
+        self._limits = limits
+        self._jobs: dict[str, _MemoryJob] = {}
+        self._counts: Counter[str | None] = Counter()
+        """How many jobs of each owner are kept."""
+        self._expiries: list[tuple[int, str]] = []
+        """A heap: when the outcome of a job is deleted."""
+
+    async def submit(self, submission: Submission) -> str:
+        """Start a job; a caller that may not call the operation is refused here."""
+        self._sweep()
+        operation_id, owner = submission.operation_id, submission.owner
+        if self._counts[owner] >= self._limits.jobs:
+            raise too_many_jobs(self._limits.jobs)
+        # A copy: the submitter may change its input while the job waits.
+        input = encode_msgpack({} if submission.input is None else submission.input)
+        if len(input) > self._limits.input_bytes:
+            raise too_large_input(operation_id, len(input), self._limits.input_bytes)
+        record = JobRecord(
+            operation_id=operation_id, owner=owner, keep=int(submission.keep * 1000), created_at=now_ms()
+        )
+        job_id = f"{operation_id.rpartition('.')[0]}.{new_job_key(owner)}"
+        metadata = dict(submission.metadata or {})
+        job = _MemoryJob(job_id, record, submission.identity, input, metadata, submission.client, asyncio.Event())
+        self._start(job)
+        self._jobs[job_id] = job
+        self._counts[owner] += 1
+        return job_id
+
+    def _start(self, job: _MemoryJob) -> None:
+        record = job.record
+
+        def ended(envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
+            if job.call is call and not job.record.state.is_final:
+                self._end(job, end_job(job.record, envelope, error, request=job.input))
+
+        job.call = call = _JobCall(
+            operation_id=record.operation_id,
+            input=decode_msgpack(job.input),
+            grant=Grant(identity=job.identity),
+            caller=record.owner or "",
+            metadata=job.metadata,
+            progress=job.report,
+            client=job.client,
+            job=job,
+        )
+        self._dispatcher.start(call, ended)
+
+    async def read(self, job_id: str) -> JobRecord | None:
+        """Return what is kept of a job."""
+        self._sweep()
+        job = self._jobs.get(job_id)
+        return None if job is None else job.record
+
+    async def list(self, owner: str | None, *, everyone: bool, limit: int) -> list[tuple[str, JobRecord]]:
+        """Return the jobs of an owner, or all of them, the newest first."""
+        self._sweep()
+        found = []
+        for job in reversed(self._jobs.values()):
+            if everyone or job.record.owner == owner:
+                found.append((job.id, job.record))
+                if len(found) >= limit:
+                    break
+        return found
+
+    async def wait(self, job_id: str, may_see: MaySee) -> JobRecord | None:
+        """Return what is kept of a job once it has ended; None at once where there is none that may be seen."""
+        self._sweep()
+        job = self._jobs.get(job_id)
+        if job is None or not may_see(job.record):
+            return None
+        await job.ended.wait()
+        return job.record
+
+    async def cancel(self, job_id: str, record: JobRecord) -> None:
+        """Cancel the handler of a job, or take the job out of the queue."""
+        job = self._jobs.get(job_id)
+        if job is None or job.record.state.is_final:
+            return
+        error = aborted(record.operation_id, "the job was cancelled")
+        self._end(job, fail_job(job.record, error, b"", state=JobState.CANCELLED))
+        if job.call is not None:
+            job.call.stop(error)
+
+    async def retry(self, job_id: str, record: JobRecord) -> None:
+        """Start a job once more."""
+        job = self._jobs[job_id]
+        job.record = retried(record)
+        job.ended = asyncio.Event()
+        try:
+            self._start(job)
+        except CallError:
+            job.record = record
+            job.ended.set()
+            raise
+
+    async def close(self) -> None:
+        """Cancel the jobs that run."""
+        await self._dispatcher.close()
+
+    def _end(self, job: _MemoryJob, record: JobRecord) -> None:
+        job.record = record
+        job.ended.set()
+        assert record.ended_at is not None
+        heapq.heappush(self._expiries, (record.ended_at + int(record.seconds_kept * 1000), job.id))
+
+    def _sweep(self) -> None:
+        """Delete the outcomes whose time is over."""
+        now = now_ms()
+        while self._expiries and self._expiries[0][0] <= now:
+            _, job_id = heapq.heappop(self._expiries)
+            job = self._jobs.get(job_id)
+            if job is not None and job.record.ended_at is not None:
+                expires = job.record.ended_at + int(job.record.seconds_kept * 1000)
+                if expires <= now:
+                    del self._jobs[job_id]
+                    self._counts[job.record.owner] -= 1

@@ -1,0 +1,71 @@
+"""Jobs as operations: `jobs.submit`, `jobs.status` and so on, for callers that cannot reach the store themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from operations.calls.job_records import JobState
+from operations.context import OperationContext
+from operations.function import operation
+from operations.jobs.service import Jobs
+from operations.jobs.status import JOB_NOT_ENDED, JOB_NOT_FOUND
+from operations.spec import Operation
+
+_ERRORS: dict[str, Any] = {JOB_NOT_FOUND: {}, JOB_NOT_ENDED: {}}
+_MOST_LISTED = 1_000
+
+
+def job_operations(jobs: Jobs, *, namespace: str = "jobs") -> list[Operation[Any]]:
+    """Return the methods of `jobs` as operations; each caller uses its own jobs, by its verified identity."""
+
+    def of(context: OperationContext) -> Jobs:
+        return jobs if context.is_trusted else jobs.of(context.identity)
+
+    async def submit(operation_id: str, context: OperationContext, input: Any = None, keep: float | None = None) -> str:
+        """Have an operation run later, and return the id of the job."""
+        return await of(context).submit(operation_id, input, keep=keep)
+
+    async def status(job_id: str, context: OperationContext) -> dict[str, Any]:
+        """Return the state of a job."""
+        return _plain(await of(context).status(job_id))
+
+    async def result(job_id: str, context: OperationContext) -> Any:
+        """Return the result of a job that is done."""
+        return await of(context).result(job_id)
+
+    async def wait(job_id: str, context: OperationContext, timeout: float | None = None) -> Any:
+        """Return the result of a job once it is done."""
+        return await of(context).wait(job_id, timeout)
+
+    async def cancel(job_id: str, context: OperationContext) -> dict[str, Any]:
+        """End a job that has not ended, and return its state."""
+        return _plain(await of(context).cancel(job_id))
+
+    async def retry(job_id: str, context: OperationContext) -> dict[str, Any]:
+        """Run a job again that failed or is a dead letter, and return its state."""
+        return _plain(await of(context).retry(job_id))
+
+    async def find(
+        context: OperationContext,
+        states: list[JobState] | None = None,
+        operation_id: str | None = None,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        """Return the caller's jobs, the newest first."""
+        found = await of(context).list(states=states, operation_id=operation_id, limit=min(limit, _MOST_LISTED))
+        return [_plain(job) for job in found]
+
+    queries: dict[str, Any] = {"status": status, "result": result, "wait": wait, "list": find}
+    mutations: dict[str, Any] = {"submit": submit, "cancel": cancel, "retry": retry}
+    return [
+        operation(id=f"{namespace}.{name}", type=kind, error_schemas=_ERRORS, tags=["jobs"])(function)
+        for kind, functions in (("query", queries), ("mutation", mutations))
+        for name, function in functions.items()
+    ]
+
+
+def _plain(status: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(status)
+    return plain

@@ -1,0 +1,203 @@
+"""Jobs: submits calls, and tells what became of them to those who may know."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from operations.calls.job_records import JobRecord, JobState, owner_of
+from operations.context import Client, Identity
+from operations.envelope import ResponseEnvelope
+from operations.errors import CallError, ErrorCode
+from operations.failures import timed_out
+from operations.jobs.durable import DurableJobStore
+from operations.jobs.memory import MemoryJobStore
+from operations.jobs.status import JobLimits, JobStatus, not_ended, not_found, status_of
+from operations.jobs.store import JobStore, Submission
+from operations.pubsub import Transport
+from operations.pubsub.limits import check_seconds
+from operations.registry import OperationRegistry
+from operations.spec import Operation
+
+ADMIN_SCOPE = "jobs.admin"
+"""The scope of identities that may see, cancel and retry the jobs of others."""
+KEEP_SECONDS = 86_400.0
+"""How long an outcome is kept by default."""
+_MOST_LISTED = 10_000
+_LONGEST_ID = 256
+_OPERATION_ID = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.[A-Za-z0-9_/-]+")
+Statuses = list[JobStatus]
+
+
+class Jobs:
+    """Jobs of one registry or of one bus: `async with Jobs(registry_or_transport) as jobs:`.
+
+    With a registry, jobs run in this process and are lost when it ends. With a transport that stores messages (Redis,
+    NATS with JetStream), workers run them, and every process that has the transport can fetch their results.
+
+    Its methods trust their caller, as `registry.execute` does. `jobs.of(identity)` is what a door gives an outside
+    caller: the jobs of that identity alone.
+    """
+
+    def __init__(self, place: OperationRegistry | Transport, *, limits: JobLimits | None = None) -> None:
+        limits = limits or JobLimits()
+        self._limits = limits
+        self._store: JobStore = (
+            MemoryJobStore(place, limits) if isinstance(place, OperationRegistry) else DurableJobStore(place, limits)
+        )
+        self._owner: str | None = None
+        self._identity: Identity | None = None
+        self._sees_all = True
+
+    @property
+    def keep_seconds(self) -> float:
+        """How long an outcome is kept by default."""
+        return min(KEEP_SECONDS, self._limits.keep_seconds)
+
+    def runs(self, operation: Operation[Any]) -> bool:
+        """Whether an operation can be a job: any in this process, durable ones on a transport."""
+        return operation.spec.durable or isinstance(self._store, MemoryJobStore)
+
+    def of(self, identity: Identity | None) -> Jobs:
+        """Return the jobs as one caller may use them: its own, and all with the scope `jobs.admin`.
+
+        None is an anonymous caller. It can fetch jobs whose id it knows, and list none.
+        """
+        view = object.__new__(Jobs)
+        view._limits, view._store = self._limits, self._store
+        view._owner, view._identity = owner_of(identity), identity
+        view._sees_all = identity is not None and ADMIN_SCOPE in identity.scopes
+        return view
+
+    async def submit(
+        self,
+        operation: str | Operation[Any],
+        input: Any = None,
+        *,
+        keep: float | None = None,
+        identity: Identity | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        client: Client | None = None,
+    ) -> str:
+        """Have an operation run, and return the id of the job; its outcome is kept for `keep` seconds, by
+        default for a day.
+
+        The job runs with the rights of the submitter: of the identity that `of` was given, else of `identity`. The
+        handler of a job in this process can ask `client`.
+        """
+        if keep is None:
+            keep = self.keep_seconds
+        check_seconds(keep=keep)
+        if keep > self._limits.keep_seconds:
+            message = f"keep is {keep:g}: outcomes are kept for at most {self._limits.keep_seconds:g} seconds"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
+        owner = self._owner
+        if owner is None and identity is not None:
+            owner = identity.id
+        operation_id = operation if isinstance(operation, str) else operation.id
+        if len(operation_id) > _LONGEST_ID or _OPERATION_ID.fullmatch(operation_id) is None:
+            message = f"invalid operation id {operation_id[:_LONGEST_ID]!r}: expected namespace.name"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
+        submission = Submission(
+            operation_id=operation_id,
+            input=input,
+            owner=owner,
+            identity=self._identity if self._owner is not None else identity,
+            keep=keep,
+            metadata=metadata,
+            client=client,
+        )
+        return await self._store.submit(submission)
+
+    async def status(self, job_id: str) -> JobStatus:
+        """Return the state of a job; raise `JOB_NOT_FOUND` where there is none that the caller may see."""
+        return status_of(job_id, await self._read(job_id))
+
+    async def result(self, job_id: str) -> ResponseEnvelope[Any]:
+        """Return the result of a job that is done; raise its error, or `JOB_NOT_ENDED`."""
+        return _outcome(job_id, await self._read(job_id))
+
+    async def wait(self, job_id: str, timeout: float | None = None) -> ResponseEnvelope[Any]:
+        """Return the result of a job once it is done; raise its error, or `TIMEOUT` after `timeout` seconds."""
+        if timeout is not None:
+            check_seconds(timeout=timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                record = await self._store.wait(job_id, self._may_see)
+        except TimeoutError:
+            raise timed_out(job_id, "unknown", "before the job ended", jobId=job_id) from None
+        if record is None:
+            raise not_found(job_id)
+        return _outcome(job_id, record)
+
+    async def cancel(self, job_id: str) -> JobStatus:
+        """End a job that has not ended; a running handler is cancelled. Return the status afterwards."""
+        record = await self._read(job_id)
+        if not record.state.is_final:
+            await self._store.cancel(job_id, record)
+        return await self.status(job_id)
+
+    async def retry(self, job_id: str) -> JobStatus:
+        """Run a job again that failed or is a dead letter; it keeps its id, input and identity."""
+        record = await self._read(job_id)
+        if record.state not in (JobState.FAILED, JobState.DEAD) or record.body is None or not record.body.request:
+            message = f"the job {job_id} is {record.state.value}: only failed and dead jobs can be retried"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message, {"jobId": job_id, "state": record.state.value})
+        await self._store.retry(job_id, record)
+        return await self.status(job_id)
+
+    async def list(
+        self,
+        *,
+        states: Iterable[JobState | str] | None = None,
+        operation_id: str | None = None,
+        limit: int = 100,
+    ) -> Statuses:
+        """Return the jobs that the caller may see, the newest first."""
+        if self._owner == "" and not self._sees_all:
+            return []
+        chosen = None if states is None else {JobState(state) for state in states}
+        kept = await self._store.list(self._owner, everyone=self._sees_all, limit=_MOST_LISTED)
+        found = [
+            status_of(job_id, record)
+            for job_id, record in kept
+            if (chosen is None or record.state in chosen)
+            and (operation_id is None or record.operation_id == operation_id)
+            and self._may_see(record)
+        ]
+        return found[: max(0, limit)]
+
+    async def dead(self, *, limit: int = 100) -> Statuses:
+        """Return the dead letters that the caller may see, the newest first."""
+        return await self.list(states=(JobState.DEAD,), limit=limit)
+
+    async def close(self) -> None:
+        """Release what is held; jobs of this process are cancelled."""
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _read(self, job_id: str) -> JobRecord:
+        record = await self._store.read(job_id)
+        if record is None or not self._may_see(record):
+            # The same answer for both: whoever guesses learns nothing.
+            raise not_found(job_id)
+        return record
+
+    def _may_see(self, record: JobRecord) -> bool:
+        return self._sees_all or record.owner == self._owner
+
+
+def _outcome(job_id: str, record: JobRecord) -> ResponseEnvelope[Any]:
+    if not record.state.is_final:
+        raise not_ended(job_id, record.state)
+    return record.outcome()

@@ -1,0 +1,54 @@
+"""JobStore: where jobs are kept and who runs them. It checks no rights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from operations.calls.job_records import JobRecord
+from operations.context import Client, Identity
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to be stored."""
+
+    operation_id: str
+    input: Any
+    owner: str | None
+    identity: Identity | None
+    keep: float
+    """Seconds for which the outcome is kept."""
+    metadata: Mapping[str, Any] | None = None
+    client: Client | None = None
+    """Who a handler in this process can ask; a job on a transport cannot ask."""
+
+
+MaySee = Callable[[JobRecord], bool]
+"""Whether a caller may see a job."""
+
+
+class JobStore(Protocol):
+    """Keeps jobs by id and has them run."""
+
+    async def submit(self, submission: Submission) -> str:
+        """Store a job and return its id."""
+
+    async def read(self, job_id: str) -> JobRecord | None:
+        """Return what is kept of a job."""
+
+    async def list(self, owner: str | None, *, everyone: bool, limit: int) -> list[tuple[str, JobRecord]]:
+        """Return the jobs of an owner, or all of them, the newest first."""
+
+    async def wait(self, job_id: str, may_see: MaySee) -> JobRecord | None:
+        """Return what is kept of a job once it has ended; None at once where there is none that may be seen."""
+
+    async def cancel(self, job_id: str, record: JobRecord) -> None:
+        """End a job that has not ended."""
+
+    async def retry(self, job_id: str, record: JobRecord) -> None:
+        """Have a job that did not succeed run again."""
+
+    async def close(self) -> None:
+        """Release what the store holds."""

@@ -1,0 +1,443 @@
+"""Durable messages in JetStream: each namespace has a queue, a queue of redelivered messages, and dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from operations.errors import CallError, ErrorCode
+from operations.pubsub.nats.jetstream import ANSWER_SECONDS, HOUR, SECOND, JetStream, JetStreamReply, NatsClient
+from operations.pubsub.nats.records import RECORD_HEADER, NatsRecords
+from operations.pubsub.nats.subjects import Arrivals, Subjects
+from operations.pubsub.nats.wire import NatsMessage, header_of, publish
+from operations.pubsub.protocols import Arrival, Delivery, Record, Refused, Stop, Take, TooManyRecords, Undelivered
+
+_log = logging.getLogger("operations")
+_ASK_SECONDS = 10.0
+_MOST_ASKED = 256
+_TROUBLE_SECONDS = 0.25
+_EXPIRED = (404, 408)
+
+
+class DurableQueues:
+    """The durable queues of one end; missing streams and consumers are created."""
+
+    def __init__(self, client: NatsClient, subjects: Subjects, *, ack_wait: float, replicas: int) -> None:
+        self.client = client
+        self.subjects = subjects
+        self.arrivals = Arrivals(subjects.prefix)
+        self.ack_wait = ack_wait
+        self.jetstream = JetStream(client, subjects.prefix, replicas=replicas)
+        self.records = NatsRecords(self.jetstream, subjects)
+        self._readers: list[DurableQueueReader] = []
+        self.numbers = itertools.count(1)
+
+    def store(
+        self,
+        address: str,
+        message: bytes,
+        key: str,
+        stored: Callable[[], None],
+        undelivered: Undelivered,
+        record: Record | None = None,
+    ) -> None:
+        """Store a message, and then its record."""
+        if record is None:
+            self._store(address, message, b"Nats-Msg-Id: %b\r\n" % key.encode(), stored, undelivered)
+        else:
+            _ = self.jetstream.spawn(self._store_recorded(address, message, key, stored, undelivered, record))
+
+    async def _store_recorded(
+        self,
+        address: str,
+        message: bytes,
+        key: str,
+        stored: Callable[[], None],
+        undelivered: Undelivered,
+        record: Record,
+    ) -> None:
+        try:
+            is_admitted = await self.records.admit(record)
+        except CallError as error:
+            undelivered(error.message)
+            return
+        if not is_admitted:
+            undelivered(TooManyRecords("its owner has too many records"))
+            return
+
+        def written(problem: str | None) -> None:
+            if problem is None:
+                stored()
+            else:
+                undelivered(f"JetStream did not store its record: {problem}")
+
+        headers = b"Nats-Msg-Id: %b\r\n%b: %b\r\n" % (key.encode(), RECORD_HEADER, record.key.encode())
+        # The message first: a record without a message would describe a job that never runs.
+        self._store(address, message, headers, lambda: self.records.create(address, record, written), undelivered)
+
+    async def store_again(self, address: str, message: bytes, record: Record, *, sender: str) -> None:
+        """Store a message again in the queue of redelivered messages, and replace its record."""
+        namespace = address.partition(".")[2]
+        subject = self.subjects.target(f"suspect.{namespace}", caller=sender)
+        if subject is None:
+            raise CallError(ErrorCode.VALIDATION_ERROR, f"{sender!r} cannot be part of a NATS subject")
+        await self.records.reopen(address, record)
+        headers = b"%b: %b\r\n" % (RECORD_HEADER, record.key.encode())
+        answer = await self.jetstream.request(subject, message, headers=headers)
+        if answer.error is not None:
+            problem = f"JetStream did not store it: {answer.error.description}"
+            raise CallError(ErrorCode.UNAVAILABLE, problem, {"executed": "unknown"})
+
+    def _store(
+        self, address: str, message: bytes, headers: bytes, stored: Callable[[], None], undelivered: Undelivered
+    ) -> None:
+        """Store a message; if there is no stream yet, create it and try once more."""
+        subject = self.subjects.target(address)
+        if subject is None:
+            undelivered(Refused(f"{address!r} cannot be a NATS subject"))
+            return
+
+        def answered(answer: JetStreamReply) -> None:
+            if answer.error is None:
+                stored()
+            else:
+                undelivered(f"JetStream did not store it: {answer.error.description}")
+
+        def nobody(reason: str) -> None:
+            if isinstance(reason, Refused):
+                undelivered(reason)
+            else:
+                _ = self.jetstream.spawn(self._store_again(subject, message, headers, answered, undelivered))
+
+        self.jetstream.publish(subject, message, headers, answered, nobody)
+
+    async def _store_again(
+        self,
+        subject: bytes,
+        message: bytes,
+        headers: bytes,
+        answered: Callable[[JetStreamReply], None],
+        undelivered: Undelivered,
+    ) -> None:
+        problem = await self.jetstream.make_streams()
+        if problem is not None:
+            undelivered(f"there is no JetStream stream for it: {problem}")
+        else:
+            self.jetstream.publish(subject, message, headers, answered, undelivered)
+
+    def take(self, address: str, take: Take, limit: int) -> Stop:
+        """Take the messages stored at an address; redelivered ones are handled one at a time."""
+        namespace = address.partition(".")[2]
+
+        def sort(message: bytes, delivery: Delivery, arrival: Arrival) -> None:
+            if delivery.number > 1 and isinstance(delivery, NatsDelivery):
+                self._suspect(namespace, message, delivery, arrival.sender)
+            else:
+                take(message, delivery, arrival)
+
+        readers = [
+            DurableQueueReader(self, "queue", namespace, sort, limit),
+            DurableQueueReader(self, "suspect", namespace, take, 1),
+        ]
+        self._readers += readers
+        for reader in readers:
+            reader.begin()
+
+        def stop() -> None:
+            for reader in readers:
+                if reader in self._readers:
+                    self._readers.remove(reader)
+                    reader.stop()
+
+        return stop
+
+    def _suspect(self, namespace: str, message: bytes, delivery: NatsDelivery, caller: str | None) -> None:
+        """Move a redelivered message to its own queue, which runs one at a time: it may have killed its worker."""
+        subject = self.subjects.target(f"suspect.{namespace}", caller=caller)
+        headers = b"Nats-Msg-Id: %b-%d\r\n" % (self.jetstream.stream.encode(), delivery.sequence)
+        if delivery.record_key:
+            headers += b"%b: %b\r\n" % (RECORD_HEADER, delivery.record_key.encode())
+        if subject is not None:
+            self._publish_or_warn(subject, message, headers, delivery.done)
+
+    async def remember(self, key: str, seconds: float) -> bool:
+        """Remember a key for all ends of the bus; return False if it is known already."""
+        problem = await self.jetstream.make_records()
+        if problem is None:
+            kind = "hour" if seconds <= HOUR else "day"
+            answer = await self.jetstream.request(f"{self.subjects.prefix}.once.{kind}".encode(), b"", key)
+            if answer.error is None:
+                return not answer.duplicate
+            problem = answer.error.description
+        message = f"the record of requests is out of reach: {problem}"
+        raise CallError(ErrorCode.UNAVAILABLE, message, {"executed": "no"})
+
+    def regained(self) -> None:
+        """The connection is back: ask for work again."""
+        for reader in self._readers:
+            reader.begin()
+
+    def lost(self) -> None:
+        """The connection is gone: requested messages will not arrive."""
+        for reader in self._readers:
+            reader.lost()
+
+    def close(self) -> None:
+        """Stop all readers."""
+        for reader in self._readers:
+            reader.stop()
+        self._readers.clear()
+        self.jetstream.close()
+
+    def dead_letter(self, namespace: str, message: bytes, reason: str, stored: Callable[[], None]) -> None:
+        """Store a dead letter with the reason; `stored` is called once it is stored."""
+        headers = b"Operations-Reason: %b\r\n" % " ".join(reason.split()).encode("ascii", "replace")[:500]
+        subject = self.subjects.target(f"dead.{namespace}")
+        if subject is not None:
+            self._publish_or_warn(subject, message, headers, stored)
+
+    def _publish_or_warn(self, subject: bytes, message: bytes, headers: bytes, done: Callable[[], None]) -> None:
+        """Store a message elsewhere; on failure it stays where it was and is delivered again."""
+
+        def answered(answer: JetStreamReply) -> None:
+            if answer.error is None:
+                done()
+            else:
+                nobody(answer.error.description)
+
+        def nobody(problem: str) -> None:
+            _log.warning("a message could not be moved to %s: %s", subject.decode(), problem)
+
+        self.jetstream.publish(subject, message, headers, answered, nobody)
+
+
+class DurableQueueReader:
+    """Requests as many stored messages as it may hold, and renews its hold on them."""
+
+    def __init__(
+        self, queues: DurableQueues, kind: Literal["queue", "suspect"], namespace: str, take: Take, limit: int
+    ) -> None:
+        self.queues = queues
+        self.namespace = namespace
+        self.alone = kind == "suspect"
+        """Whether all readers together hold only one message."""
+        self._filter = queues.subjects.filter(f"{kind}.{namespace}").decode()
+        self._take = take
+        self._limit = limit
+        self._consumer = f"{kind}_{namespace.replace('.', '=')}"
+        self._inbox = b"%b.%b.%d" % (queues.client.replies.inbox, kind.encode(), next(queues.numbers))
+        self._question = 0
+        self._held: set[NatsDelivery] = set()
+        self._asked = 0
+        self._unsubscribe = queues.client.subscribe(self._inbox + b".*", full=self._received)
+        self._overdue: asyncio.TimerHandle | None = None
+        self._renewal: asyncio.TimerHandle | None = None
+        self._beginning: asyncio.Task[Any] | None = None
+        self._stopped = False
+
+    def begin(self) -> None:
+        """Create the consumer if it is missing, and request messages."""
+        if self._beginning is None or self._beginning.done():
+            self._beginning = self.queues.jetstream.spawn(self._begin())
+
+    async def _begin(self) -> None:
+        delay = 0.1
+        while not self._stopped:
+            problem = await self.queues.jetstream.make_streams() or await self._make_consumer()
+            if problem is None:
+                self._ask()
+                return
+            _log.warning("durable work of %s cannot be taken yet: %s", self.namespace, problem)
+            await asyncio.sleep(delay)
+            delay = min(5.0, delay * 2)
+
+    async def _make_consumer(self) -> str | None:
+        config = {
+            "durable_name": self._consumer,
+            "ack_policy": "explicit",
+            "ack_wait": int(self.queues.ack_wait * SECOND),
+            "max_deliver": -1,
+            "max_ack_pending": 1 if self.alone else -1,
+            "filter_subject": self._filter,
+        }
+        stream = self.queues.jetstream.stream
+        what = f"CONSUMER.DURABLE.CREATE.{stream}.{self._consumer}"
+        answer = await self.queues.jetstream.ask(what, {"stream_name": stream, "config": config})
+        return None if answer.error is None else answer.error.description
+
+    def stop(self) -> None:
+        """Request no more messages; those that are held stay held until they are settled."""
+        self._stopped = True
+        if self._beginning is not None:
+            self._beginning.cancel()
+        self._end_asking()
+        self._unsubscribe()
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._end_asking()
+
+    def settled(self, delivery: NatsDelivery) -> None:
+        """A message was handled: there is room for another."""
+        self._held.discard(delivery)
+        if self._asked <= 0:
+            self._ask()
+
+    def _ask(self) -> None:
+        room = min(_MOST_ASKED, self._limit - len(self._held))
+        if self._stopped or room <= 0:
+            return
+        self._end_asking()
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.queues.jetstream.stream}.{self._consumer}".encode()
+        options = msgspec.json.encode({"batch": room, "expires": int(_ASK_SECONDS * SECOND)})
+        self._question += 1
+        if self.queues.client.publish(publish(subject, options, b"%b.%d" % (self._inbox, self._question))):
+            self._asked = room
+            loop = asyncio.get_running_loop()
+            self._overdue = loop.call_later(_ASK_SECONDS + ANSWER_SECONDS, self._ask_again)
+
+    def _ask_again(self) -> None:
+        self._asked = 0
+        self._ask()
+
+    def _end_asking(self) -> None:
+        self._asked = 0
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+
+    def _received(self, message: NatsMessage) -> None:
+        """Handle a stored message, or the status that ends a request."""
+        if message.status is not None:
+            self._status_received(message)
+            return
+        if message.reply is None or not message.reply.startswith(b"$JS.ACK."):
+            return
+        self._asked -= 1
+        delivery = NatsDelivery(self, message)
+        self._held.add(delivery)
+        if self._renewal is None:
+            self._renewal = asyncio.get_running_loop().call_later(self.queues.ack_wait / 3, self._renew)
+        arrival = self.queues.arrivals[message.subject]
+        if delivery.record_key:
+            _ = self.queues.jetstream.spawn(self._take_recorded(message, delivery, arrival))
+        else:
+            self._take(message.data, delivery, arrival)
+        if self._asked <= 0:
+            self._ask_again()
+
+    async def _take_recorded(self, message: NatsMessage, delivery: NatsDelivery, arrival: Arrival) -> None:
+        """Pass a message on, unless its record says that it was handled or deleted."""
+        try:
+            kept = await self.queues.records.read(arrival.address, delivery.record_key)
+        except ValueError:
+            delivery.dead_letter("the key of its record is not valid")
+            return
+        except CallError:
+            kept = None  # run it: twice is better than never
+        if kept is not None and kept.is_final:
+            delivery.done()
+        else:
+            self._take(message.data, delivery, arrival)
+
+    def _status_received(self, message: NatsMessage) -> None:
+        """Handle the end of a request: request again, after creating the consumer if it was missing."""
+        if message.subject.rpartition(b".")[2] != b"%d" % self._question or self._stopped:
+            return
+        self._end_asking()
+        if message.status in _EXPIRED:
+            self._ask()
+        else:
+            self._overdue = asyncio.get_running_loop().call_later(_TROUBLE_SECONDS, self.begin)
+
+    def _renew(self) -> None:
+        """Tell JetStream that the held messages are being handled."""
+        self._renewal = None
+        for delivery in self._held:
+            delivery.acknowledge(b"+WPI")
+        if self._held:
+            self._renewal = asyncio.get_running_loop().call_later(self.queues.ack_wait / 3, self._renew)
+
+
+class NatsDelivery:
+    """A message that this end holds."""
+
+    __slots__ = ("_message", "_reader", "is_redelivered", "number", "record_key", "sequence")
+
+    def __init__(self, reader: DurableQueueReader, message: NatsMessage) -> None:
+        self._reader = reader
+        self._message = message
+        deliveries, self.sequence = _read_acknowledgement(message.reply or b"")
+        # A message in the queue of redelivered ones was delivered before.
+        self.number = deliveries + reader.alone
+        self.is_redelivered = self.number > 1
+        self.record_key = header_of(message.headers, RECORD_HEADER).decode(errors="replace")
+        """The key of its record; empty if it has none."""
+
+    @property
+    def message(self) -> bytes:
+        """The message as it is stored."""
+        return self._message.data
+
+    def done(self, record: Record | None = None) -> None:
+        """Delete the message: it was handled. Its record is replaced before."""
+        if record is None:
+            self._settle(b"+ACK")
+        else:
+            self._replace_record(record, b"+ACK")
+
+    def note(self, record: Record) -> None:
+        """Replace its record."""
+        queues = self._reader.queues
+        _ = queues.jetstream.spawn(self._note(queues, record))
+
+    async def _note(self, queues: DurableQueues, record: Record) -> None:
+        with contextlib.suppress(CallError):  # the next note, or the outcome, replaces the record
+            await queues.records.note(f"queue.{self._reader.namespace}", record)
+
+    def release(self) -> None:
+        """Give it back, for another worker."""
+        self._settle(b"-NAK")
+
+    def dead_letter(self, reason: str, record: Record | None = None) -> None:
+        """Move it to the dead letters, and only then delete it; a record that is given is the dead letter."""
+        if record is not None:
+            self._replace_record(record, b"+TERM")
+            return
+        self._reader.queues.dead_letter(
+            self._reader.namespace, self._message.data, reason, lambda: self._settle(b"+TERM")
+        )
+
+    def _replace_record(self, record: Record, word: bytes) -> None:
+        """Replace the record and then settle the message; on failure the message is delivered again."""
+
+        def written(problem: str | None) -> None:
+            if problem is None:
+                self._settle(word)
+            else:
+                _log.warning("the outcome of a stored message was not kept: %s", problem)
+                self._reader.settled(self)
+
+        self._reader.queues.records.replace(f"queue.{self._reader.namespace}", record, written)
+
+    def acknowledge(self, word: bytes) -> None:
+        """Send JetStream an acknowledgement."""
+        self._reader.queues.client.publish(publish(self._message.reply or b"", word))
+
+    def _settle(self, word: bytes) -> None:
+        self.acknowledge(word)
+        self._reader.settled(self)
+
+
+def _read_acknowledgement(subject: bytes) -> tuple[int, int]:
+    """Return the number of deliveries and the sequence number, from either form of the subject."""
+    words = subject.split(b".")
+    start = 4 if len(words) < 11 else 6
+    numbers = [int(word) if word.isdigit() else 1 for word in words[start : start + 2]]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else (1, 0)

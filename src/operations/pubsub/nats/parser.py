@@ -1,0 +1,133 @@
+"""NatsParser: reads the client protocol from a stream of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from operations.pubsub.framing import BATCH_MARKS, split
+from operations.pubsub.nats.wire import (
+    CRLF,
+    NatsMessage,
+    ReceiveData,
+    ReceiveMessage,
+    ServerEvents,
+    ServerInfo,
+    status_of,
+)
+from operations.pubsub.protocols import Arrival, Receive
+
+_MSG, _HMSG, _PING, _INFO, _ERR, _OK = b"MHPI-+"
+
+
+class NatsParser:
+    """Parses a stream of bytes, and passes each message to its subscription: the data alone or the whole message."""
+
+    def __init__(self, operations: ServerEvents) -> None:
+        self._operations = operations
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 0
+        self.plain: dict[bytes, ReceiveData] = {}
+        self.full: dict[bytes, ReceiveMessage] = {}
+
+    def forget(self, sid: bytes) -> None:
+        """Remove a subscription."""
+        self.plain.pop(sid, None)
+        self.full.pop(sid, None)
+
+    def feed(self, data: bytes) -> None:
+        """Parse the next bytes; raise ValueError for anything that is not the protocol."""
+        if self._parts:
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return
+            data = b"".join(self._parts)
+            self._parts = []
+        position = self._read(data)
+        if position < len(data):
+            rest = data[position:] if position else data
+            self._parts.append(rest)
+            self._have = len(rest)
+
+    def _read(self, data: bytes) -> int:
+        """Parse every complete operation; return where the first incomplete one begins."""
+        position, length = 0, len(data)
+        find, plain = data.find, self.plain
+        self._need = 0
+        while True:
+            end = find(CRLF, position)
+            if end < 0:
+                return position
+            if data[position] == _MSG:
+                words = data[position + 4 : end].split()
+                start = end + 2
+                stop = start + int(words[-1])
+                if stop + 2 > length:
+                    self._need = stop + 2 - position
+                    return position
+                receive = plain.get(words[1])
+                if receive is not None:
+                    receive(data[start:stop], words[0])
+                else:
+                    self._deliver(words, b"", data[start:stop])
+                position = stop + 2
+            else:
+                following = self._read_other(data, position, end)
+                if following < 0:
+                    return position
+                position = following
+
+    def _read_other(self, data: bytes, position: int, end: int) -> int:
+        kind = data[position]
+        if kind == _HMSG:
+            words = data[position + 5 : end].split()
+            middle, stop = end + 2 + int(words[-2]), end + 2 + int(words[-1])
+            if stop + 2 > len(data):
+                self._need = stop + 2 - position
+                return -1
+            self._deliver([*words[:-2], words[-1]], data[end + 2 : middle], data[middle:stop])
+            return stop + 2
+        if kind == _PING:
+            if data[position + 1 : position + 2] == b"O":
+                self._operations.on_pong()
+            else:
+                self._operations.on_ping()
+        elif kind == _ERR:
+            self._operations.on_error(data[position + 4 : end].decode(errors="replace").strip().strip("'"))
+        elif kind == _INFO:
+            self._operations.on_info(msgspec.json.decode(data[position + 5 : end], type=ServerInfo))
+        elif kind != _OK:
+            raise ValueError(f"not the NATS protocol: {data[position : position + 40]!r}")
+        return end + 2
+
+    def _deliver(self, words: list[bytes], headers: bytes, data: bytes) -> None:
+        sid = words[1]
+        full = self.full.get(sid)
+        if full is not None:
+            reply = words[2] if len(words) > 3 else None
+            full(NatsMessage(words[0], reply, status_of(headers), headers, data))
+            return
+        receive = self.plain.get(sid)
+        if receive is not None:
+            receive(data, words[0])
+
+
+def unbatch(
+    receive: Receive, arrivals: Mapping[bytes, Arrival], note: Callable[[bytes], object] | None = None
+) -> ReceiveData:
+    """Return a function that passes the first byte of a batch to `note` and each message to `receive`."""
+
+    def deliver(data: bytes, subject: bytes) -> None:
+        mark, arrival = data[:1], arrivals[subject]
+        if note is not None:
+            note(mark)
+        if mark in BATCH_MARKS:
+            for message in split(data):
+                receive(message, arrival)
+        else:
+            receive(data, arrival)
+
+    return deliver

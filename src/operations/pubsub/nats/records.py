@@ -1,0 +1,248 @@
+"""Records of stored messages in JetStream: one message per record, the last one of its subject, listed by owner."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from operations.errors import CallError, ErrorCode
+from operations.pubsub.nats.jetstream import ANSWER_SECONDS, SECOND, JetStream, JetStreamReply
+from operations.pubsub.nats.replies import Replies
+from operations.pubsub.nats.subjects import Subjects
+from operations.pubsub.nats.wire import NatsMessage, header_of, publish
+from operations.pubsub.protocols import Record, Stop
+
+RECORD_HEADER = b"Operations-Record"
+"""The header of a stored message that names its record."""
+_VALUE = b"Operations-Value"
+"""The header with the value of a record, as base64; its body is the message."""
+_FINAL = b"Operations-Final"
+"""The header of a record whose message was handled, deleted or dead-lettered."""
+_WRONG_SEQUENCE = 10_071
+_LISTED_TOGETHER = 1_000
+_COUNTED_SECONDS = 10.0
+_BEYOND_ALL = 1 << 30
+_NOT_EXECUTED = {"executed": "no"}
+
+
+class KeptRecord(msgspec.Struct, frozen=True):
+    """A record as the server has it."""
+
+    value: bytes
+    body: bytes
+    sequence: int
+    is_final: bool
+
+
+class NatsRecords:
+    """The records that this end writes, reads and watches."""
+
+    def __init__(self, jetstream: JetStream, subjects: Subjects) -> None:
+        self.jetstream = jetstream
+        self._subjects = subjects
+        self._counts: dict[str, tuple[float, int]] = {}
+        """When the records of an owner were counted, and how many there are now, by what this end knows."""
+        self._fetches = 0
+
+    async def admit(self, record: Record) -> bool:
+        """Return whether an owner may have one more record; the server is asked now and then."""
+        problem = await self.jetstream.make_job_records()
+        if problem is not None:
+            raise _unreachable(problem)
+        counted_at, count = self._counts.get(record.owner, (0.0, 0))
+        if time.monotonic() - counted_at > _COUNTED_SECONDS or (record.most and count >= record.most):
+            answer = await self.jetstream.ask(
+                f"STREAM.INFO.{self.jetstream.record_stream}",
+                # The offset leaves the subjects themselves out.
+                {"subjects_filter": f"{self._subjects.prefix}.record.{record.owner}.>", "offset": _BEYOND_ALL},
+            )
+            if answer.error is not None:
+                raise _unreachable(answer.error.description)
+            counted_at, count = time.monotonic(), answer.total
+        self._counts[record.owner] = counted_at, count + 1
+        return not record.most or count < record.most
+
+    def create(self, address: str, record: Record, then: Callable[[str | None], None]) -> None:
+        """Write the first value of a record, unless a worker wrote one already."""
+        headers = b"Nats-Expected-Last-Subject-Sequence: 0\r\n" + _headers(record)
+
+        def answered(answer: JetStreamReply) -> None:
+            is_there = answer.error is None or answer.error.err_code == _WRONG_SEQUENCE
+            then(None if is_there else answer.error.description)  # type: ignore[union-attr]
+
+        self.jetstream.publish(self._subjects.record(address, record.key), record.body, headers, answered, then)
+
+    def replace(self, address: str, record: Record, then: Callable[[str | None], None]) -> None:
+        """Write the last value of a record: its message was handled."""
+        headers = b"%b: 1\r\n%b" % (_FINAL, _headers(record))
+
+        def answered(answer: JetStreamReply) -> None:
+            then(None if answer.error is None else answer.error.description)
+
+        self.jetstream.publish(self._subjects.record(address, record.key), record.body, headers, answered, then)
+
+    async def read(self, address: str, key: str) -> KeptRecord | None:
+        """Return a record; None where there is none."""
+        problem = await self.jetstream.make_job_records()
+        if problem is not None:
+            raise _unreachable(problem)
+        subject = self._subjects.record(address, key)
+        reply = await self._request(f"$JS.API.DIRECT.GET.{self.jetstream.record_stream}.".encode() + subject, b"")
+        if reply is None:
+            raise _unreachable("nobody responds")
+        if reply.status is not None:
+            return None
+        sequence = header_of(reply.headers, b"Nats-Sequence")
+        number = int(sequence) if sequence.isdigit() else 0
+        return KeptRecord(_read_value(reply.headers), reply.data, number, bool(header_of(reply.headers, _FINAL)))
+
+    async def note(self, address: str, record: Record) -> None:
+        """Replace a record whose message is being handled; one that changes meanwhile stays as it is."""
+        kept = await self.read(address, record.key)
+        if kept is not None and not kept.is_final:
+            await self._write(address, record, kept, b"")
+
+    async def end(self, address: str, record: Record) -> bool:
+        """Write the last value of a record, and so have its message dropped; False where it has its last value."""
+        while True:
+            kept = await self.read(address, record.key)
+            if kept is None or kept.is_final:
+                return False
+            if await self._write(address, record, kept, b"%b: 1\r\n" % _FINAL):
+                return True
+
+    async def reopen(self, address: str, record: Record) -> None:
+        """Write a value that is not the last one: the message is stored once more."""
+        kept = await self.read(address, record.key)
+        if kept is None or not kept.is_final or not await self._write(address, record, kept, b""):
+            message = "the record is gone, or its message is stored"
+            raise CallError(ErrorCode.UNAVAILABLE, message, _NOT_EXECUTED)
+
+    async def _write(self, address: str, record: Record, kept: KeptRecord, headers: bytes) -> bool:
+        """Replace a record that did not change since it was read."""
+        expected = b"Nats-Expected-Last-Subject-Sequence: %d\r\n" % kept.sequence
+        answered: asyncio.Future[JetStreamReply | str] = asyncio.get_running_loop().create_future()
+
+        def settle(answer: JetStreamReply | str) -> None:
+            if not answered.done():
+                answered.set_result(answer)
+
+        subject = self._subjects.record(address, record.key)
+        self.jetstream.publish(subject, record.body, expected + headers + _headers(record), settle, settle)
+        await asyncio.wait((answered,), timeout=ANSWER_SECONDS)
+        answer = answered.result() if answered.done() else "JetStream does not answer"
+        if isinstance(answer, str):
+            raise _unreachable(answer)
+        if answer.error is not None and answer.error.err_code != _WRONG_SEQUENCE:
+            raise _unreachable(answer.error.description)
+        return answer.error is None
+
+    async def list_owned(self, owner: str | None, most: int) -> list[tuple[str, str, bytes]]:
+        """Return the address, key and value of an owner's records, or of all."""
+        problem = await self.jetstream.make_job_records()
+        if problem is not None:
+            raise _unreachable(problem)
+        prefix = self._subjects.prefix
+        config = {
+            "ack_policy": "none",
+            "deliver_policy": "all",
+            "filter_subject": f"{prefix}.record.>" if owner is None else f"{prefix}.record.{owner}.>",
+            "inactive_threshold": 10 * SECOND,
+            "mem_storage": True,
+            "headers_only": True,
+        }
+        stream = self.jetstream.record_stream
+        answer = await self.jetstream.ask(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config})
+        if answer.error is not None:
+            raise _unreachable(answer.error.description)
+        found: list[tuple[str, str, bytes]] = []
+        left = min(most, answer.num_pending)
+        while left > 0:
+            fetched = await self._fetch(stream, answer.name, min(left, _LISTED_TOGETHER))
+            found += [(*self._subjects.read_record(each.subject), _read_value(each.headers)) for each in fetched]
+            left = left - len(fetched) if fetched else 0
+        _ = self.jetstream.spawn(self.jetstream.ask(f"CONSUMER.DELETE.{stream}.{answer.name}", {}))
+        return found
+
+    async def _fetch(self, stream: str, consumer: str, count: int) -> list[NatsMessage]:
+        """Return the next messages of a consumer."""
+        messages: list[NatsMessage] = []
+        ended = asyncio.Event()
+
+        def came(message: NatsMessage) -> None:
+            if message.status is None:
+                messages.append(message)
+            if message.status is not None or len(messages) >= count:
+                ended.set()
+
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}".encode()
+        options = msgspec.json.encode({"batch": count, "no_wait": True})
+        # Messages come under their own subject, so that they need a subscription of their own.
+        self._fetches += 1
+        inbox = b"%b.records.%d" % (self.replies.inbox, self._fetches)
+        stop = self.jetstream.client.subscribe(inbox, full=came)
+        try:
+            if not self.jetstream.client.publish(publish(subject, options, inbox)):
+                raise _unreachable("there is no connection to the NATS server")
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await ended.wait()
+        except TimeoutError:
+            raise _unreachable("JetStream does not answer") from None
+        finally:
+            stop()
+        return messages
+
+    @property
+    def replies(self) -> Replies:
+        """The replies that this end waits for."""
+        return self.jetstream.client.replies
+
+    async def _request(self, subject: bytes, data: bytes) -> NatsMessage | None:
+        """Send a request and return its reply; None where nobody responds."""
+        answered: asyncio.Future[NatsMessage | None] = asyncio.get_running_loop().create_future()
+
+        def settle(message: NatsMessage | None) -> None:
+            if not answered.done():
+                answered.set_result(message)
+
+        reply, stop = self.replies.request(subject, settle, lambda reason: settle(None))
+        try:
+            if not self.jetstream.client.publish(publish(subject, data, reply)):
+                raise _unreachable("there is no connection to the NATS server")
+            await asyncio.wait((answered,), timeout=ANSWER_SECONDS)
+        finally:
+            stop()
+        if not answered.done():
+            raise _unreachable("JetStream does not answer")
+        return answered.result()
+
+    def watch(self, address: str, key: str, changed: Callable[[], None]) -> Stop:
+        """Be told when a record is replaced because its message is gone."""
+
+        def came(message: NatsMessage) -> None:
+            if header_of(message.headers, _FINAL):
+                changed()
+
+        return self.jetstream.client.subscribe(self._subjects.record(address, key), full=came)
+
+
+def _headers(record: Record) -> bytes:
+    lifetime = max(1, int(record.seconds))
+    return b"Nats-TTL: %ds\r\n%b: %b\r\n" % (lifetime, _VALUE, base64.b64encode(record.value))
+
+
+def _read_value(headers: bytes) -> bytes:
+    try:
+        return base64.b64decode(header_of(headers, _VALUE), validate=True)
+    except ValueError:
+        return b""
+
+
+def _unreachable(problem: Any) -> CallError:
+    message = f"the records of stored messages cannot be reached: {problem}"
+    return CallError(ErrorCode.UNAVAILABLE, message, _NOT_EXECUTED)

@@ -1,0 +1,160 @@
+"""Reconnecting: the base of transports with a server. It waits for the first connection and reconnects after a loss."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from operations.errors import CallError
+from operations.pubsub.connection_errors import is_permanent, reason_of
+from operations.pubsub.limits import check_seconds
+from operations.pubsub.protocols import Part, Stop
+
+_log = logging.getLogger("operations")
+
+
+class Watchers:
+    """The callbacks for the loss and the return of a connection; each may be removed at any time."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[Callable[[], None], Callable[[str], None]]] = []
+
+    def add(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
+        """Call these two until the watch is stopped."""
+        pair = (up, down)
+        self._pairs.append(pair)
+
+        def stop() -> None:
+            if pair in self._pairs:
+                self._pairs.remove(pair)
+
+        return stop
+
+    def up(self) -> None:
+        """Report that the connection is back."""
+        for up, _ in list(self._pairs):
+            up()
+
+    def down(self, reason: str) -> None:
+        """Report that the connection is lost."""
+        for _, down in list(self._pairs):
+            down(reason)
+
+
+class ReconnectingTransport(ABC):
+    """A transport whose own task connects it and reconnects it, until it is closed.
+
+    Entering waits for the first connection, also to a server that is not running yet. A permanent error (a refusal, an
+    untrusted certificate, another protocol) is raised.
+    """
+
+    def __init__(self, *, server: str, shortest_delay: float, longest_delay: float) -> None:
+        check_seconds(shortest_delay=shortest_delay, longest_delay=longest_delay)
+        self.attachment: object | None = None
+        self.failures = 0
+        """How many attempts to connect failed."""
+        self._server = server
+        self._delays = shortest_delay, longest_delay
+        self._watchers = Watchers()
+        self._is_closing = False
+        self._why_down = ""
+        """Why there is no connection now."""
+        self._told: set[str] = set()
+        self._first: asyncio.Future[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._first = asyncio.get_running_loop().create_future()
+        self._keeper = asyncio.create_task(self._stay_connected())
+        self._keeper.add_done_callback(self._note_end)
+        try:
+            await self._first
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
+        """Call `up` when the connection is back, and `down` when it is lost."""
+        return self._watchers.add(up, down)
+
+    def optional(self, kind: type[Part]) -> Part | None:
+        """Return this transport if it implements an optional Protocol; otherwise None."""
+        return self if isinstance(self, kind) else None
+
+    async def close(self) -> None:
+        """Write what is buffered, disconnect, and stay disconnected."""
+        self._is_closing = True
+        await self._leave()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait((self._keeper,))
+            self._keeper = None
+
+    @abstractmethod
+    async def _stay_connected(self) -> None:
+        """Connect, and reconnect after each loss, until the transport is closed."""
+
+    @abstractmethod
+    async def _leave(self) -> None:
+        """Write what is buffered and close the connection."""
+
+    @abstractmethod
+    async def _diagnose(self, error: Exception) -> CallError | None:
+        """Return the permanent error behind a failed first connection; None if waiting may help."""
+
+    def _arrive(self) -> bool:
+        """Note that a connection is established; return whether it is the first."""
+        self._why_down = ""
+        self._told.clear()
+        if self._first is None or self._first.done():
+            return False
+        self._first.set_result(None)
+        return True
+
+    async def _give_up(self, error: Exception) -> bool:
+        """Return whether the first connection failed permanently; the task that waits for it gets the error."""
+        first = self._first
+        if first is None or first.done():
+            return False
+        certain = error if is_permanent(error) else await self._diagnose(error)
+        if certain is None or first.done():
+            return False
+        first.set_exception(certain)
+        return True
+
+    def _note_failure(self, error: Exception) -> None:
+        self.failures += 1
+        self._why_down = error.message if isinstance(error, CallError) else reason_of(error)
+
+    async def _pause(self, attempt: int) -> None:
+        """Wait before the next attempt: exponential back-off with jitter."""
+        shortest, longest = self._delays
+        delay = random.uniform(0.5, 1.0) * min(longest, shortest * 2 ** min(attempt, 16))
+        level = logging.INFO if self._why_down in self._told else logging.WARNING
+        self._told.add(self._why_down)
+        _log.log(level, "no connection to %s (%s); next try in %.2f s", self._server, self._why_down, delay)
+        await asyncio.sleep(delay)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """Handle the end of the task that connects: fail what waits for the first connection."""
+        waiting = self._first if self._first is not None and not self._first.done() else None
+        if task.cancelled():
+            if waiting is not None:
+                waiting.cancel()
+            return
+        error = task.exception()
+        if error is not None:
+            _log.error("the connection to %s is no longer kept", self._server, exc_info=error)
+            if waiting is not None:
+                waiting.set_exception(error)

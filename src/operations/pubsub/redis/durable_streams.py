@@ -1,0 +1,350 @@
+"""Stored requests: streams with a consumer group, at least once. Other workers claim what a dead worker held."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from operations.errors import CallError
+from operations.pubsub.protocols import Arrival, Record, Stop, Take, TooManyRecords, Undelivered
+from operations.pubsub.redis.connection import (
+    SILENT_BEATS,
+    RedisConnection,
+    Reply,
+    ReplyError,
+    Script,
+    is_refusal,
+    pack,
+)
+from operations.pubsub.redis.connection_epoch import ConnectionEpoch
+from operations.pubsub.redis.queue_reader import unblock
+from operations.pubsub.redis.records import (
+    NOTE_RECORDED,
+    RELEASE_RECORDED,
+    TOO_MANY,
+    ask_script,
+    explain,
+    list_namespace,
+    settle_recorded,
+    store_recorded,
+)
+from operations.pubsub.redis.request_queues import QueueTransport
+
+_log = logging.getLogger("operations")
+_KNOWN_MILLISECONDS = b"600000"
+"""How long the key of a stored request is remembered, to drop duplicates."""
+_SILENT_MILLISECONDS = b"3600000"
+_MOST_AT_ONCE = 64
+_GROUP = b"workers"
+"""The one group of consumers of a stream."""
+
+_STORE = Script(
+    "if redis.call('SET', KEYS[2], '1', 'NX', 'PX', ARGV[2]) then\n"
+    "redis.call('XADD', KEYS[1], '*', 'message', ARGV[1], 'before', '0') end\nreturn 1"
+)
+"""Store a request once. Keys: stream, mark; arguments: the request, the lifetime of the mark."""
+
+_JOIN = Script(
+    "pcall(redis.call, 'XGROUP', 'CREATE', KEYS[1], 'workers', '0', 'MKSTREAM')\n"
+    "redis.call('PERSIST', KEYS[1])\n"
+    "for _, raw in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], 'workers')) do\n"
+    "  local consumer = {}\n"
+    "  for i = 1, #raw, 2 do consumer[raw[i]] = raw[i + 1] end\n"
+    "  if consumer.pending == 0 and consumer.idle > tonumber(ARGV[1]) then\n"
+    "    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], 'workers', consumer.name)\n"
+    "  end\nend\nreturn 1"
+)
+"""Create the group of a stream, and delete idle consumers that were silent for ARGV[1] milliseconds."""
+
+_CLAIM = Script(
+    "local found = redis.call('XAUTOCLAIM', KEYS[1], 'workers', ARGV[1], ARGV[2], ARGV[3], 'COUNT', ARGV[4])\n"
+    "local claimed = {}\n"
+    "for _, entry in ipairs(found[2]) do if entry then\n"
+    "  local held = redis.call('XPENDING', KEYS[1], 'workers', entry[1], entry[1], 1)\n"
+    "  claimed[#claimed + 1] = {entry[1], entry[2], held[1][4]}\n"
+    "end end\nreturn {found[1], claimed}"
+)
+"""Claim what others held for too long. Key: stream; arguments: consumer, milliseconds, cursor, count."""
+
+_SETTLE = Script(
+    "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\n"
+    "redis.call('XDEL', KEYS[1], ARGV[1])\n"
+    "if ARGV[2] == 'release' then redis.call('XADD', KEYS[1], '*', 'message', ARGV[3], 'before', ARGV[4])\n"
+    "elseif ARGV[2] == 'dead_letter' then\n"
+    "  redis.call('XADD', KEYS[2], 'MAXLEN', '~', '100000', '*', 'message', ARGV[3], 'reason', ARGV[4])\n"
+    "end\nreturn 1"
+)
+"""Settle a stored request. Keys: stream, dead letters; arguments: its id, the outcome, the request, a note."""
+
+
+_REMEMBER = Script("return redis.call('SET', KEYS[1], '1', 'NX', 'PX', ARGV[1]) and 1 or 0")
+"""Remember a key, unless it is known. Key: what is remembered; argument: its lifetime."""
+
+_FORGET = Script("redis.call('SET', KEYS[1], '1', 'PXAT', '1')\nreturn 1")
+"""Let a key expire."""
+
+
+class DurableStreams:
+    """The streams that this peer stores requests in and takes them from."""
+
+    def __init__(self, bus: QueueTransport) -> None:
+        self._bus = bus
+        self._readers: dict[str, DurableStreamReader] = {}
+        self._listed: dict[str, ConnectionEpoch] = {}
+        """The addresses whose namespaces this peer added to those with records, with the epoch in which it did."""
+
+    def store(
+        self,
+        address: str,
+        message: bytes,
+        key: str,
+        stored: Callable[[], None],
+        undelivered: Undelivered,
+        record: Record | None = None,
+    ) -> None:
+        """Store a request unless one with the same key was stored."""
+        epoch, keys = self._bus.epoch, self._bus.keys.of_namespace(address)
+        if epoch is None:
+            undelivered("there is no connection to Redis")
+            return
+
+        def done(reply: Reply) -> None:
+            if reply == 1:
+                stored()
+            elif reply == TOO_MANY:
+                undelivered(TooManyRecords("its owner has too many records"))
+            else:
+                undelivered(explain(reply))
+
+        if record is None:
+            epoch.put(_STORE, (keys.stored, keys.seen(key)), (message, _KNOWN_MILLISECONDS), done)
+        else:
+            store_recorded(epoch, keys, message, record, done)
+            if self._listed.get(address) is not epoch:
+                self._listed[address] = epoch
+                list_namespace(epoch, self._bus.keys, address)
+        epoch.flush_soon()
+
+    def take(self, address: str, take: Take, limit: int) -> Stop:
+        """Take the requests that are stored at an address."""
+        if address in self._readers:
+            raise ValueError(f"{address} is taken from already")
+        reader = self._readers[address] = DurableStreamReader(self._bus, address, take, limit)
+        if self._bus.epoch is not None:
+            reader.begin(self._bus.epoch)
+
+        def stop() -> None:
+            if self._readers.get(address) is reader:
+                del self._readers[address]
+                reader.stop()
+
+        return stop
+
+    async def remember(self, key: bytes, seconds: float) -> bool:
+        """Remember a key for all ends of the bus; return False if it is known already."""
+        lifetime = b"%d" % int(seconds * 1000)
+        return bool(await ask_script(self._bus.epoch, _REMEMBER, (key,), (lifetime,), "the record of requests"))
+
+    def forget(self, key: bytes) -> None:
+        """Forget a key."""
+        if self._bus.epoch is not None:
+            self._bus.epoch.put(_FORGET, (key,), (), lambda reply: None)
+
+    def begin(self, epoch: ConnectionEpoch) -> None:
+        """The connection is established."""
+        for reader in self._readers.values():
+            reader.begin(epoch)
+
+    def beat(self) -> None:
+        """Renew the hold on requests, and claim those of dead workers."""
+        for reader in self._readers.values():
+            reader.beat()
+
+
+class DurableStreamReader:
+    """Reads one stream, and holds a limited number of its requests."""
+
+    def __init__(self, bus: QueueTransport, address: str, take: Take, limit: int) -> None:
+        self._bus = bus
+        self._arrival = Arrival(address)
+        self._keys = bus.keys.of_namespace(address)
+        self._take = take
+        self._limit = limit
+        self._held: dict[bytes, RedisDelivery] = {}
+        self._epoch: ConnectionEpoch | None = None
+        self._connection: RedisConnection | None = None
+        self._asked = False
+        self._stopped = False
+        self._cursor = b"0-0"
+        self._claiming = False
+        self._suspect: bytes | None = None
+
+    def begin(self, epoch: ConnectionEpoch) -> None:
+        """The connection is established: join the group, and read on a connection for blocking commands."""
+        self._epoch = epoch
+        self._asked = self._claiming = False
+        epoch.put(_JOIN, (self._keys.stored,), (_SILENT_MILLISECONDS,), lambda reply: None)
+        list_namespace(epoch, self._bus.keys, self._arrival.address)
+        epoch.flush()
+        self._bus.spawn(self._open(epoch))
+
+    async def _open(self, epoch: ConnectionEpoch) -> None:
+        try:
+            self._connection = await epoch.open_blocking(self._keys.stored)
+        except (OSError, CallError) as error:
+            epoch.end(str(error) or type(error).__name__)
+            return
+        self._ask()
+
+    def stop(self) -> None:
+        """Stop reading; requests that are held stay held until they are settled."""
+        self._stopped = True
+        if self._epoch is not None and self._connection is not None and self._asked:
+            unblock(self._epoch, self._connection)
+
+    def beat(self) -> None:
+        """Renew the hold on requests, and claim those of dead workers."""
+        epoch = self._epoch
+        if epoch is None or not epoch.is_active:
+            return
+        stream = self._keys.stored
+        consumer = self._bus.peer.encode()
+        if self._held:
+            epoch.connection_for(stream).run(pack(b"XCLAIM", stream, _GROUP, consumer, b"0", *self._held, b"JUSTID"))
+        self._claim(epoch)
+
+    def _claim(self, epoch: ConnectionEpoch) -> None:
+        """Claim one request of a dead worker at a time, for it may be what killed that worker.
+
+        Requests claimed together with it would count one more delivery, and finally become dead letters as well.
+        """
+        if self._claiming or self._suspect is not None or self._stopped or len(self._held) >= self._limit:
+            return
+        self._claiming = True
+        idle = b"%d" % int(self._bus.heartbeat * SILENT_BEATS * 1000)
+        epoch.put(_CLAIM, (self._keys.stored,), (self._bus.peer.encode(), idle, self._cursor, b"1"), self._claimed)
+        epoch.flush()
+
+    def settle(self, delivery: RedisDelivery, becomes: bytes, note: bytes = b"", record: Record | None = None) -> None:
+        """Settle a request; without a connection the server is not told, and the request is delivered again."""
+        if self._held.pop(delivery.entry, None) is None:
+            return
+        was_suspect = delivery.entry == self._suspect
+        if was_suspect:
+            self._suspect = None
+        epoch, keys = self._bus.epoch, self._keys
+        if epoch is not None:
+            if record is not None:
+                settle_recorded(epoch, keys, delivery.entry, record)
+            elif delivery.record_key and becomes == b"release":
+                arguments = (delivery.entry, delivery.message, note, delivery.record_key.encode())
+                names = (keys.stored, keys.record(delivery.record_key))
+                epoch.put(RELEASE_RECORDED, names, arguments, lambda reply: None)
+            else:
+                arguments = (delivery.entry, becomes, delivery.message, note)
+                epoch.put(_SETTLE, (keys.stored, keys.dead), arguments, lambda reply: None)
+            epoch.flush_soon()
+            if was_suspect:
+                self._claim(epoch)
+        self._ask()
+
+    def note(self, delivery: RedisDelivery, record: Record) -> None:
+        """Replace the record of a request that is held."""
+        epoch = self._bus.epoch
+        if epoch is not None and delivery.entry in self._held:
+            arguments = (delivery.entry, self._bus.peer.encode(), record.value)
+            names = (self._keys.stored, self._keys.record(record.key))
+            epoch.put(NOTE_RECORDED, names, arguments, lambda reply: None)
+            epoch.flush_soon()
+
+    def _ask(self) -> None:
+        room = min(_MOST_AT_ONCE, self._limit - len(self._held))
+        epoch, connection = self._epoch, self._connection
+        if self._asked or self._stopped or room <= 0 or epoch is None or not epoch.is_active or connection is None:
+            return
+        self._asked = True
+        wait = b"%d" % int(self._bus.heartbeat * 1000)
+        source = (b"BLOCK", wait, b"STREAMS", self._keys.stored, b">")
+        connection.run(
+            pack(b"XREADGROUP", b"GROUP", _GROUP, self._bus.peer.encode(), b"COUNT", b"%d" % room, *source),
+            lambda reply: self._read(epoch, reply),
+        )
+
+    def _read(self, epoch: ConnectionEpoch, reply: Reply) -> None:
+        self._asked = False
+        if isinstance(reply, ReplyError):
+            self._recover(epoch, reply)
+            return
+        if self._stopped and self._connection is not None:
+            self._bus.spawn(epoch.close_blocking(self._connection))
+        for _, entries in reply.items() if isinstance(reply, dict) else reply or ():
+            for entry, fields in entries:
+                self._deliver(entry, fields, 1)
+        self._ask()
+
+    def _recover(self, epoch: ConnectionEpoch, problem: ReplyError) -> None:
+        if is_refusal(problem):
+            _log.error("this peer may not take stored requests: %s", problem)
+            return
+        text = str(problem)
+        if not text.startswith("NOGROUP"):
+            epoch.end(text)
+            return
+        # The stream was deleted: create it again.
+        epoch.put(_JOIN, (self._keys.stored,), (_SILENT_MILLISECONDS,), lambda reply: self._ask())
+        epoch.flush()
+
+    def _claimed(self, reply: Reply) -> None:
+        self._claiming = False
+        if isinstance(reply, ReplyError):
+            return
+        self._cursor, entries = reply
+        for entry, fields, number in entries:
+            self._suspect = entry
+            self._deliver(entry, fields, int(number))
+
+    def _deliver(self, entry: bytes, fields: Any, number: int) -> None:
+        values = dict(zip(fields[::2], fields[1::2], strict=True))
+        before = int(values.get(b"before", b"0"))
+        delivery = RedisDelivery(self, entry, values.get(b"message", b""), before + number, is_redelivered=number > 1)
+        delivery.record_key = values.get(b"record", b"").decode(errors="replace")
+        self._held[entry] = delivery
+        if self._stopped:
+            delivery.release()
+        else:
+            self._take(delivery.message, delivery, self._arrival)
+
+
+class RedisDelivery:
+    """A stored request that this worker holds."""
+
+    __slots__ = ("_reader", "entry", "is_redelivered", "message", "number", "record_key")
+
+    def __init__(
+        self, reader: DurableStreamReader, entry: bytes, message: bytes, number: int, *, is_redelivered: bool
+    ) -> None:
+        self._reader = reader
+        self.entry = entry
+        self.message = message
+        self.number = number
+        """Number of deliveries, this one included; a peer that may store requests can raise it."""
+        self.is_redelivered = is_redelivered
+        self.record_key = ""
+        """The key of its record; empty if it has none."""
+
+    def done(self, record: Record | None = None) -> None:
+        """Delete the request: it was handled."""
+        self._reader.settle(self, b"done", record=record)
+
+    def note(self, record: Record) -> None:
+        """Replace its record."""
+        self._reader.note(self, record)
+
+    def release(self) -> None:
+        """Release it for another worker; this delivery does not count."""
+        self._reader.settle(self, b"release", b"%d" % (self.number - 1))
+
+    def dead_letter(self, reason: str, record: Record | None = None) -> None:
+        """Move it to the dead letters, with the reason; a record that is given is the dead letter."""
+        self._reader.settle(self, b"dead_letter", reason.encode(), record)

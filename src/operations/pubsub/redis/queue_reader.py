@@ -1,0 +1,221 @@
+"""QueueReader: takes requests from the queues of a worker's namespaces, on a connection for blocking commands."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from operations.pubsub.framing import QUICK_SECONDS, split
+from operations.pubsub.redis.connection import RedisConnection, Reply, ReplyError, is_refusal, pack
+from operations.pubsub.redis.connection_epoch import ConnectionEpoch
+
+_MOST_AT_ONCE = 64
+_MOST_AMONG_OTHERS = 8
+_BATCH_SECONDS = 0.002
+_FLUSH_SECONDS = 0.001
+_AHEAD_SECONDS = 0.001
+_AT_ONCE_SECONDS = 0.0005
+_LOOK_EVERY = 8
+
+Taken = Callable[[bytes, bytes], None]
+"""Called with the key of a queue and a request from it."""
+
+
+class Worked(Protocol):
+    """Called after requests were handled."""
+
+    def __call__(self, *, quickly: bool) -> None:
+        """The requests that were taken have been handled."""
+
+
+class QueueReader:
+    """Takes requests with one blocking command after the other.
+
+    It starts with one request at a time and doubles the number whenever the queue had as many as it asked for: workers
+    share a burst, and a busy worker does not ask for each request. It takes no more than it handles in two
+    milliseconds, so that a worker with slow handlers leaves the rest to others. If handlers are quick it asks again
+    before they are done, so that server and worker overlap.
+    """
+
+    def __init__(
+        self,
+        connection: RedisConnection,
+        epoch: ConnectionEpoch,
+        *,
+        taken: Taken,
+        flush: Callable[[], None],
+        worked: Worked,
+        refused: Callable[[str], None],
+        seconds: float,
+    ) -> None:
+        self.keys: list[bytes] = []
+        self.is_alone = True
+        """Whether no other worker takes from these queues."""
+        self.took: Counter[bytes] = Counter()
+        """How many requests were taken from each queue."""
+        self._connection = connection
+        self._epoch = epoch
+        self._taken = taken
+        self._flush = flush
+        self._worked = worked
+        self._refused = refused
+        self._wait = f"{seconds:g}".encode()
+        self._takes_many = epoch.server_version >= 7
+        self._pace = 0.0
+        self._is_quick = False
+        self._count = 1
+        self._asked = False
+        self._asked_at = 0.0
+        self._quick = 0
+        self._rest = False
+        self._stopped: asyncio.Future[None] | None = None
+
+    def add(self, key: bytes) -> None:
+        """Take from one more queue."""
+        self.unblock()
+        self.keys.append(key)
+        self.ask()
+
+    def unblock(self) -> None:
+        """Make the server answer the blocking command, so that another one can be sent."""
+        if self._asked:
+            unblock(self._epoch, self._connection)
+
+    def ask(self) -> None:
+        """Send a blocking command, unless one is waiting."""
+        if self._asked or not self.keys or self._stopped is not None:
+            return
+        self._asked = True
+        self._asked_at = time.perf_counter()
+        if self._takes_many:
+            source = (b"%d" % len(self.keys), *self.keys, b"LEFT")
+            command = pack(b"BLMPOP", self._wait, *source, b"COUNT", b"%d" % self._count)
+            self._connection.run(command, self._got_many)
+        else:
+            self._connection.run(pack(b"BLPOP", *self.keys, self._wait), self._got_one)
+
+    async def stop(self) -> None:
+        """Stop asking, and return once the last answer arrived."""
+        self._stopped = asyncio.get_running_loop().create_future()
+        for _ in range(40):
+            if not (self._asked or self._rest) or not self._connection.is_open:
+                return
+            self.unblock()
+            # The server may process this before the blocking command.
+            await asyncio.wait((self._stopped,), timeout=0.05)
+
+    def _adapt(self, taken: int) -> None:
+        most = _MOST_AT_ONCE if self.is_alone else _MOST_AMONG_OTHERS
+        if self._pace:
+            most = max(1, min(most, int(_BATCH_SECONDS / self._pace)))
+        self._count = min(most, self._count * 2 if taken >= self._count else taken + 1)
+
+    def _got_many(self, reply: Reply) -> None:
+        self._asked = False
+        if self._is_unusable(reply):
+            return
+        if reply is None:
+            self._count = 1
+        else:
+            key, elements = reply
+            self._adapt(len(elements))
+            requests = _split_all(elements)
+            self._ask_ahead(key, len(requests))
+            self._deliver(key, requests, len(elements))
+        self._go_on()
+
+    def _got_one(self, reply: Reply) -> None:
+        self._asked = False
+        if self._is_unusable(reply):
+            return
+        if reply is None:
+            self._count = 1
+        else:
+            key, element = reply
+            more = self._more()
+            if more and self._stopped is None:
+                self._rest = True
+                self._connection.put(pack(b"LPOP", key, b"%d" % more), lambda rest: self._got_rest(key, rest))
+            requests = split(element)
+            self._ask_ahead(key, len(requests))
+            self._connection.flush()
+            self._deliver(key, requests, 1)
+        self._go_on()
+
+    def _more(self) -> int:
+        """Return how many to ask for beside the one that arrived.
+
+        An immediate answer may mean that there are more: look now and then.
+        """
+        if self._count == 1 and time.perf_counter() - self._asked_at < _AT_ONCE_SECONDS:
+            self._quick += 1
+            return int(self._quick % _LOOK_EVERY == 0)
+        return self._count - 1
+
+    def _got_rest(self, key: bytes, reply: Reply) -> None:
+        self._rest = False
+        if self._is_unusable(reply):
+            return
+        if reply:
+            self._adapt(len(reply) + 1)
+            self._deliver(key, _split_all(reply), len(reply))
+        else:
+            self._count = 1
+        self._go_on()
+
+    def _ask_ahead(self, served: bytes, came: int) -> None:
+        """Ask for more before the requests are handled, if handlers are quick.
+
+        A worker that is alone takes everything; but another one may have joined since the last heartbeat, and should
+        not idle while requests wait here. A single request is answered first: its caller may send the next one.
+        """
+        if len(self.keys) > 1 and served in self.keys:
+            # The server takes from the first queue with requests: rotate the order.
+            self.keys.remove(served)
+            self.keys.append(served)
+        if came > 1 and self._is_quick and (self.is_alone or self._pace < _AHEAD_SECONDS):
+            self.ask()
+
+    def _go_on(self) -> None:
+        if not self._rest and not self._asked:
+            self._flush()  # responses first
+            self.ask()
+        if self._stopped is not None and not self._asked and not self._rest and not self._stopped.done():
+            self._stopped.set_result(None)
+
+    def _deliver(self, key: bytes, requests: Sequence[bytes], elements: int) -> None:
+        self.took[key] += elements
+        begun = flushed = time.perf_counter()
+        for request in requests:
+            self._taken(key, request)
+            now = time.perf_counter()
+            if now - flushed > _FLUSH_SECONDS:
+                # The response of a slow handler does not wait for the next ones.
+                self._flush()
+                flushed = now
+        elapsed = time.perf_counter() - begun
+        self._is_quick = elapsed < QUICK_SECONDS * len(requests)
+        self._worked(quickly=self._is_quick)
+        taken = elapsed / elements
+        self._pace += (taken - self._pace) / 4 if self._pace else taken
+
+    def _is_unusable(self, reply: Any) -> bool:
+        if is_refusal(reply):
+            self._refused(str(reply))
+        elif isinstance(reply, ReplyError):
+            self._epoch.end(str(reply))
+        return isinstance(reply, ReplyError)
+
+
+def _split_all(elements: Sequence[bytes]) -> list[bytes]:
+    return list(itertools.chain.from_iterable(map(split, elements)))
+
+
+def unblock(epoch: ConnectionEpoch, connection: RedisConnection) -> None:
+    """Make the server answer the command that blocks on a connection."""
+    if connection.is_open and epoch.is_active:
+        epoch.non_blocking(connection).run(pack(b"CLIENT", b"UNBLOCK", b"%d" % connection.server["id"]))

@@ -1,0 +1,328 @@
+"""Records of stored requests in Redis: hashes that outlive their request, listed by owner and bounded in number."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from operations.errors import CallError, ErrorCode
+from operations.pubsub.protocols import OWNER_LENGTH, Arrival, KeepsRecords, Receive, Record, Refused, Stop
+from operations.pubsub.redis.addresses import NamespaceKeys, RedisKeys
+from operations.pubsub.redis.connection import Reply, ReplyError, Script, is_refusal
+from operations.pubsub.redis.connection_epoch import ConnectionEpoch
+
+TOO_MANY = -1
+"""The reply of `STORE_RECORDED` where the owner has too many records."""
+_ANSWER_SECONDS = 5.0
+_READ_TOGETHER = 500
+_BODIES_TOGETHER = 32
+_INDEX_MILLISECONDS = 40 * 86_400_000
+_UNSERVED_MILLISECONDS = 25 * 3_600_000
+"""How long requests with records are stored for a namespace that no worker has served."""
+_NOT_EXECUTED = {"executed": "no"}
+_WHAT = "the records of stored requests"
+
+_NOW = "local t = redis.call('TIME'); local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
+_REPLACE = (
+    "local function replace(record, owned, value, body, lifetime, key)\n"
+    "  redis.call('HSET', record, 'value', value, 'body', body)\n"
+    "  redis.call('PEXPIRE', record, lifetime)\n"
+    "  redis.call('ZADD', owned, now + lifetime, key)\n"
+    f"  redis.call('PEXPIRE', owned, '{_INDEX_MILLISECONDS}')\n"
+    "end\n"
+)
+
+STORE_RECORDED = Script(
+    _NOW
+    + "if redis.call('EXISTS', KEYS[2]) == 1 then return 1 end\n"
+    + "redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)\n"
+    + "local count = redis.call('ZCARD', KEYS[3])\n"
+    + f"if tonumber(ARGV[6]) > 0 and count >= tonumber(ARGV[6]) then return {TOO_MANY} end\n"
+    + "local expires = redis.call('PTTL', KEYS[1])\n"
+    + "local entry = redis.call('XADD', KEYS[1], '*', 'message', ARGV[1], 'before', '0', 'record', ARGV[5])\n"
+    + f"if expires ~= -1 then redis.call('PEXPIRE', KEYS[1], '{_UNSERVED_MILLISECONDS}') end\n"
+    + "redis.call('HSET', KEYS[2], 'value', ARGV[2], 'body', ARGV[3], 'entry', entry)\n"
+    + "redis.call('PEXPIRE', KEYS[2], ARGV[4])\n"
+    + "redis.call('ZADD', KEYS[3], now + ARGV[4], ARGV[5])\n"
+    + "if count == 0 then\n"
+    + f"  redis.call('PEXPIRE', KEYS[3], '{_INDEX_MILLISECONDS}')\n"
+    + f"  redis.call('SADD', KEYS[4], string.sub(ARGV[5], 1, {OWNER_LENGTH}))\nend\n"
+    + "return 1"
+)
+"""Store a request with its record, unless the record is there.
+
+Keys: stream, record, the owner's records, owners; arguments: request, value, body, lifetime, key, the most records."""
+
+SETTLE_RECORDED = Script(
+    _NOW
+    + _REPLACE
+    + "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\n"
+    + "redis.call('XDEL', KEYS[1], ARGV[1])\n"
+    + "replace(KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[4], ARGV[5])\n"
+    + "redis.call('HDEL', KEYS[2], 'entry')\n"
+    + "redis.call('PUBLISH', ARGV[6], ARGV[5])\nreturn 1"
+)
+"""Delete a request that was handled and replace its record.
+
+Keys: stream, record, the owner's records; arguments: the request's id, value, body, lifetime, key, channel."""
+
+RELEASE_RECORDED = Script(
+    "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\n"
+    "redis.call('XDEL', KEYS[1], ARGV[1])\n"
+    "local entry = redis.call('XADD', KEYS[1], '*', 'message', ARGV[2], 'before', ARGV[3], 'record', ARGV[4])\n"
+    "if redis.call('EXISTS', KEYS[2]) == 1 then redis.call('HSET', KEYS[2], 'entry', entry) end\nreturn 1"
+)
+"""Store a request anew for another worker. Keys: stream, record; arguments: its id, the request, deliveries, key."""
+
+NOTE_RECORDED = Script(
+    "local held = redis.call('XPENDING', KEYS[1], 'workers', ARGV[1], ARGV[1], 1)\n"
+    "if not held[1] or held[1][2] ~= ARGV[2] or redis.call('HGET', KEYS[2], 'entry') ~= ARGV[1] then return 0 end\n"
+    "redis.call('HSET', KEYS[2], 'value', ARGV[3])\nreturn 1"
+)
+"""Replace the value of a record while a consumer holds its request. Keys: stream, record; arguments: the request's id,
+consumer, value."""
+
+_END = Script(
+    _NOW
+    + _REPLACE
+    + "local entry = redis.call('HGET', KEYS[2], 'entry')\nif not entry then return 0 end\n"
+    + "redis.call('XACK', KEYS[1], 'workers', entry)\nredis.call('XDEL', KEYS[1], entry)\n"
+    + "replace(KEYS[2], KEYS[3], ARGV[1], ARGV[2], ARGV[3], ARGV[4])\n"
+    + "redis.call('HDEL', KEYS[2], 'entry')\n"
+    + "redis.call('PUBLISH', ARGV[5], ARGV[4])\nreturn 1"
+)
+"""Delete the request of a record and replace the record.
+
+Keys: stream, record, the owner's records; arguments: value, body, lifetime, key, channel."""
+
+_STORE_AGAIN = Script(
+    _NOW
+    + _REPLACE
+    + "if redis.call('EXISTS', KEYS[2]) == 0 or redis.call('HEXISTS', KEYS[2], 'entry') == 1 then return 0 end\n"
+    + "local entry = redis.call('XADD', KEYS[1], '*', 'message', ARGV[1], 'before', '0', 'record', ARGV[5])\n"
+    + "redis.call('HSET', KEYS[2], 'entry', entry)\n"
+    + "replace(KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[4], ARGV[5])\nreturn 1"
+)
+"""Store the request of a record whose request is gone. Keys and arguments: as `STORE_RECORDED`."""
+
+_READ = Script(
+    "local found = {}\n"
+    "for i, key in ipairs(KEYS) do found[i] = redis.call('HMGET', key, 'value', 'body') end\nreturn found"
+)
+_READ_VALUES = Script(
+    "local values = {}\nfor i, key in ipairs(KEYS) do values[i] = redis.call('HGET', key, 'value') end\nreturn values"
+)
+_MEMBERS = Script("return redis.call('SMEMBERS', KEYS[1])")
+_OWNED = Script("return redis.call('ZREVRANGEBYSCORE', KEYS[1], '+inf', ARGV[1], 'LIMIT', '0', ARGV[2])")
+_LIST_NAMESPACE = Script("return redis.call('SADD', KEYS[1], ARGV[1])")
+
+
+class RecordsTransport(Protocol):
+    """What records need of the transport."""
+
+    epoch: ConnectionEpoch | None
+    keys: RedisKeys
+
+    def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
+        """Receive what is sent to an address."""
+
+
+class _Reads:
+    """The records of one namespace that are read with one command."""
+
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        self.futures: list[asyncio.Future[Sequence[bytes | None]]] = []
+
+    def fail(self, error: CallError) -> None:
+        """Fail every read that is waited for."""
+        for read in self.futures:
+            if not read.done():
+                read.set_exception(error)
+
+
+class RedisRecords(KeepsRecords):
+    """The records that this peer reads, replaces and watches."""
+
+    def __init__(self, bus: RecordsTransport) -> None:
+        self._bus = bus
+        self._watched: dict[str, dict[str, list[Callable[[], None]]]] = {}
+        """Whom to tell of a record, by namespace and key."""
+        self._stops: dict[str, Stop] = {}
+        self._reads: dict[str, _Reads] = {}
+        """The reads of this iteration of the loop, by address."""
+        self._unanswered: set[_Reads] = set()
+
+    async def read_record(self, address: str, key: str) -> tuple[bytes, bytes] | None:
+        """Return the value and body of a record, read with the other records of this iteration of the loop."""
+        reads = self._reads.get(address)
+        if reads is None or len(reads.keys) >= _BODIES_TOGETHER:
+            reads = self._reads[address] = _Reads()
+            asyncio.get_running_loop().call_soon(self._send_reads, address, reads)
+        reads.keys.append(self._bus.keys.of_namespace(address).record(key))
+        read: asyncio.Future[Sequence[bytes | None]] = asyncio.get_running_loop().create_future()
+        reads.futures.append(read)
+        value, body = await read
+        return None if value is None else (value, body or b"")
+
+    def _send_reads(self, address: str, reads: _Reads) -> None:
+        if self._reads.get(address) is reads:
+            del self._reads[address]
+        epoch = self._bus.epoch
+        if epoch is None:
+            reads.fail(_unreachable(ReplyError("there is no connection to Redis")))
+            return
+        self._unanswered.add(reads)
+        epoch.put(_READ, reads.keys, (), functools.partial(self._end_reads, reads))
+        epoch.flush_soon()
+
+    def _end_reads(self, reads: _Reads, reply: Reply) -> None:
+        self._unanswered.discard(reads)
+        if isinstance(reply, ReplyError):
+            reads.fail(_unreachable(reply))
+            return
+        for read, found in zip(reads.futures, reply, strict=True):
+            if not read.done():
+                read.set_result(found)
+
+    async def list_records(self, owner: str | None, most: int) -> list[tuple[str, str, bytes]]:
+        """Return the address, key and value of an owner's records, or of all."""
+        found: list[tuple[str, str, bytes]] = []
+        for namespace in await self._ask(_MEMBERS, [self._bus.keys.record_namespaces]):
+            address = f"queue.{namespace.decode()}"
+            keys = self._bus.keys.of_namespace(address)
+            owners = [owner.encode()] if owner is not None else await self._ask(_MEMBERS, [keys.owners])
+            for each in owners:
+                found += await self._list_owned(address, keys, each.decode(), most - len(found))
+        return found
+
+    async def _list_owned(
+        self, address: str, keys: NamespaceKeys, owner: str, most: int
+    ) -> list[tuple[str, str, bytes]]:
+        now = b"%d" % int(time.time() * 1000)
+        owned = [] if most <= 0 else await self._ask(_OWNED, [keys.owned(owner)], (now, b"%d" % most))
+        found = []
+        for start in range(0, len(owned), _READ_TOGETHER):
+            names = [key.decode() for key in owned[start : start + _READ_TOGETHER]]
+            values = await self._ask(_READ_VALUES, [keys.record(name) for name in names])
+            found += [(address, name, value) for name, value in zip(names, values, strict=True) if value is not None]
+        return found
+
+    async def end_record(self, address: str, record: Record) -> bool:
+        """Delete the request of a record and replace the record; False where the request is gone."""
+        keys = self._bus.keys.of_namespace(address)
+        arguments = (*_value(record), keys.changes)
+        return bool(await self._ask(_END, (keys.stored, *_keys(keys, record)), arguments))
+
+    async def store_again(self, address: str, message: bytes, record: Record, *, sender: str) -> None:
+        """Store the request of a record once more."""
+        keys = self._bus.keys.of_namespace(address)
+        if not await self._ask(_STORE_AGAIN, (keys.stored, *_keys(keys, record)), (message, *_value(record))):
+            raise CallError(ErrorCode.UNAVAILABLE, "the record is gone, or its request is stored", _NOT_EXECUTED)
+
+    def watch_record(self, address: str, key: str, changed: Callable[[], None]) -> Stop:
+        """Call `changed` when a record is replaced because its request is gone."""
+        namespace = address.partition(".")[2]
+        watched = self._watched.setdefault(namespace, {})
+        watched.setdefault(key, []).append(changed)
+        if namespace not in self._stops:
+            receive = functools.partial(self._changed, watched)
+            self._stops[namespace] = self._bus.listen(f"records.{namespace}", receive)
+
+        def stop() -> None:
+            callbacks = watched.get(key, [])
+            if changed in callbacks:
+                callbacks.remove(changed)
+            if not callbacks:
+                watched.pop(key, None)
+            if not watched and self._watched.get(namespace) is watched:
+                del self._watched[namespace]
+                self._stops.pop(namespace)()
+
+        return stop
+
+    def end(self, reason: str) -> None:
+        """Handle the loss of the connection: what was asked is not answered."""
+        unanswered, self._unanswered = self._unanswered, set()
+        for reads in unanswered:
+            reads.fail(_unreachable(ReplyError(reason)))
+
+    def begin(self) -> None:
+        """The connection is back: changes may have been missed."""
+        for watched in list(self._watched.values()):
+            for callbacks in list(watched.values()):
+                for changed in list(callbacks):
+                    changed()
+
+    def _changed(self, watched: dict[str, list[Callable[[], None]]], message: bytes, arrival: Arrival) -> None:
+        for changed in list(watched.get(message.decode(errors="replace"), ())):
+            changed()
+
+    async def _ask(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes] = ()) -> Reply:
+        return await ask_script(self._bus.epoch, script, keys, arguments, _WHAT, refused=ErrorCode.ACCESS_DENIED)
+
+
+def _unreachable(reply: ReplyError) -> CallError:
+    code = ErrorCode.ACCESS_DENIED if is_refusal(reply) else ErrorCode.UNAVAILABLE
+    return CallError(code, f"{_WHAT} cannot be reached: {reply}", _NOT_EXECUTED)
+
+
+async def ask_script(
+    epoch: ConnectionEpoch | None,
+    script: Script,
+    keys: Sequence[bytes],
+    arguments: Sequence[bytes],
+    what: str,
+    *,
+    refused: ErrorCode = ErrorCode.UNAVAILABLE,
+) -> Reply:
+    """Run a script and return its reply; raise `UNAVAILABLE`, or `refused` where the server refuses it."""
+    answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    reply: Reply = ReplyError("there is no connection to Redis")
+    if epoch is not None:
+        epoch.put(script, keys, arguments, lambda reply: None if answered.done() else answered.set_result(reply))
+        epoch.flush_soon()
+        await asyncio.wait((answered,), timeout=_ANSWER_SECONDS)
+        reply = answered.result() if answered.done() else ReplyError("Redis does not answer")
+    if isinstance(reply, ReplyError):
+        code = refused if is_refusal(reply) else ErrorCode.UNAVAILABLE
+        raise CallError(code, f"{what} cannot be reached: {reply}", _NOT_EXECUTED)
+    return reply
+
+
+def explain(reply: Reply) -> str:
+    """Return why the server did not accept a request."""
+    if is_refusal(reply):
+        return Refused(f"Redis refused the request: {reply}")
+    return f"Redis did not take the request: {reply}"
+
+
+def _keys(keys: NamespaceKeys, record: Record) -> Iterable[bytes]:
+    return keys.record(record.key), keys.owned(record.owner)
+
+
+def _value(record: Record) -> Iterable[bytes]:
+    return record.value, record.body, b"%d" % int(record.seconds * 1000), record.key.encode()
+
+
+def store_recorded(
+    epoch: ConnectionEpoch, keys: NamespaceKeys, message: bytes, record: Record, then: Callable[[Reply], None]
+) -> None:
+    """Store a request with its record."""
+    arguments = (message, *_value(record), b"%d" % record.most)
+    epoch.put(STORE_RECORDED, (keys.stored, *_keys(keys, record), keys.owners), arguments, then)
+
+
+def settle_recorded(epoch: ConnectionEpoch, keys: NamespaceKeys, entry: bytes, record: Record) -> None:
+    """Delete a request that was handled and replace its record."""
+    arguments = (entry, *_value(record), keys.changes)
+    epoch.put(SETTLE_RECORDED, (keys.stored, *_keys(keys, record)), arguments, lambda reply: None)
+
+
+def list_namespace(epoch: ConnectionEpoch, keys: RedisKeys, address: str) -> None:
+    """Add the namespace of an address to those whose records are listed."""
+    namespace = address.partition(".")[2].encode()
+    epoch.put(_LIST_NAMESPACE, (keys.record_namespaces,), (namespace,), lambda reply: None)

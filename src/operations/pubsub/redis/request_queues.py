@@ -1,0 +1,236 @@
+"""The worker's side of the request queues: it registers, takes requests, and returns those that it cannot handle."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from operations.errors import CallError
+from operations.pubsub.protocols import Arrival, Receive
+from operations.pubsub.redis.addresses import RedisKeys
+from operations.pubsub.redis.connection import SILENT_BEATS, Reply, ReplyError, Script, Then, pack
+from operations.pubsub.redis.connection_epoch import ConnectionEpoch
+from operations.pubsub.redis.queue_reader import QueueReader
+
+_log = logging.getLogger("operations")
+QUEUE_MILLISECONDS = b"60000"
+"""How long requests stay in a queue without a live worker."""
+_NOW = "local t = redis.call('TIME'); local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
+_NOBODY = "if redis.call('ZCOUNT', KEYS[1], now, '+inf') == 0 then return 0 end\n"
+
+PUSH = Script(
+    _NOW
+    + "local workers = redis.call('ZCOUNT', KEYS[1], now, '+inf'); if workers == 0 then return 0 end\n"
+    + "local size = redis.call('RPUSH', KEYS[2], unpack(ARGV, 2))\n"
+    + "if size == #ARGV - 1 then redis.call('PEXPIRE', KEYS[2], ARGV[1]) end\n"
+    + "return workers"
+)
+"""Queue requests if there are live workers; return their number.
+
+Keys: workers, queue; arguments: lifetime, requests."""
+
+RETURN = Script(_NOW + _NOBODY + "redis.call('LPUSH', KEYS[2], ARGV[1])\nreturn 1")
+"""Return an unhandled request to the front of the queue if there is a live worker. Keys: workers, queue."""
+
+REGISTER = Script(
+    _NOW
+    + "redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])\n"
+    + "redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. now)\n"
+    + "redis.call('PEXPIRE', KEYS[1], ARGV[3])\n"
+    + "local waiting = redis.call('PEXPIRE', KEYS[2], ARGV[3])\n"
+    + "if waiting == 1 then waiting = redis.call('LLEN', KEYS[2]) end\n"
+    + "return {redis.call('ZCARD', KEYS[1]), waiting}"
+)
+"""Register a worker; count workers and queued requests. Keys: workers, queue; arguments: name, lifetimes."""
+
+
+class QueueTransport(Protocol):
+    """What queues need of the transport."""
+
+    epoch: ConnectionEpoch | None
+    keys: RedisKeys
+    peer: str
+    heartbeat: float
+
+    def write(self) -> None:
+        """Write what was sent."""
+
+    def worked(self, *, quickly: bool) -> None:
+        """The requests that were taken have been handled."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task that ends with the transport."""
+
+
+class RequestQueues:
+    """The queues that this peer takes requests from, across connections."""
+
+    def __init__(self, bus: QueueTransport) -> None:
+        self._bus = bus
+        self._receivers: dict[str, list[Receive]] = {}
+        self._left: dict[str, Receive] = {}
+        self._arrivals: dict[bytes, Arrival] = {}
+        self._readers: dict[int, QueueReader] = {}
+        self._shared: set[bytes] = set()
+        self._took: dict[bytes, int] = {}
+        self.backlogged: set[str] = set()
+        """The addresses with more queued requests than their workers take between two heartbeats."""
+        self._is_refused = False
+
+    def add(self, address: str, receive: Receive, joined: Then) -> None:
+        """Take from one more queue."""
+        receivers = self._receivers.setdefault(address, [])
+        receivers.append(receive)
+        self._arrivals[self._bus.keys.of_namespace(address).queue] = Arrival(address)
+        if len(receivers) == 1 and self._bus.epoch is not None:
+            self.join(self._bus.epoch, address, joined)
+
+    def remove(self, address: str, receive: Receive) -> None:
+        """Stop taking for one receiver; with the last one this peer is no longer a worker of the namespace."""
+        receivers = self._receivers.get(address, [])
+        if receive in receivers:
+            receivers.remove(receive)
+            if not receivers:
+                del self._receivers[address]
+                self.backlogged.discard(address)
+                self._left[address] = receive
+                self._leave(address)
+
+    def begin(self, epoch: ConnectionEpoch, joined: Callable[[], Then]) -> None:
+        """The connection is established: take from every queue."""
+        for address in self._receivers:
+            self.join(epoch, address, joined())
+
+    def end(self) -> None:
+        """The connection is lost."""
+        self._is_refused = False
+        self._readers.clear()
+        self._took.clear()
+        self.backlogged.clear()
+
+    def beat(self, epoch: ConnectionEpoch) -> None:
+        """Send a heartbeat."""
+        for address in self._receivers if not self._is_refused else ():
+            self._register(epoch, address, lambda reply: None)
+
+    def join(self, epoch: ConnectionEpoch, address: str, joined: Then) -> None:
+        """Register for a queue and start to take from it."""
+        self._left.pop(address, None)
+        self._register(epoch, address, joined)
+        self._bus.spawn(self._take_from(epoch, address))
+
+    async def close(self) -> None:
+        """Stop taking, and return the requests that were in flight."""
+        for address, receivers in list(self._receivers.items()):
+            for receive in list(receivers):
+                self.remove(address, receive)
+        epoch = self._bus.epoch
+        for reader in list(self._readers.values()):
+            if epoch is not None:
+                await reader.stop()
+
+    def _leave(self, address: str) -> None:
+        epoch, keys = self._bus.epoch, self._bus.keys.of_namespace(address)
+        if epoch is None:
+            return
+        # Write earlier messages first.
+        self._bus.write()
+        self._deregister(address)
+        reader = self._readers.get(epoch.topology.slot(keys.queue))
+        if reader is not None and keys.queue in reader.keys:
+            reader.keys.remove(keys.queue)
+            reader.unblock()
+
+    def _deregister(self, address: str) -> None:
+        epoch, workers = self._bus.epoch, self._bus.keys.of_namespace(address).workers
+        if epoch is not None:
+            epoch.connection_for(workers).run(pack(b"ZREM", workers, self._bus.peer.encode()))
+
+    def _register(self, epoch: ConnectionEpoch, address: str, then: Then) -> None:
+        keys = self._bus.keys.of_namespace(address)
+        believed = b"%d" % int(self._bus.heartbeat * SILENT_BEATS * 1000)
+        arguments = (self._bus.peer.encode(), believed, QUEUE_MILLISECONDS)
+
+        def registered(reply: Reply) -> None:
+            workers, waiting = (1, 0) if isinstance(reply, ReplyError) else reply
+            if workers > 1:
+                self._shared.add(keys.queue)
+            else:
+                self._shared.discard(keys.queue)
+            self._note_waiting(epoch, address, workers, waiting)
+            for reader in self._readers.values():
+                reader.is_alone = self._shared.isdisjoint(reader.keys)
+            then(reply)
+
+        epoch.put(REGISTER, (keys.workers, keys.queue), arguments, registered)
+        epoch.flush()
+
+    def _note_waiting(self, epoch: ConnectionEpoch, address: str, workers: int, waiting: int) -> None:
+        """Note whether there is a backlog."""
+        queue = self._bus.keys.of_namespace(address).queue
+        reader = self._readers.get(epoch.topology.slot(queue))
+        took = reader.took[queue] if reader is not None else 0
+        lately, self._took[queue] = took - self._took.get(queue, 0), took
+        if waiting > lately * workers:
+            self.backlogged.add(address)
+        else:
+            self.backlogged.discard(address)
+
+    async def _take_from(self, epoch: ConnectionEpoch, address: str) -> None:
+        """Make sure that a queue has a reader: one for all queues, in a cluster one for each slot."""
+        queue = self._bus.keys.of_namespace(address).queue
+        slot = epoch.topology.slot(queue)
+        if slot not in self._readers:
+            try:
+                connection = await epoch.open_blocking(queue)
+            except (OSError, CallError) as error:
+                epoch.end(str(error) or type(error).__name__)
+                return
+            if epoch is not self._bus.epoch:
+                return
+            if slot not in self._readers:
+                self._readers[slot] = QueueReader(
+                    connection,
+                    epoch,
+                    taken=self._taken,
+                    flush=self._bus.write,
+                    worked=self._bus.worked,
+                    refused=self._note_refusal,
+                    seconds=self._bus.heartbeat,
+                )
+        reader = self._readers[slot]
+        if address in self._receivers and queue not in reader.keys:
+            reader.is_alone = reader.is_alone and queue not in self._shared
+            reader.add(queue)
+
+    def _note_refusal(self, reason: str) -> None:
+        """The server denies this peer to take requests: deregister it."""
+        _log.error("this peer may not take requests, so it serves none: %s", reason)
+        self._is_refused = True
+        for address in self._receivers:
+            self._deregister(address)
+
+    def _taken(self, key: bytes, request: bytes) -> None:
+        arrival = self._arrivals[key]
+        receivers = self._receivers.get(arrival.address)
+        if receivers is None:
+            self._return_request(arrival, request)
+            return
+        if len(receivers) > 1:
+            receivers.append(receivers.pop(0))
+        receivers[0](request, arrival)
+
+    def _return_request(self, arrival: Arrival, request: bytes) -> None:
+        """Return a request that arrived after this worker left: to another worker, or to be refused here."""
+        address = arrival.address
+        epoch, keys = self._bus.epoch, self._bus.keys.of_namespace(address)
+        if epoch is None:
+            return
+
+        def returned(reply: Reply) -> None:
+            if reply != 1:
+                self._left[address](request, arrival)
+
+        epoch.put(RETURN, (keys.workers, keys.queue), (request,), returned)
+        epoch.flush()

@@ -1,0 +1,48 @@
+"""Selection: which operations of a registry are given to others, as tools or by a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any
+
+from operations.spec import Operation, OperationType
+
+
+class Selection:
+    """The operations that a shell pattern of `allow` matches (all without one) and no pattern of `deny`.
+
+    With `tags`, an operation has at least one of them. `read_only` leaves out mutations.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow: Iterable[str] = (),
+        deny: Iterable[str] = (),
+        tags: Iterable[str] = (),
+        read_only: bool = False,
+    ) -> None:
+        self._allow = _strings("allow", allow)
+        self._deny = _strings("deny", deny)
+        self._tags = frozenset(_strings("tags", tags))
+        self._read_only = read_only
+
+    def includes(self, operation: Operation[Any]) -> bool:
+        """Whether an operation is selected; a spec without handler and stream never is."""
+        spec = operation.spec
+        if operation.handler is None and operation.stream is None:
+            return False
+        if self._read_only and spec.type is OperationType.MUTATION:
+            return False
+        if self._tags and self._tags.isdisjoint(spec.tags):
+            return False
+        if self._allow and not any(fnmatchcase(spec.id, pattern) for pattern in self._allow):
+            return False
+        return not any(fnmatchcase(spec.id, pattern) for pattern in self._deny)
+
+
+def _strings(name: str, values: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(values, str):
+        raise ValueError(f"invalid {name} {values!r}: expected a list; pass [{values!r}]")
+    return tuple(values)

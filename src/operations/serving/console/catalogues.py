@@ -1,0 +1,250 @@
+"""Catalogues: the list of what each caller may call, built in slices and cached as bytes for each set of rights."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from operations.errors import ErrorCode
+from operations.exports.signatures import signature
+from operations.serving.console.rights import Viewer
+from operations.serving.console.sources import Sources, SourceState, source_json
+from operations.serving.exposure import Exposure, Rights
+from operations.serving.http.routes import Route, encoded_path
+from operations.serving.refusals import RefusedError
+from operations.spec import Operation
+
+_log = logging.getLogger("operations.serving")
+_SLICE_SECONDS = 0.002
+_MOST_KEPT = 64
+_LONGEST_DESCRIPTION = 160
+_MOST_FIELDS = 100
+_MOST_EXAMPLES = 10
+_encode = msgspec.json.Encoder(enc_hook=repr).encode
+_NO_VALUE: Any = object()
+
+
+class Catalogue(msgspec.Struct, frozen=True):
+    """A catalogue as it is sent."""
+
+    version: str
+    body: bytes
+    compressed: bytes
+
+    @property
+    def etag(self) -> bytes:
+        """The entity tag."""
+        return f'"{self.version}"'.encode()
+
+
+class _Key(msgspec.Struct, frozen=True):
+    generation: int
+    rights: Rights
+    watches: bool
+    """Whether failed sources are listed."""
+    states: tuple[SourceState, ...]
+
+
+class Catalogues:
+    """The catalogues of one exposure. Each holds what its caller may call and nothing of the rest."""
+
+    def __init__(self, exposure: Exposure, sources: Sources) -> None:
+        self._exposure = exposure
+        self._sources = sources
+        self._kept: OrderedDict[_Key, Catalogue] = OrderedDict()
+        self._entries: dict[str, tuple[Operation[Any], str, bytes]] = {}
+        """The encoded entry of each operation, with the operation and the source that it was made of."""
+        self._building = asyncio.Lock()
+
+    async def get(self, viewer: Viewer) -> Catalogue:
+        """Return the catalogue of a caller, from the cache where it is there."""
+        found = self._kept.get(self._key(viewer))
+        if found is None:
+            async with self._building:
+                key = self._key(viewer)  # the registry may have changed, and others may have built it
+                found = self._kept.get(key) or await self._build(key, viewer.operations)
+                self._kept[key] = found
+                while len(self._kept) > _MOST_KEPT:
+                    self._kept.popitem(last=False)
+        return found
+
+    async def warm(self) -> None:
+        """Make the entries of all operations, so that the first caller does not wait for them."""
+        async with self._building:
+            for operation in list(self._exposure.operations.values()):
+                self._entry(operation, self.source_of(operation.id))
+                await asyncio.sleep(0)
+
+    def states(self, viewer: Viewer) -> list[dict[str, Any]]:
+        """Return the sources that a caller sees, with the number of operations that it may call."""
+        counts = Counter(self.source_of(operation_id) for operation_id in viewer.operations)
+        return _visible_states(self._sources.states(), counts, watches=viewer.may_watch)
+
+    def source_of(self, operation_id: str) -> str:
+        """Return the name of the source of an operation."""
+        return self._sources.source_of(operation_id) or operation_id.partition(".")[0]
+
+    def _key(self, viewer: Viewer) -> _Key:
+        states = tuple(self._sources.states())
+        return _Key(self._exposure.generation, self._exposure.rights(viewer.identity), viewer.may_watch, states)
+
+    async def _build(self, key: _Key, operations: Mapping[str, Operation[Any]]) -> Catalogue:
+        until = time.perf_counter() + _SLICE_SECONDS
+        entries: list[bytes] = []
+        counts: Counter[str] = Counter()
+        for operation in list(operations.values()):
+            source = self.source_of(operation.id)
+            counts[source] += 1
+            entries.append(self._entry(operation, source))
+            if time.perf_counter() >= until:
+                await asyncio.sleep(0)
+                until = time.perf_counter() + _SLICE_SECONDS
+        self._forget_removed()
+        listed = _encode(_visible_states(key.states, counts, watches=key.watches))
+        return await asyncio.to_thread(_join, listed, entries)
+
+    def _entry(self, operation: Operation[Any], source: str) -> bytes:
+        known = self._entries.get(operation.id)
+        if known is None or known[0] is not operation or known[1] != source:
+            try:
+                entry = _encode_safely(_describe(operation, source))
+            except Exception:  # noqa: BLE001  # one operation must not take the catalogue from all others
+                _log.exception("%s is listed without its fields", operation.id)
+                entry = _encode({"id": operation.id, "type": operation.spec.type.value, "source": source})
+            known = self._entries[operation.id] = operation, source, entry
+        return known[2]
+
+    def _forget_removed(self) -> None:
+        exposed = self._exposure.operations
+        for operation_id in self._entries.keys() - exposed.keys():
+            del self._entries[operation_id]
+
+
+def describe_operation(viewer: Viewer, operation_id: str, source: str) -> bytes:
+    """Return one operation as the console reads it; 404 where the caller may not call it."""
+    operation = viewer.operations.get(operation_id)
+    if operation is None:
+        message = "the operation is unknown, or not allowed"
+        raise RefusedError(404, ErrorCode.OPERATION_NOT_FOUND, message, "NOT_VISIBLE")
+    spec, route = operation.spec, Route(operation)
+    described = {
+        "id": spec.id,
+        **spec.to_dict(),
+        "source": source,
+        "signature": signature(spec),
+        "http": {"path": encoded_path(operation), "methods": sorted(route.methods - {"OPTIONS"})},
+        "executes": operation.handler is not None,
+        "streams": operation.stream is not None,
+        "examples": _examples(spec.input_schema.document),
+    }
+    return _encode_safely(described)
+
+
+def _join(sources: bytes, entries: list[bytes]) -> Catalogue:
+    """Return the whole catalogue; runs in a thread."""
+    rest = b'"sources":%s,"operations":[%s]}' % (sources, b",".join(entries))
+    version = blake2b(rest, digest_size=8).hexdigest()
+    body = b'{"version":"%s",%s' % (version.encode(), rest)
+    return Catalogue(version, body, gzip.compress(body, 6, mtime=0))
+
+
+def _visible_states(states: Iterable[SourceState], counts: Mapping[str, int], *, watches: bool) -> list[dict[str, Any]]:
+    """Return sources with operations that the caller may call; failed ones only to those who watch."""
+    return [
+        source_json(each, counts.get(each.name, 0))
+        for each in states
+        if counts.get(each.name) or (watches and each.state == "failed")
+    ]
+
+
+def _describe(operation: Operation[Any], source: str) -> dict[str, Any]:
+    spec = operation.spec
+    annotations = spec.annotations
+    optional = {
+        "title": spec.title,
+        "tags": list(spec.tags),
+        "fields": _fields(spec.input_schema.document),
+        "method": annotations.get("method"),
+        "path": annotations.get("path"),
+        "deprecated": annotations.get("deprecated") is True,
+        "streams": operation.stream is not None,
+    }
+    return {
+        "id": spec.id,
+        "type": spec.type.value,
+        "description": _shorten(spec.description),
+        "source": source,
+        **{name: value for name, value in optional.items() if value},
+    }
+
+
+def _fields(document: Any) -> list[str]:
+    properties = document.get("properties") if isinstance(document, Mapping) else None
+    return list(properties)[:_MOST_FIELDS] if isinstance(properties, Mapping) else []
+
+
+def _shorten(text: str) -> str:
+    flat = " ".join(text[: 2 * _LONGEST_DESCRIPTION].split())
+    return flat if len(flat) <= _LONGEST_DESCRIPTION else f"{flat[: _LONGEST_DESCRIPTION - 1]}…"
+
+
+def _examples(document: Any) -> list[dict[str, Any]]:
+    """Return inputs that the schema itself names."""
+    if not isinstance(document, Mapping):
+        return []
+    whole = document.get("examples")
+    found = [{"title": f"Example {number}", "input": each} for number, each in enumerate(_as_list(whole), 1)]
+    if "example" in document:
+        found.append({"title": "Example", "input": document["example"]})
+    properties = document.get("properties")
+    values = {
+        name: value
+        for name, schema in (properties.items() if isinstance(properties, Mapping) else ())
+        if (value := _example_of(schema)) is not _NO_VALUE
+    }
+    if values:
+        found.append({"title": "From the schema", "input": values})
+    return found[:_MOST_EXAMPLES]
+
+
+def _example_of(schema: Any) -> Any:
+    """Return the value that a schema gives as an example; `_NO_VALUE` without one."""
+    if not isinstance(schema, Mapping):
+        return _NO_VALUE
+    for name in ("example", "default", "const"):
+        if name in schema:
+            return schema[name]
+    examples = _as_list(schema.get("examples"))
+    return examples[0] if examples else _NO_VALUE
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value)[:_MOST_EXAMPLES] if isinstance(value, (list, tuple)) else []
+
+
+def _encode_safely(value: Any) -> bytes:
+    """Return a value as JSON; texts that JSON cannot express are replaced."""
+    try:
+        return _encode(value)
+    except (ValueError, TypeError, RecursionError):
+        return _encode(_expressible(value, 0))
+
+
+def _expressible(value: Any, depth: int) -> Any:
+    if depth > 100:
+        return None
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, Mapping):
+        return {_expressible(str(name), 0): _expressible(member, depth + 1) for name, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_expressible(member, depth + 1) for member in value]
+    return value if isinstance(value, (bool, int, float)) or value is None else _expressible(repr(value), 0)

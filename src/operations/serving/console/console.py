@@ -1,0 +1,116 @@
+"""Console: what a served application records of its calls, and the page and JSON that show it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from operations.calls.hub import Hub
+from operations.dispatch import Dispatcher
+from operations.errors import CallError
+from operations.interceptors.redaction import FieldRedactor
+from operations.jobs import Jobs
+from operations.serving.admission import Caller
+from operations.serving.asgi import Receive, Response, Scope, Send
+from operations.serving.console.endpoint import API, ConsoleEndpoint, ConsoleSettings
+from operations.serving.console.hub import HubRecorder
+from operations.serving.console.jobs import ConsoleJobs
+from operations.serving.console.pages import ROOT, Pages
+from operations.serving.console.sources import Sources
+from operations.serving.console.workers import OwnProcess, Workers
+from operations.serving.exposure import Exposure
+from operations.serving.refusals import public_error
+from operations.telemetry.call_recorder import CallRecorder
+from operations.telemetry.call_records import CallRecord, CallRecords
+from operations.telemetry.time_series import TimeSeries
+
+_REASON = "cancelled in the console"
+
+
+class Console:
+    """The console of one application. It observes the registry from its creation until `close`.
+
+    `dispatchers` returns what runs calls from elsewhere. With a `hub`, the calls that it routes are recorded as well.
+    """
+
+    def __init__(
+        self,
+        exposure: Exposure,
+        settings: ConsoleSettings,
+        *,
+        dispatchers: Callable[[], Iterable[Dispatcher]],
+        sources: Sources | None = None,
+        hub: Hub | None = None,
+        jobs: Jobs | None = None,
+    ) -> None:
+        registry = exposure.registry
+        self._registry = registry
+        self._dispatchers = dispatchers
+        self.records = CallRecords(series=TimeSeries(self._levels))
+        name = "hub" if hub is not None else socket.gethostname()
+        clean: Callable[[Any], Any] | None = FieldRedactor().clean if settings.has_bodies else None
+        self._recorder = CallRecorder(self.records, worker=name, clean=clean, explain=_explain)
+        registry.observers = (*registry.observers, self._recorder)
+        self._own = OwnProcess(name, dispatchers, slots=settings.slots, version=settings.release)
+        self._hub = None if hub is None else HubRecorder(hub, self.records)
+        workers: list[Workers] = [self._own] if self._hub is None else [self._own, self._hub]
+        self._endpoint = ConsoleEndpoint(
+            exposure,
+            self.records,
+            settings,
+            cancel=self._cancel,
+            workers=workers,
+            sources=sources,
+            jobs=None if jobs is None else ConsoleJobs(jobs),
+        )
+        self._pages = Pages()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
+        """Answer a request below `/console/api/`."""
+        await self._endpoint(scope, receive, send, caller)
+
+    @property
+    def is_built(self) -> bool:
+        """Whether the files of the page are there."""
+        return self._pages.is_built
+
+    def page(self, scope: Scope, path: str) -> Response | None:
+        """Return the page or one of its files, which everybody may read; None at any other path."""
+        if scope["method"] not in ("GET", "HEAD") or path.startswith(API):
+            return None
+        if path != ROOT and not path.startswith(f"{ROOT}/"):
+            return None
+        return self._pages.respond(path, scope.get("root_path") or "", dict(scope["headers"]))
+
+    async def warm(self) -> None:
+        """Prepare the catalogue, while the server is idle."""
+        await self._endpoint.warm()
+
+    async def end_feeds(self) -> None:
+        """End every feed; whoever is still admitted comes back."""
+        await self._endpoint.close()
+
+    async def close(self) -> None:
+        """Record no more calls, and end every feed."""
+        self._own.is_draining = True
+        self._registry.observers = tuple(each for each in self._registry.observers if each is not self._recorder)
+        if self._hub is not None:
+            self._hub.close()
+        await self._endpoint.close()
+
+    def _cancel(self, record: CallRecord) -> bool:
+        """End a call that runs or waits; False for one of this process that is nested in another."""
+        if record.kind == "served":
+            return any(each.cancel(record.request_id, record.caller, _REASON) for each in self._dispatchers())
+        return self._hub is not None and self._hub.cancel(record, _REASON)
+
+    def _levels(self) -> tuple[int, int]:
+        dispatchers = tuple(self._dispatchers())
+        waiting = sum(each.slots.waiting.size for each in dispatchers)
+        return max(0, sum(each.in_flight for each in dispatchers) - waiting), waiting
+
+
+def _explain(error: CallError, operation_id: str) -> str:
+    """Return the message of an error without the text of an exception that a handler raised."""
+    return public_error(error, operation_id).message.partition("\n")[0]

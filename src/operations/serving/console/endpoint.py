@@ -1,0 +1,280 @@
+"""ConsoleEndpoint: the JSON below `/console/api/`, each answer filtered by the rights of its caller."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from operations.context import new_request_id
+from operations.errors import CallError, ErrorCode
+from operations.serving.admission import Caller
+from operations.serving.asgi import Headers, Receive, Response, Scope, Send, path_of
+from operations.serving.console.catalogues import Catalogues, describe_operation
+from operations.serving.console.event_log import EventLog
+from operations.serving.console.feed import FeedRequest, Feeds, read_topics
+from operations.serving.console.jobs import ConsoleJobs
+from operations.serving.console.pages import ROOT, accepts_gzip
+from operations.serving.console.rights import Viewer
+from operations.serving.console.sources import NamespaceSources, Sources
+from operations.serving.console.spans import Parameters, SpanReader, not_visible, read_choice
+from operations.serving.console.workers import Workers, worker_json
+from operations.serving.exposure import Exposure
+from operations.serving.http.events import check_last_event_id
+from operations.serving.http.problems import problem_response
+from operations.serving.refusals import RefusedError
+from operations.telemetry.call_records import CallRecord, CallRecords
+from operations.telemetry.time_series import ALL, RANGES, Key, columns
+
+API = f"{ROOT}/api/"
+_LONGEST_QUERY = 4_096
+_MOST_PARAMETERS = 32
+_log = logging.getLogger("operations.serving")
+_encode = msgspec.json.Encoder().encode
+_JSON_HEADERS: Headers = [
+    (b"content-type", b"application/json"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+]
+_CATALOGUE_HEADERS: Headers = [
+    (b"content-type", b"application/json"),
+    (b"cache-control", b"private, no-cache"),
+    (b"vary", b"Authorization, X-API-Key, Accept-Encoding"),
+    (b"x-content-type-options", b"nosniff"),
+]
+
+
+class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the console tells of its server."""
+
+    name: str
+    version: str
+    release: str
+    kind: str
+    is_open: bool
+    """Whether there is no authenticator: everybody may watch."""
+    auth_required: bool
+    has_bodies: bool
+    slots: int
+    body_bytes: int
+    deadline_seconds: float
+
+
+class _Question(msgspec.Struct):
+    """One request."""
+
+    viewer: Viewer
+    rest: str
+    """The path after the name of the resource."""
+    parameters: Parameters
+    headers: dict[bytes, bytes]
+
+
+Answer = Callable[[_Question], Awaitable[Response]]
+
+
+class ConsoleEndpoint:
+    """Serves what the console shows. `cancel` ends a call that runs; False where it is not one that can be ended."""
+
+    def __init__(
+        self,
+        exposure: Exposure,
+        records: CallRecords,
+        settings: ConsoleSettings,
+        *,
+        cancel: Callable[[CallRecord], bool],
+        workers: Sequence[Workers],
+        sources: Sources | None = None,
+        jobs: ConsoleJobs | None = None,
+    ) -> None:
+        self.records = records
+        self.settings = settings
+        self._exposure = exposure
+        self._cancel = cancel
+        self._workers = workers
+        self._jobs = jobs
+        self._catalogues = Catalogues(exposure, sources or NamespaceSources(exposure))
+        self._log = EventLog()
+        records.changed = self._log.append
+        self.feeds = Feeds(self._log, records.series, self._catalogues, workers, jobs)
+        self._answers: dict[tuple[str, str], Answer] = {
+            ("GET", "session"): self._session,
+            ("GET", "catalogue"): self._catalogue,
+            ("GET", "operations"): self._operation,
+            ("GET", "calls"): self._calls,
+            ("DELETE", "calls"): self._cancel_call,
+            ("GET", "traces"): self._trace,
+            ("GET", "workers"): self._list_workers,
+            ("GET", "metrics"): self._metrics,
+            ("GET", "audit"): self._audit,
+        }
+        if jobs is not None:
+            self._answers |= {("GET", "jobs"): self._list_jobs, ("POST", "jobs"): self._act_on_job}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
+        """Answer one request."""
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        try:
+            name, _, rest = path_of(scope).removeprefix(API).partition("/")
+            parameters = _read_query(scope["query_string"])
+            if name == "feed" and scope["method"] == "GET":
+                await self.feeds.serve(self._feed_request(parameters, caller), receive, send)
+                return
+            answer = self._answers.get((method, name))
+            if answer is None:
+                raise self._no_answer(method, name)
+            headers = dict(caller.headers or {})
+            response = await answer(_Question(self._viewer(caller), rest, parameters, headers))
+        except CallError as error:
+            response = problem_response(error, new_request_id())
+        except Exception:  # noqa: BLE001  # nothing of a failure of our own is sent
+            _log.exception("a request failed in the console")
+            failed = CallError(ErrorCode.EXECUTION_ERROR, "the server failed")
+            response = problem_response(failed, new_request_id())
+        await response.send(send, head_only=scope["method"] == "HEAD")
+
+    async def warm(self) -> None:
+        """Prepare the catalogue."""
+        await self._catalogues.warm()
+
+    async def close(self) -> None:
+        """End every feed."""
+        await self.feeds.close()
+
+    def _viewer(self, caller: Caller) -> Viewer:
+        return Viewer(caller, self._exposure, is_open=self.settings.is_open)
+
+    def _feed_request(self, parameters: Parameters, caller: Caller) -> FeedRequest:
+        self._require(self._viewer(caller).is_known)
+        resumed = (caller.headers or {}).get(b"last-event-id")
+        return FeedRequest(
+            viewer=lambda: self._viewer(caller),
+            topics=read_topics(parameters.get("topics")),
+            trace=parameters.get("trace", ""),
+            last_event_id=check_last_event_id(resumed) if resumed else None,
+        )
+
+    def _no_answer(self, method: str, name: str) -> RefusedError:
+        allowed = sorted(known for known, resource in self._answers if resource == name)
+        if not allowed:
+            return not_visible("the console has no such resource")
+        header = (b"allow", ", ".join(allowed).encode())
+        return RefusedError(405, ErrorCode.VALIDATION_ERROR, f"{name} has no {method}", "METHOD", [header])
+
+    async def _session(self, question: _Question) -> Response:
+        viewer, settings = question.viewer, self.settings
+        identity = viewer.identity
+        features = ["calls", "feed"] if viewer.is_known else []
+        if viewer.may_watch:
+            features += ["workers", "metrics", "audit"]
+        if viewer.is_known and self._jobs is not None:
+            features.append("jobs")
+        described = None if identity is None else {"id": identity.id, "scopes": list(identity.scopes)}
+        return _json(
+            {
+                "identity": described,
+                "authRequired": settings.auth_required,
+                "server": {
+                    "name": settings.name,
+                    "version": settings.version,
+                    "release": settings.release,
+                    "kind": settings.kind,
+                },
+                "features": features,
+                "catalogueVersion": (await self._catalogues.get(viewer)).version,
+                "limits": {"bodyBytes": settings.body_bytes, "deadlineSeconds": settings.deadline_seconds},
+            }
+        )
+
+    async def _catalogue(self, question: _Question) -> Response:
+        catalogue = await self._catalogues.get(question.viewer)
+        headers = [*_CATALOGUE_HEADERS, (b"etag", catalogue.etag)]
+        known = question.headers.get(b"if-none-match", b"")
+        if any(each.strip().removeprefix(b"W/") == catalogue.etag for each in known.split(b",")):
+            return Response(304, headers)
+        if accepts_gzip(question.headers):
+            return Response(200, [*headers, (b"content-encoding", b"gzip")], catalogue.compressed)
+        return Response(200, headers, catalogue.body)
+
+    async def _operation(self, question: _Question) -> Response:
+        source = self._catalogues.source_of(question.rest)
+        return Response(200, list(_JSON_HEADERS), describe_operation(question.viewer, question.rest, source))
+
+    async def _calls(self, question: _Question) -> Response:
+        self._require(question.viewer.is_known)
+        reader = self._reader(question)
+        if question.rest:
+            return _json(reader.one(question.rest))
+        return _json(await reader.page(question.parameters))
+
+    async def _cancel_call(self, question: _Question) -> Response:
+        record = self._reader(question).find(question.rest)
+        if not question.viewer.may_cancel(record):
+            raise not_visible("the call is unknown, or may not be cancelled")
+        if record.outcome is not None or not self._cancel(record):
+            message = "the call has ended" if record.outcome is not None else "the call cannot be cancelled by itself"
+            raise RefusedError(409, ErrorCode.VALIDATION_ERROR, message, "NOT_CANCELLABLE")
+        return _json({"requestId": record.request_id, "state": "cancelling"}, 202)
+
+    async def _trace(self, question: _Question) -> Response:
+        self._require(question.viewer.is_known)
+        return _json(self._reader(question).trace(question.rest))
+
+    async def _list_workers(self, question: _Question) -> Response:
+        self._require(question.viewer.may_watch)
+        states = (state for each in self._workers for state in each.states())
+        return _json({"workers": [worker_json(state, question.viewer, self.records.series) for state in states]})
+
+    async def _metrics(self, question: _Question) -> Response:
+        self._require(question.viewer.may_watch)
+        name = read_choice(question.parameters, "range", tuple(RANGES), "15m")
+        key: Key = ALL
+        if operation_id := question.parameters.get("operation"):
+            if operation_id not in question.viewer.operations:
+                raise not_visible("the operation is unknown, or not allowed")
+            key = ("operation", operation_id)
+        elif worker := question.parameters.get("worker"):
+            key = ("worker", worker)
+        return _json(columns(self.records.series.rows(name, key), RANGES[name][0]))
+
+    async def _audit(self, question: _Question) -> Response:
+        self._require(question.viewer.may_watch)
+        return _json(await self._reader(question).audit(question.parameters))
+
+    async def _list_jobs(self, question: _Question) -> Response:
+        self._require(question.viewer.is_known)
+        assert self._jobs is not None
+        return _json(await self._jobs.page(question.viewer, question.parameters))
+
+    async def _act_on_job(self, question: _Question) -> Response:
+        self._require(question.viewer.is_known)
+        assert self._jobs is not None
+        job_id, _, action = question.rest.rpartition("/")
+        return _json(await self._jobs.act(question.viewer, job_id, action))
+
+    def _reader(self, question: _Question) -> SpanReader:
+        return SpanReader(self.records, question.viewer, has_bodies=self.settings.has_bodies)
+
+    def _require(self, allowed: bool) -> None:
+        if not allowed:
+            message = "this needs the scope operations:watch"
+            raise RefusedError(403, ErrorCode.ACCESS_DENIED, message, "MISSING_RIGHTS")
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(status, list(_JSON_HEADERS), _encode(value))
+
+
+def _read_query(query: bytes) -> Parameters:
+    """Return the parameters of a request; 400 for too many."""
+    try:
+        if len(query) > _LONGEST_QUERY:
+            raise ValueError
+        pairs = parse_qsl(query.decode("ascii"), max_num_fields=_MOST_PARAMETERS)
+    except ValueError:
+        message = f"the query has at most {_LONGEST_QUERY} characters and {_MOST_PARAMETERS} parameters"
+        raise RefusedError(400, ErrorCode.VALIDATION_ERROR, message, "PARAMETER") from None
+    return dict(pairs)

@@ -1,0 +1,266 @@
+"""Feeds: what happens, as server-sent events, for one caller each. A feed holds no queue of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from operations.errors import ErrorCode
+from operations.failures import unavailable
+from operations.identity.rate_limits import ConcurrencyLimits
+from operations.serving.asgi import Headers, Receive, Send
+from operations.serving.console.catalogues import Catalogues
+from operations.serving.console.event_log import EventLog
+from operations.serving.console.jobs import ConsoleJobs
+from operations.serving.console.rights import Viewer
+from operations.serving.console.sampling import Entry, Sampler
+from operations.serving.console.spans import span_json
+from operations.serving.console.workers import Workers, worker_json
+from operations.serving.refusals import RefusedError
+from operations.telemetry.time_series import TimeSeries
+
+TOPICS = ("calls", "workers", "sources", "jobs", "metrics", "catalogue")
+_HEADERS: Headers = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+    (b"x-content-type-options", b"nosniff"),
+]
+_RETRY = b"retry: 2000\n\n"
+_HEARTBEAT = b":\n\n"
+_HEARTBEAT_SECONDS = 10.0
+_INTERVAL = 0.1
+_SLOW_SECONDS = 30.0
+"""How long a client may leave a chunk unread."""
+_FEEDS_EACH = 16
+_MOST_FEEDS = 1_000
+_MOST_PER_CHUNK = 1_000
+_encode = msgspec.json.Encoder().encode
+
+
+class FeedRequest(msgspec.Struct, kw_only=True):
+    """What a caller wants to follow."""
+
+    viewer: Callable[[], Viewer]
+    """Returns the caller's rights as they are now."""
+    topics: frozenset[str]
+    trace: str = ""
+    last_event_id: str | None = None
+
+
+class Feeds:
+    """The open feeds of one application."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        series: TimeSeries,
+        catalogues: Catalogues,
+        workers: Sequence[Workers],
+        jobs: ConsoleJobs | None = None,
+        *,
+        interval: float = _INTERVAL,
+        heartbeat: float = _HEARTBEAT_SECONDS,
+    ) -> None:
+        self.log = log
+        self.series = series
+        self.catalogues = catalogues
+        self.workers = workers
+        self.jobs = jobs
+        self.interval = interval
+        self.heartbeat = heartbeat
+        self._open = ConcurrencyLimits(_FEEDS_EACH, "open feeds")
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self, wanted: FeedRequest, receive: Receive, send: Send) -> None:
+        """Send events until the client goes, its credentials expire, or `close` is called."""
+        caller = wanted.viewer().caller
+        if len(self._tasks) >= _MOST_FEEDS:
+            raise unavailable("console.feed", "too many feeds are open", "no")
+        self._open.acquire(caller.key)
+        feed = Feed(self, wanted, send)
+        task = asyncio.get_running_loop().create_task(feed.run())
+        self._tasks.add(task)
+        gone = asyncio.ensure_future(_wait_for_disconnect(receive))
+        try:
+            expires = None if caller.principal is None else caller.principal.expires_at
+            left = None if expires is None else max(0.0, expires - time.time())
+            await asyncio.wait((task, gone), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            await self._stop(task)
+            self._tasks.discard(task)
+            self._open.release(caller.key)
+        await feed.finish()
+
+    async def close(self) -> None:
+        """End every feed; whoever is still admitted comes back."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def _stop(self, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        await asyncio.wait((task,))
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, OSError):
+            raise error
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Feed:
+    """One feed: reads the log from its own position, filters by rights, samples, and sends in batches."""
+
+    def __init__(self, feeds: Feeds, wanted: FeedRequest, send: Send) -> None:
+        self._feeds = feeds
+        self._wanted = wanted
+        self._send = send
+        self._is_open = False
+        self._sampler = None if wanted.trace else Sampler()
+        self._position = feeds.log.last
+        self._version = ""
+        self._generation: object = None
+        self._told_workers: dict[str, tuple[Any, ...]] = {}
+        self._told_sources: dict[str, dict[str, Any]] = {}
+        self._told_jobs: dict[str, dict[str, Any]] | None = None
+        self._second = 0
+        self._sent_at = time.monotonic()
+
+    async def run(self) -> None:
+        """Send events until this is cancelled."""
+        await self._open()
+        before = time.monotonic()
+        while True:
+            await asyncio.sleep(self._feeds.interval)
+            viewer, now = self._wanted.viewer(), time.monotonic()
+            chunk = self._calls(viewer, now - before)
+            before = now
+            if int(now) != self._second:
+                self._second = int(now)
+                chunk += await self._state(viewer)
+            if chunk:
+                await self._write(b"".join(chunk))
+            elif now - self._sent_at >= self._feeds.heartbeat:
+                await self._write(_HEARTBEAT)
+
+    async def finish(self) -> None:
+        """End the response."""
+        if self._is_open:
+            with contextlib.suppress(OSError):  # the client may have gone
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _open(self) -> None:
+        viewer, log = self._wanted.viewer(), self._feeds.log
+        self._version = (await self._feeds.catalogues.get(viewer)).version
+        chunk = [_RETRY, _event("hello", {"version": self._version, "time": round(time.time() * 1000, 3)})]
+        resumed = self._wanted.last_event_id
+        if resumed is not None:
+            position = log.position_of(resumed)
+            if position is None:
+                chunk.append(_event("overflow", {"dropped": 0}))
+            else:
+                self._position = position
+        self._note_state(viewer)
+        await self._job_changes(viewer)
+        await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        self._is_open = True
+        await self._write(b"".join(chunk))
+
+    def _calls(self, viewer: Viewer, seconds: float) -> list[bytes]:
+        """Return the changes of calls since the last time that the caller may see."""
+        log = self._feeds.log
+        if self._position == log.last:
+            return []
+        entries, lost = log.after(self._position)
+        self._position = log.last
+        if "calls" not in self._wanted.topics:
+            return []
+        trace = self._wanted.trace
+        seen: list[Entry] = [
+            entry for entry in entries if (not trace or entry[2].trace_id == trace) and viewer.sees(entry[2])
+        ]
+        if self._sampler is not None:
+            seen = self._sampler.choose(seen, seconds)
+        chunk = [_event("overflow", {"dropped": lost})] if lost else []
+        for number, change, record in seen[-_MOST_PER_CHUNK:]:
+            chunk.append(_event(f"call.{change}", span_json(record), log.name_of(number)))
+        return chunk
+
+    async def _state(self, viewer: Viewer) -> list[bytes]:
+        """Return what else has changed since the last second."""
+        chunk: list[bytes] = []
+        topics = self._wanted.topics
+        if "catalogue" in topics:
+            version = (await self._feeds.catalogues.get(viewer)).version
+            if version != self._version:
+                self._version = version
+                chunk.append(_event("catalogue.changed", {"version": version}))
+        told_workers, told_sources = self._told_workers, self._told_sources
+        workers, sources = self._note_state(viewer)
+        if "sources" in topics:
+            chunk += [_event("source.changed", each) for each in sources if told_sources.get(each["name"]) != each]
+        if "workers" in topics:
+            chunk += [
+                _event("worker.changed", each) for each in workers if told_workers.get(each["name"]) != _signs(each)
+            ]
+        chunk += await self._job_changes(viewer)
+        if "metrics" in topics and viewer.may_watch:
+            names = ("t", "ok", "failed", "p50", "p95", "p99", "inFlight", "queued")
+            chunk.append(_event("metrics", dict(zip(names, self._feeds.series.latest(), strict=True))))
+        return chunk
+
+    async def _job_changes(self, viewer: Viewer) -> list[bytes]:
+        """Return the jobs that have changed since they were last looked at."""
+        jobs = self._feeds.jobs
+        if jobs is None or "jobs" not in self._wanted.topics:
+            return []
+        told, now = self._told_jobs, await jobs.snapshot(viewer)
+        self._told_jobs = now
+        return (
+            [] if told is None else [_event("job.changed", job) for name, job in now.items() if told.get(name) != job]
+        )
+
+    def _note_state(self, viewer: Viewer) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return workers and sources, and remember them as told."""
+        workers: list[dict[str, Any]] = []
+        if viewer.may_watch and "workers" in self._wanted.topics:
+            states = (state for each in self._feeds.workers for state in each.states())
+            workers = [worker_json(state, viewer, self._feeds.series) for state in states]
+        sources = self._feeds.catalogues.states(viewer) if "sources" in self._wanted.topics else []
+        self._told_workers = {each["name"]: _signs(each) for each in workers}
+        self._told_sources = {each["name"]: each for each in sources}
+        return workers, sources
+
+    async def _write(self, chunk: bytes) -> None:
+        self._sent_at = time.monotonic()
+        async with asyncio.timeout(_SLOW_SECONDS):
+            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+
+def _signs(worker: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what of a worker is told when it changes: not its load, which changes all the time."""
+    return tuple(worker.get(name) for name in ("state", "slots", "operations", "lostAt"))
+
+
+def read_topics(text: str | None) -> frozenset[str]:
+    """Return the topics that a parameter names; all without it."""
+    if not text:
+        return frozenset(TOPICS)
+    wanted = frozenset(text.split(","))
+    unknown = sorted(wanted - frozenset(TOPICS))
+    if unknown:
+        message = f"topics are of {', '.join(TOPICS)}"
+        raise RefusedError(400, ErrorCode.VALIDATION_ERROR, message, "PARAMETER")
+    return wanted
+
+
+def _event(name: str, data: dict[str, Any], identifier: str = "") -> bytes:
+    head = f"id: {identifier}\nevent: {name}\n" if identifier else f"event: {name}\n"
+    return b"%sdata: %s\n\n" % (head.encode(), _encode(data))

@@ -1,0 +1,178 @@
+"""HubRecorder: the calls that a hub routes, and the spokes that run them, for the console."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import msgspec
+
+from operations.calls.hub import Hub
+from operations.calls.hub.session import HubSession, RoutedCall
+from operations.context import Identity
+from operations.serving.console.workers import State, WorkerState
+from operations.telemetry.call_records import CallRecord, CallRecords, caller_name
+
+_LOST_SECONDS = 300.0
+_MOST_LOST = 1_000
+_LONGEST_TEXT = 100
+
+
+class _Known(msgspec.Struct, eq=False):
+    """A spoke that has registered operations."""
+
+    name: str
+    since: float
+    operations: frozenset[str] = frozenset()
+    host: str | None = None
+    pid: int | None = None
+    version: str | None = None
+    lost_at: float | None = None
+    reason: str | None = None
+
+
+class HubRecorder:
+    """Records what a hub routes: caller, operation, worker, times and how it ended; never what is inside."""
+
+    def __init__(self, hub: Hub, records: CallRecords) -> None:
+        self._hub = hub
+        self._records = records
+        self._running: dict[RoutedCall, tuple[CallRecord, float]] = {}
+        self._own_calls: dict[str, CallRecord] = {}
+        """Calls of this process that a worker runs, by the id of the request that was sent to the worker."""
+        self._routes: dict[int, RoutedCall] = {}
+        """The routes that run by the number of their record."""
+        self._spokes: dict[str, _Known] = {}
+        """The spokes by the name of their peer."""
+        self._names: dict[str, int] = {}
+        hub.router.observer = self
+
+    def close(self) -> None:
+        """Record nothing more."""
+        if self._hub.router.observer is self:
+            self._hub.router.observer = None
+
+    def began(self, call: RoutedCall, identity: Identity | None, parent: str | None, trace_parent: str | None) -> None:
+        """Record a call that was given to a worker.
+
+        A call of this process is recorded already: its record gets the name of the worker.
+        """
+        above = None if parent is None else self._own_calls.get(parent) or self._records.get(parent)
+        if above is not None:
+            if call.caller.trusted and above.outcome is None and above.operation_id == call.operation_id:
+                above.worker = self._spoke(call.worker).name
+                self._own_calls[call.caller_id] = above
+                self._routes[above.number] = call
+                return
+            parent = above.request_id
+        record = self._records.add(
+            call.caller_id,
+            call.operation_id,
+            "routed",
+            parent=parent,
+            caller=caller_name(identity),
+            door="ws",
+            worker=self._spoke(call.worker).name,
+            trace_parent=trace_parent,
+            streaming=call.stream,
+        )
+        if record is not None:
+            self._records.start(record)
+            self._running[call] = record, time.perf_counter()
+            self._routes[record.number] = call
+
+    def item(self, call: RoutedCall) -> None:
+        """Count an item of a stream."""
+        known = self._running.get(call)
+        if known is not None:
+            self._records.item(known[0], known[0].items + 1)
+
+    def ended(self, call: RoutedCall, code: str) -> None:
+        """Note how a call ended; the end of a call of this process is recorded where it is made."""
+        above = self._own_calls.pop(call.caller_id, None)
+        if above is not None and self._routes.get(above.number) is call:
+            del self._routes[above.number]
+        known = self._running.pop(call, None)
+        if known is not None:
+            record, began = known
+            self._routes.pop(record.number, None)
+            self._records.end(record, code, seconds=time.perf_counter() - began)
+
+    def refused(self, session: HubSession, request_id: str, operation_id: str, code: str) -> None:
+        """Record a request of a spoke that no worker got."""
+        caller = caller_name(session.principal.identity)
+        record = self._records.add(request_id, operation_id, "routed", caller=caller, door="ws")
+        if record is not None:
+            self._records.start(record)
+            self._records.end(record, code, seconds=0.0)
+
+    def left(self, session: HubSession, reason: str) -> None:
+        """Note that a spoke was lost."""
+        known = self._spokes.get(session.peer)
+        if known is not None:
+            known.lost_at, known.reason = time.time() * 1000, reason[:200]
+
+    def cancel(self, record: CallRecord, reason: str) -> bool:
+        """End a call that a worker runs."""
+        call = self._routes.get(record.number)
+        return call is not None and self._hub.router.cancel(call, reason)
+
+    def states(self) -> Iterable[WorkerState]:
+        """Return the spokes that offer operations, and those that were lost a short time ago."""
+        offered = self._offered()
+        oldest = (time.time() - _LOST_SECONDS) * 1000
+        sessions = [each for each in self._hub.router.sessions.values() if not each.trusted]
+        for session in sessions:
+            if session.is_worker:
+                known = self._spoke(session)
+                known.lost_at = known.reason = None
+                known.operations = frozenset(offered.get(session, ()))
+                yield _describe(known, session)
+        connected = {session.peer for session in sessions}
+        for peer, known in list(self._spokes.items()):
+            if known.lost_at is not None and known.lost_at < oldest:
+                del self._spokes[peer]
+            elif peer not in connected and known.lost_at is not None:
+                yield _describe(known, None)
+
+    def _offered(self) -> dict[HubSession, list[str]]:
+        offered: dict[HubSession, list[str]] = {}
+        for operation_id, offer in self._hub.router.operations.items():
+            for session in offer.sessions:
+                offered.setdefault(session, []).append(operation_id)
+        return offered
+
+    def _spoke(self, session: HubSession) -> _Known:
+        known = self._spokes.get(session.peer)
+        if known is None:
+            identity = caller_name(session.principal.identity) or ""
+            number = self._names[identity] = self._names.get(identity, 0) + 1
+            name = "hub" if session.trusted else f"{identity}-{number}"
+            known = self._spokes[session.peer] = _Known(name, time.time() * 1000)
+            if session.hello is not None:
+                known.host, known.pid = session.hello.host[:_LONGEST_TEXT] or None, session.hello.pid
+                known.version = session.hello.version[:_LONGEST_TEXT] or None
+            while len(self._spokes) > _MOST_LOST:
+                del self._spokes[next(iter(self._spokes))]
+        return known
+
+
+def _describe(known: _Known, session: HubSession | None) -> WorkerState:
+    state: State = "lost"
+    if session is not None:
+        is_slow = session.link is not None and session.link.is_slow
+        state = "saturated" if is_slow else "ready" if known.operations else "draining"
+    return WorkerState(
+        name=known.name,
+        kind="spoke",
+        transport="websocket",
+        state=state,
+        in_flight=0 if session is None else len(session.running),
+        operations=known.operations if session is not None else frozenset(),
+        since=known.since,
+        host=known.host,
+        pid=known.pid,
+        version=known.version,
+        lost_at=known.lost_at,
+        reason=known.reason,
+    )

@@ -1,0 +1,50 @@
+"""Viewer: what one caller sees and may do in the console. Ids and names give no rights, the identity does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from operations.serving.admission import Caller
+from operations.serving.exposure import Exposure
+from operations.spec import Operation
+from operations.telemetry.call_records import CallRecord, caller_name
+
+WATCH = "operations:watch"
+"""Scope of identities that see the calls of others, workers, metrics and the audit log."""
+MANAGE = "operations:manage"
+"""Scope of identities that may cancel the calls of others."""
+
+
+class Viewer:
+    """The rights of one caller. On a server without an authenticator (`is_open`) everybody watches and manages."""
+
+    def __init__(self, caller: Caller, exposure: Exposure, *, is_open: bool) -> None:
+        self.caller = caller
+        self.is_open = is_open
+        self.identity = caller.identity
+        self.name = caller_name(caller.identity)
+        self.is_known = is_open or caller.principal is not None
+        """Whether it has calls of its own: anonymous callers of a server with an authenticator are not told apart."""
+        scopes = caller.identity.scopes if caller.identity is not None and caller.principal is not None else ()
+        self.may_watch = is_open or WATCH in scopes
+        self.may_manage = is_open or MANAGE in scopes
+        self._exposure = exposure
+
+    @cached_property
+    def operations(self) -> Mapping[str, Operation[Any]]:
+        """The operations that the caller may call, by id: as they are when this is first asked."""
+        return self._exposure.visible(self.identity)
+
+    def is_own(self, record: CallRecord) -> bool:
+        """Whether the caller made a call, or the call that it is nested in."""
+        return self.is_known and self.name is not None and record.caller == self.name
+
+    def sees(self, record: CallRecord) -> bool:
+        """Whether the caller may know of a call."""
+        return self.is_own(record) or (self.may_watch and record.operation_id in self.operations)
+
+    def may_cancel(self, record: CallRecord) -> bool:
+        """Whether the caller may end a call."""
+        return self.is_own(record) or (self.may_manage and self.sees(record))

@@ -1,0 +1,106 @@
+"""Workers: the processes that run the calls, and their load."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from operations.dispatch import Dispatcher
+from operations.serving.console.rights import Viewer
+from operations.telemetry.time_series import TimeSeries
+
+State = Literal["ready", "saturated", "draining", "lost"]
+
+
+class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker; None for what it does not tell."""
+
+    name: str
+    kind: Literal["server", "spoke"]
+    transport: str
+    state: State
+    in_flight: int
+    operations: frozenset[str] | None
+    """The ids that it offers; None for all that are served."""
+    since: float
+    """When it came, in epoch milliseconds."""
+    slots: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    version: str | None = None
+    lost_at: float | None = None
+    reason: str | None = None
+
+
+class Workers(Protocol):
+    """The workers of a server."""
+
+    def states(self) -> Iterable[WorkerState]:
+        """Return every worker, and those that were lost a short time ago."""
+
+
+class OwnProcess:
+    """This process as a worker."""
+
+    def __init__(self, name: str, dispatchers: Callable[[], Iterable[Dispatcher]], *, slots: int, version: str) -> None:
+        self.name = name
+        self.is_draining = False
+        self._dispatchers = dispatchers
+        self._slots = slots
+        self._version = version
+        self._host = socket.gethostname()
+        self._since = time.time() * 1000
+
+    def states(self) -> Iterable[WorkerState]:
+        """Return this process."""
+        in_flight = sum(dispatcher.in_flight for dispatcher in self._dispatchers())
+        is_full = any(dispatcher.slots.free <= 0 for dispatcher in self._dispatchers())
+        state: State = "draining" if self.is_draining else "saturated" if is_full else "ready"
+        yield WorkerState(
+            name=self.name,
+            kind="server",
+            transport="http",
+            state=state,
+            in_flight=in_flight,
+            operations=None,
+            since=self._since,
+            slots=self._slots,
+            host=self._host,
+            pid=os.getpid(),
+            version=self._version,
+        )
+
+
+def worker_json(worker: WorkerState, viewer: Viewer, series: TimeSeries) -> dict[str, Any]:
+    """Return a worker as the console reads it."""
+    key = ("worker", worker.name)
+    rate, p95, error_rate = series.summary(key)
+    visible = viewer.operations
+    offered = visible.keys() if worker.operations is None else worker.operations & visible.keys()
+    optional = {
+        "slots": worker.slots,
+        "p95": p95,
+        "host": worker.host,
+        "pid": worker.pid,
+        "version": worker.version,
+        "lostAt": worker.lost_at,
+        "reason": worker.reason,
+    }
+    return {
+        "name": worker.name,
+        "kind": worker.kind,
+        "transport": worker.transport,
+        "state": worker.state,
+        "inFlight": worker.in_flight,
+        "rate": round(rate, 3),
+        "errorRate": round(error_rate, 5),
+        "rates": series.counts(key),
+        "operations": len(offered),
+        "since": round(worker.since, 3),
+        **{name: value for name, value in optional.items() if value is not None},
+    }

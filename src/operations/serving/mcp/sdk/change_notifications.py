@@ -1,0 +1,131 @@
+"""ChangeNotifications: notifies connected clients of changed lists and resources."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from mcp.server import ServerRequestContext
+from mcp.server.connection import Connection
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    ToolsListChanged,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from operations.serving.mcp.server import LOG_LEVEL_KEY, MCPServer
+
+LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+_MAX_WATCHED = 1_000
+_SEND_SECONDS = 5.0
+_DELAY_SECONDS = 0.02
+"""Changes within this time cause one notification, as sources register many operations at a time."""
+
+
+class ConnectionSettings:
+    """The log level and subscriptions of one connection of a version before 2026-07-28."""
+
+    def __init__(self) -> None:
+        self.level = "debug"
+        self.watched: set[str] = set()
+
+
+class ChangeNotifications:
+    """Watches a registry and notifies clients: by subscription, and before 2026-07-28 by session."""
+
+    def __init__(self, mcp_server: MCPServer) -> None:
+        self.bus = InMemorySubscriptionBus()
+        self._mcp_server = mcp_server
+        self._connections: weakref.WeakKeyDictionary[Connection, ConnectionSettings] = weakref.WeakKeyDictionary()
+        self._fingerprint = mcp_server.resource_index.fingerprint
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unwatch: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Watch the registry."""
+        self._loop = asyncio.get_running_loop()
+        self._unwatch = self._mcp_server.exposure.registry.watch(self._changed)
+
+    def stop(self) -> None:
+        """Stop watching the registry."""
+        if self._unwatch is not None:
+            self._unwatch()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def settings(self, context: ServerRequestContext[Any, Any]) -> ConnectionSettings:
+        """Return the settings of the connection of a request."""
+        connection: Connection = context.session._connection
+        found = self._connections.get(connection)
+        if found is None:
+            found = self._connections[connection] = ConnectionSettings()
+        return found
+
+    def watch(self, context: ServerRequestContext[Any, Any], uri: str) -> None:
+        """Subscribe the connection of a request to a resource."""
+        watched = self.settings(context).watched
+        if len(watched) < _MAX_WATCHED:
+            watched.add(uri)
+
+    def wants_log(self, context: ServerRequestContext[Any, Any], level: str) -> bool:
+        """Whether a request's client wants log messages of a level."""
+        if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            lowest = (context.meta or {}).get(LOG_LEVEL_KEY)
+        else:
+            lowest = self.settings(context).level
+        return level in LEVELS and lowest in LEVELS and LEVELS.index(level) >= LEVELS.index(lowest)
+
+    async def resource_updated(self, uri: str) -> None:
+        """Notify the subscribers of a resource."""
+        await self.bus.publish(ResourceUpdated(uri=uri))
+        for connection, settings in list(self._connections.items()):
+            if uri in settings.watched:
+                await self._notify(connection, "notifications/resources/updated", {"uri": uri})
+
+    def _changed(self) -> None:
+        # The registry may change in any thread.
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._schedule)
+
+    def _schedule(self) -> None:
+        if self._timer is None and self._loop is not None:
+            self._timer = self._loop.call_later(_DELAY_SECONDS, self._start_notifying)
+
+    def _start_notifying(self) -> None:
+        self._timer = None
+        task = asyncio.ensure_future(self._notify_all())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _notify_all(self) -> None:
+        before, self._fingerprint = self._fingerprint, self._mcp_server.resource_index.fingerprint
+        events: list[tuple[ServerEvent, str]] = [(ToolsListChanged(), "tools")]
+        if before[0] != self._fingerprint[0]:
+            events.append((ResourcesListChanged(), "resources"))
+        if before[1] != self._fingerprint[1]:
+            events.append((PromptsListChanged(), "prompts"))
+        for event, kind in events:
+            await self.bus.publish(event)
+            notifications = (
+                self._notify(each, f"notifications/{kind}/list_changed", None) for each in list(self._connections)
+            )
+            await asyncio.gather(*notifications)
+
+    @staticmethod
+    async def _notify(connection: Connection, method: str, params: dict[str, Any] | None) -> None:
+        try:
+            async with asyncio.timeout(_SEND_SECONDS):
+                await connection.notify(method, params)
+        except TimeoutError:
+            return

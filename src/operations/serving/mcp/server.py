@@ -1,0 +1,180 @@
+"""MCPServer: the tools, resources and prompts of an exposure, for any transport and protocol version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from operations.context import Client, Identity, Progress
+from operations.dispatch import Dispatcher
+from operations.jobs import Jobs
+from operations.serving.admission import Caller
+from operations.serving.audit import AuditLog
+from operations.serving.exposure import Exposure
+from operations.serving.mcp.calls import (
+    CALLS_PER_IDENTITY,
+    DEADLINE_SECONDS,
+    INVALID_PARAMS,
+    MCPCalls,
+    ProtocolError,
+    RequestInfo,
+    unknown_tool,
+)
+from operations.serving.mcp.resource_requests import ResourceRequests
+from operations.serving.mcp.resources import ResourceIndex
+from operations.serving.mcp.results import Result
+from operations.serving.mcp.search_mode import SearchMode
+from operations.serving.mcp.tasks import EXTENSION, TaskCreated, Tasks
+from operations.serving.mcp.tools import Tool, ToolList
+from operations.serving.suspended_calls import InputRequired, SuspendedCalls
+from operations.sources.mcp.own_fields import OWN
+
+VERSION = "2026-07-28"
+VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
+SERVER_INFO_KEY = "io.modelcontextprotocol/serverInfo"
+LOG_LEVEL_KEY = "io.modelcontextprotocol/logLevel"
+PROGRESS_TOKEN = "progressToken"  # the name of a field
+DISCOVER_TTL_MS = 60_000
+_CHANGES = {"listChanged": True}
+CAPABILITIES: dict[str, Any] = {
+    "completions": {},
+    "logging": {},
+    "prompts": _CHANGES,
+    "resources": {"listChanged": True, "subscribe": True},
+    "tools": _CHANGES,
+}
+_encode = msgspec.json.Encoder().encode
+ToolOutcome = Result | InputRequired | TaskCreated
+
+
+class MCPServer:
+    """The lists of an exposure, and the calls of its operations."""
+
+    def __init__(
+        self,
+        exposure: Exposure,
+        dispatcher: Dispatcher,
+        *,
+        name: str,
+        version: str,
+        instructions: str | None = None,
+        state_key: bytes | None = None,
+        search: bool | None = None,
+        jobs: Jobs | None = None,
+        audit: AuditLog | None = None,
+        calls_per_identity: int = CALLS_PER_IDENTITY,
+        deadline_seconds: float = DEADLINE_SECONDS,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.instructions = instructions
+        self.exposure = exposure
+        self.suspended_calls = SuspendedCalls(dispatcher.slots, key=state_key)
+        self.calls = MCPCalls(
+            dispatcher,
+            self.suspended_calls,
+            audit=audit or AuditLog(),
+            calls_per_identity=calls_per_identity,
+            deadline_seconds=deadline_seconds,
+        )
+        info = _encode({SERVER_INFO_KEY: {"name": name, "version": version}})[1:-1]
+        self.stamp = b'"_meta":{%b}' % info
+        self.tool_list = ToolList(exposure, info)
+        self.tasks = Tasks(jobs, exposure, self.tool_list, self.calls) if jobs is not None else None
+        self.search_mode = SearchMode(exposure, self.tool_list, self._run_tool, enabled=search)
+        self.resource_index = ResourceIndex(exposure)
+        self.resource_requests = ResourceRequests(self.calls, self.resource_index)
+        self.discovered = self._discover()
+
+    async def call_tool(self, name: str, arguments: Any, info: RequestInfo) -> ToolOutcome:
+        """Call a tool; raise ProtocolError if it does not exist or the caller may not call it."""
+        tool = self.tool_list.find(name, info.identity)
+        if tool is not None:
+            return await self._run_tool(tool, arguments, info)
+        if self.search_mode.handles(name, info.identity):
+            outcome: ToolOutcome = await self.search_mode.call(name, arguments, info)
+            return outcome
+        raise unknown_tool(name)
+
+    async def _run_tool(self, tool: Tool, arguments: Any, info: RequestInfo) -> ToolOutcome:
+        if self.tasks is not None and self.tasks.creates(tool, info):
+            return await self.tasks.create(tool, arguments, info)
+        return await self.calls.call_tool(tool, arguments, info)
+
+    async def list_tools(
+        self, identity: Identity | None, cursor: str | None, meta: Mapping[str, Any], *, modern: bool
+    ) -> bytes:
+        """Return a page of the tools that a caller may call, encoded as JSON; in search mode, the three tools.
+
+        A registry of this library, which identifies itself in `meta`, receives all tools: it imports them.
+        """
+        if OWN not in meta and cursor is None and self.search_mode.applies(identity):
+            return self.tool_list.join(self.search_mode.definitions(identity), modern=modern)
+        page = await self.tool_list.page(identity, cursor, modern=modern)
+        if page is None:
+            raise ProtocolError(INVALID_PARAMS, "Invalid cursor")
+        return page
+
+    def _discover(self) -> bytes:
+        result: dict[str, Any] = {
+            "resultType": "complete",
+            "supportedVersions": [VERSION],
+            "capabilities": CAPABILITIES if self.tasks is None else {**CAPABILITIES, "extensions": {EXTENSION: {}}},
+            "ttlMs": DISCOVER_TTL_MS,
+            "cacheScope": "private",
+        }
+        if self.instructions is not None:
+            result["instructions"] = self.instructions
+        return _encode(result)[:-1] + b"," + self.stamp + b"}"
+
+    def encode(self, result: ToolOutcome) -> bytes:
+        """Encode a result of 2026-07-28."""
+        if isinstance(result, InputRequired):
+            return self.stamped(input_required(result))
+        if isinstance(result, TaskCreated):
+            return self.stamped(result.fields)
+        data = result.to_dict()
+        data["resultType"] = "complete"
+        if "_meta" not in data:
+            return self.stamped(data)
+        meta = data["_meta"]
+        if meta.get(SERVER_INFO_KEY) is None:
+            data["_meta"] = {**meta, SERVER_INFO_KEY: {"name": self.name, "version": self.version}}
+        return _encode(data)
+
+    def stamped(self, fields: Mapping[str, Any]) -> bytes:
+        """Encode a result without `_meta`, and add the server's name and version."""
+        return _encode(fields)[:-1] + b"," + self.stamp + b"}"
+
+
+def input_required(result: InputRequired) -> dict[str, Any]:
+    """Return the open questions of a call in the format of the protocol."""
+    requests = {key: {"method": each.method, "params": each.params} for key, each in result.questions.items()}
+    return {"resultType": "input_required", "inputRequests": requests, "requestState": result.state}
+
+
+def read_request_info(
+    caller: Caller,
+    params: Mapping[str, Any],
+    *,
+    modern: bool,
+    progress: Progress | None = None,
+    client: Client | None = None,
+) -> RequestInfo:
+    """Return the RequestInfo of the parameters of a request."""
+    meta = params.get("_meta")
+    meta = meta if isinstance(meta, Mapping) else {}
+    state = params.get("requestState")
+    return RequestInfo(
+        caller=caller,
+        modern=modern,
+        meta=meta,
+        capabilities=meta.get(CAPABILITIES_KEY) if modern else None,
+        progress=progress,
+        client=client,
+        responses=params.get("inputResponses"),
+        state=state if isinstance(state, str) else None,
+    )

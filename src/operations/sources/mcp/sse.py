@@ -1,0 +1,50 @@
+"""HTTP+SSE transport of protocol version 2024-11-05: the SDK's, for servers that have no streamable HTTP yet.
+
+In the SDK's transport, a POST that fails is only logged, and its request waits until its time limit. Here it ends the
+session, so that the request fails and the next call opens another session. An event may have 1 MiB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx2
+from mcp.client.sse import sse_client
+
+from operations.sources.mcp.config import MCPClientConfig
+from operations.sources.mcp.http import ContainedClient
+from operations.sources.mcp.oauth import oauth_provider
+
+
+@contextlib.asynccontextmanager
+async def sse_transport(config: MCPClientConfig, on_ended: Callable[[], None]) -> AsyncIterator[tuple[Any, Any]]:
+    """Open the streams of a session with the server at the config's URL."""
+    assert config.url is not None
+    provider = None if config.oauth is None else oauth_provider(config.url, config.oauth)
+
+    def make_client(
+        headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
+    ) -> httpx2.AsyncClient:
+        return _SSEClient(config, on_ended, auth=provider)  # with the config's headers and time limits
+
+    async with sse_client(config.url, httpx_client_factory=make_client) as streams:
+        yield streams
+
+
+class _SSEClient(ContainedClient):
+    """An HTTP client whose failed POST ends the session; bodies are limited, and the stream of events may be idle."""
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request."""
+        if request.method == "GET":
+            request.extensions["timeout"] = {**request.extensions.get("timeout", {}), "read": None}
+        try:
+            response = await httpx2.AsyncClient.send(self, request, **options)
+        except BaseException:
+            self._on_expired()
+            raise
+        if request.method == "POST" and response.status_code >= 400:
+            self._on_expired()
+        return response

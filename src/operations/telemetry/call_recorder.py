@@ -1,0 +1,140 @@
+"""CallRecorder: an observer that records the calls of a registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from operations.envelope import HTTPResponseMeta, ResponseEnvelope
+from operations.errors import CallError
+from operations.telemetry.call_records import CallRecord, CallRecords, caller_name
+from operations.telemetry.observer import Call, CallQueued, CallRetried, CallSized, Event, Observation
+
+_LONGEST_LABEL = 40
+_MOST_QUEUED = 20_000
+
+
+class CallRecorder:
+    """Records every call that a registry runs, nested ones included, under the name of this `worker`.
+
+    With `clean`, a function that returns what may be kept of a value, inputs and outputs are kept as well. `explain`
+    returns the message of an error as its caller may read it.
+    """
+
+    def __init__(
+        self,
+        records: CallRecords,
+        *,
+        worker: str | None = None,
+        clean: Callable[[Any], Any] | None = None,
+        explain: Callable[[CallError, str], str] = lambda error, operation_id: error.message,
+    ) -> None:
+        self.records = records
+        self.worker = worker
+        self.clean = clean
+        self.explain = explain
+        self._queued: dict[tuple[str, str | None], CallRecord] = {}
+
+    def begin(self, call: Call) -> Observation | None:
+        """Record a call that begins, or one that waited."""
+        record = self._queued.pop((call.request_id, caller_name(call.identity)), None) if self._queued else None
+        if record is None:
+            record = self._add(call)
+        if record is None:
+            return None
+        record.streaming = call.streaming
+        self.records.start(record)
+        return _Recorded(self, record, call)
+
+    def note(self, event: Event) -> None:
+        """Record that a call waits, is tried again, or how large it is."""
+        if isinstance(event, CallQueued):
+            record = self._add(event.call)
+            if record is not None and len(self._queued) < _MOST_QUEUED:
+                self._queued[event.call.request_id, record.caller] = record
+                self.records.queue(record)
+        elif isinstance(event, CallRetried):
+            retried = self.records.get(event.request_id)
+            if retried is not None:
+                self.records.retry(retried, str(event.error.code), status_of(event.error), event.delay)
+        elif isinstance(event, CallSized):
+            sized = self.records.get(event.request_id)
+            if sized is not None:
+                sized.bytes = event.request_bytes + event.response_bytes
+
+    def _add(self, call: Call) -> CallRecord | None:
+        return self.records.add(
+            call.request_id,
+            call.operation_id,
+            call.kind,
+            parent=call.parent_request_id,
+            caller=caller_name(call.identity),
+            door=call.door or "local",
+            worker=self.worker,
+            trace_parent=call.metadata.get("traceparent"),
+            streaming=call.streaming,
+            label=None if self.clean is None else self._label(call),
+        )
+
+    def _label(self, call: Call) -> str | None:
+        """Return a short text of an input, such as the city that a forecast is for."""
+        if call.spec is None or not isinstance(call.input, dict):
+            return None
+        cleaned = self.cleaned_input(call)
+        values = cleaned.values() if isinstance(cleaned, dict) else ()
+        return next((each for each in values if isinstance(each, str) and 0 < len(each) <= _LONGEST_LABEL), None)
+
+    def cleaned_input(self, call: Call) -> Any:
+        """Return what may be kept of an input."""
+        if self.clean is None or call.input is None:
+            return None
+        value = call.input if call.spec is None else call.spec.input_schema.redact(call.input)
+        return self.clean(value)
+
+
+class _Recorded(Observation):
+    """One call that is recorded."""
+
+    __slots__ = ("_call", "_output", "_record", "_recorder", "_status")
+
+    def __init__(self, recorder: CallRecorder, record: CallRecord, call: Call) -> None:
+        self._recorder = recorder
+        self._record = record
+        self._call = call
+        self._status: int | None = None
+        self._output: Any = None
+
+    def item(self, envelope: ResponseEnvelope[Any]) -> None:
+        """Count an item."""
+        self._recorder.records.item(self._record, self._call.items)
+
+    def result(self, envelope: ResponseEnvelope[Any]) -> None:
+        """Note status and output."""
+        if isinstance(envelope.meta, HTTPResponseMeta):
+            self._status = envelope.meta.status_code
+        if self._recorder.clean is not None:
+            self._output = envelope.data
+
+    def end(self, outcome: str, error: BaseException | None) -> None:
+        """Note the end."""
+        recorder, record, call = self._recorder, self._record, self._call
+        message = None
+        if isinstance(error, CallError):
+            self._status = status_of(error)
+            message = recorder.explain(error, call.operation_id)
+        record.items = call.items
+        recorder.records.end(record, outcome, status=self._status, message=message, seconds=call.seconds)
+        if recorder.clean is not None:
+            recorder.records.keep_bodies(record, recorder.cleaned_input(call), self._cleaned_output())
+
+    def _cleaned_output(self) -> Any:
+        spec, clean = self._call.spec, self._recorder.clean
+        if clean is None or self._output is None:
+            return None
+        return clean(self._output if spec is None else spec.output_schema.redact(self._output))
+
+
+def status_of(error: CallError) -> int | None:
+    """Return the HTTP status of the upstream that an error tells of."""
+    status = error.details.get("statusCode") if isinstance(error.details, dict) else None
+    return status if isinstance(status, int) and 100 <= status <= 599 else None

@@ -1,0 +1,316 @@
+"""CallRecords: the last calls of a process, in bounded memory, for those who look at them later."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any, Literal
+
+import msgspec
+
+from operations.context import Identity
+from operations.telemetry.time_series import TimeSeries
+
+CallKind = Literal["local", "served", "routed"]
+Outcome = Literal["ok", "failed", "cancelled"]
+Change = Literal["queued", "started", "attempt", "items", "ended"]
+Changed = Callable[[Change, "CallRecord"], None]
+_MOST_RECORDS = 10_000
+_MOST_RUNNING = 20_000
+_MOST_BODY_BYTES = 16 << 20
+_LONGEST_BODY = 64 << 10
+_LONGEST_ID = 128
+_LONGEST_NAME = 256
+_LONGEST_MESSAGE = 500
+_MOST_ATTEMPTS = 20
+_ITEMS_SECONDS = 1.0
+_TRACE_PARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_CANCELLED = "ABORTED"
+
+
+class Attempt(msgspec.Struct, omit_defaults=True, rename="camel"):
+    """One attempt of a call that was tried more than once; times are epoch milliseconds."""
+
+    started_at: float
+    ended_at: float | None = None
+    code: str | None = None
+    status: int | None = None
+    delay_ms: float | None = None
+    """How long the next attempt waits."""
+
+
+class CallRecord(msgspec.Struct, eq=False, kw_only=True, gc=False):
+    """One call; times are epoch milliseconds, by the clock of this process."""
+
+    number: int
+    """Grows with each call."""
+    request_id: str
+    trace_id: str
+    operation_id: str
+    kind: CallKind
+    parent_request_id: str | None = None
+    caller: str | None = None
+    """As `caller_name` writes the identity; None for an anonymous caller."""
+    door: str = ""
+    worker: str | None = None
+    queued_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    attempts: list[Attempt] = []
+    outcome: Outcome | None = None
+    code: str | None = None
+    status: int | None = None
+    bytes: int | None = None
+    label: str | None = None
+    streaming: bool = False
+    items: int = 0
+    message: str | None = None
+    items_told: float = 0.0
+    """When the number of items was last told."""
+
+    @property
+    def began_at(self) -> float:
+        """When it was queued or started, whichever was first."""
+        return self.queued_at or self.started_at or 0.0
+
+
+class Bodies(msgspec.Struct, frozen=True):
+    """Input and output of a call as JSON; None for what is not retained."""
+
+    input: bytes | None = None
+    output: bytes | None = None
+    input_bytes: int = 0
+    output_bytes: int = 0
+
+
+class CallRecords:
+    """The last calls: those that run, and as many that ended as fit.
+
+    `changed` is called with each change. Texts that callers choose are cut. Bodies have a limit of their own.
+    """
+
+    def __init__(
+        self,
+        *,
+        series: TimeSeries | None = None,
+        max_records: int = _MOST_RECORDS,
+        max_body_bytes: int = _MOST_BODY_BYTES,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.series = series or TimeSeries(clock=clock)
+        self.changed: Changed | None = None
+        self.dropped = 0
+        """Number of calls that were not recorded because too many ran."""
+        self.running: dict[int, CallRecord] = {}
+        """The calls that run or wait, by number, the oldest first."""
+        self._clock = clock
+        self._max_records = max_records
+        self._max_body_bytes = max_body_bytes
+        self._records: OrderedDict[int, CallRecord] = OrderedDict()
+        self._by_id: dict[str, CallRecord] = {}
+        self._traces: dict[str, dict[int, CallRecord]] = {}
+        self._bodies: OrderedDict[int, Bodies] = OrderedDict()
+        self._body_bytes = 0
+        self._last = 0
+        self._epoch = os.urandom(8).hex()
+        """The first half of the ids of traces that are made here."""
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(
+        self,
+        request_id: str,
+        operation_id: str,
+        kind: CallKind,
+        *,
+        parent: str | None = None,
+        caller: str | None = None,
+        door: str = "",
+        worker: str | None = None,
+        trace_parent: object = None,
+        streaming: bool = False,
+        label: str | None = None,
+    ) -> CallRecord | None:
+        """Record a call that waits or starts; None where too many run."""
+        if len(self.running) >= _MOST_RUNNING:
+            self.dropped += 1
+            return None
+        self._last += 1
+        parent = None if parent is None else _cut(parent, _LONGEST_ID)
+        record = CallRecord(
+            number=self._last,
+            request_id=_cut(request_id, _LONGEST_ID),
+            trace_id=self._trace_of(trace_parent, parent, caller, is_own=kind != "served"),
+            operation_id=_cut(operation_id, _LONGEST_NAME),
+            kind=kind,
+            parent_request_id=parent,
+            caller=caller,
+            door=door,
+            worker=worker,
+            streaming=streaming,
+            label=None if label is None else _cut(label, _LONGEST_ID),
+            attempts=[],
+        )
+        self.running[record.number] = self._records[record.number] = record
+        # Callers choose some ids: one that is taken keeps its record.
+        self._by_id.setdefault(record.request_id, record)
+        self._traces.setdefault(record.trace_id, {})[record.number] = record
+        while len(self._records) > self._max_records:
+            self._evict()
+        return record
+
+    def queue(self, record: CallRecord) -> None:
+        """Note that a call waits for a slot."""
+        record.queued_at = self._now()
+        self._tell("queued", record)
+
+    def start(self, record: CallRecord) -> None:
+        """Note that a call runs."""
+        record.started_at = self._now()
+        self._tell("started", record)
+
+    def retry(self, record: CallRecord, code: str, status: int | None, delay: float) -> None:
+        """Note that an attempt failed and another follows."""
+        now = self._now()
+        if len(record.attempts) < _MOST_ATTEMPTS:
+            record.attempts.append(Attempt(self._attempt_start(record), now, code, status, round(delay * 1000, 3)))
+        self._tell("attempt", record)
+
+    def item(self, record: CallRecord, items: int) -> None:
+        """Note the number of items of a stream; it is told at most once a second."""
+        record.items = items
+        now = self._clock()
+        if now - record.items_told >= _ITEMS_SECONDS:
+            record.items_told = now
+            self._tell("items", record)
+
+    def end(
+        self, record: CallRecord, code: str, *, status: int | None = None, message: str | None = None, seconds: float
+    ) -> None:
+        """Note how a call ended: `ok`, or a code."""
+        if self.running.pop(record.number, None) is None:
+            return
+        record.ended_at = self._now()
+        record.outcome = "ok" if code == "ok" else "cancelled" if code == _CANCELLED else "failed"
+        record.code = None if code == "ok" else _cut(code, _LONGEST_NAME)
+        record.status = status
+        record.message = None if message is None else _cut(message, _LONGEST_MESSAGE)
+        if record.attempts:
+            last = Attempt(self._attempt_start(record), record.ended_at, record.code, status)
+            record.attempts.append(last)
+        # A stream takes as long as its consumer likes: its time is no latency.
+        self.series.add(
+            record.operation_id,
+            record.worker,
+            0.0 if record.streaming else seconds,
+            failed=record.outcome == "failed",
+        )
+        if record.number not in self._records:
+            self._forget(record)
+        self._tell("ended", record)
+
+    def keep_bodies(self, record: CallRecord, input: Any, output: Any) -> None:
+        """Keep input and output of a call, unless they are too large; the oldest make room."""
+        if record.number not in self._records:
+            return
+        encoded = [_encode(value) for value in (input, output)]
+        kept = [None if body is None or len(body) > _LONGEST_BODY else body for body in encoded]
+        bodies = Bodies(kept[0], kept[1], *(0 if body is None else len(body) for body in encoded))
+        self._bodies[record.number] = bodies
+        self._body_bytes += _size(bodies)
+        while self._body_bytes > self._max_body_bytes:
+            self._body_bytes -= _size(self._bodies.popitem(last=False)[1])
+
+    def get(self, request_id: str) -> CallRecord | None:
+        """Return the call with a request id."""
+        return self._by_id.get(request_id)
+
+    def bodies_of(self, record: CallRecord) -> Bodies | None:
+        """Return input and output of a call, where they are kept."""
+        return self._bodies.get(record.number)
+
+    def trace(self, trace_id: str) -> list[CallRecord]:
+        """Return the calls of a trace, in the order in which they were recorded."""
+        return list(self._traces.get(trace_id, {}).values())
+
+    def newest(self, before: int | None = None) -> list[CallRecord]:
+        """Return the calls, newest first; those before a number."""
+        # Calls that run for so long that others took their place are older than all others.
+        displaced = [record for number, record in reversed(self.running.items()) if number not in self._records]
+        found = [*reversed(self._records.values()), *displaced]
+        return found if before is None else [record for record in found if record.number < before]
+
+    def _now(self) -> float:
+        return round(self._clock() * 1000, 3)
+
+    def _attempt_start(self, record: CallRecord) -> float:
+        if not record.attempts:
+            return record.started_at or record.began_at
+        before = record.attempts[-1]
+        return round((before.ended_at or 0.0) + (before.delay_ms or 0.0), 3)
+
+    def _tell(self, change: Change, record: CallRecord) -> None:
+        if self.changed is not None:
+            self.changed(change, record)
+
+    def _trace_of(self, trace_parent: object, parent: str | None, caller: str | None, *, is_own: bool) -> str:
+        """Return the trace of a call: of its request, of its parent if nobody else can name that, else a new one."""
+        matched = _TRACE_PARENT.fullmatch(trace_parent) if isinstance(trace_parent, str) else None
+        if matched is not None:
+            return matched[1]
+        above = self._by_id.get(parent) if parent is not None else None
+        if above is not None and (is_own or above.caller == caller):
+            return above.trace_id
+        return f"{self._epoch}{self._last:016x}"
+
+    def _evict(self) -> None:
+        """Forget the oldest call; one that runs is kept until it ends."""
+        number, record = self._records.popitem(last=False)
+        bodies = self._bodies.pop(number, None)
+        if bodies is not None:
+            self._body_bytes -= _size(bodies)
+        if number not in self.running:
+            self._forget(record)
+
+    def _forget(self, record: CallRecord) -> None:
+        if self._by_id.get(record.request_id) is record:
+            del self._by_id[record.request_id]
+        trace = self._traces.get(record.trace_id)
+        if trace is not None:
+            trace.pop(record.number, None)
+            if not trace:
+                del self._traces[record.trace_id]
+
+
+def caller_name(identity: Identity | None) -> str | None:
+    """Return the id of an identity; one that cannot be sent as it is gets a digest that tells it apart."""
+    if identity is None:
+        return None
+    name = identity.id
+    if len(name) <= _LONGEST_NAME and _cut(name, _LONGEST_NAME) == name:
+        return name
+    return f"{_cut(name, _LONGEST_ID)}~{blake2b(name.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
+
+
+def _cut(text: str, most: int) -> str:
+    """Return a text that can be sent: not too long, and without lone surrogates."""
+    text = text[:most]
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _encode(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError):
+        return None  # not JSON: an open file, bytes that are no text
+
+
+def _size(bodies: Bodies) -> int:
+    return len(bodies.input or b"") + len(bodies.output or b"") + 100

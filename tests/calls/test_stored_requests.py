@@ -1,0 +1,189 @@
+"""Stored calls whose response is lost, because the worker reconnects before its caller."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+
+from operations import CallError, ErrorCode, OperationRegistry, local_envelope, operation
+from operations.calls import PendingRequestMap, serve_registry
+from operations.calls.codec import Codec
+from operations.calls.endpoint import Endpoint, endpoint_of
+from operations.calls.stored_requests import RecentResponses
+from operations.pubsub import Stop, Take, Undelivered, connect
+from operations.pubsub.memory import MemoryTransport
+from operations.pubsub.protocols import Part
+from operations.testing import error_of
+from tests.nats_server import NatsServer
+from tests.receiving import into
+from tests.redis_servers import Server
+from tests.waiting import stays, until
+
+
+@pytest.fixture(params=["redis", "nats"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server | NatsServer]:
+    made = Server("redis", "--appendonly", "yes") if request.param == "redis" else NatsServer()
+    try:
+        yield made.start()
+    finally:
+        made.remove()
+
+
+async def test_an_answer_sent_before_the_caller_is_back_is_sent_again(server: Server | NatsServer) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @operation(id="orders.place", durable=True)
+    async def place() -> str:
+        begun.set()
+        await go_on.wait()
+        return "placed"
+
+    async with (
+        connect(server.url, shortest_delay=0.01, longest_delay=0.02) as worker,
+        connect(server.url, shortest_delay=2.0, longest_delay=2.0) as caller,
+        serve_registry(OperationRegistry([place]), worker),
+    ):
+        call = asyncio.create_task(PendingRequestMap(caller).call("orders.place", durable=True, wait=True))
+        await begun.wait()
+        server.kill()
+        await until(lambda: not worker.is_up and not caller.is_up)
+        await asyncio.to_thread(server.start)
+        await until(lambda: bool(worker.is_up))
+        assert not caller.is_up
+        go_on.set()
+        async with asyncio.timeout(20):
+            assert (await call).data == "placed"
+
+
+async def test_a_stored_request_that_cannot_be_read_is_set_aside_and_its_caller_told(
+    server: Server | NatsServer,
+) -> None:
+    @operation(id="orders.place", durable=True)
+    async def place() -> str:
+        return "placed"
+
+    async with (
+        connect(server.url) as worker,
+        connect(server.url) as caller,
+        serve_registry(OperationRegistry([place]), worker) as handler,
+    ):
+        pending = PendingRequestMap(caller)
+        error = await error_of(pending.call("orders.place", durable=True, parent_request_id=5))  # type: ignore[arg-type]
+        assert (error.code, error.details) == (ErrorCode.VALIDATION_ERROR, {"reason": "UNREADABLE", "executed": "no"})
+        assert handler.counters.malformed == 1
+        assert (await pending.call("orders.place", durable=True)).data == "placed"
+
+
+async def test_the_error_of_a_stored_call_is_written_once_and_kept_like_an_answer(
+    server: Server | NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes] = []
+    kept: list[bytes] = []
+    write, keep = Endpoint.write_error, RecentResponses.keep
+
+    def count_written(endpoint: Endpoint, request_id: str, error: CallError, codec: Codec, *rest: str) -> bytes:
+        written.append(write(endpoint, request_id, error, codec, *rest))
+        return written[-1]
+
+    def count_kept(answers: RecentResponses, request_id: str, message: bytes) -> None:
+        kept.append(message)
+        keep(answers, request_id, message)
+
+    monkeypatch.setattr(Endpoint, "write_error", count_written)
+    monkeypatch.setattr(RecentResponses, "keep", count_kept)
+
+    @operation(id="orders.place", durable=True)
+    async def place() -> str:
+        raise CallError("SOLD_OUT", "none left")
+
+    async with (
+        connect(server.url) as worker,
+        connect(server.url) as caller,
+        serve_registry(OperationRegistry([place]), worker),
+    ):
+        error = await error_of(PendingRequestMap(caller).call("orders.place", durable=True))
+        assert (error.code, error.message) == ("SOLD_OUT", "none left")
+    assert len(written) == 1
+    assert written == kept
+
+
+class Flaky(MemoryTransport):
+    """A bus whose connection a test can lose and restore."""
+
+    up: Callable[[], None]
+    down: Callable[[str], None]
+
+    def watch(self, up: Callable[[], None], down: Callable[[str], None]) -> Callable[[], None]:
+        self.up, self.down = up, down
+        return lambda: None
+
+
+async def test_answers_are_kept_for_a_lost_connection_only_and_no_more_than_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("operations.calls.stored_requests.RECONNECTED_WITHIN", 0.01)
+    monkeypatch.setattr("operations.calls.stored_requests._IN_FLIGHT_SECONDS", 0.05)
+    bus = Flaky(direct=False)
+    heard: list[bytes] = []
+    bus.listen("inbox.ada", into(heard.append))
+    answers = RecentResponses(endpoint_of(bus))
+    answers.watch()
+    answers.keep("ada-1", b"long ago")
+    await asyncio.sleep(0.1)  # longer than an answer may be in flight
+    bus.down("cut")
+    answers.keep("ada-2", b"x" * (5 << 20))
+    answers.keep("ada-3", b"missed")
+    bus.up()
+    await until(lambda: bool(heard))
+    await stays(lambda: heard == [b"missed"], seconds=0.05)
+    answers.close()
+
+
+class Storing(Flaky):
+    """A bus that passes stored messages to the test instead of storing them."""
+
+    def __init__(self) -> None:
+        super().__init__(direct=False)
+        self.capabilities = msgspec.structs.replace(self.capabilities, durable=True)
+        self.tries: list[tuple[Callable[[], None], Undelivered]] = []
+
+    def store(
+        self, address: str, message: bytes, *, key: str, stored: Callable[[], None], undelivered: Undelivered
+    ) -> None:
+        self.tries.append((stored, undelivered))
+
+    def take(self, address: str, take: Take, *, limit: int) -> Stop:
+        return lambda: None
+
+    def optional(self, kind: type[Part]) -> Part | None:
+        return self if isinstance(self, kind) else None
+
+
+async def test_a_try_to_store_that_failed_says_nothing_of_the_next_one() -> None:
+    bus = Storing()
+    pending = PendingRequestMap(bus)
+    call = asyncio.create_task(pending.call("orders.place", durable=True))
+    await until(lambda: len(bus.tries) == 1)
+    bus.up()  # it was made while there was no connection, and now there is one
+    (_, failed), (stored, _) = bus.tries
+    stored()
+    failed("there was no connection")
+    await asyncio.sleep(0)
+    assert not call.done()
+    pending.respond(next(iter(endpoint_of(bus).pending)), local_envelope("placed", "orders.place"))
+    assert (await call).data == "placed"
+
+
+async def test_a_call_of_which_one_try_may_be_stored_is_not_told_that_it_was_not_run() -> None:
+    bus = Storing()
+    deadline = int((time.time() + 0.3) * 1000)
+    call = asyncio.create_task(PendingRequestMap(bus).call("orders.place", durable=True, deadline=deadline))
+    await until(lambda: len(bus.tries) == 1)
+    bus.up()
+    bus.tries[0][1]("there was no connection")
+    error = await error_of(call)
+    assert (error.code, error.details["executed"]) == (ErrorCode.TIMEOUT, "unknown")

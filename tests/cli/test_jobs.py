@@ -1,0 +1,98 @@
+"""`ops jobs` on real Redis and NATS servers: submit, list, wait, cancel, and dead letters that are retried."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.driving import Project
+from tests.cli.test_processes import running
+from tests.nats_server import NatsServer
+from tests.redis_servers import Server
+
+pytestmark = pytest.mark.slow
+
+WORK = '''
+import asyncio, os
+from pathlib import Path
+from operations import operation
+
+@operation(id="work.add", durable=True)
+async def add(a: int, b: int = 0) -> int:
+    """Add two numbers."""
+    return a + b
+
+@operation(id="work.slow", durable=True)
+async def slow() -> str:
+    """Take a while."""
+    await asyncio.sleep(600)
+    return "done"
+
+@operation(id="work.risky", durable=True)
+async def risky() -> str:
+    """End the worker, unless it was repaired."""
+    if not Path("repaired").exists():
+        os._exit(7)
+    return "repaired"
+'''
+
+
+@pytest.fixture(params=["redis", "nats"])
+def bus(request: pytest.FixtureRequest, project: Project) -> Iterator[Project]:
+    """A project with one source and one bus, whose dead workers are noticed quickly."""
+    server = Server("redis").start() if request.param == "redis" else NatsServer().start()
+    more = ", ack_wait = 1.0" if request.param == "nats" else ""
+    project.write("work.py", WORK)
+    project.write(
+        "operations.toml",
+        f'[sources.work]\npython = "work.py"\n[transports.bus]\nurl = "{server.url}"\n'
+        f"options = {{ heartbeat = 0.2{more} }}\n",
+    )
+    try:
+        yield project
+    finally:
+        server.kill()
+
+
+def test_jobs_are_submitted_listed_waited_for_and_cancelled(bus: Project) -> None:
+    queued = bus.run("jobs", "submit", "work.add", "a:=1", "b:=2")
+    assert queued.code == 0, queued.err
+    job_id = queued.out.strip()
+    assert bus.run("jobs", "show", job_id, "--json").data["state"] == "queued"
+    with running(bus, "worker", said="serving 3 operations"):
+        waited = bus.run("jobs", "wait", job_id, "--timeout", "30")
+        assert (waited.code, waited.data) == (0, 3)
+        assert bus.run("jobs", "submit", "work.add", "a=4", "--wait").data == 4
+        slow = bus.run("jobs", "submit", "work.slow").out.strip()
+        assert bus.run("jobs", "wait", slow, "--timeout", "0.1").code == 7
+        assert bus.run("jobs", "cancel", slow, "--json").data["state"] == "cancelled"
+        assert bus.run("jobs", "wait", slow).code == 6
+        failed = bus.run("jobs", "submit", "work.add", "--json").data["id"]
+        assert bus.run("jobs", "wait", failed).code == 2
+    listed = bus.run("jobs", "ls")
+    assert [line.split()[2] for line in listed.out.splitlines()] == ["failed", "cancelled", "done", "done"]
+    assert [job["id"] for job in bus.run("jobs", "ls", "--state", "failed", "--json").data] == [failed]
+    shown = bus.run("jobs", "show", failed).out
+    assert "operationId  work.add" in shown
+    assert "VALIDATION_ERROR" in shown
+    missing = bus.run("jobs", "show", "work." + "0" * 48)
+    assert missing.code == 3
+    assert "ops jobs ls" in missing.err
+
+
+def test_dead_letters_are_listed_and_retried(bus: Project) -> None:
+    with running(bus, "worker", "--processes", "1", said="serving 3 operations"):
+        job_id = bus.run("jobs", "submit", "work.risky").out.strip()
+        dead: list[dict[str, object]] = []
+        end = time.monotonic() + 90
+        while not dead and time.monotonic() < end:
+            dead = bus.run("jobs", "dead", "--json").data
+        assert [job["id"] for job in dead] == [job_id]
+        assert dead[0]["state"] == "dead"
+        assert bus.run("jobs", "wait", job_id).code == 5
+        bus.write("repaired", "")
+        assert bus.run("jobs", "retry", job_id, "--json").data["state"] == "queued"
+        assert bus.run("jobs", "wait", job_id, "--timeout", "60").data == "repaired"
+        assert bus.run("jobs", "dead", "--json").data == []

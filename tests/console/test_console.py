@@ -1,0 +1,185 @@
+"""The console in a real Chromium, on a real registry: one walk through it, and what the browser saw of each step."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.documents import documents
+
+ROOT = Path(__file__).parent.parent.parent
+ASSETS = ROOT / "src" / "operations" / "serving" / "console" / "assets"
+NODE = ROOT / "tests" / "node" / "node_modules"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+class _Server:
+    """The demo of the console, in a process that can be stopped and started again at the same address."""
+
+    def __init__(self, document: Path) -> None:
+        self._document = document
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "examples.console", "--address", f"127.0.0.1:{self._port}"]
+        command += ["--document", str(self._document)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.url = json.loads(self._process.stdout.readline())["url"]
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+
+
+@contextlib.contextmanager
+def _serving() -> Iterator[_Server]:
+    server = _Server(documents() / "specs" / "github-api.json")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _walk(server: _Server, node: str) -> dict[str, Any]:
+    """Run the walk; it asks for the server to be stopped and started."""
+    command = [node, str(ROOT / "tests" / "console" / "walk.mjs"), server.url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as walk:
+        assert walk.stdin is not None
+        assert walk.stdout is not None
+        for line in walk.stdout:
+            said = json.loads(line)
+            if "stop" in said:
+                server.stop()
+            elif "start" in said:
+                server.start()
+                walk.stdin.write("started\n")
+                walk.stdin.flush()
+            else:
+                return dict(said["report"])
+    raise AssertionError("the walk ended without a report")
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, Any]:
+    """What a browser saw."""
+    node = shutil.which("node")
+    if node is None or not (NODE / "axe-core").exists():
+        pytest.skip("the browser is not installed: `make test` does it, or `npm ci` in tests/node")
+    if not (ASSETS / "index.html").exists():
+        pytest.skip("the console is not built: `make console` does it")
+    with _serving() as server:
+        report = _walk(server, node)
+        assert "failed" not in report, report["failed"]
+        assert report["hosts"] == [urlsplit(server.url).netloc]
+        return report
+
+
+def test_the_page_logs_no_error(seen: dict[str, Any]) -> None:
+    assert seen["errors"] == []
+
+
+def test_axe_finds_no_serious_problem(seen: dict[str, Any]) -> None:
+    assert seen["axe"] == []
+
+
+def test_a_wrong_token_is_refused_and_a_right_one_signs_in(seen: dict[str, Any]) -> None:
+    assert seen["refusal"] == "The server does not accept this token."
+    assert int(seen["operations"].replace(",", "")) > 1_223
+
+
+def test_an_operation_of_github_is_found_by_typing(seen: dict[str, Any]) -> None:
+    assert seen["found"][0] == seen["opened"] == "github.issues/create-comment"
+    assert [name.split()[0] for name in seen["preview"]] == ["owner", "repo", "issue_number", "body"]
+
+
+def test_a_nested_form_is_filled_in_and_run(seen: dict[str, Any]) -> None:
+    assert seen["orderOutcome"] == "ok"
+    order = " ".join(seen["order"]).replace("\n", "")
+    assert 'city: "Oslo"' in order
+    assert 'paid: "invoice"' in order
+    assert {"source", "operationId", "requestId"} <= set(seen["meta"])
+    assert seen["code"].startswith("ops call shop.order lines:=")
+    assert json.loads(seen["editor"])["payment"] == {"kind": "invoice", "due": "2026-12-24"}
+    assert seen["brokenJson"].startswith("JSON has an error at 15:2")
+
+
+def test_a_validation_error_stands_at_its_field_in_the_servers_words(seen: dict[str, Any]) -> None:
+    assert 'missing required property "street"' in seen["missing"]
+    assert seen["focused"] == "field:/address/street"
+    assert seen["said"] == "20001 is greater than the maximum of 20000"
+    assert seen["refusedOutcome"] == "failed"
+    assert seen["refused"] == "invalid input for shop.stock"
+    assert seen["refusedField"] == seen["said"]
+
+
+def test_an_upstream_404_is_shown_with_its_body(seen: dict[str, Any]) -> None:
+    assert (seen["upstreamOutcome"], seen["upstreamStatus"]) == ("failed", "404")
+    assert "Not Found" in seen["upstreamBody"]
+
+
+def test_data_is_a_table_an_image_or_blocks_and_never_runs(seen: dict[str, Any]) -> None:
+    assert seen["sorted"] == "0"
+    assert seen["image"] == 8
+    assert seen["blocks"] == ["text", "image", "resource_link"]
+    assert seen["script"] == 0
+
+
+def test_two_calls_are_compared(seen: dict[str, Any]) -> None:
+    assert {"input.item changed", "data.item changed", "data.total changed"} <= set(seen["differences"])
+
+
+def test_a_stream_is_followed_paused_and_filtered(seen: dict[str, Any]) -> None:
+    assert seen["frozen"]
+    assert all(celsius >= 14 for celsius in seen["filtered"])
+    assert {"source", "received"} <= set(seen["event"])
+    assert "the thermometer fell down" in seen["broken"]
+
+
+def test_a_slow_call_is_cancelled(seen: dict[str, Any]) -> None:
+    assert seen["cancelled"] == "cancelled"
+
+
+def test_a_nested_call_is_watched_across_two_workers(seen: dict[str, Any]) -> None:
+    assert {"travel-1", "weather-1", "failed", "queued"} <= set(seen["workers"])
+    assert {"shop.restock", "travel.plan", "text.headline"} <= set(seen["spans"])
+    assert seen["log"] == len(seen["spans"])
+    assert {"travel-1", "weather-1"} <= set(seen["workerRows"])
+
+
+def test_a_phone_needs_no_sideways_scrolling(seen: dict[str, Any]) -> None:
+    assert seen["phone"] == 360
+
+
+def test_the_page_survives_a_restart_of_the_server(seen: dict[str, Any]) -> None:
+    assert seen["lost"].startswith("Connection lost, retrying in")
+    assert seen["runDisabled"]
+    assert (seen["kept"], seen["afterRestart"]) == ("lamp", "ok")
+
+
+def test_an_identity_without_rights_sees_less(seen: dict[str, Any]) -> None:
+    shown = {line.split("\n")[0] for line in seen["guestNav"]}
+    assert "Operations" in shown
+    assert not shown & {"Workers", "Metrics", "Audit"}
+    assert "unknown, or not allowed" in seen["guestLink"]

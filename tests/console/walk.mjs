@@ -1,0 +1,314 @@
+// Walk through the console as a user does, and print what a browser saw: `node walk.mjs URL`.
+// When it prints {"restart": true}, the server is to be started again; a line on stdin says that it was.
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { createInterface } from "node:readline";
+import { launch } from "../node/browser.mjs";
+
+const require = createRequire(new URL("../node/", import.meta.url));
+const AXE = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
+const url = process.argv[2];
+const stdin = createInterface({ input: process.stdin });
+const report = { errors: [], hosts: [], axe: [] };
+let isRestarting = false;
+
+const browser = await launch();
+const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, locale: "en-GB" });
+const page = await context.newPage();
+page.setDefaultTimeout(Number(process.env.CONSOLE_TIMEOUT ?? 30_000)); // for a busy machine
+page.on("pageerror", (error) => report.errors.push(String(error.stack)));
+page.on("console", (message) => {
+  // Chromium itself logs every status of 400 and above: those that a step provokes are no mistake of the page.
+  const isStatus = /the server responded with a status of (401|404|409|422|500)/.test(message.text());
+  if (message.type() === "error" && !isStatus && !isRestarting) report.errors.push(message.text());
+});
+page.on("request", (request) => {
+  const { protocol, host } = new URL(request.url());
+  if (!["data:", "blob:"].includes(protocol) && !report.hosts.includes(host)) report.hosts.push(host);
+});
+
+const text = (selector) => page.locator(selector).first().innerText();
+const all = (selector) => page.locator(selector).allInnerTexts();
+const field = (pointer) => page.locator(`[id="field:${pointer}"]`);
+const go = (path) => page.goto(url + path);
+const run = async () => {
+  await page.locator(".footbar .btn.p").waitFor();
+  await page.keyboard.press("Control+Enter");
+};
+const outcome = async () => {
+  await page.locator('[data-outcome]:not([data-outcome="running"])').waitFor();
+  return page.locator("[data-outcome]").getAttribute("data-outcome");
+};
+
+/** The serious problems that axe finds on the screen as it is. */
+async function axe(screen) {
+  await page.evaluate(AXE);
+  const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+  for (const each of violations) {
+    if (!["serious", "critical"].includes(each.impact)) continue;
+    report.axe.push(`${screen}: ${each.id}: ${each.nodes.map((node) => node.target.join(" ")).slice(0, 3)}`);
+  }
+}
+
+async function signIn(token) {
+  await page.locator("#token").fill(token);
+  await page.keyboard.press("Enter");
+}
+
+const steps = {
+  async signIn() {
+    await go("");
+    await signIn("wrong");
+    report.refusal = await text("#token-message");
+    await axe("sign-in");
+    await signIn("maria-token");
+    await page.locator(".op").first().waitFor();
+    report.operations = await text('.nav[aria-current="page"] .c');
+  },
+
+  async search() {
+    await page.locator("#main").focus();
+    await page.keyboard.press("/");
+    await page.keyboard.type("create issue comment");
+    await page.locator(".op mark").first().waitFor();
+    await page.locator(".op.on", { hasText: "github.issues/create-comment" }).waitFor();
+    report.found = await all(".op .id");
+    await page.locator(".sig").waitFor();
+    report.preview = await all(".sig td:first-child");
+    await axe("search");
+    await page.keyboard.press("Enter");
+    report.opened = await text("h1");
+  },
+
+  async form() {
+    await go("op/shop.order");
+    await page.getByRole("button", { name: "Add item" }).click();
+    await field("/lines/0/item").fill("tea");
+    await field("/address/street").fill("Main Street 1");
+    await field("/address/city").fill("Oslo");
+    await page.getByRole("radiogroup", { name: "Form of payment" }).getByRole("radio", { name: "Invoice" }).click();
+    await field("/payment/due").fill("2026-12-24");
+    await axe("operation");
+    await run();
+    report.orderOutcome = await outcome();
+    report.order = await all('[role="treeitem"]');
+    await page.getByRole("tab", { name: "Meta" }).click();
+    report.meta = await all(".dl dt");
+    await page.locator(".code h2").click();
+    report.code = await text('[data-testid="code"]');
+    await page.getByRole("radio", { name: "JSON" }).click();
+    await page.locator(".cm-content").waitFor();
+    report.editor = await text(".cm-content");
+    await page.locator(".cm-content").focus();
+    await page.keyboard.press("Control+End");
+    await page.keyboard.type("x");
+    report.brokenJson = await text(".pane .msg");
+    await page.keyboard.press("Backspace");
+    await page.getByRole("radio", { name: "Form" }).click();
+  },
+
+  async validation() {
+    await page.getByRole("button", { name: "Reset" }).click();
+    await run();
+    await page.locator("input:focus").waitFor();
+    report.missing = await all(".msg");
+    report.focused = await page.locator("input:focus").getAttribute("id");
+    await go("op/shop.stock");
+    await field("/rows").fill("20001");
+    await page.keyboard.press("Tab");
+    await page.locator(".msg").waitFor();
+    report.said = await text(".msg");
+    await run();
+    await page.getByRole("button", { name: "Send anyway" }).click();
+    report.refusedOutcome = await outcome();
+    report.refused = await text(".errc .msgt");
+    report.refusedField = await text(".msg");
+    await axe("validation");
+  },
+
+  async upstream() {
+    await go("op/github.repos/get");
+    await field("/owner").fill("nobody");
+    await field("/repo").fill("nothing");
+    await run();
+    report.upstreamOutcome = await outcome();
+    report.upstreamStatus = await text(".errc .chip.e");
+    report.upstreamBody = await text('.card [role="tree"]');
+    await axe("error");
+  },
+
+  async table() {
+    await go("op/shop.stock");
+    await field("/rows").fill("30");
+    await run();
+    await page.locator(".tablewrap tbody tr").nth(29).waitFor();
+    await page.getByRole("button", { name: "left" }).click();
+    await page.locator('th[aria-sort="ascending"]').waitFor();
+    report.sorted = await page.locator(".tablewrap tbody td:nth-child(4)").first().innerText();
+    await axe("table");
+    await go("op/shop.picture");
+    await run();
+    await page.locator(".blob img").waitFor();
+    report.image = await page.locator(".blob img").evaluate((image) => image.naturalWidth);
+    await go("op/text.blocks");
+    await run();
+    await page.getByRole("tab", { name: "Meta" }).click();
+    report.blocks = await all(".card h3");
+    report.script = await page.locator(".card script").count();
+  },
+
+  async history() {
+    await go("op/shop.quote");
+    for (const item of ["tea", "honey"]) {
+      await field("/item").fill(item);
+      await run();
+      await page.locator(`[role="treeitem"]:has-text("${item}")`).waitFor();
+    }
+    await page.locator(".footbar .chip").nth(1).waitFor();
+    await page.getByRole("button", { name: "Compare" }).click();
+    await page.locator(".diff .changed").first().waitFor();
+    report.differences = await all(".diff .line.changed > span:first-child");
+    await axe("compare");
+  },
+
+  async stream() {
+    await go("op/shop.temperatures");
+    await field("/per_second").fill("50");
+    await run();
+    await page.locator(".ev:not(.hd)").nth(10).waitFor();
+    await page.keyboard.press("Space");
+    const before = await text(".ev:not(.hd)");
+    await page.locator(".chip.a", { hasText: "new" }).waitFor();
+    report.frozen = before === (await text(".ev:not(.hd)"));
+    await axe("stream");
+    await page.keyboard.press("Space");
+    await page.getByLabel("Filter events").fill("celsius >= 14");
+    await page.locator(".ev:not(.hd)").nth(3).waitFor();
+    report.filtered = (await all(".ev:not(.hd)")).map((line) => Number(/celsius: ([\d.]+)/.exec(line)?.[1]));
+    await page.getByLabel("Filter events").fill("");
+    await page.locator(".ev:not(.hd)").nth(2).click();
+    report.event = await all('[aria-label^="Event "] dt');
+    await page.getByRole("button", { name: "Stop" }).click();
+    await page.locator("b", { hasText: "Stopped" }).waitFor();
+    await go("op/shop.breaks");
+    await run();
+    await page.locator(".ev.e").waitFor();
+    report.broken = await text(".ev.e");
+  },
+
+  async cancel() {
+    await go("op/shop.slow");
+    await field("/seconds").fill("50");
+    await run();
+    await page.getByRole("button", { name: "Cancel" }).waitFor();
+    await page.keyboard.press("Control+.");
+    report.cancelled = await outcome();
+    await go("calls");
+    await page.locator('tr:has-text("shop.slow"):has-text("ABORTED")').waitFor();
+    await axe("calls");
+  },
+
+  async trace() {
+    await go("op/shop.restock");
+    await run();
+    await page.getByRole("link", { name: "Trace" }).click();
+    await page.locator(".wfrow", { hasText: "text.headline" }).waitFor();
+    report.workers = await all(".key");
+    await page.locator(".chip.g", { hasText: "ok" }).waitFor();
+    report.spans = await page.locator(".wfrow text.mono").allTextContents();
+    await page.locator(".wfrow").nth(1).click();
+    await page.locator(".det").waitFor();
+    await axe("trace");
+    await page.getByRole("tab", { name: "Log" }).click();
+    report.log = await page.locator("tbody tr").count();
+  },
+
+  async watch() {
+    await go("workers");
+    await page.locator("tbody tr:has-text('weather')").waitFor();
+    report.workerRows = await all("tbody td:first-child");
+    await page.locator(".chart canvas").first().waitFor();
+    await axe("workers");
+    await go("metrics");
+    await page.locator(".chart canvas").nth(2).waitFor();
+    await axe("metrics");
+    await go("audit");
+    await page.locator("tbody tr:has-text('maria.k')").first().waitFor();
+    await axe("audit");
+  },
+
+  async dark() {
+    await page.emulateMedia({ colorScheme: "dark" });
+    await go("op/shop.order");
+    await field("/address/city").waitFor();
+    await axe("operation, dark");
+    await go("");
+    await page.locator(".op").first().waitFor();
+    await axe("search, dark");
+    await page.emulateMedia({ colorScheme: "light" });
+  },
+
+  async phone() {
+    await page.setViewportSize({ width: 360, height: 720 });
+    await go("op/shop.quote");
+    await field("/item").fill("tea");
+    await page.getByRole("button", { name: "Run" }).click();
+    await page.locator('[role="treeitem"]').first().waitFor();
+    report.phone = await page.evaluate(() => document.documentElement.scrollWidth);
+    await axe("phone");
+    await page.getByRole("button", { name: "Menu" }).click();
+    await page.locator(".side.open").waitFor();
+    await axe("phone menu");
+    await page.setViewportSize({ width: 1440, height: 900 });
+  },
+
+  async restart() {
+    await go("op/shop.quote");
+    await field("/item").fill("lamp");
+    isRestarting = true;
+    console.log(JSON.stringify({ stop: true }));
+    await page.locator(".lost").waitFor();
+    report.lost = await text(".lost");
+    report.runDisabled = await page.locator(".footbar .btn.p").isDisabled();
+    console.log(JSON.stringify({ start: true }));
+    await once(stdin, "line");
+    await page.getByRole("button", { name: "Retry now" }).click({ timeout: 2_000 }).catch(() => {});
+    await page.locator(".lost").waitFor({ state: "detached" });
+    isRestarting = false;
+    report.kept = await field("/item").inputValue();
+    await run();
+    report.afterRestart = await outcome();
+  },
+
+  async guest() {
+    await page.getByRole("button", { name: /account menu/ }).click();
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await signIn("guest-token");
+    await page.locator(".ava", { hasText: "GU" }).waitFor();
+    await go("?q=shop.clear");
+    await page.locator(".empty").waitFor();
+    report.guestNav = await all(".nav:not(.src)");
+    await go("op/shop.clear");
+    await page.locator(".empty").waitFor();
+    report.guestLink = await text(".empty");
+    await go("?source=shop");
+    await page.locator(".op").first().waitFor();
+    report.guestHistory = await page.evaluate(async () => (await indexedDB.databases()).length);
+  },
+};
+
+const chosen = process.argv.slice(3);
+for (const [name, step] of Object.entries(steps)) {
+  if (chosen.length > 0 && !chosen.includes(name)) continue;
+  try {
+    await step();
+  } catch (error) {
+    report.failed = `${name}: ${error.message}`;
+    await page.screenshot({ path: process.env.CONSOLE_SCREENSHOT ?? "/tmp/console-failed.png" });
+    break;
+  }
+}
+console.log(JSON.stringify({ report }));
+await browser.close();
+process.exit(0);

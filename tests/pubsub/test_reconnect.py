@@ -1,0 +1,112 @@
+"""What transports with a server share: the first connection, what is said of the tries, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from operations import CallError, ErrorCode
+from operations.pubsub.connection_errors import UNSUPPORTED
+from operations.pubsub.reconnect import ReconnectingTransport
+from operations.testing import error_of
+from tests.waiting import until
+
+
+class Line(ReconnectingTransport):
+    """A transport whose tries to connect fail as a list says, None being a connection, which is lost when told."""
+
+    def __init__(self, *outcomes: Exception | None, certain: CallError | None = None) -> None:
+        super().__init__(server="the exchange", shortest_delay=0.001, longest_delay=0.002)
+        self.lose = asyncio.Event()
+        self.left = False
+        self.stood = 0
+        self._outcomes = iter(outcomes)
+        self._certain = certain
+
+    async def _stay_connected(self) -> None:
+        for attempt, outcome in enumerate(self._outcomes):
+            if outcome is None:
+                self.stood += 1
+                self._arrive()
+                await self.lose.wait()
+                self.lose.clear()
+                self._watchers.down("lost")
+                continue
+            if not isinstance(outcome, (CallError, OSError)):
+                raise outcome
+            if await self._give_up(outcome):
+                return
+            self._note_failure(outcome)
+            await self._pause(attempt)
+        await asyncio.Event().wait()
+
+    async def _leave(self) -> None:
+        self.left = True
+
+    async def _diagnose(self, error: Exception) -> CallError | None:
+        return self._certain
+
+
+REFUSED = ConnectionRefusedError(111, "Connect call failed")
+
+
+async def test_the_first_connection_is_waited_for_and_each_problem_is_a_warning_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    busy = CallError(ErrorCode.UNAVAILABLE, "busy")
+    line = Line(REFUSED, busy, REFUSED, busy, None, REFUSED, None)
+    lost: list[str] = []
+    line.watch(lambda: None, lost.append)
+    async with line:
+        assert (line.failures, line.stood, line._why_down) == (4, 1, "")
+        line.lose.set()
+        await until(lambda: line.stood == 2)
+        assert lost == ["lost"]
+        assert not line.left
+    assert line.left
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    said = ["connection refused", "busy", "connection refused"]
+    assert [warning.partition("; next try in ")[0] for warning in warnings] == [
+        f"no connection to the exchange ({problem})" for problem in said
+    ]
+
+
+@pytest.mark.parametrize(
+    "hopeless",
+    [
+        CallError(ErrorCode.ACCESS_DENIED, "not you"),
+        CallError(ErrorCode.UNAVAILABLE, "too old", {"reason": UNSUPPORTED}),
+    ],
+)
+async def test_what_waiting_will_not_change_is_raised_the_first_time_only(hopeless: CallError) -> None:
+    first = Line(REFUSED, hopeless)
+    assert await error_of(first.__aenter__()) is hopeless
+    assert first.left
+    async with Line(None, hopeless, None) as line:
+        line.lose.set()
+        await until(lambda: line.stood == 2)
+
+
+async def test_what_is_found_out_is_raised() -> None:
+    certain = CallError(ErrorCode.UNAVAILABLE, "another protocol")
+    assert await error_of(Line(REFUSED, certain=certain).__aenter__()) is certain
+
+
+async def test_a_task_that_breaks_leaves_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    line = Line(RuntimeError("a mistake"))
+    with pytest.raises(RuntimeError, match="a mistake"):
+        await line.__aenter__()
+    assert line.left
+    assert "the connection to the exchange is no longer kept" in caplog.text
+
+
+async def test_leaving_does_not_wait_for_the_next_try() -> None:
+    line = Line(REFUSED)
+    line._delays = 60.0, 60.0
+    entering = asyncio.create_task(line.__aenter__())
+    await until(lambda: line.failures == 1)
+    async with asyncio.timeout(30):
+        await line.close()
+        await asyncio.wait((entering,))
+    assert entering.cancelled()
