@@ -182,3 +182,24 @@ def test_calls_run_as_jobs_where_the_configuration_says_so(folder: Path) -> None
             assert (json.loads(response.read()), response.headers["preference-applied"]) == ("tea", "respond-async")
     answer = json.loads(ask_stdio(folder, message("server/discover")).stdout)
     assert "io.modelcontextprotocol/tasks" in answer["result"]["capabilities"]["extensions"]
+
+
+@pytest.mark.parametrize("source", ["file", "nothing"])
+def test_mcp_is_served_from_a_file_to_a_file(folder: Path, source: str) -> None:
+    call = json.dumps(message("tools/call", {"name": "shop.quote", "arguments": {"item": "tea"}}, id="a"))
+    (folder / "in").write_text(call + "\n" if source == "file" else "")
+    given = folder / "in" if source == "file" else Path(os.devnull)
+    with given.open("rb") as stdin, (folder / "out").open("wb") as stdout:
+        done = subprocess.run(
+            [*OPS, "serve", "--mcp"],
+            cwd=folder,
+            env=environment(),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in (folder / "out").read_text().splitlines()]
+    assert [each["id"] for each in answers] == (["a"] if source == "file" else [])

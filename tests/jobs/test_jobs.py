@@ -13,7 +13,7 @@ from operations import AccessControl, CallError, ErrorCode, Identity, OperationC
 from operations.calls.replay_protection import STORED_SECONDS
 from operations.context import Grant
 from operations.dispatch import Dispatcher, Request
-from operations.jobs import JOB_NOT_ENDED, JOB_NOT_FOUND, JobState, durable, job_operations
+from operations.jobs import JOB_NOT_ENDED, JOB_NOT_FOUND, JobLimits, Jobs, JobState, durable, job_operations
 from operations.testing import error_of
 from tests.jobs.places import ADA, ADMIN, BOB, PLACES, Place, open_place
 from tests.waiting import until
@@ -325,3 +325,24 @@ async def test_a_job_that_no_worker_takes_within_a_day_is_a_dead_letter(
         monkeypatch.setattr(durable, "now_ms", lambda: int((time.time() + STORED_SECONDS + 1) * 1000))
         assert [job.id for job in await jobs.dead()] == [job_id]
         assert (await error_of(jobs.result(job_id))).code is ErrorCode.TIMEOUT
+
+
+async def test_one_identity_keeps_a_limited_number_and_size_in_memory() -> None:
+    blocked = asyncio.Event()
+
+    @operation(namespace="work", durable=True)
+    async def wait_for_it(text: str) -> str:
+        await blocked.wait()
+        return text
+
+    limits = JobLimits(unfinished=2, kept_bytes=100_000)
+    async with Jobs(OperationRegistry([wait_for_it]), limits=limits) as jobs:
+        ada, bob = jobs.of(Identity("ada")), jobs.of(Identity("bob"))
+        ids = [await ada.submit("work.wait_for_it", {"text": "x" * 60_000}) for _ in range(2)]
+        assert (await error_of(ada.submit("work.wait_for_it", {"text": ""}))).details["reason"] == "TOO_MANY_JOBS"
+        first = await bob.submit("work.wait_for_it", {"text": "b"})
+        blocked.set()
+        for job_id in (*ids, first):
+            await jobs.wait(job_id, 10)
+        assert (await error_of(ada.submit("work.wait_for_it", {"text": ""}))).details["reason"] == "TOO_MANY_JOBS"
+        assert await bob.submit("work.wait_for_it", {"text": "b"})

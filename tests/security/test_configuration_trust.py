@@ -18,6 +18,7 @@ from starlette.routing import Route
 from operations import CallError, ErrorCode
 from operations.cli.commands import SUMMARIES, find_command
 from operations.config import find_config, load_config
+from operations.config.file_writer import write_config
 from tests.asgi_server import serving
 from tests.cli.driving import Done, Project
 
@@ -48,6 +49,13 @@ USES: dict[str, Sequence[str]] = {
     "doctor": ["doctor"],
     "serve": ["serve", "--http", "127.0.0.1:0"],
     "stubs": ["stubs"],
+    "jobs submit": ["jobs", "submit", "a.greet"],
+    "jobs ls": ["jobs", "ls"],
+    "jobs show": ["jobs", "show", "a.b"],
+    "jobs wait": ["jobs", "wait", "a.b"],
+    "jobs cancel": ["jobs", "cancel", "a.b"],
+    "jobs dead": ["jobs", "dead"],
+    "jobs retry": ["jobs", "retry", "a.b"],
     "add mcp": ["add", "mcp", "more", "--", "true"],
     "add openapi": ["add", "openapi", "more", "./api.json"],
     "add py": ["add", "py", "more", "./more"],
@@ -56,8 +64,6 @@ USES: dict[str, Sequence[str]] = {
 OPENS_NOTHING = {
     *("init", "trust", "scan", "config show", "config schema", "config path", "completion"),
     *("keys new", "keys ls", "keys revoke", "install", "rm", "edit", "add --discover", "version"),
-    # They use the transports of a configuration only if it is trusted.
-    *("jobs submit", "jobs ls", "jobs show", "jobs wait", "jobs cancel", "jobs dead", "jobs retry"),
 }
 
 
@@ -465,3 +471,21 @@ def test_what_would_be_run_is_shown_without_secrets_and_control_characters(proje
         assert "\x1b]" not in terminal.raw
         assert "\\x1b]0;x\\x07" in shown
         assert "literal-s3cret" not in shown
+
+
+def test_a_source_that_repairs_an_untrusted_file_does_not_make_it_trusted(project: Project) -> None:
+    project.write("api.json", '{"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": {}}')
+    project.write("operations.toml", COMMAND + "[sources.pets]\nopenapi = './api.json'\nbase_urll = 3\n")
+    done = project.run("add", "openapi", "pets", "./api.json", "--replace")
+    assert done.code == 4, done
+    assert ran(project) == []
+    assert "base_urll" in (project.directory / "operations.toml").read_text()
+
+
+def test_a_file_is_not_written_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "urandom", bytes)  # a name that an attacker knows
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / f".operations.toml.{bytes(8).hex()}").symlink_to("precious")
+    with pytest.raises((OSError, CallError)):
+        write_config(tmp_path / "operations.toml", "")
+    assert (tmp_path / "precious").read_text() == "kept"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 
 import pytest
 
 from operations import CallError, ErrorCode, Identity, OperationContext, OperationRegistry, operation
 from operations.calls import CallHandler, PendingRequestMap
+from operations.calls.events import VERSION
+from operations.calls.job_records import owner_key
 from operations.calls.signed_transport import SignedTransport
-from operations.jobs import JOB_NOT_FOUND, Jobs, JobState, job_operations
+from operations.jobs import JOB_NOT_FOUND, JobLimits, Jobs, JobState, job_operations
 from operations.pubsub import Stores
 from operations.pubsub.redis import RedisTransport
 from operations.testing import error_of
@@ -119,3 +123,45 @@ async def test_callers_with_the_redis_permissions_of_the_guide_reach_no_record()
                 assert (await error_of(attempt)).code is ErrorCode.ACCESS_DENIED
             assert (await error_of(Jobs(caller).submit("office.sign"))).code is ErrorCode.ACCESS_DENIED
             assert [job.id for job in await Jobs(worker).list()] == [job_id]
+
+
+async def test_a_bus_user_without_a_token_writes_no_record_of_another_identity() -> None:
+    server = redis_servers.Server("redis").start()
+    try:
+        for name, given in rules().items():
+            assert server.command("ACL", "SETUSER", name, *given) == b"OK"
+        url = f"redis://worker:w0rker@127.0.0.1:{server.port}"
+        async with RedisTransport(url) as bus, RedisTransport(url) as other:
+            signed = SignedTransport(bus, secret=SECRET, tokens=TOKENS, required=True)
+            handler = CallHandler(OperationRegistry([_sign_once]), signed, identify=signed.identify)
+            bob = Jobs(SignedTransport(other, session=BOBS), limits=JobLimits(jobs=2)).of(BOB)
+            for number in range(4):
+                key = owner_key("bob") + f"{number:032x}"
+                entry = ("message", _forged_request("bob", key, number), "before", "0", "record", key)
+                assert server.command("XADD", "operations:{desk}:stored", "*", *entry)
+            job_id = await bob.submit("desk.sign_once")
+            assert (await bob.wait(job_id, 30)).data == "signed"
+            assert [job.id for job in await bob.list()] == [job_id]
+            await handler.close()
+    finally:
+        server.remove()
+
+
+@operation(id="desk.sign_once", durable=True)
+async def _sign_once() -> str:
+    return "signed"
+
+
+def _forged_request(owner: str, key: str, number: int) -> str:
+    """A request for a job of `owner` that nobody signed; every second one has expired."""
+    request_id, now = f"ada.{number:032x}", int(time.time() * 1000)
+    payload = {
+        "requestId": request_id,
+        "operationId": "desk.sign_once",
+        "input": {},
+        "sentAt": now,
+        "notAfter": 1 if number % 2 else now + 3_600_000,
+        "job": {"key": key, "keep": 10**12, "owner": owner},
+    }
+    event = {"v": VERSION, "type": "call.requested", "id": request_id, "to": "desk.sign_once", "payload": payload}
+    return json.dumps(event)

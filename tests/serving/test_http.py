@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from operations import OperationRegistry
+from operations import CallError, ErrorCode, OperationRegistry, operation
 from operations.serving import Limits, app
 from operations.serving.app import ServedApp
 from operations.serving.asgi import Response
@@ -367,3 +367,16 @@ async def test_a_response_that_is_sent_twice_has_one_length_each_time() -> None:
     await response.send(send)
     heads = [event["headers"] for event in sent if event["type"] == "http.response.start"]
     assert heads == [[(b"x", b"y"), (b"content-length", b"3")]] * 2
+
+
+@pytest.mark.parametrize(
+    ("wait", "sent"), [(19.2, "20"), (3, "3"), ("1\r\nset-cookie: a=b", "1"), (-1, "1"), (1e99, "1")]
+)
+async def test_retry_after_is_whole_seconds_whatever_an_error_says(wait: Any, sent: str) -> None:
+    @operation(namespace="shop", type="query")
+    async def busy() -> str:
+        """Refuse."""
+        raise CallError(ErrorCode.UNAVAILABLE, "busy", {"retryAfter": wait})
+
+    answer = await post(app(OperationRegistry([busy]), mcp=False), "/shop/busy")
+    assert (answer.status, answer.headers["retry-after"], "set-cookie" in answer.headers) == (503, sent, False)

@@ -99,7 +99,9 @@ def _source_actions(source: Source) -> Iterator[str]:
     elif isinstance(settings, MCPSettings) and settings.command is not None:
         import shlex
 
-        words = [str(written.get("command")), *map(str, written.get("args") or ())]
+        # Variables such as NODE_OPTIONS and PYTHONPATH decide what a program runs.
+        environment = (f"{name}={value}" for name, value in dict(written.get("env") or {}).items())
+        words = [*environment, str(written.get("command")), *map(str, written.get("args") or ())]
         yield f"start {' '.join(word if _PLAIN.fullmatch(word) else shlex.quote(word) for word in words)}"
     elif variables:
         key = "url" if isinstance(settings, MCPSettings) else "openapi"

@@ -118,9 +118,10 @@ def text_with_include(path: Path, names: Sequence[str]) -> str:
 def write_config(path: Path, text: str) -> None:
     """Write a file atomically, keeping its permissions, if the text is valid TOML."""
     tomllib.loads(text)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
-        draft.write_text(text, encoding="utf-8")
+        with draft.open("x", encoding="utf-8") as file:  # a link that somebody put there is not followed
+            file.write(text)
         if path.exists():
             draft.chmod(path.stat().st_mode & 0o7777)
         draft.replace(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 
 import msgspec
 
@@ -33,7 +34,7 @@ from operations.jobs.status import JobLimits
 from operations.jobs.store import MaySee, Submission
 from operations.pubsub import KeepsRecords, Remembers, Transport
 
-_KEY_LENGTH = 48
+_ID = re.compile(r"([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\.([0-9a-f]{48})")
 _RECHECK_SECONDS = 5.0
 """How often a waiting process reads a record anyway: the notice of its change may have been lost."""
 
@@ -177,10 +178,8 @@ class DurableJobStore:
 
 def _place(job_id: str) -> tuple[str, str] | None:
     """Return the address and key of a job's record; None for what is no job id."""
-    namespace, _, key = job_id.rpartition(".")
-    if not namespace or len(job_id) > 512 or len(key) != _KEY_LENGTH or not key.isalnum() or not key.isascii():
-        return None
-    return queue_address(f"{namespace}.job"), key
+    found = _ID.fullmatch(job_id) if len(job_id) <= 512 else None
+    return None if found is None else (queue_address(f"{found[1]}.job"), found[2])
 
 
 def _decode(kept: tuple[bytes, bytes] | None) -> JobRecord | None:

@@ -54,6 +54,12 @@ class _MemoryJob(msgspec.Struct, eq=False):
     ended: asyncio.Event
     call: _JobCall | None = None
 
+    @property
+    def size(self) -> int:
+        """The number of bytes that are kept of it, approximately."""
+        body = self.record.body
+        return 1_000 + len(self.input) + (0 if body is None else len(body.envelope or b"") + len(body.details or b""))
+
     def report(self, value: float, total: float | None, message: str | None) -> None:
         """Note the progress of the handler."""
         self.record.progress = JobProgress(value, total, message)
@@ -68,6 +74,10 @@ class MemoryJobStore:
         self._jobs: dict[str, _MemoryJob] = {}
         self._counts: Counter[str | None] = Counter()
         """How many jobs of each owner are kept."""
+        self._sizes: Counter[str | None] = Counter()
+        """The number of bytes that are kept of each owner."""
+        self._unfinished: Counter[str | None] = Counter()
+        """The number of jobs of each owner that wait or run."""
         self._expiries: list[tuple[int, str]] = []
         """A heap: when the outcome of a job is deleted."""
 
@@ -75,8 +85,7 @@ class MemoryJobStore:
         """Start a job; a caller that may not call the operation is refused here."""
         self._sweep()
         operation_id, owner = submission.operation_id, submission.owner
-        if self._counts[owner] >= self._limits.jobs:
-            raise too_many_jobs(self._limits.jobs)
+        self._check_limits(owner)
         # A copy: the submitter may change its input while the job waits.
         input = encode_msgpack({} if submission.input is None else submission.input)
         if len(input) > self._limits.input_bytes:
@@ -90,7 +99,18 @@ class MemoryJobStore:
         self._start(job)
         self._jobs[job_id] = job
         self._counts[owner] += 1
+        self._sizes[owner] += job.size
         return job_id
+
+    def _check_limits(self, owner: str | None) -> None:
+        """Refuse a job of an owner with too many or too large ones; the program itself may run any number."""
+        limits = self._limits
+        if self._counts[owner] >= limits.jobs:
+            raise too_many_jobs(limits.jobs)
+        if owner is not None and self._unfinished[owner] >= limits.unfinished:
+            raise too_many_jobs(limits.unfinished)
+        if owner is not None and self._sizes[owner] >= limits.kept_bytes:
+            raise too_many_jobs(self._counts[owner])
 
     def _start(self, job: _MemoryJob) -> None:
         record = job.record
@@ -109,7 +129,12 @@ class MemoryJobStore:
             client=job.client,
             job=job,
         )
-        self._dispatcher.start(call, ended)
+        self._unfinished[record.owner] += 1
+        try:
+            self._dispatcher.start(call, ended)
+        except BaseException:
+            self._unfinished[record.owner] -= 1
+            raise
 
     async def read(self, job_id: str) -> JobRecord | None:
         """Return what is kept of a job."""
@@ -143,9 +168,10 @@ class MemoryJobStore:
         if job is None or job.record.state.is_final:
             return
         error = aborted(record.operation_id, "the job was cancelled")
+        call = job.call
         self._end(job, fail_job(job.record, error, b"", state=JobState.CANCELLED))
-        if job.call is not None:
-            job.call.stop(error)
+        if call is not None:
+            call.stop(error)
 
     async def retry(self, job_id: str, record: JobRecord) -> None:
         """Start a job once more."""
@@ -164,10 +190,19 @@ class MemoryJobStore:
         await self._dispatcher.close()
 
     def _end(self, job: _MemoryJob, record: JobRecord) -> None:
-        job.record = record
+        is_kept = job.id in self._jobs
+        self._sizes[record.owner] -= job.size if is_kept else 0
+        self._unfinished[record.owner] -= 1
+        job.record, job.call = record, None
+        job.input = b"" if record.body is None else record.body.request  # what can be retried
+        self._sizes[record.owner] += job.size if is_kept else 0
         job.ended.set()
         assert record.ended_at is not None
         heapq.heappush(self._expiries, (record.ended_at + int(record.seconds_kept * 1000), job.id))
+        if len(self._expiries) > 2 * len(self._jobs) + 64:  # each retry of a job leaves one
+            newest = {job_id: at for at, job_id in sorted(self._expiries)}
+            self._expiries = [(at, job_id) for job_id, at in newest.items()]
+            heapq.heapify(self._expiries)
 
     def _sweep(self) -> None:
         """Delete the outcomes whose time is over."""
@@ -180,3 +215,4 @@ class MemoryJobStore:
                 if expires <= now:
                     del self._jobs[job_id]
                     self._counts[job.record.owner] -= 1
+                    self._sizes[job.record.owner] -= job.size

@@ -8,9 +8,10 @@ import msgspec
 
 from operations.calls.job_records import JobState
 from operations.context import OperationContext
+from operations.errors import ErrorCode
 from operations.function import operation
 from operations.jobs.service import Jobs
-from operations.jobs.status import JOB_NOT_ENDED, JOB_NOT_FOUND
+from operations.jobs.status import JOB_NOT_ENDED, JOB_NOT_FOUND, JobStatus
 from operations.spec import Operation
 
 _ERRORS: dict[str, Any] = {JOB_NOT_FOUND: {}, JOB_NOT_ENDED: {}}
@@ -29,7 +30,7 @@ def job_operations(jobs: Jobs, *, namespace: str = "jobs") -> list[Operation[Any
 
     async def status(job_id: str, context: OperationContext) -> dict[str, Any]:
         """Return the state of a job."""
-        return _plain(await of(context).status(job_id))
+        return _plain(await of(context).status(job_id), context)
 
     async def result(job_id: str, context: OperationContext) -> Any:
         """Return the result of a job that is done."""
@@ -41,11 +42,11 @@ def job_operations(jobs: Jobs, *, namespace: str = "jobs") -> list[Operation[Any
 
     async def cancel(job_id: str, context: OperationContext) -> dict[str, Any]:
         """End a job that has not ended, and return its state."""
-        return _plain(await of(context).cancel(job_id))
+        return _plain(await of(context).cancel(job_id), context)
 
     async def retry(job_id: str, context: OperationContext) -> dict[str, Any]:
         """Run a job again that failed or is a dead letter, and return its state."""
-        return _plain(await of(context).retry(job_id))
+        return _plain(await of(context).retry(job_id), context)
 
     async def find(
         context: OperationContext,
@@ -55,7 +56,7 @@ def job_operations(jobs: Jobs, *, namespace: str = "jobs") -> list[Operation[Any
     ) -> list[dict[str, Any]]:
         """Return the caller's jobs, the newest first."""
         found = await of(context).list(states=states, operation_id=operation_id, limit=min(limit, _MOST_LISTED))
-        return [_plain(job) for job in found]
+        return [_plain(job, context) for job in found]
 
     queries: dict[str, Any] = {"status": status, "result": result, "wait": wait, "list": find}
     mutations: dict[str, Any] = {"submit": submit, "cancel": cancel, "retry": retry}
@@ -66,6 +67,9 @@ def job_operations(jobs: Jobs, *, namespace: str = "jobs") -> list[Operation[Any
     ]
 
 
-def _plain(status: Any) -> dict[str, Any]:
+def _plain(status: JobStatus, context: OperationContext) -> dict[str, Any]:
+    """Return a status as JSON. The text of an exception is for trusted callers only."""
     plain: dict[str, Any] = msgspec.to_builtins(status)
+    if status.code == ErrorCode.EXECUTION_ERROR and not context.is_trusted:
+        plain["message"] = f"{status.operation_id} failed"
     return plain

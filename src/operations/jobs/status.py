@@ -48,12 +48,18 @@ class JobLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     jobs: int = 10_000
     """Jobs of one identity that are kept at a time, whatever their state."""
+    unfinished: int = 256
+    """Jobs of one identity that run or wait in this process."""
+    kept_bytes: int = 64 << 20
+    """Inputs and outcomes of one identity that this process keeps."""
     input_bytes: int = 1 << 20
     keep_seconds: float = MAX_KEEP_SECONDS
     """The longest time for which an outcome may be kept."""
 
     def __post_init__(self) -> None:
-        check_counts(jobs=self.jobs, input_bytes=self.input_bytes)
+        check_counts(
+            jobs=self.jobs, unfinished=self.unfinished, kept_bytes=self.kept_bytes, input_bytes=self.input_bytes
+        )
         check_seconds(keep_seconds=self.keep_seconds)
         if self.keep_seconds > MAX_KEEP_SECONDS:
             raise ValueError(f"keep_seconds is {self.keep_seconds:g}: at most {MAX_KEEP_SECONDS:g} are possible")

@@ -332,3 +332,23 @@ async def test_two_tokens_of_one_identity_share_no_list_of_jobs(shop: Shop) -> N
         assert kept is not None
         assert sorted(len(known) for _, known in kept._snapshots.values()) == [0, 1]
         assert seen == {"admin": 1, "plain": 0}
+
+
+async def test_a_token_with_fewer_rights_of_the_same_identity_does_not_reach_its_jobs() -> None:
+    @operation(namespace="vault", type="mutation", access_control=AccessControl(required_scopes=["write"]))
+    async def open_door() -> None:
+        """Open the door."""
+        raise ValueError("postgres://root:hunter2@db")
+
+    full, low = Identity("bob", ("write",)), Identity("bob")
+    tokens, registry = StaticTokens({"full": Principal(full), "low": Principal(low)}), OperationRegistry([open_door])
+    async with Jobs(registry) as jobs:
+        job_id = await jobs.of(full).submit("vault.open_door")
+        with pytest.raises(CallError):
+            await jobs.wait(job_id, 10)
+        served = app(registry, authenticator=tokens, console=True, mcp=False, jobs=jobs)
+        [job] = (await get(served, "jobs", "full")).json["jobs"]
+        assert (job["state"], job["message"]) == ("failed", "vault.open_door failed")
+        assert (await get(served, "jobs", "low")).json["jobs"] == []
+        assert (await request(served, "POST", f"{API}/jobs/{job_id}/retry", token="low")).status == 404
+        assert (await request(served, "POST", f"{API}/jobs/{job_id}/retry", token="full")).status == 200

@@ -59,7 +59,7 @@ async def _add(args: ParsedArguments, table: dict[str, Any]) -> int:
         trust_as_before(path, was_trusted=may_trust, by="ops add")
         write_either(args, {"config": str(path), "source": args.name}, f"{args.name} was added to {path}\n")
         return OK
-    report = await _open_and_write(args, path, text)
+    report = await _open_and_write(args, path, text, was_checked=may_trust)
     if not args.quiet:
         warn_skipped([(skip.path, skip.reason) for skip in report.skipped])
     data = {"config": str(path), "source": args.name, "state": report.state, "operations": report.operations}
@@ -68,7 +68,7 @@ async def _add(args: ParsedArguments, table: dict[str, Any]) -> int:
     return OK
 
 
-async def _open_and_write(args: ParsedArguments, path: Path, text: str) -> SourceReport:
+async def _open_and_write(args: ParsedArguments, path: Path, text: str, *, was_checked: bool) -> SourceReport:
     """Open the new source, then write the file; a source that does not open leaves the file as it was."""
     from operations.cli.session import open_sources, source_failure
     from operations.cli.stderr import spinner
@@ -77,6 +77,8 @@ async def _open_and_write(args: ParsedArguments, path: Path, text: str) -> Sourc
         config = read_configuration(path, text)
     except CallError as error:
         raise CommandError(f"{args.name} was not added: {error.message}", "fix the file, then add it again") from None
+    if not was_checked:  # the file was invalid: nobody has been asked about its other sources
+        ensure_trust(args, config)
     before = load_catalogue(path)
     others = config.sources.keys() - {args.name}
     only = [args.name] if before is not None and others <= before.sources.keys() else None

@@ -21,7 +21,7 @@ from operations.cli.arguments import (
 )
 from operations.cli.commands import SUMMARIES
 from operations.cli.commands.call import CALL_ARGUMENTS, exit_code_for
-from operations.cli.configuration import optional_configuration
+from operations.cli.configuration import find_configuration, optional_configuration
 from operations.cli.failures import OK
 from operations.cli.inputs import INPUT_FORMS, read_input, read_stdin
 from operations.cli.output import Output, write_json
@@ -39,7 +39,8 @@ async def _open(args: ParsedArguments) -> AsyncIterator[tuple[Jobs, Any]]:
     from operations.cli.remote import connect_transport
     from operations.cli.transports import open_bus, transport_at
 
-    config = optional_configuration(args)
+    has_address = args.url is not None and ":" in args.url
+    config = optional_configuration(args) if has_address else find_configuration(args)
     settings = transport_at(args.url, config)
     async with AsyncExitStack() as stack:
         transport = await connect_transport(stack, open_bus(settings, args, config), settings)

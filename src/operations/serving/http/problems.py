@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from http import HTTPStatus
 from typing import Any
 
@@ -20,6 +21,7 @@ _NO_STORE = (b"cache-control", b"no-store")
 _MAX_PROBLEMS = 100
 _MAX_DETAIL = 2_000
 _RETRY_SECONDS = 1
+_LONGEST_RETRY = 86_400
 _OWN = frozenset(ErrorCode)
 _NOT_PASSED_ON = frozenset({401, 403, 407})
 """Upstream statuses about this server's credentials at the upstream, not about the caller's credentials here."""
@@ -85,6 +87,14 @@ def problem(error: CallError, request_id: str, operation: Operation[Any] | None 
     return members
 
 
+def _retry_seconds(error: CallError) -> int:
+    """Return the whole seconds of `Retry-After`; details may come from another process, and hold anything."""
+    wait = error.details.get("retryAfter") if isinstance(error.details, dict) else None
+    if isinstance(wait, int | float) and 0 <= wait <= _LONGEST_RETRY:
+        return math.ceil(wait)
+    return _RETRY_SECONDS
+
+
 def problem_response(error: CallError, request_id: str, operation: Operation[Any] | None = None) -> Response:
     """Return an error as a response."""
     members = problem(error, request_id, operation)
@@ -93,8 +103,7 @@ def problem_response(error: CallError, request_id: str, operation: Operation[Any
         headers += error.headers
     status = members["status"]
     if status in (429, 503):
-        wait = error.details.get("retryAfter", _RETRY_SECONDS) if isinstance(error.details, dict) else _RETRY_SECONDS
-        headers.append((b"retry-after", str(wait).encode()))
+        headers.append((b"retry-after", b"%d" % _retry_seconds(error)))
     return Response(status, headers, encode_problem(members))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import stat
 import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -222,13 +223,12 @@ async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_CHUNK)
     pipe = os.fdopen(os.dup(descriptor), "rb", buffering=0)
-    try:
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    except ValueError:  # a regular file
-        while chunk := await asyncio.to_thread(pipe.read, _CHUNK):
-            yield chunk
-        pipe.close()
+    if not _is_pipe(descriptor):
+        with pipe:
+            while chunk := await asyncio.to_thread(pipe.read, _CHUNK):
+                yield chunk
         return
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
     try:
         while chunk := await reader.read(_CHUNK):
             yield chunk
@@ -241,16 +241,15 @@ async def _writer(descriptor: int) -> AsyncIterator[Write]:
     """Yield a function that writes one line."""
     loop = asyncio.get_running_loop()
     pipe = os.fdopen(os.dup(descriptor), "wb", buffering=0)
-    try:
-        transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipe)
-    except ValueError:  # a regular file
+    if not _is_pipe(descriptor):
 
         async def write_file(line: bytes) -> None:
             pipe.write(line + b"\n")
 
-        yield write_file
-        pipe.close()
+        with pipe:
+            yield write_file
         return
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipe)
     writer = asyncio.StreamWriter(transport, protocol, None, loop)
 
     async def write(line: bytes) -> None:
@@ -262,6 +261,12 @@ async def _writer(descriptor: int) -> AsyncIterator[Write]:
         yield write
     finally:
         transport.close()
+
+
+def _is_pipe(descriptor: int) -> bool:
+    """Return whether an event loop can wait for a descriptor. uvloop aborts the process for a file or `/dev/null`."""
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
 
 
 @contextlib.contextmanager
