@@ -118,7 +118,7 @@ def show_next() -> None:
         ("ops call demo.start_api", "the weather API, for ten minutes"),
         ("ops call weather.forecast city=Quito", "an endpoint, as above"),
         ("ops sub weather.watch city=Oslo", "a stream, until Ctrl-C"),
-        ("ops serve", "then open http://127.0.0.1:8000/docs; MCP clients: /mcp"),
+        ("ops serve", "then open http://127.0.0.1:8000/console/ or /docs; MCP: /mcp"),
         ("ops --help", "all the rest"),
     ):
         print(f"  {paint('36', f'{command:<57}')} {about}")

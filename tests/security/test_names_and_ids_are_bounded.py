@@ -56,7 +56,7 @@ async def test_long_names_and_other_long_hellos_are_not_kept(hub: Hub, memory: i
         await peer.close()
     del peer, name
     await until(lambda: hub._accounts == {})
-    assert kept() - memory < 1 << 20
+    await until(lambda: kept() - memory < 1 << 20)  # buffers of a closed connection go a little later
 
 
 @pytest.mark.parametrize("size", [4_097, 100_000])
@@ -88,7 +88,7 @@ async def test_long_ids_are_refused_and_not_kept(hub: Hub, memory: int, field: s
     await peer.close()
     del peer
     await until(lambda: hub.connected == [])
-    assert kept() - memory < 1 << 20
+    await until(lambda: kept() - memory < 1 << 20)  # buffers of a closed connection go a little later
 
 
 async def test_an_identity_that_a_spoke_claims_is_not_read(hub: Hub) -> None:
