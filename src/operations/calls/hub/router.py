@@ -317,6 +317,14 @@ class Router:
         if call is None:
             self._note_unexpected(session, header.id)
             return
+        kind = header.type
+        if kind == "call.responded":
+            is_last = not call.stream
+        else:
+            is_last = kind not in _INTERIM
+            if not is_last and not call.admits_interim(memoryview(header.payload).nbytes):
+                self.counters.dropped += 1
+                return
         caller = call.caller
         header.id = call.caller_id
         message = codec.encode(header)
@@ -331,8 +339,6 @@ class Router:
             self._abort_worker(call, "the response is too large for the caller")
             self._fail(call, too_large(call.operation_id, "response", len(message), caller.max_payload, "yes"))
             return
-        kind = header.type
-        is_last = not call.stream if kind == "call.responded" else kind not in _INTERIM
         if is_last:
             self._end(call, answered=True, code=self._code_of(header, codec))
         elif self.observer is not None and kind == "call.responded":

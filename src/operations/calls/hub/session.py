@@ -28,6 +28,10 @@ _READING_SECONDS = 5.0
 """Seconds in which a peer with more than `_SLOW_UNSENT` unsent bytes has to read `_LEAST_READING` bytes."""
 _HEADER_BYTES = 512
 """Size of a queued request without its payload and the identity that it claims."""
+_INTERIM_PER_SECOND = 100
+"""Largest number of interim responses of one call that are forwarded within a second; a worker of ours sends 51."""
+_INTERIM_BYTES = 1 << 16
+"""Largest payload of an interim response that is forwarded."""
 _MAX_UNSENT = 128 << 20
 """Largest number of unsent bytes of all peers of one token."""
 
@@ -151,6 +155,17 @@ class RoutedCall(msgspec.Struct, eq=False):
     has_ended: bool = False
     began: float = 0.0
     """Time of `perf_counter` at which it was forwarded, if calls are audited."""
+    interim: int = 0
+    """Number of interim responses in the second that began at `interim_since`."""
+    interim_since: float = 0.0
+
+    def admits_interim(self, size: int) -> bool:
+        """Whether an interim response is forwarded: workers send few and small ones, whether asked for or not."""
+        now = time.monotonic()
+        if now - self.interim_since >= 1.0:
+            self.interim, self.interim_since = 0, now
+        self.interim += 1
+        return self.interim <= _INTERIM_PER_SECOND and size <= _INTERIM_BYTES
 
 
 class ConnectionHost(Protocol):
