@@ -174,7 +174,7 @@ _HOMES = {
         "OperationType",
     ),
 }
-"""The names of each module."""
+"""Public names by the module that defines them."""
 
 
 def __getattr__(name: str) -> Any:

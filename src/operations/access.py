@@ -10,7 +10,7 @@ from operations.spec import AccessControl, OperationSpec
 
 
 class AccessDecision(msgspec.Struct, frozen=True):
-    """Allowed, or what is missing."""
+    """Result of an access check: allowed, or what is missing."""
 
     allowed: bool
     missing_scopes: tuple[str, ...] = ()

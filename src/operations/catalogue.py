@@ -128,7 +128,7 @@ class OperationCatalogue:
         type: OperationType | str | None = None,
         tag: str | None = None,
     ) -> Sequence[OperationSpec]:
-        """Return the specs that words describe, the likeliest first, among those that `list` selects.
+        """Return the specs that match a query, best first, among those that `list` selects.
 
         The index is made by the first search after a change.
         """
@@ -193,7 +193,7 @@ def attribute_path(path: str) -> str:
 
 
 def search_document(spec: OperationSpec) -> SearchDocument:
-    """Return what is searched of a spec."""
+    """Return the searchable text of a spec."""
     from operations.search import SearchDocument
 
     document = spec.input_schema.document

@@ -85,7 +85,7 @@ ELICIT = "elicitation/create"
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A request to the caller of a running operation, by the words of MCP: a method and its parameters."""
+    """A request to the caller of a running operation, in MCP's form: a method and its parameters."""
 
     method: str
     params: Mapping[str, Any] = {}
@@ -110,7 +110,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Client(Protocol):
-    """The other end of the door that a call came through: it can be asked, and told."""
+    """The calling program: it answers questions and receives notifications."""
 
     def supports(self, method: str) -> bool:
         """Whether the caller answers requests of a method."""
@@ -123,7 +123,7 @@ class Client(Protocol):
 
 
 ASK_SECONDS = 300.0
-"""How long a handler waits for an answer unless it says otherwise."""
+"""Default time in seconds that a handler waits for an answer."""
 
 
 class Env(Protocol):
@@ -165,7 +165,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress | None = None
     """Called with the progress of the call; handlers use `report_progress`. A nested call does not inherit it."""
     client: Client | None = None
-    """The caller, where it can be asked; nested calls ask the same one."""
+    """The calling program, if it can be asked; nested calls ask the same one."""
     grant: Grant | None = None
     """Grant of the request that this call belongs to; None for calls of the program itself."""
     trusted: bool | None = None
@@ -177,9 +177,9 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
         return self.identity is None if self.trusted is None else self.trusted
 
     async def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Tell the caller how far the call is; does nothing if it does not want to know.
+        """Report progress to the caller; do nothing if it does not accept progress.
 
-        Reports may be combined on their way: the caller receives the newest ones.
+        A slow caller receives only the newest reports.
         """
         if self.progress is not None:
             told = self.progress(progress, total, message)
@@ -193,7 +193,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
     async def ask(
         self, message: str, schema: Mapping[str, Any] | None = None, *, timeout: float = ASK_SECONDS
     ) -> Answer:
-        """Ask the person behind the call; raises UNAVAILABLE with reason NO_ASK where nobody can be asked."""
+        """Ask the person behind the call; raise UNAVAILABLE with reason NO_ASK if no one can be asked."""
         answers = await self.ask_all({"answer": Question.form(message, schema)}, timeout=timeout)
         answer: Answer = answers["answer"]
         return answer
@@ -217,7 +217,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
         return (await self.ask_all({"answer": Question(method, params or {})}, timeout=timeout))["answer"]
 
     async def notify_client(self, method: str, params: Mapping[str, Any]) -> None:
-        """Send the calling program a notification (`notifications/message`); does nothing where it takes none."""
+        """Send the calling program a notification (`notifications/message`); do nothing if it accepts none."""
         if self.client is not None:
             await self.client.notify(method, params)
 
@@ -240,7 +240,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limit_context(context: object, timeout: object) -> OperationContext:
-    """Return the context, ending after `timeout` seconds at the latest; refuse what is not a context."""
+    """Return the context with a deadline at most `timeout` seconds away; raise for anything but a context."""
     if context is None:
         context = OperationContext()
     elif not isinstance(context, OperationContext):
@@ -257,7 +257,7 @@ def limit_context(context: object, timeout: object) -> OperationContext:
 
 
 def read_answer(result: Any) -> Answer:
-    """Return a client's result for a form as an Answer; raise VALIDATION_ERROR where it is none."""
+    """Return a client's result for a form as an Answer; raise VALIDATION_ERROR if it is not one."""
     try:
         return msgspec.convert(
             {"action": result.get("action"), "content": result.get("content") or {}}, Answer, strict=True
@@ -273,7 +273,7 @@ def _cannot_ask(method: str) -> CallError:
 
 
 NO_ASK = "NO_ASK"
-"""The `reason` in the details of the error of a question that nobody can answer."""
+"""The `reason` in an error's details if a question has no one to answer it."""
 
 
 def new_request_id() -> str:

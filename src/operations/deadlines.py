@@ -20,7 +20,7 @@ GRACE_SECONDS = 0.1
 """How long cancelled work may take to clean up before its caller stops waiting for it."""
 _MAX_SECONDS = 10.0**9
 _EPOCH_SECONDS = (10**9, 10**11)
-"""A deadline between these is a present time in seconds; in milliseconds it would be of the year 1970."""
+"""A deadline in this range is a present time in seconds by mistake: as milliseconds it would be in 1970."""
 _RESOLUTION = 0.02
 
 
@@ -74,7 +74,7 @@ def _fire(buckets: _Buckets, tick: int) -> None:
 
 
 class Host(Protocol):
-    """Whose work runs under deadlines: a registry or a dispatcher."""
+    """The owner of work with deadlines: a registry or a dispatcher."""
 
     @property
     def wheel(self) -> TimerWheel:
@@ -255,7 +255,7 @@ class StreamDeadline:
         self.idle = idle
         self.id = ""
         self.grant: Any = None
-        """Request id and grant of the stream, where it is one from elsewhere."""
+        """Request id and grant of an external stream."""
         self._host = host
         self._current: Deadline | None = None
         self._error: CallError | None = None
@@ -325,7 +325,7 @@ def now_ms() -> int:
 
 
 def check_deadline(deadline: Any) -> float:
-    """Return a deadline (epoch ms) in epoch seconds; raise `VALIDATION_ERROR` where it is not one."""
+    """Return a deadline (epoch ms) in epoch seconds; raise `VALIDATION_ERROR` if it is not one."""
     try:
         if _EPOCH_SECONDS[0] < deadline < _EPOCH_SECONDS[1]:
             message = f"deadline {deadline!r} is in seconds: give epoch milliseconds, or timeout= in seconds"

@@ -187,7 +187,7 @@ def build_env(
 
 
 def merge_input(operation_id: str, input: Any, members: Mapping[str, Any]) -> Any:
-    """Return the input of a call: the positional argument is the whole input, keyword arguments are its members."""
+    """Return the input of a call: the positional argument is the whole input, keyword arguments are its properties."""
     if input is None:
         return dict(members)
     if not members:

@@ -57,7 +57,7 @@ class LocalResponseMeta(
     timestamp: int
     """Epoch milliseconds, taken when the result was wrapped."""
     event: SSEEvent | None = None
-    """The event that an item of a stream is, where the handler named it."""
+    """Type and id of a stream item, if the handler yielded an `Event`."""
 
     @property
     def source(self) -> Literal["local"]:
@@ -282,7 +282,7 @@ def _fold_headers(headers: Headers) -> tuple[dict[str, str], list[str]]:
 
 
 def _present(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are set: a null is an absent one. 5.0 is the integer 5, as it is in JSON Schema."""
+    """Return the fields that are not null; 5.0 becomes the integer 5, as in JSON Schema."""
     present = {name: value for name, value in meta.items() if value is not None}
     for name in ("timestamp", "statusCode"):
         value = present.get(name)

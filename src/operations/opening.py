@@ -1,4 +1,4 @@
-"""Opening: what opens a source. Await it for the source, or use it as a block that closes the source at its end."""
+"""Opening: opens a source. Await it to get the source, or use it with `async with`, which closes the source."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Mismatches:
         return {key: path_count.count for key, path_count in self._path_counts.items()}
 
     def note_removed(self, operation_id: str, before: Any, after: Any) -> None:
-        """Count what normalising removed from a result, and log each place once: undeclared properties, as a rule."""
+        """Count parts that normalising removed from a result, such as undeclared properties; log each path once."""
         for path, times in Counter(removed_paths(before, after)).items():
             rule = f"removed {path.rpartition('/')[0]}"
             key = (operation_id, self._pattern(operation_id, path, rule))
@@ -131,7 +131,7 @@ def removed_paths(before: Any, after: Any, path: str = "") -> Iterator[str]:
 
 
 def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: Mismatches) -> ResponseEnvelope[Any]:
-    """Make what a handler returned (or yielded) the envelope that its caller gets."""
+    """Convert a handler's result, or one item of its stream, to the caller's envelope."""
     if type(result) is Event:
         return _finish_event(operation, policy, result, mismatches)
     envelope = None if type(result) in _SCALARS else detect_envelope(result)
@@ -154,7 +154,7 @@ def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: M
 def _finish_event(
     operation: Operation[Any], policy: Policy, event: Event[Any], mismatches: Mismatches
 ) -> ResponseEnvelope[Any]:
-    """Make an item with an id or a type an envelope whose meta has both."""
+    """Convert an `Event` to an envelope whose meta has its id and type."""
     envelope = finish(operation, policy, event.data, mismatches)
     meta = envelope.meta
     if not isinstance(meta, LocalResponseMeta):

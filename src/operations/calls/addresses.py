@@ -8,7 +8,7 @@ from collections.abc import Iterable
 WORKERS = "workers"
 """The address of announcements and heartbeats of workers."""
 ASKS = "asks"
-"""The address at which workers are asked for announcements."""
+"""The address of requests for announcements."""
 
 
 def namespaces_of(operation_ids: Iterable[str]) -> set[str]:

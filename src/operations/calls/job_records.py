@@ -1,4 +1,4 @@
-"""Records of jobs: what is kept of a stored call so that its outcome can be fetched later, from another process.
+"""Records of jobs: the state and outcome of stored calls, which any process can fetch later.
 
 The submitter writes a record when it stores the request, and the worker that runs the request replaces it. A record is
 bytes to the transport that keeps it.
@@ -80,7 +80,7 @@ class JobBody(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class JobRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What is kept of one job."""
+    """The state of one job."""
 
     operation_id: str
     state: JobState = JobState.QUEUED
@@ -99,7 +99,7 @@ class JobRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     message: str = ""
     request_id: str = ""
     body: JobBody | None = None
-    """What is kept apart from the rest, because it may be large; None before the job ends, and in lists."""
+    """The outcome, stored separately because it may be large; None before the job ends, and in lists."""
 
     def encode(self) -> bytes:
         """Return the record without its body as bytes."""
@@ -107,7 +107,7 @@ class JobRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     @property
     def seconds_kept(self) -> float:
-        """For how long the record is kept from its last change on."""
+        """Seconds for which the record is kept after its last change."""
         return DEAD_SECONDS if self.state is JobState.DEAD else self.keep / 1000
 
     def outcome(self) -> ResponseEnvelope[object]:
@@ -125,7 +125,7 @@ _decode_body = msgspec.msgpack.Decoder(JobBody).decode
 
 
 def read_record(value: bytes, body: bytes = b"") -> JobRecord:
-    """Return the record that a transport kept; raise a DecodeError where it is none."""
+    """Decode a stored record; raise a DecodeError if it is not one."""
     record = _decode(value)
     if body:
         record.body = _decode_body(body)
@@ -133,7 +133,7 @@ def read_record(value: bytes, body: bytes = b"") -> JobRecord:
 
 
 def kept(key: str, record: JobRecord, *, most: int = 0, waiting: float = 0.0) -> Record:
-    """Return a record as a transport keeps it; `waiting` is how long its job may wait for a worker."""
+    """Return a record in the transport's format; `waiting` is how long its job may wait for a worker."""
     body = b"" if record.body is None else _encode(record.body)
     return Record(key=key, value=record.encode(), seconds=record.seconds_kept + waiting, body=body, most=most)
 
@@ -156,7 +156,7 @@ def owner_key(owner: str | None) -> str:
 
 
 def new_job_key(owner: str | None) -> str:
-    """Return the name of a new record, which nobody can guess."""
+    """Return an unguessable name for a new record."""
     return owner_key(owner) + os.urandom(16).hex()
 
 

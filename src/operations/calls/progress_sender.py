@@ -1,4 +1,4 @@
-"""ProgressSender: the progress of one call on its way to the caller."""
+"""ProgressSender: sends the progress of one call to its caller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONGEST_MESSAGE = 10_000
 class ProgressSender:
     """Sends the newest progress at most once every 20 ms, and the last before the call ends.
 
-    A handler may report progress in every step of a loop: what it sends stays bounded.
+    A handler may report progress in every step of a loop: the number of messages stays bounded.
     """
 
     def __init__(self, request_id: str, send: Callable[[ProgressPayload], None]) -> None:
@@ -25,7 +25,7 @@ class ProgressSender:
         self._timer: asyncio.TimerHandle | None = None
 
     def __call__(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Send progress, or keep it for later if some was sent just before."""
+        """Send progress, or buffer it if some was sent less than 20 ms ago."""
         if self._send is None or not isfinite(progress) or not isfinite(total or 0.0):
             return
         text = None if message is None else message[:_LONGEST_MESSAGE]
@@ -34,7 +34,7 @@ class ProgressSender:
             self._send_latest()
 
     def end(self) -> None:
-        """Send what is left; nothing is sent afterwards."""
+        """Send the buffered progress; nothing is sent afterwards."""
         self._send_latest()
         if self._timer is not None:
             self._timer.cancel()

@@ -99,7 +99,7 @@ class RecordedDelivery:
         self._inner.note(record)
 
     def release(self) -> None:
-        """Give the message back, for another worker; the shared record forgets it."""
+        """Release the message for another worker, and remove it from the shared record."""
         if self.key and self._remembers is not None:
             self._remembers.forget(self.key)
         self._inner.release()

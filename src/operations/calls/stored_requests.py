@@ -103,7 +103,7 @@ class StoredRequest:
         self.request_id = request_id
         self._first = delivery
         self.copies: list[Delivery] = []
-        """Other deliveries of the same job: copies of it, unless what is held turns out to be the copy."""
+        """Other deliveries of the same job. One of them may be the original, if the held one is a copy."""
 
     def replace(self, delivery: Delivery) -> None:
         """Acknowledge a later delivery at the end."""
@@ -131,7 +131,7 @@ class StoredRequest:
                 copy.done()
 
     def discard(self) -> None:
-        """Acknowledge what is a copy of a job, and give the other deliveries back: one of them may be its retry."""
+        """Acknowledge a delivery that is a copy, and release the others: one of them may be a retry of the job."""
         if self.is_held:
             self._requests.drop(self.request_id)
             self._first.done()
@@ -139,7 +139,7 @@ class StoredRequest:
                 other.release()
 
     def release(self) -> None:
-        """Give the request to another worker."""
+        """Release the request for another worker."""
         if self.is_held:
             self._requests.drop(self.request_id)
             for delivery in (self.delivery, *self.copies):
@@ -232,7 +232,7 @@ class StoredRequests:
         self._held.pop(request_id, None)
 
     def release_all(self) -> None:
-        """Give all requests back, for other workers."""
+        """Release all requests for other workers."""
         held, self._held = self._held, {}
         for stored in held.values():
             for delivery in (stored.delivery, *stored.copies):
@@ -273,7 +273,7 @@ class StoredRequests:
 
 
 def first_record(event: CallRequested, job: JobRequest, delivery: Delivery) -> JobRecord:
-    """Return the record of a job that this worker was given."""
+    """Return the first record of a job that this worker received."""
     return JobRecord(
         operation_id=event.to,
         owner=job.owner,

@@ -1,6 +1,6 @@
 """Sources named on the command line: `--mcp 'npx …'` and `--openapi URL`, without a configuration file.
 
-They are the user's own words, so that they need no trust; `${NAME}` in a header is replaced as in a file.
+The user typed them, so they need no trust. `${NAME}` in a header is replaced as in a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DIRECT_OPTIONS = (
 
 
 def direct_file(args: ParsedArguments) -> tuple[Path, str]:
-    """Return the configuration that the options amount to, as the path and text of a file that does not exist."""
+    """Return the equivalent configuration, as the path and text of a file that does not exist."""
     import shlex
 
     from operations.config.file_writer import text_with_source

@@ -57,7 +57,7 @@ async def offer(args: ParsedArguments, *, pool: bool) -> int:
 
 
 def observe(args: ParsedArguments, registry: OperationRegistry) -> None:
-    """Add the observers that the options ask for."""
+    """Add the observers that the options select."""
     if args.log_format == "json":
         registry.observers += (LogContext(),)
     if args.health is not None:
@@ -71,7 +71,7 @@ def observe(args: ParsedArguments, registry: OperationRegistry) -> None:
 
 @asynccontextmanager
 async def serving_health(args: ParsedArguments, readiness: Readiness, sources: list[object]) -> AsyncIterator[None]:
-    """Answer health requests while the block lasts, where the options ask for it."""
+    """Serve the health endpoint within the block, if the options enable it."""
     if args.health is None:
         yield
         return

@@ -83,7 +83,7 @@ def _show_lines(level: str, *, as_json: bool) -> None:
 
 
 def show_log(*, quiet: bool, debug: bool, as_json: bool = False, level: str | None = None) -> None:
-    """Print the library's warnings, or with `debug` everything that is logged; by a format and a level where given."""
+    """Print the library's warnings, with `debug` every record, or records of a given format and level."""
     if as_json or level is not None:
         threading.excepthook = _show_exception
         _show_lines(level or ("debug" if debug else "warning"), as_json=as_json)
@@ -103,7 +103,7 @@ def show_log(*, quiet: bool, debug: bool, as_json: bool = False, level: str | No
 
 
 def _loop_factory(fast: bool) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes uvloop's event loop where that is wanted and installed."""
+    """Return uvloop's event loop factory if it is requested and installed."""
     if not fast:
         return None
     try:
@@ -195,7 +195,7 @@ async def stopping() -> AsyncIterator[asyncio.Event]:
 
 
 def notify_ready() -> None:
-    """Tell a supervisor, or systemd (`Type=notify`), that this process takes calls."""
+    """Notify a supervisor, or systemd (`Type=notify`), that this process accepts calls."""
     address = os.environ.get("NOTIFY_SOCKET")
     if address:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:

@@ -11,11 +11,11 @@ from operations.wire import encode_json
 
 _MAX_DEPTH = 4
 _MAX_ROWS = 1_000
-"""Rows that are made of one schema at most; a schema may refer to itself."""
+"""Maximum number of rows of one schema, because a schema may refer to itself."""
 _MAX_WORK = 10_000
-"""Sub-schemas whose type is determined at most."""
+"""Maximum number of sub-schemas whose type is determined."""
 _MAX_HOPS = 4
-"""Lists of lists, and unions of unions, that are followed in place."""
+"""Maximum depth of lists in lists and unions in unions that one row shows."""
 _MAX_VARIANTS = 12
 _MAX_CHOICES = 6
 _MAX_NAME = 32
@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 def schema_lines(document: object, *, limit: int, more: str) -> Iterator[str]:
-    """Yield the fields of a schema, or its one type; beyond `limit` lines only their number, and `more`."""
+    """Yield a line for each field of a schema, or one for its type; beyond `limit` lines, their number and `more`."""
     text = SchemaText(document)
     rows = list(text.rows())
     if not rows:
@@ -77,7 +77,7 @@ def schema_lines(document: object, *, limit: int, more: str) -> Iterator[str]:
 
 
 def _fitting(rows: list[Row], limit: int) -> list[Row]:
-    """Return all rows, or those that are not nested as deeply; of too many fields the first ones."""
+    """Return all rows; if there are too many, drop the deepest levels, then the last fields."""
     for depth in range(_MAX_DEPTH, -1, -1):
         shown = [row for row in rows if row.depth <= depth]
         if len(shown) <= limit + 1:
@@ -171,7 +171,7 @@ class SchemaText:
         return values if isinstance(values, list) and len(values) <= _MAX_CHOICES else []
 
     def _untyped(self, node: Mapping[str, Any], hops: int) -> list[str]:
-        """Return the types of a schema without `type`."""
+        """Return the types that a schema without `type` implies."""
         variants = self._fields.variants(node)[:_MAX_VARIANTS]
         if variants:
             return list(dict.fromkeys(part for each in variants for part in self.kind(each, hops + 1).split("|")))

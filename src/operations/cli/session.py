@@ -54,7 +54,7 @@ class CommandSession:
         self.config = config
         self.reports = reports
         self.client = client
-        """The person at the terminal, if there is one."""
+        """Asks the person at the terminal; None without a terminal."""
         self._is_remote = is_remote
 
     def find(self, operation_id: str) -> Operation[Any]:
@@ -83,7 +83,7 @@ class CommandSession:
         return next((each for each in failed if operation_id.startswith(f"{sources[each.name].namespace}.")), None)
 
     def explain(self, error: CallError, operation: Operation[Any]) -> CallError:
-        """Return the error of a call; where an API refuses it, with what is known about the credentials."""
+        """Return the error of a call; if an API refused it, with a hint about the credentials."""
         source = self._api_of(operation)
         details = error.details
         if source is None or not isinstance(details, dict) or details.get("statusCode") not in (401, 403):
@@ -153,7 +153,7 @@ async def open_session(args: ParsedArguments, requested: str | None = None) -> A
 
 
 def _terminal_client(args: ParsedArguments) -> TerminalClient | None:
-    """Return the person at the terminal, who can be asked; None where there is none."""
+    """Return a client that asks the person at the terminal; None without a terminal."""
     if not can_ask(args):
         return None
     from operations.cli.asking import TerminalClient
@@ -240,7 +240,7 @@ class SourceOpening:
 
 
 def missing_credentials(source: Source, needed: Sequence[Sequence[str]]) -> str:
-    """Return what to do where an API's credentials are missing; empty if some are configured.
+    """Return what to do if an API's credentials are missing; empty if some are configured.
 
     `needed` has the alternatives of the operation: names of security schemes in the API's document.
     """
@@ -279,7 +279,7 @@ async def _open(stack: AsyncExitStack, opening: SourceOpening, requested: str | 
 
 
 def _check_spelling(requested: str, catalogue: Catalogue, config: Config) -> None:
-    """Raise for an id that is not in the cache but nearly is: opening every source for a slip of the pen takes long."""
+    """Raise for an id that is similar to a cached one: opening every source because of a typo would be slow."""
     if requested in catalogue or catalogue.stale:
         return
     remote = [source for source in config.sources.values() if source.kind in ("mcp", "openapi")]

@@ -141,7 +141,7 @@ def curl_command(request: Mapping[str, Any]) -> str:
 
 
 def readable_request(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dry run's request with its body as JSON or text instead of bytes, where it is that."""
+    """Return a dry run's request with its body decoded as JSON or text, if it is either."""
     body = request.get("body")
     if not isinstance(body, bytes):
         return dict(request)

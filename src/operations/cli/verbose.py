@@ -22,7 +22,7 @@ def show_response(request: Any, status: int, headers: Sequence[tuple[str, str]])
 
 
 def hide_secret(name: str, value: str) -> str:
-    """Return the value of a header; `[redacted]` if its name says that it is secret."""
+    """Return the value of a header; `[redacted]` if its name suggests a secret."""
     return "[redacted]" if any(word in name.lower() for word in _SECRET_NAMES) else stderr.redacted(value)
 
 

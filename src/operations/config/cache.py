@@ -33,7 +33,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True):
     fields: Sequence[str]
     """Names of its input fields, required ones first."""
     position: tuple[int, int] = (0, 0)
-    """Where its spec is among the specs, and how long; (0, 0) where it is too large to be kept."""
+    """Offset and length of its spec among the specs; (0, 0) if the spec is too large to be stored."""
     method: str = ""
     """The HTTP method and path of an operation of an API."""
     path: str = ""

@@ -17,7 +17,7 @@ Patterns = tuple[str, ...]
 
 
 class InterceptorSettings(Settings, frozen=True, kw_only=True):
-    """What every interceptor may say: the operations that it is for."""
+    """Settings of every interceptor: the operations that it applies to."""
 
     operations: Annotated[Patterns, Meta(description="The ids it is for, as patterns; every id if not said.")] = ("*",)
     exclude: Annotated[Patterns, Meta(description="The ids it is not for, as patterns.")] = ()
@@ -36,7 +36,7 @@ class LogSettings(InterceptorSettings, frozen=True, kw_only=True):
 
 
 class RetryCallsSettings(InterceptorSettings, frozen=True, kw_only=True):
-    """Queries that fail for a passing reason are called again."""
+    """Retries of queries that fail with a transient error."""
 
     use: Annotated[Literal["retry"], Meta(description="Which interceptor it is.")]
     attempts: Annotated[AtLeastOne, Meta(description="How often a query is called at most.")] = 3
@@ -51,7 +51,7 @@ class RetryCallsSettings(InterceptorSettings, frozen=True, kw_only=True):
 
 
 class RateLimitSettings(InterceptorSettings, frozen=True, kw_only=True):
-    """At most so many calls in a time."""
+    """Limit on the rate of calls."""
 
     use: Annotated[Literal["rate-limit"], Meta(description="Which interceptor it is.")]
     rate: Annotated[_Positive, Meta(description="Calls in `per` seconds.")]
@@ -63,7 +63,7 @@ class RateLimitSettings(InterceptorSettings, frozen=True, kw_only=True):
 
 
 class ConcurrencyLimitSettings(InterceptorSettings, frozen=True, kw_only=True):
-    """At most so many calls at a time."""
+    """Limit on the number of concurrent calls."""
 
     use: Annotated[Literal["concurrency-limit"], Meta(description="Which interceptor it is.")]
     limit: Annotated[AtLeastOne, Meta(description="Calls at a time.")]
@@ -73,7 +73,7 @@ class ConcurrencyLimitSettings(InterceptorSettings, frozen=True, kw_only=True):
 
 
 class CircuitBreakerSettings(InterceptorSettings, frozen=True, kw_only=True):
-    """Calls of an upstream that fails are refused for a while."""
+    """Circuit breaker: refuses calls of a failing upstream for a time."""
 
     use: Annotated[Literal["circuit-breaker"], Meta(description="Which interceptor it is.")]
     failure_rate: Annotated[_Share, Meta(description="The share of failed calls at which it opens.")] = 0.5
@@ -85,7 +85,7 @@ class CircuitBreakerSettings(InterceptorSettings, frozen=True, kw_only=True):
 
 
 class CacheSettings(InterceptorSettings, frozen=True, kw_only=True):
-    """Results of queries are kept for a time."""
+    """Cache of the results of queries."""
 
     use: Annotated[Literal["cache"], Meta(description="Which interceptor it is.")]
     ttl: Annotated[Seconds, Meta(description="Seconds for which a result is kept.")]
@@ -98,7 +98,7 @@ class CacheSettings(InterceptorSettings, frozen=True, kw_only=True):
 
 
 class ResponseLimitSettings(InterceptorSettings, frozen=True, kw_only=True):
-    """Results above a size are errors."""
+    """Limit on the size of results."""
 
     use: Annotated[Literal["response-limit"], Meta(description="Which interceptor it is.")]
     max_bytes: Annotated[AtLeastOne, Meta(description="The largest result, or item of a stream, in bytes of JSON.")]
@@ -106,7 +106,7 @@ class ResponseLimitSettings(InterceptorSettings, frozen=True, kw_only=True):
 
 
 class RedactSettings(InterceptorSettings, frozen=True, kw_only=True):
-    """Secrets in results and errors are replaced."""
+    """Redaction of secrets in results and errors."""
 
     use: Annotated[Literal["redact"], Meta(description="Which interceptor it is.")]
     fields: Annotated[
@@ -117,7 +117,7 @@ class RedactSettings(InterceptorSettings, frozen=True, kw_only=True):
 
 
 class ApprovalSettings(InterceptorSettings, frozen=True, kw_only=True):
-    """Calls that somebody must agree to; where nobody can be asked they are refused."""
+    """Calls that need approval; refused if no one can be asked."""
 
     use: Annotated[Literal["approval"], Meta(description="Which interceptor it is.")]
     policy: Annotated[Literal["ask", "deny"], Meta(description="Ask before each call, or refuse every call.")] = "ask"

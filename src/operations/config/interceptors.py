@@ -1,4 +1,4 @@
-"""Interceptors of a configuration: the tables of `[[interceptors]]`, checked, and what they make."""
+"""Interceptors of a configuration: validates the tables of `[[interceptors]]` and creates the interceptors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read_interceptors(checker: Checker, tables: Sequence[Any], key: Key) -> list
 
 
 def make_interceptors(settings: Sequence[AnyInterceptor], ask: Ask | None = None) -> list[Interceptor]:
-    """Make the interceptors of a configuration, the first outermost; `ask` decides on calls that need approval."""
+    """Create the interceptors of a configuration, the first outermost; `ask` decides on calls that need approval."""
     return [_select(each, _make(each, ask)) for each in settings]
 
 

@@ -31,7 +31,7 @@ CONSENT_SECONDS = 300.0
 
 
 class SourceCallbacks(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program is told and asked while its sources are open."""
+    """Functions of a program that answer servers' questions and observe HTTP requests."""
 
     show_consent: ShowConsent | None = None
     elicit: Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]] | None = None
@@ -318,7 +318,7 @@ class IssuerSettings(Settings, frozen=True, kw_only=True):
 
 
 class ServeLimitSettings(Settings, frozen=True, kw_only=True):
-    """How much callers get at most."""
+    """Limits for callers."""
 
     body_bytes: Annotated[AtLeastOne, Meta(description="The largest request.")] = 4 * 1024 * 1024
     body_seconds: Annotated[Seconds, Meta(description="How long it may take to arrive.")] = 30.0
@@ -367,7 +367,7 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
     anonymous: Annotated[bool, Meta(description="Whether callers may come without credentials too.")] = False
     insecure: Annotated[bool, Meta(description="Serve without credentials elsewhere than on loopback.")] = False
     tls: Annotated[TLSSettings | None, Meta(description="The certificate it shows.")] = None
-    limits: Annotated[ServeLimitSettings, Meta(description="How much callers get at most.")] = ServeLimitSettings()
+    limits: Annotated[ServeLimitSettings, Meta(description="Limits for callers.")] = ServeLimitSettings()
 
 
 class FileSettings(Settings, frozen=True, kw_only=True):

@@ -92,7 +92,7 @@ def hoist(document: Mapping[str, Any] | bool, root_name: str, *, with_root: bool
 
 
 def closure(keys: Iterable[str], definitions: Mapping[str, Definition]) -> list[str]:
-    """Return these keys and all they reach, each once, in order of first use."""
+    """Return these keys and all keys that their definitions use, each once, in order of first use."""
     found = dict.fromkeys(keys)
     pending = list(reversed(found))
     ordered: dict[str, None] = {}

@@ -87,7 +87,7 @@ class StaticTokens:
         self._principals = dict(principals)
 
     def authenticate(self, token: str | None) -> Principal:
-        """Return the principal of a token. Every known token is compared in constant time."""
+        """Return the principal of a token. All known tokens are compared, in constant time."""
         if not token:
             raise _denied("no token")
         found: Principal | None = None

@@ -36,7 +36,7 @@ from operations.pubsub import KeepsRecords, Remembers, Transport
 
 _ID = re.compile(r"([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\.([0-9a-f]{48})")
 _RECHECK_SECONDS = 5.0
-"""How often a waiting process reads a record anyway: the notice of its change may have been lost."""
+"""Seconds between checks of a record that a process waits for: the notice of its change may be lost."""
 
 
 class Wakeup:
@@ -54,7 +54,7 @@ class Wakeup:
 
 
 class DurableJobStore:
-    """The jobs of one bus; every process with an end of the bus has the same."""
+    """The jobs of one bus, the same for every process that is connected to the bus."""
 
     def __init__(self, transport: Transport, limits: JobLimits) -> None:
         records = transport.optional(KeepsRecords)
@@ -91,7 +91,7 @@ class DurableJobStore:
         return f"{operation_id.rpartition('.')[0]}.{job.key}"
 
     async def read(self, job_id: str) -> JobRecord | None:
-        """Return what is kept of a job."""
+        """Return the record of a job."""
         place = _place(job_id)
         if place is None:
             return None
@@ -108,7 +108,7 @@ class DurableJobStore:
         return found
 
     async def wait(self, job_id: str, may_see: MaySee) -> JobRecord | None:
-        """Return what is kept of a job once it has ended; None at once where there is none that may be seen."""
+        """Wait for the end of a job and return its record; None immediately if the caller may see no such job."""
         place = _place(job_id)
         if place is None:
             return None
@@ -131,13 +131,13 @@ class DurableJobStore:
             stop()
 
     def _wake_all(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let everything that waits read its record: the notice of a change may have been lost."""
+        """Let all waiting tasks read their records: the notice of a change may have been lost."""
         self._recheck = loop.call_later(_RECHECK_SECONDS, self._wake_all, loop) if self._waiting else None
         for wakeup in list(self._waiting):
             wakeup.wake()
 
     async def cancel(self, job_id: str, record: JobRecord) -> None:
-        """Delete the request of a job, and cancel the handler where a worker has it."""
+        """Delete the request of a job; if a worker runs it, cancel the handler."""
         place = _place(job_id)
         assert place is not None
         address, key = place
@@ -149,7 +149,7 @@ class DurableJobStore:
             endpoint.abort_worker(record.request_id, control_address(record.operation_id), codec, "cancelled")
 
     async def retry(self, job_id: str, record: JobRecord) -> None:
-        """Store the request of a job once more."""
+        """Store the request of a job again."""
         place = _place(job_id)
         assert place is not None
         address, key = place
@@ -163,21 +163,21 @@ class DurableJobStore:
         await self._records.store_again(address, message, kept(key, again, waiting=STORED_SECONDS), sender=sender)
 
     def _forget_signed(self, message: bytes) -> None:
-        """Let workers accept a signed request once more: they note each one that they run."""
+        """Let workers accept a signed request again: they store the requests that they have run."""
         signed, remembers = split(message), self._transport.optional(Remembers)
         if signed is not None and remembers is not None:
             outline = codec_of(signed.request).decode_outline(signed.request)
             remembers.forget(replay_key(stored_name(outline.id), signed.token))
 
     async def close(self) -> None:
-        """Stop checking; the transport belongs to whoever opened it."""
+        """Stop checking; the transport stays open."""
         if self._recheck is not None:
             self._recheck.cancel()
             self._recheck = None
 
 
 def _place(job_id: str) -> tuple[str, str] | None:
-    """Return the address and key of a job's record; None for what is no job id."""
+    """Return the address and key of a job's record; None for an invalid job id."""
     found = _ID.fullmatch(job_id) if len(job_id) <= 512 else None
     return None if found is None else (queue_address(f"{found[1]}.job"), found[2])
 
@@ -200,7 +200,7 @@ def _decode(kept: tuple[bytes, bytes] | None) -> JobRecord | None:
 
 
 def _renew(message: bytes) -> bytes:
-    """Return a request that may be run from now on for as long as a new one."""
+    """Return a request with the lifetime of a new one."""
     codec = codec_of(message)
     event = codec.decode_any(message)
     assert isinstance(event, CallRequested)

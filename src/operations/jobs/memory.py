@@ -31,7 +31,7 @@ from operations.wire import decode_msgpack, encode_msgpack
 
 
 class _JobCall(Request, kw_only=True):
-    """The call of a job; it notes when it begins."""
+    """The call of a job, which records its start."""
 
     job: _MemoryJob
 
@@ -56,12 +56,12 @@ class _MemoryJob(msgspec.Struct, eq=False):
 
     @property
     def size(self) -> int:
-        """The number of bytes that are kept of it, approximately."""
+        """Approximate size in bytes of the stored input and outcome."""
         body = self.record.body
         return 1_000 + len(self.input) + (0 if body is None else len(body.envelope or b"") + len(body.details or b""))
 
     def report(self, value: float, total: float | None, message: str | None) -> None:
-        """Note the progress of the handler."""
+        """Store the progress of the handler."""
         self.record.progress = JobProgress(value, total, message)
 
 
@@ -73,13 +73,13 @@ class MemoryJobStore:
         self._limits = limits
         self._jobs: dict[str, _MemoryJob] = {}
         self._counts: Counter[str | None] = Counter()
-        """How many jobs of each owner are kept."""
+        """Number of stored jobs of each owner."""
         self._sizes: Counter[str | None] = Counter()
-        """The number of bytes that are kept of each owner."""
+        """Number of stored bytes of each owner."""
         self._unfinished: Counter[str | None] = Counter()
-        """The number of jobs of each owner that wait or run."""
+        """Number of waiting and running jobs of each owner."""
         self._expiries: list[tuple[int, str]] = []
-        """A heap: when the outcome of a job is deleted."""
+        """A heap of the times at which outcomes are deleted."""
 
     async def submit(self, submission: Submission) -> str:
         """Start a job; a caller that may not call the operation is refused here."""
@@ -137,7 +137,7 @@ class MemoryJobStore:
             raise
 
     async def read(self, job_id: str) -> JobRecord | None:
-        """Return what is kept of a job."""
+        """Return the record of a job."""
         self._sweep()
         job = self._jobs.get(job_id)
         return None if job is None else job.record
@@ -154,7 +154,7 @@ class MemoryJobStore:
         return found
 
     async def wait(self, job_id: str, may_see: MaySee) -> JobRecord | None:
-        """Return what is kept of a job once it has ended; None at once where there is none that may be seen."""
+        """Wait for the end of a job and return its record; None immediately if the caller may see no such job."""
         self._sweep()
         job = self._jobs.get(job_id)
         if job is None or not may_see(job.record):
@@ -163,7 +163,7 @@ class MemoryJobStore:
         return job.record
 
     async def cancel(self, job_id: str, record: JobRecord) -> None:
-        """Cancel the handler of a job, or take the job out of the queue."""
+        """Cancel the handler of a job, or remove the job from the queue."""
         job = self._jobs.get(job_id)
         if job is None or job.record.state.is_final:
             return
@@ -174,7 +174,7 @@ class MemoryJobStore:
             call.stop(error)
 
     async def retry(self, job_id: str, record: JobRecord) -> None:
-        """Start a job once more."""
+        """Start a job again."""
         job = self._jobs[job_id]
         job.record = retried(record)
         job.ended = asyncio.Event()
@@ -205,7 +205,7 @@ class MemoryJobStore:
             heapq.heapify(self._expiries)
 
     def _sweep(self) -> None:
-        """Delete the outcomes whose time is over."""
+        """Delete expired outcomes."""
         now = now_ms()
         while self._expiries and self._expiries[0][0] <= now:
             _, job_id = heapq.heappop(self._expiries)

@@ -1,4 +1,4 @@
-"""Jobs as operations: `jobs.submit`, `jobs.status` and so on, for callers that cannot reach the store themselves."""
+"""Jobs as operations: `jobs.submit`, `jobs.status` and so on, for callers without access to the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def job_operations(jobs: Jobs, *, namespace: str = "jobs") -> list[Operation[Any
         return jobs if context.is_trusted else jobs.of(context.identity)
 
     async def submit(operation_id: str, context: OperationContext, input: Any = None, keep: float | None = None) -> str:
-        """Have an operation run later, and return the id of the job."""
+        """Submit a call that runs later; return the id of the job."""
         return await of(context).submit(operation_id, input, keep=keep)
 
     async def status(job_id: str, context: OperationContext) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def job_operations(jobs: Jobs, *, namespace: str = "jobs") -> list[Operation[Any
         return _plain(await of(context).cancel(job_id), context)
 
     async def retry(job_id: str, context: OperationContext) -> dict[str, Any]:
-        """Run a job again that failed or is a dead letter, and return its state."""
+        """Retry a job that failed or is a dead letter; return its state."""
         return _plain(await of(context).retry(job_id), context)
 
     async def find(

@@ -1,4 +1,4 @@
-"""Jobs: submits calls, and tells what became of them to those who may know."""
+"""Jobs: submits calls, and returns their status and results to permitted callers."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Jobs:
     With a registry, jobs run in this process and are lost when it ends. With a transport that stores messages (Redis,
     NATS with JetStream), workers run them, and every process that has the transport can fetch their results.
 
-    Its methods trust their caller, as `registry.execute` does. `jobs.of(identity)` is what a door gives an outside
-    caller: the jobs of that identity alone.
+    Its methods trust their caller, as `registry.execute` does. Code that serves external callers uses
+    `jobs.of(identity)`, which has the jobs of that identity only.
     """
 
     def __init__(self, place: OperationRegistry | Transport, *, limits: JobLimits | None = None) -> None:
@@ -82,8 +82,7 @@ class Jobs:
         metadata: Mapping[str, Any] | None = None,
         client: Client | None = None,
     ) -> str:
-        """Have an operation run, and return the id of the job; its outcome is kept for `keep` seconds, by
-        default for a day.
+        """Submit a call and return the id of the job; its outcome is kept for `keep` seconds, by default for a day.
 
         The job runs with the rights of the submitter: of the identity that `of` was given, else of `identity`. The
         handler of a job in this process can ask `client`.
@@ -113,7 +112,7 @@ class Jobs:
         return await self._store.submit(submission)
 
     async def status(self, job_id: str) -> JobStatus:
-        """Return the state of a job; raise `JOB_NOT_FOUND` where there is none that the caller may see."""
+        """Return the state of a job; raise `JOB_NOT_FOUND` if the caller may see no such job."""
         return status_of(job_id, await self._read(job_id))
 
     async def result(self, job_id: str) -> ResponseEnvelope[Any]:
@@ -141,7 +140,7 @@ class Jobs:
         return await self.status(job_id)
 
     async def retry(self, job_id: str) -> JobStatus:
-        """Run a job again that failed or is a dead letter; it keeps its id, input and identity."""
+        """Retry a job that failed or is a dead letter; it keeps its id, input and identity."""
         record = await self._read(job_id)
         if record.state not in (JobState.FAILED, JobState.DEAD) or record.body is None or not record.body.request:
             message = f"the job {job_id} is {record.state.value}: only failed and dead jobs can be retried"
@@ -175,7 +174,7 @@ class Jobs:
         return await self.list(states=(JobState.DEAD,), limit=limit)
 
     async def close(self) -> None:
-        """Release what is held; jobs of this process are cancelled."""
+        """Release resources; jobs of this process are cancelled."""
         await self._store.close()
 
     async def __aenter__(self) -> Self:

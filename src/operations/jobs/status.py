@@ -9,7 +9,7 @@ from operations.errors import CallError, ErrorCode
 from operations.pubsub.limits import check_counts, check_seconds
 
 JOB_NOT_FOUND = "JOB_NOT_FOUND"
-"""The code for an id that names no job, or a job of somebody else."""
+"""The code for an unknown job id, or that of another caller's job."""
 JOB_NOT_ENDED = "JOB_NOT_ENDED"
 """The code for the result of a job that has not ended."""
 TOO_MANY_JOBS = "TOO_MANY_JOBS"
@@ -44,14 +44,14 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class JobLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one submitter can have kept."""
+    """Limits per submitter."""
 
     jobs: int = 10_000
-    """Jobs of one identity that are kept at a time, whatever their state."""
+    """Largest number of stored jobs of one identity, in any state."""
     unfinished: int = 256
-    """Jobs of one identity that run or wait in this process."""
+    """Largest number of running and waiting jobs of one identity in this process."""
     kept_bytes: int = 64 << 20
-    """Inputs and outcomes of one identity that this process keeps."""
+    """Largest total size of inputs and outcomes of one identity in this process."""
     input_bytes: int = 1 << 20
     keep_seconds: float = MAX_KEEP_SECONDS
     """The longest time for which an outcome may be kept."""
@@ -87,7 +87,7 @@ def status_of(job_id: str, record: JobRecord) -> JobStatus:
 
 
 def not_found(job_id: str) -> CallError:
-    """Return the error for an id that names no job which the caller may see."""
+    """Return the error for an id of no job that the caller may see."""
     return CallError(JOB_NOT_FOUND, f"there is no job {job_id[:200]!r}", {"jobId": job_id[:200], "executed": "no"})
 
 

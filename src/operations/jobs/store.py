@@ -1,4 +1,4 @@
-"""JobStore: where jobs are kept and who runs them. It checks no rights."""
+"""JobStore: stores jobs and runs them. It checks no rights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for which the outcome is kept."""
     metadata: Mapping[str, Any] | None = None
     client: Client | None = None
-    """Who a handler in this process can ask; a job on a transport cannot ask."""
+    """Answers the questions of a handler in this process; a job on a transport cannot ask."""
 
 
 MaySee = Callable[[JobRecord], bool]
@@ -30,25 +30,25 @@ MaySee = Callable[[JobRecord], bool]
 
 
 class JobStore(Protocol):
-    """Keeps jobs by id and has them run."""
+    """Stores jobs by id and runs them."""
 
     async def submit(self, submission: Submission) -> str:
         """Store a job and return its id."""
 
     async def read(self, job_id: str) -> JobRecord | None:
-        """Return what is kept of a job."""
+        """Return the record of a job."""
 
     async def list(self, owner: str | None, *, everyone: bool, limit: int) -> list[tuple[str, JobRecord]]:
         """Return the jobs of an owner, or all of them, the newest first."""
 
     async def wait(self, job_id: str, may_see: MaySee) -> JobRecord | None:
-        """Return what is kept of a job once it has ended; None at once where there is none that may be seen."""
+        """Wait for the end of a job and return its record; None immediately if the caller may see no such job."""
 
     async def cancel(self, job_id: str, record: JobRecord) -> None:
         """End a job that has not ended."""
 
     async def retry(self, job_id: str, record: JobRecord) -> None:
-        """Have a job that did not succeed run again."""
+        """Run a job again that did not succeed."""
 
     async def close(self) -> None:
-        """Release what the store holds."""
+        """Release resources."""

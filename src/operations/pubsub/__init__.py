@@ -1,4 +1,4 @@
-"""Transports: how bytes travel between peers. They know addresses and bytes, nothing of calls or operations."""
+"""Transports: carry bytes between peers. They know addresses and bytes, nothing of calls or operations."""
 
 from operations.pubsub.connection_errors import require_extra
 from operations.pubsub.protocols import (

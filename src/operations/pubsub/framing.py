@@ -1,8 +1,8 @@
-"""Batches: several messages written as one, and how many of them go together.
+"""Batches: several messages written as one, and the choice of their size.
 
 A batch is a zero byte, the number of messages, the length of each, then the messages. Numbers have four bytes, the
-highest first. A single message stays as it is. A batch of answers that were made as soon as their requests were read
-begins with a two instead of the zero, also around a single answer (see `BatchSizing`).
+highest first. A single message stays as it is. A batch of immediate responses begins with a two instead of the zero,
+also around a single response (see `BatchSizing`).
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def batches(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Seq
 
 
 def shares(messages: Sequence[bytes], most: int, *, quick: bool = False) -> Sequence[slice]:
-    """Return which messages go to one worker together: few enough that all workers share a burst.
+    """Return the messages in groups, one per worker: small enough that all workers share a burst.
 
-    Quick requests go many together: waking a worker costs more than handling them.
+    Groups of quick requests are large: waking a worker costs more than handling them.
     """
     largest = _LARGEST_QUICK_SHARE if quick else max(1, min(_LARGEST_SHARE, len(messages) // _FEWEST_SHARES))
     return _cut(messages, most, largest)

@@ -1,7 +1,7 @@
 """Checks of settings: the numbers and names of transports and calls.
 
-A heartbeat of 0 would keep the loop busy with nothing else, an infinite one would never notice a lost server. A name
-that contains the separator of addresses would be part of somebody else's.
+A heartbeat of 0 would occupy the event loop, an infinite one would never detect a lost server. A name with the
+separator of addresses in it could be part of another peer's address.
 """
 
 from __future__ import annotations

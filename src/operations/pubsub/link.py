@@ -22,13 +22,13 @@ HEADROOM = 1024
 BATCH_BYTES = 128 << 10
 """The largest batch of messages in one frame, by default."""
 LARGE_MESSAGE = 256 << 10
-"""Of larger messages a server handles one in each iteration of the event loop, whoever sends them."""
+"""A server handles one message above this size in each iteration of the event loop, for all peers together."""
 HEARTBEAT_SECONDS = 2.0
 CLOSE_SECONDS = 1.0
 """How long a peer may take to close a connection before it is aborted."""
 TURN_MESSAGES = 64
 TURN_SECONDS = 0.005
-"""Number of messages, and time, that one `Turn` allows in an iteration of the event loop."""
+"""Number of messages, and seconds, that one `Turn` allows in an iteration of the event loop."""
 PROTOCOL = "operations.v1"
 """The WebSocket sub-protocol. A browser must offer it, next to one that carries its token."""
 PROTOCOLS_HEADER = "Sec-WebSocket-Protocol"
@@ -70,13 +70,13 @@ class Link(Protocol):
     """One socket. Messages that one iteration of the event loop sends are one write."""
 
     turn: Turn
-    """How much of this link is handled in each iteration of the event loop."""
+    """Limit on the messages of this link that are handled in each iteration of the event loop."""
     receive: Callable[[bytes, Any], None]
     """Called with each message and `source`, synchronously; it must not raise."""
     source: Any
-    """What its user knows the peer by; the link itself at first."""
+    """The object by which the link's user identifies the peer; at first the link itself."""
     batch_bytes: int
-    """The largest batch of messages in one frame that the peer accepts (see `framing`); 0 where it accepts none."""
+    """The largest batch of messages in one frame that the peer accepts (see `framing`); 0 if it accepts none."""
     max_message: int
     """The largest message that is accepted; a peer that sends a larger one is disconnected."""
 
@@ -96,10 +96,10 @@ class Link(Protocol):
         """Send a message; on a closed link it is dropped and counted as unsent."""
 
     def close(self, reason: str) -> None:
-        """Write what is buffered, tell the peer the reason and close, without waiting for it."""
+        """Write the buffer, send the peer the reason and close, without waiting for the peer."""
 
     def abort(self, reason: str) -> None:
-        """Close immediately; what is buffered in either direction is dropped."""
+        """Close immediately; drop the buffers of both directions."""
 
     async def wait_closed(self) -> None:
         """Return once the link is closed and every message that arrived before has been received."""
@@ -115,7 +115,7 @@ class Callbacks(Protocol):
         """A message arrived; called until `link.receive` is set to another function."""
 
     def backlogged(self, link: Link, size: int) -> None:
-        """So many bytes were written to a slow link."""
+        """`size` bytes were written to a slow link."""
 
     def closed(self, link: Link, reason: str) -> None:
         """The connection is closed; nothing is received any more."""

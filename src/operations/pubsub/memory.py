@@ -47,7 +47,7 @@ class MemoryBus:
         self._outbox.append((address, message, undelivered))
 
     def flush(self) -> None:
-        """Deliver what was posted."""
+        """Deliver the posted messages."""
         outbox, self._outbox = self._outbox, []
         for address, message, undelivered in outbox:
             listeners = self.listeners.get(address)
@@ -65,7 +65,7 @@ _named: weakref.WeakValueDictionary[str, MemoryBus] = weakref.WeakValueDictionar
 class MemoryTransport:
     """One end of an in-process bus; `join()` makes another end of the same bus.
 
-    With `direct`, what one end offers as a target another end may call by reference: nothing is encoded. Without it,
+    With `direct`, the ends call targets that other ends offer by reference: nothing is encoded. Without it,
     every message is bytes, as on any other transport.
     """
 
@@ -88,7 +88,7 @@ class MemoryTransport:
         self._bus.post(address, message, undelivered)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive what is sent to `address`."""
+        """Receive the messages that are sent to `address`."""
         listeners = self._bus.listeners.setdefault(address, _Listeners(address))
         key: object = object() if group is None else group
         listeners.groups.setdefault(key, deque()).append(receive)

@@ -1,7 +1,7 @@
-"""The transport seam: how bytes travel between peers. It knows addresses and bytes, nothing of calls or operations.
+"""The interface of transports, which carry bytes between peers. It knows nothing of calls or operations.
 
-`Transport` is what every transport has. What only some have is an optional Protocol (`Stores`, `KeepsRecords`,
-`Remembers`, `InProcess`, `Flushes`, `ReportsBacklog`), which `Transport.optional` returns or does not.
+`Transport` is the part that every transport implements. Other parts are optional Protocols (`Stores`, `KeepsRecords`,
+`Remembers`, `InProcess`, `Flushes`, `ReportsBacklog`): `Transport.optional` returns the part, or None if it is missing.
 `TransportWrapper` is the base of transports around another one.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 Undelivered = Callable[[str], None]
-"""Called with the reason if nobody receives a message, as soon as the transport knows."""
+"""Called with the reason if a message has no receiver, as soon as the transport knows."""
 Stop = Callable[[], None]
 """Ends a listener or a watch; calling it again does nothing."""
 Part = TypeVar("Part")
@@ -44,9 +44,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     delivery: Literal["at-most-once", "at-least-once"] = "at-most-once"
     knows_no_responders: bool
-    """Whether `undelivered` is called when nobody listens at an address."""
+    """Whether `undelivered` is called if an address has no listener."""
     tracks_peers: bool
-    """Whether peers are told when another peer is lost; without it, workers send heartbeats and callers leases."""
+    """Whether peers are notified when another peer is lost; otherwise workers send heartbeats and callers leases."""
     groups: bool
     """Whether one listener of each group gets a message, so that workers share the load."""
     ordered: bool
@@ -55,7 +55,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The largest message in bytes."""
     identity: Literal["caller", "hub", "none"]
     """Who states the identity of a caller: the caller itself (if only trusted code reaches the transport), the hub that
-    authenticated it, or nobody, so that only a signature proves it."""
+    authenticated it, or no one, so that only a signature proves it."""
     claims_identity: bool = False
     """Whether a caller at this end may set the identity of its calls."""
     addresses_operations: bool = False
@@ -88,10 +88,10 @@ class Transport(Protocol):
         """What this transport guarantees."""
 
     def send(self, address: str, message: bytes, undelivered: Undelivered | None = None) -> None:
-        """Send a message to whoever listens at `address`."""
+        """Send a message to the listeners at `address`."""
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive what is sent to `address`; of the listeners of one group, one gets each message.
+        """Receive the messages to `address`; of the listeners of one group, one gets each message.
 
         A transport that is one connection to a hub (a WebSocket) has no addresses at this end: each distinct `receive`
         gets each message once, for any address.
@@ -104,7 +104,7 @@ class Transport(Protocol):
         """Return the part of this transport that implements an optional Protocol, or None."""
 
     async def close(self) -> None:
-        """Write what is buffered and disconnect."""
+        """Write the buffer and disconnect."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,11 +113,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """The first 16 characters name its owner, under whom records are listed; the rest is random."""
     value: bytes
-    """What is listed: small."""
+    """The part that lists contain; small."""
     seconds: float
-    """Seconds for which it is kept from now on."""
+    """Seconds for which it is kept."""
     body: bytes = b""
-    """What is read with the record, but not listed."""
+    """The part that lists do not contain; it may be large."""
     most: int = 0
     """The largest number of records of the owner, for a new record; 0 for no limit."""
 
@@ -157,14 +157,17 @@ class Delivery(Protocol):
         """Replace the value of the record that was stored with the message, if this peer still holds the message."""
 
     def release(self) -> None:
-        """Give it back, for another peer."""
+        """Release it for another peer."""
 
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
         """Move it to the dead letters; it is not delivered again. A record that is given is the dead letter."""
 
 
 Take = Callable[[bytes, Delivery, Arrival], None]
-"""Called with a stored message, as Receive is. The delivery must end with `done`, `release` or `dead_letter`."""
+"""Called with a stored message, synchronously, on the loop; it must not raise.
+
+The delivery must end with `done`, `release` or `dead_letter`.
+"""
 
 
 @runtime_checkable
@@ -212,13 +215,16 @@ class KeepsRecords(Protocol):
 
 @runtime_checkable
 class Remembers(Protocol):
-    """Remembers keys for all ends of the bus."""
+    """Stores keys for all ends of the bus."""
 
     async def remember(self, key: str, seconds: float) -> bool:
-        """Remember a key, at most for a day; return False if it is known. Raise if the server cannot be asked."""
+        """Store a key, at most for a day; return False if it is already stored.
+
+        Raise if the server cannot be reached.
+        """
 
     def forget(self, key: str) -> None:
-        """Forget a key if a released message counts as a new one; otherwise do nothing."""
+        """Delete a key, if a released message counts as a new one; otherwise do nothing."""
 
 
 @runtime_checkable
@@ -234,15 +240,15 @@ class InProcess(Protocol):
 
 @runtime_checkable
 class Flushes(Protocol):
-    """Knows when its server has read what was sent."""
+    """Reports when its server has processed everything that was sent."""
 
     async def flush(self) -> None:
-        """Return once the server has processed what was sent so far, and what it sent before has been received."""
+        """Return once the server has processed everything that was sent, and all that it sent before was received."""
 
 
 @runtime_checkable
 class ReportsBacklog(Protocol):
-    """Knows which namespaces have a backlog of requests."""
+    """Reports which namespaces have a backlog of requests."""
 
     def backlog(self) -> Sequence[str]:
         """Return the namespaces of this end whose requests queue up."""
@@ -251,8 +257,8 @@ class ReportsBacklog(Protocol):
 class TransportWrapper:
     """A transport around another one: it forwards everything, and a subclass overrides the verbs that it changes.
 
-    `store` and `take` are such verbs too: `optional(Stores)` returns the wrapper itself where the inner transport
-    stores. Every other optional part is the inner transport's own unless a subclass overrides `optional`.
+    `store` and `take` are such verbs too: `optional(Stores)` returns the wrapper itself if the inner transport stores
+    messages. Every other optional part is the inner transport's own unless a subclass overrides `optional`.
     """
 
     def __init__(self, inner: Transport) -> None:

@@ -25,7 +25,7 @@ class Watchers:
         self._pairs: list[tuple[Callable[[], None], Callable[[str], None]]] = []
 
     def add(self, up: Callable[[], None], down: Callable[[str], None]) -> Stop:
-        """Call these two until the watch is stopped."""
+        """Add two callbacks; return the function that removes them."""
         pair = (up, down)
         self._pairs.append(pair)
 
@@ -93,7 +93,7 @@ class ReconnectingTransport(ABC):
         return self if isinstance(self, kind) else None
 
     async def close(self) -> None:
-        """Write what is buffered, disconnect, and stay disconnected."""
+        """Write the buffer, disconnect, and stay disconnected."""
         self._is_closing = True
         await self._leave()
         if self._keeper is not None:
@@ -107,7 +107,7 @@ class ReconnectingTransport(ABC):
 
     @abstractmethod
     async def _leave(self) -> None:
-        """Write what is buffered and close the connection."""
+        """Write the buffer and close the connection."""
 
     @abstractmethod
     async def _diagnose(self, error: Exception) -> CallError | None:

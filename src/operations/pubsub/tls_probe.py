@@ -25,7 +25,7 @@ def wrong_protocol(where: str, advice: str) -> CallError:
 
 
 def is_reachable(error: Exception) -> bool:
-    """Whether a server may be listening where a connection failed like this."""
+    """Whether a server may be listening, given the exception of a failed connection."""
     return not isinstance(error.__cause__ or error, ConnectionRefusedError | socket.gaierror)
 
 
@@ -52,7 +52,7 @@ async def speaks_tls(host: str, port: int) -> bool:
 
 
 async def plain_reply(host: str, port: int, question: bytes = b"") -> bytes:
-    """Return the beginning of a server's response to `question` without TLS; empty where there is none."""
+    """Return the start of a server's response to `question` without TLS; empty if there is none."""
     try:
         async with asyncio.timeout(_WITHIN):
             reader, writer = await asyncio.open_connection(host, port)

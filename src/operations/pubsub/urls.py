@@ -23,7 +23,7 @@ _NO_NAME = re.compile(r"[\s\x00-\x1f\x7f<>\"^`{|}\\\[\]]")
 
 
 def hosts_and_ports(url: str) -> list[tuple[str, int]]:
-    """Return the hosts and ports of a transport's URL; raise a CallError that says what is wrong with it.
+    """Return the hosts and ports of a transport's URL; raise a CallError with the problem if it is invalid.
 
     A URL without a network address (`memory:`, `unix://…`) has none.
     """
@@ -70,7 +70,7 @@ def read_host_and_port(text: str, default: int, url: str) -> tuple[str, int]:
 
 
 def wrong_address(url: str, reason: str) -> CallError:
-    """Return the error for an invalid URL; what may be secret in it is left out."""
+    """Return the error for an invalid URL, without parts that may be secret."""
     scheme, separator, rest = url.partition("://")
     shown = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}" if separator else url.rpartition("@")[2]
     return CallError(ErrorCode.VALIDATION_ERROR, f"{shown!r} is not a valid address: {reason}")

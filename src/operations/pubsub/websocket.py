@@ -1,6 +1,6 @@
 """WebSocket links over picows, and the server that accepts them; `websocket_client` opens them.
 
-Messages that one iteration of the event loop sends are one write, and one frame where the peer accepts batches (see
+Messages that one iteration of the event loop sends are one write, and one frame if the peer accepts batches (see
 `framing`). Received messages are handled in turns, so that one busy peer does not delay others.
 """
 
@@ -170,7 +170,7 @@ class WebSocketLink(picows.WSListener):
             self._transport.disconnect(graceful=False)
 
     def close(self, reason: str = "") -> None:
-        """Write what is buffered and close; a peer that does not close its end is disconnected."""
+        """Write the buffer and close; a peer that does not close its end is disconnected."""
         if self.is_open:
             self._write()
             self.reason = self.reason or reason
@@ -180,7 +180,7 @@ class WebSocketLink(picows.WSListener):
             self._closing = self._closing or self._loop.call_later(CLOSE_SECONDS, self.abort, reason)
 
     async def wait_closed(self) -> None:
-        """Return once the connection is closed and everything that arrived was received."""
+        """Return once the connection is closed and all received messages are handled."""
         await asyncio.shield(self._gone)
 
     def on_ws_connected(self, transport: Any) -> None:
@@ -305,7 +305,7 @@ class WebSocketLink(picows.WSListener):
             self._finish()
 
     def _finish(self) -> None:
-        """Report the end, after everything that arrived before it."""
+        """Report the end, after all messages that arrived before it."""
         if self._closing is not None:
             self._closing.cancel()
         if not self._gone.done():
@@ -346,16 +346,16 @@ def settings(heartbeat: float, max_payload: int) -> dict[str, Any]:
 
 
 class LimitedLog(logging.LoggerAdapter[logging.Logger]):
-    """The log of picows, which writes a line for each invalid frame: so many lines a minute, whatever peers send."""
+    """The log of picows, which has a line for each invalid frame, limited to a number of lines per minute."""
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__(logger, {})
         self._minute = 0
         self._lines = 0
-        """Lines of this minute, those that are left out included."""
+        """Number of lines of this minute, including dropped ones."""
 
     def log(self, level: int, msg: object, *args: Any, **options: Any) -> None:
-        """Write a line, unless this minute has too many; several for each connection are for debugging only."""
+        """Write a line, unless this minute has too many; routine lines about connections have the level DEBUG."""
         level = logging.DEBUG if level == logging.INFO else level
         if not self.isEnabledFor(level):
             return

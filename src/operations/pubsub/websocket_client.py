@@ -41,7 +41,7 @@ async def connect(
     max_payload: int = MAX_PAYLOAD,
     tls: ssl.SSLContext | None = None,
 ) -> WebSocketLink:
-    """Open a WebSocket; raises `ACCESS_DENIED` where the token is refused, else `UNAVAILABLE`."""
+    """Open a WebSocket; raise `ACCESS_DENIED` if the token is refused, else `UNAVAILABLE`."""
     if token is not None and not (token.isascii() and token.isprintable()):
         problem = "a line break or a character that is not printable ASCII; was it read with the end of its line?"
         raise CallError(ErrorCode.ACCESS_DENIED, f"the token cannot be sent to the hub: it has {problem}")
@@ -158,7 +158,7 @@ async def open_cancellable(make: Callable[[OpenSocket], Coroutine[Any, Any, T]])
 
 
 def retrieve_exception(future: asyncio.Future[Any]) -> None:
-    """Mark the exception of a future as seen: asyncio reports one that nobody awaits."""
+    """Mark the exception of a future as retrieved, so that asyncio does not log it."""
     if not future.cancelled():
         future.exception()
 

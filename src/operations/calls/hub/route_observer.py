@@ -1,4 +1,4 @@
-"""RouteObserver: told of the calls that a hub routes; and the two fields of payloads that are read for it."""
+"""RouteObserver: is notified of the calls that a hub routes. Also reads the two payload fields that it needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from operations.wire import read_extension
 
 _LONGEST_CODE = 64
 _MOST_TRACED = 64 << 10
-"""Bytes of a payload in which a trace context is looked for."""
+"""Largest payload that is searched for a trace context, in bytes."""
 
 
 class _TraceContext(msgspec.Struct, gc=False):
@@ -23,13 +23,13 @@ class _TraceContext(msgspec.Struct, gc=False):
 
 
 class _Traced(msgspec.Struct, gc=False):
-    """The part of a request that says which trace it belongs to."""
+    """The part of a request that contains its trace context."""
 
     metadata: _TraceContext | None = None
 
 
 class _Coded(msgspec.Struct, gc=False):
-    """The part of an error that an observer is told."""
+    """The part of an error that contains its code."""
 
     code: str
 
@@ -45,10 +45,10 @@ _READ_CODED = {
 
 
 class RouteObserver(Protocol):
-    """Told of the calls that a hub routes, and of the sessions that leave."""
+    """Is notified of the calls that a hub routes, and of sessions that end."""
 
     def began(self, call: RoutedCall, identity: Identity | None, parent: str | None, trace_parent: str | None) -> None:
-        """Note a call that was given to a worker; `parent` is the caller's id of the request that it is made for."""
+        """Note a call that was sent to a worker; `parent` is the request that it is nested in, by the caller's id."""
 
     def item(self, call: RoutedCall) -> None:
         """Note an item of a stream."""
@@ -64,7 +64,7 @@ class RouteObserver(Protocol):
 
 
 def read_trace(header: EventHeader, codec: Codec) -> str | None:
-    """Return the `traceparent` of a request; None without one that can be read."""
+    """Return the `traceparent` of a request; None if it has none or it cannot be decoded."""
     if memoryview(header.payload).nbytes > _MOST_TRACED:
         return None
     try:
@@ -75,7 +75,7 @@ def read_trace(header: EventHeader, codec: Codec) -> str | None:
 
 
 def parent_of(session: HubSession, header: EventHeader) -> str | None:
-    """Return the caller's id of the request around a request: that of its grant, or as the hub's own end says."""
+    """Return the caller's id of the request that a request is nested in, from its grant or from the hub itself."""
     grant = None if header.grant is None else session.grants.held.get(header.grant)
     if grant is None:
         return header.parent if session.trusted else None
@@ -84,7 +84,7 @@ def parent_of(session: HubSession, header: EventHeader) -> str | None:
 
 
 def read_code(header: EventHeader, codec: Codec) -> str:
-    """Return how the last response says that a call ended: `ok`, or the code of its error."""
+    """Return how a call ended, from its last response: `ok`, or the code of its error."""
     if header.type != "call.error":
         return "ok"
     try:

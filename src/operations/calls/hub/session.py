@@ -54,7 +54,7 @@ class HubSession:
         self.peer = ""
         self.generation = 0
         self.hello: HelloPayload | None = None
-        """What the peer says of itself; None for the hub's own end."""
+        """The hello of the peer; None for the hub's own process."""
         self.codec: Codec | None = None
         """The only codec that the peer supports; None if it supports all of them."""
         self.max_payload: int | None = None
@@ -160,7 +160,7 @@ class RoutedCall(msgspec.Struct, eq=False):
     interim_since: float = 0.0
 
     def admits_interim(self, size: int) -> bool:
-        """Whether an interim response is forwarded: workers send few and small ones, whether asked for or not."""
+        """Whether to forward an interim response; their number per second and their size are limited."""
         now = time.monotonic()
         if now - self.interim_since >= 1.0:
             self.interim, self.interim_since = 0, now

@@ -30,7 +30,7 @@ from operations.cli.terminal import printable, write_text
 from operations.jobs import Jobs, JobState, JobStatus
 
 _SCHEMA_SECONDS = 3.0
-"""How long to wait for a worker that describes the operation."""
+"""Seconds to wait for a worker that announces the operation."""
 
 
 @asynccontextmanager
@@ -66,7 +66,7 @@ async def _submit(args: ParsedArguments, stdin: bytes) -> int:
 
 
 async def _input_schema(transport: Any, operation_id: str) -> object:
-    """Return the input schema by which values become numbers; anything is accepted if no worker describes it."""
+    """Return the input schema, which types the values; one that accepts anything if no worker has announced it."""
     from operations.calls import from_call
     from operations.errors import CallError
 

@@ -133,7 +133,7 @@ def _application(
 async def _open_jobs(
     args: ParsedArguments, settings: ServeSettings, config: Config, registry: OperationRegistry
 ) -> AsyncIterator[Jobs | None]:
-    """Give the jobs of a configuration; None if it has none."""
+    """Return the jobs of a configuration; None if it has none."""
     if settings.jobs is None:
         yield None
         return

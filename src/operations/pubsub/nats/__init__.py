@@ -1,4 +1,4 @@
-"""The NATS transport: the same calls over many machines; queue groups share the load, JetStream keeps the rest."""
+"""The NATS transport: calls between machines. Queue groups share the load, JetStream stores durable calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def connect(
     """An end of a NATS bus: `async with connect("nats://a:4222,nats://b:4222", user=…, password=…) as transport:`.
 
     `credentials` is a `.creds` file, `nkey_seed` a seed or a file that holds one. The options are NatsTransport's:
-    `name` (this end's token in subjects; the user's name where it is not given), `prefix`, `trusted`, `heartbeat`,
+    `name` (this end's token in subjects; the user's name by default), `prefix`, `trusted`, `heartbeat`,
     `timeout`, `shortest_delay`, `longest_delay`, `ack_wait`, `replicas`.
     """
     settings = read_settings(

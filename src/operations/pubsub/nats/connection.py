@@ -1,6 +1,6 @@
 """One connection to a NATS server: bytes in both directions, liveness, errors.
 
-What one iteration of the loop sends, or what the messages of one read cause to be sent, is one write.
+All that one iteration of the loop sends, or that the messages of one read cause to be sent, is one write.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ class WriteBuffer:
             self._loop.call_soon(self.flush)
 
     def flush(self, seconds: float | None = None) -> None:
-        """Write everything; `seconds` is how long the messages took to handle that caused all of it.
+        """Write everything; `seconds` is the time that handling the causing messages took.
 
-        A PING follows requests, because its PONG means that somebody got them.
+        A PING follows requests: its PONG means that they were delivered.
         """
         self.is_scheduled = False
         if self.transport.is_closing():
@@ -177,7 +177,7 @@ class NatsConnection(asyncio.Protocol):
         self.reader = NatsParser(self)
         self.buffer = WriteBuffer(replies, sizing)
         self.heard = 0.0
-        """When the server last sent anything, by `time.monotonic`."""
+        """Time of the server's last message, by `time.monotonic`."""
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
@@ -202,13 +202,13 @@ class NatsConnection(asyncio.Protocol):
         return bool(self._unread) and time.monotonic() - self._behind_since > _BEHIND_SECONDS
 
     def abort(self, reason: str) -> None:
-        """Abort the connection at once."""
+        """Abort the connection immediately."""
         if self.is_open:
             self.reason = self.reason or reason
             self._transport.abort()
 
     async def close(self) -> None:
-        """Write what is buffered, close, and wait for the end."""
+        """Write the buffer, close, and wait for the end."""
         if not self.is_open:
             return
         self.buffer.flush()
@@ -222,7 +222,7 @@ class NatsConnection(asyncio.Protocol):
         await asyncio.shield(self._gone)
 
     async def processed(self) -> None:
-        """Return once the server has processed what was sent so far; raise if the connection is lost before."""
+        """Return once the server has processed everything that was sent; raise if the connection is lost before."""
         answered = self._loop.create_future()
         self.buffer.ping(lambda: None if answered.done() else answered.set_result(None))
         await asyncio.wait((answered, self._gone), return_when=asyncio.FIRST_COMPLETED)
@@ -244,11 +244,11 @@ class NatsConnection(asyncio.Protocol):
         self._transport = self.buffer.transport = transport
 
     def pause_writing(self) -> None:
-        """Called by the loop: too much is unsent."""
+        """Called by the loop: the write buffer is full."""
         self.abort("the server reads too slowly")
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop: handle the messages, then write at once what they caused to be sent."""
+        """Called by the loop: handle the messages, then immediately write what they caused to be sent."""
         if not self._unread and len(data) <= self._portion:
             self._read(data)
             return
@@ -326,7 +326,7 @@ class NatsConnection(asyncio.Protocol):
         self.buffer.send(PONG)
 
     def on_pong(self) -> None:
-        """The server has processed what was sent before the oldest PING."""
+        """The server has processed everything before the oldest PING."""
         if self.buffer.pongs:
             self.buffer.pongs.popleft()()
 

@@ -18,7 +18,7 @@ _BLOCK = re.compile(r"-+BEGIN ([A-Z ]+?)-+\s*([A-Za-z0-9+/=._-]+)\s*-+END", re.S
 
 
 class Credentials(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent with CONNECT; its repr shows no secret."""
+    """The credentials that CONNECT sends; the repr shows no secret."""
 
     user: str | None = None
     password: str | None = None

@@ -167,7 +167,7 @@ class DurableQueues:
             self._publish_or_warn(subject, message, headers, delivery.done)
 
     async def remember(self, key: str, seconds: float) -> bool:
-        """Remember a key for all ends of the bus; return False if it is known already."""
+        """Store a key for all ends of the bus; return False if it is already stored."""
         problem = await self.jetstream.make_records()
         if problem is None:
             kind = "hour" if seconds <= HOUR else "day"
@@ -179,7 +179,7 @@ class DurableQueues:
         raise CallError(ErrorCode.UNAVAILABLE, message, {"executed": "no"})
 
     def regained(self) -> None:
-        """The connection is back: ask for work again."""
+        """The connection is restored: request messages again."""
         for reader in self._readers:
             reader.begin()
 
@@ -402,7 +402,7 @@ class NatsDelivery:
             await queues.records.note(f"queue.{self._reader.namespace}", record)
 
     def release(self) -> None:
-        """Give it back, for another worker."""
+        """Release it for another worker."""
         self._settle(b"-NAK")
 
     def dead_letter(self, reason: str, record: Record | None = None) -> None:

@@ -13,7 +13,7 @@ from operations.pubsub.nats.wire import NatsMessage, ReceiveMessage, publish
 from operations.pubsub.protocols import Stop, Undelivered
 
 DUPLICATES_SECONDS = 120
-"""How long JetStream remembers the key of a message, to drop duplicates."""
+"""How long JetStream stores the key of a message, to drop duplicates."""
 DEAD_SECONDS = 30 * 86_400
 STORED_SECONDS = 7 * 86_400
 """How long a message waits for a worker before JetStream deletes it."""
@@ -27,7 +27,7 @@ SECOND = 1_000_000_000
 
 
 class NatsClient(Protocol):
-    """What queues need of the transport."""
+    """The part of the transport that queues use."""
 
     replies: Replies
 
@@ -57,7 +57,7 @@ class JetStreamReply(msgspec.Struct, frozen=True):
     num_pending: int = 0
     """How many messages that consumer has to deliver."""
     total: int = 0
-    """How many subjects of a stream fit the filter."""
+    """Number of subjects of a stream that match the filter."""
 
 
 class JetStream:
@@ -75,7 +75,7 @@ class JetStream:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def make_streams(self) -> str | None:
-        """Create the two streams if they are missing; return what went wrong, or None."""
+        """Create the two streams if they are missing; return the problem, or None."""
         if self._made is None or (self._made.done() and self._made.result() is not None):
             self._made = self.spawn(self._make_streams())
         return await asyncio.shield(self._made)
@@ -96,7 +96,7 @@ class JetStream:
         )
 
     async def make_records(self) -> str | None:
-        """Create the two streams that remember keys if they are missing; return what went wrong, or None."""
+        """Create the two streams for keys if they are missing; return the problem, or None."""
         if self._records is None or (self._records.done() and self._records.result() is not None):
             self._records = self.spawn(self._make_records())
         return await asyncio.shield(self._records)
@@ -111,7 +111,7 @@ class JetStream:
         return None
 
     async def make_job_records(self) -> str | None:
-        """Create the stream of the records of stored messages if it is missing; return what went wrong, or None."""
+        """Create the stream for records of stored messages if it is missing; return the problem, or None."""
         if self._job_records is None or (self._job_records.done() and self._job_records.result() is not None):
             options = {
                 "storage": "file",

@@ -1,4 +1,4 @@
-"""NatsKeptRecords: the records of stored messages, as other layers use them."""
+"""NatsKeptRecords: the records of stored messages, for the call protocol."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NatsKeptRecords(KeepsRecords):
         return await self._queues.records.list_owned(owner, most)
 
     async def end_record(self, address: str, record: Record) -> bool:
-        """Write the last value of a record, so that its message is dropped; return False if it has its last value."""
+        """Write the final value of a record, so that its message is dropped; return False if it already has one."""
         return await self._queues.records.end(address, record)
 
     async def store_again(self, address: str, message: bytes, record: Record, *, sender: str) -> None:

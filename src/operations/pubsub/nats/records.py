@@ -46,11 +46,11 @@ class NatsRecords:
         self.jetstream = jetstream
         self._subjects = subjects
         self._counts: dict[str, tuple[float, int]] = {}
-        """When the records of an owner were counted, and how many there are now, by what this end knows."""
+        """Per owner: the time of the last count, and the number of records that this end knows of."""
         self._fetches = 0
 
     async def admit(self, record: Record) -> bool:
-        """Return whether an owner may have one more record; the server is asked now and then."""
+        """Return whether an owner may have one more record; the server's count is requested at intervals."""
         problem = await self.jetstream.make_job_records()
         if problem is not None:
             raise _unreachable(problem)
@@ -68,7 +68,7 @@ class NatsRecords:
         return not record.most or count < record.most
 
     def create(self, address: str, record: Record, then: Callable[[str | None], None]) -> None:
-        """Write the first value of a record, unless a worker wrote one already."""
+        """Write the first value of a record, unless a worker has written one."""
         headers = b"Nats-Expected-Last-Subject-Sequence: 0\r\n" + _headers(record)
 
         def answered(answer: JetStreamReply) -> None:
@@ -78,7 +78,7 @@ class NatsRecords:
         self.jetstream.publish(self._subjects.record(address, record.key), record.body, headers, answered, then)
 
     def replace(self, address: str, record: Record, then: Callable[[str | None], None]) -> None:
-        """Write the last value of a record: its message was handled."""
+        """Write the final value of a record: its message was handled."""
         headers = b"%b: 1\r\n%b" % (_FINAL, _headers(record))
 
         def answered(answer: JetStreamReply) -> None:
@@ -87,7 +87,7 @@ class NatsRecords:
         self.jetstream.publish(self._subjects.record(address, record.key), record.body, headers, answered, then)
 
     async def read(self, address: str, key: str) -> KeptRecord | None:
-        """Return a record; None where there is none."""
+        """Return a record; None if there is none."""
         problem = await self.jetstream.make_job_records()
         if problem is not None:
             raise _unreachable(problem)
@@ -108,7 +108,7 @@ class NatsRecords:
             await self._write(address, record, kept, b"")
 
     async def end(self, address: str, record: Record) -> bool:
-        """Write the last value of a record, and so have its message dropped; False where it has its last value."""
+        """Write the final value of a record, so that its message is dropped; return False if it already has one."""
         while True:
             kept = await self.read(address, record.key)
             if kept is None or kept.is_final:
@@ -117,7 +117,7 @@ class NatsRecords:
                 return True
 
     async def reopen(self, address: str, record: Record) -> None:
-        """Write a value that is not the last one: the message is stored once more."""
+        """Write a value that is not final: the message is stored again."""
         kept = await self.read(address, record.key)
         if kept is None or not kept.is_final or not await self._write(address, record, kept, b""):
             message = "the record is gone, or its message is stored"
@@ -203,7 +203,7 @@ class NatsRecords:
         return self.jetstream.client.replies
 
     async def _request(self, subject: bytes, data: bytes) -> NatsMessage | None:
-        """Send a request and return its reply; None where nobody responds."""
+        """Send a request and return its reply; None if there is no responder."""
         answered: asyncio.Future[NatsMessage | None] = asyncio.get_running_loop().create_future()
 
         def settle(message: NatsMessage | None) -> None:
@@ -222,7 +222,7 @@ class NatsRecords:
         return answered.result()
 
     def watch(self, address: str, key: str, changed: Callable[[], None]) -> Stop:
-        """Be told when a record is replaced because its message is gone."""
+        """Call the callback when a record is replaced because its message is gone."""
 
         def came(message: NatsMessage) -> None:
             if header_of(message.headers, _FINAL):

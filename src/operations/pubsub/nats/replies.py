@@ -1,6 +1,6 @@
 """The reply subjects of one end of a NATS bus: for reports of no responders, and for responses of JetStream.
 
-A server reports immediately if nobody listens for a message, and reports nothing otherwise. It processes messages in
+A server reports immediately if a message has no listener, and reports nothing otherwise. It processes messages in
 order: a PONG means that everything before its PING was delivered.
 """
 
@@ -21,7 +21,7 @@ class Replies:
 
     def __init__(self, inbox: bytes) -> None:
         self.inbox = inbox
-        """The subject under which this end's replies come."""
+        """The subject of replies to this end."""
         self.issued = 0
         """The newest number."""
         self.written = 0
@@ -55,7 +55,7 @@ class Replies:
         return b"%b.%d" % (self.inbox, number), stop
 
     def no_responders(self, token: bytes) -> None:
-        """Report that nobody listens for a message."""
+        """Report that a message has no listener."""
         number = _number(token)
         for sent in (self.pinged, self.sent):
             entry = sent.pop(number, None)

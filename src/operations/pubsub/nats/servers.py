@@ -48,7 +48,7 @@ class ServerPool:
         self._next: list[NatsServer] = []
 
     def learn(self, urls: Iterable[str]) -> None:
-        """Remember the servers that the cluster announces."""
+        """Add the servers that the cluster announces."""
         announced = [_read_server(url if "://" in url else f"nats://{url}") for url in urls]
         self._announced = [server for server in announced if server not in self._named]
 
@@ -82,7 +82,7 @@ def read_settings(
     tls: ssl.SSLContext | None = None,
     tls_first: bool = False,
 ) -> NatsSettings:
-    """Read `nats://user:password@host:port,nats://…`; a user without a password is a token, as NATS has it."""
+    """Read `nats://user:password@host:port,nats://…`; a user without a password is a token, as in NATS."""
     urls = [part for part in (*url.split(","), *servers) if part]
     if not urls:
         raise wrong_address(url, "it has no NATS server, for example nats://127.0.0.1:4222")

@@ -1,4 +1,4 @@
-"""Addresses as NATS subjects: the caller and the owner of an inbox are tokens of their own, for permissions to name.
+"""Addresses as NATS subjects. Callers and owners of inboxes are separate tokens, so that permissions can name them.
 
 | address | subject |
 |---|---|
@@ -36,9 +36,9 @@ class Subjects:
         self.name = name
 
     def target(self, address: str, *, caller: str | None = None) -> bytes | None:
-        """Where a message for an address goes; None for one that no subject can be made of.
+        """Return the subject for an address; None if the address cannot be a subject.
 
-        `caller` is the name that the subject of a request carries, by default this end's own.
+        `caller` is the caller's name in the subject of a request, by default this end's own.
         """
         caller = caller or self.name
         kind, _, rest = address.partition(".")

@@ -69,9 +69,9 @@ class Subscription:
 class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBacklog):
     """One end of a NATS bus: `async with connect("nats://…") as transport:`.
 
-    Entering waits for the first connection; a refusal is raised, a server that is not running yet is waited for. A lost
-    connection is renewed at any server of the cluster. Meanwhile requests are undelivered; answers and aborts are kept,
-    since repeating them is harmless.
+    Entering waits for the first connection; a refusal is raised, a server that does not respond yet is retried. A lost
+    connection is replaced by one to any server of the cluster. Until then requests are undelivered; responses and
+    aborts are buffered, since repeating them is harmless.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
             connection.buffer.publish(subject, message)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive what is sent to `address`; the listeners of one group, on all machines, share it."""
+        """Receive the messages to `address`; the listeners of one group, on all machines, share them."""
         receiver = self._receiver(address, receive)
         stop = self.subscribe(self._subjects.filter(address), group or "", receiver)
         if group is None or not address.startswith("work."):
@@ -205,14 +205,14 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
         return self._queues.take(address, take, limit)
 
     async def remember(self, key: str, seconds: float) -> bool:
-        """Remember a key for all ends of the bus; return False if it is known. Without JetStream, do nothing."""
+        """Store a key for all ends of the bus; return False if it is already stored. Without JetStream, do nothing."""
         return await self._queues.remember(key, seconds) if self.capabilities.durable else True
 
     def forget(self, key: str) -> None:
         """Do nothing: JetStream marks a released message as redelivered."""
 
     async def flush(self) -> None:
-        """Return once the server has processed what was sent so far, and what it sent before has been received."""
+        """Return once the server has processed everything that was sent, and all that it sent before was received."""
         if self._connection is not None:
             self._connection.buffer.flush()
             with contextlib.suppress(CallError):
@@ -229,7 +229,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
             await self._connection.close()
 
     def cut(self, reason: str = "cut on purpose") -> None:
-        """Drop the connection as a fault would; the transport reconnects."""
+        """Abort the connection, to test faults; the transport reconnects."""
         if self._connection is not None:
             self._connection.abort(reason)
 

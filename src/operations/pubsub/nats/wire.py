@@ -35,7 +35,7 @@ class NatsMessage(NamedTuple):
     subject: bytes
     reply: bytes | None
     status: int | None
-    """The status of a message that the server itself made: 503 means that nobody responds."""
+    """The status of a message that the server itself made: 503 means that there is no responder."""
     headers: bytes
     data: bytes
 
@@ -50,14 +50,14 @@ class ServerEvents(Protocol):
         """The server checks whether this end is alive."""
 
     def on_pong(self) -> None:
-        """The server has processed whatever was sent before the oldest unanswered PING."""
+        """The server has processed everything before the oldest unanswered PING."""
 
     def on_error(self, text: str) -> None:
         """The server reports an error."""
 
 
 ReceiveData = Callable[[bytes, bytes], None]
-"""Given the data and the subject of a message."""
+"""Called with the data and the subject of a message."""
 ReceiveMessage = Callable[[NatsMessage], None]
 
 
@@ -68,7 +68,7 @@ def status_of(headers: bytes) -> int | None:
 
 
 def header_of(headers: bytes, name: bytes) -> bytes:
-    """Return the value of a header that a peer of ours wrote; empty where it is missing."""
+    """Return the value of a header that this library wrote; empty if it is missing."""
     _, found, rest = headers.partition(b"\r\n" + name + b": ")
     return rest.partition(CRLF)[0] if found else b""
 

@@ -1,4 +1,4 @@
-"""The Redis transport, on a thin connection of its own over hiredis: `connect("redis://127.0.0.1:6379")`."""
+"""The Redis transport, on our own thin client over hiredis: `connect("redis://127.0.0.1:6379")`."""
 
 from operations.pubsub.redis.transport import RedisTransport
 

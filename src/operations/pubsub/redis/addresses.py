@@ -156,7 +156,7 @@ class RedisKeys:
         return channel
 
     def remembered(self, key: str) -> bytes:
-        """The key of what all ends remember; callers have no access to it."""
+        """The key of a value that all ends share; callers have no access to it."""
         return f"{self._prefix}:once:{key}".encode()
 
     @property

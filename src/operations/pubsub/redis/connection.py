@@ -86,7 +86,7 @@ class RedisConnection(asyncio.Protocol):
         self._waiting.append((then, command if again else None))
 
     def flush(self) -> None:
-        """Write what was put."""
+        """Write the added commands."""
         if not self._outbox:
             return
         outbox, self._outbox = self._outbox, []
@@ -127,13 +127,13 @@ class RedisConnection(asyncio.Protocol):
         return commands
 
     def abort(self, reason: str) -> None:
-        """Abort the connection at once; its owner is told."""
+        """Abort the connection immediately; its owner is notified."""
         if self.is_open:
             self._reason = self._reason or reason
             self._transport.abort()
 
     async def close(self, *, within: float = 1.0) -> None:
-        """Wait until every command was answered, then close; the owner is not told."""
+        """Wait until every command was answered, then close; the owner is not notified."""
         if not self.is_open:
             return
         self._reason = "closed"

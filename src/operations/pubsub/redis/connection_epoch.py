@@ -1,4 +1,4 @@
-"""ConnectionEpoch: the connections from finding the servers to losing any of them. The next epoch starts anew."""
+"""ConnectionEpoch: the connections of a peer, from finding the servers until one connection is lost."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class ConnectionEpoch:
         return self._masters[self.topology.node(key)]
 
     def put(self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], then: Then) -> None:
-        """Run a script where its keys are; a moved slot is followed, a server that lost its role ends the epoch."""
+        """Run a script on the server of its keys; follow a moved slot; end the epoch if the server lost its role."""
         script.put(
             self.connection_for(keys[0]), keys, arguments, functools.partial(self._check, script, keys, arguments, then)
         )
@@ -132,12 +132,12 @@ class ConnectionEpoch:
         return self.topology.move(int(slot), RedisNode(host or self.topology.masters[0].host, int(port)))
 
     def flush(self) -> None:
-        """Write what was put, everywhere."""
+        """Write the added commands on all connections."""
         for connection in self._masters.values():
             connection.flush()
 
     def flush_soon(self) -> None:
-        """Write what was put in this iteration of the loop, at its end."""
+        """Write the commands of this iteration of the loop at its end."""
         if not self._flushes:
             self._flushes = True
             asyncio.get_running_loop().call_soon(self._flush_scheduled)
@@ -147,7 +147,7 @@ class ConnectionEpoch:
         self.flush()
 
     async def catch_up(self) -> None:
-        """Return once every server has answered what it was sent so far."""
+        """Return once every server has replied to everything that was sent."""
         for connection in list(self._masters.values()):
             await connection.ask("PING")
 
@@ -179,7 +179,7 @@ class ConnectionEpoch:
             self.ended.set_result(None)
 
     async def close(self, *, within: float) -> list[bytes]:
-        """Close every connection; return what is to be published again in the next epoch."""
+        """Close every connection; return the messages to publish again in the next epoch."""
         self.end("closed")
         unanswered = self.main.take_unanswered() if self._masters and within == 0 else []
         for connection in [*self._blocking, *self._masters.values()]:

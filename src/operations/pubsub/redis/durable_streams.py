@@ -1,4 +1,4 @@
-"""Stored requests: streams with a consumer group, at least once. Other workers claim what a dead worker held."""
+"""Stored requests: streams with a consumer group, at least once. Other workers claim the requests of a dead worker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from operations.pubsub.redis.request_queues import QueueTransport
 
 _log = logging.getLogger("operations")
 _KNOWN_MILLISECONDS = b"600000"
-"""How long the key of a stored request is remembered, to drop duplicates."""
+"""How long the key of a stored request is kept, to drop duplicates."""
 _SILENT_MILLISECONDS = b"3600000"
 _MOST_AT_ONCE = 64
 _GROUP = b"workers"
@@ -65,7 +65,7 @@ _CLAIM = Script(
     "  claimed[#claimed + 1] = {entry[1], entry[2], held[1][4]}\n"
     "end end\nreturn {found[1], claimed}"
 )
-"""Claim what others held for too long. Key: stream; arguments: consumer, milliseconds, cursor, count."""
+"""Claim requests that others held for too long. Key: stream; arguments: consumer, milliseconds, cursor, count."""
 
 _SETTLE = Script(
     "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\n"
@@ -79,7 +79,7 @@ _SETTLE = Script(
 
 
 _REMEMBER = Script("return redis.call('SET', KEYS[1], '1', 'NX', 'PX', ARGV[1]) and 1 or 0")
-"""Remember a key, unless it is known. Key: what is remembered; argument: its lifetime."""
+"""Store a key, unless it is stored. Key: the key itself; argument: its lifetime."""
 
 _FORGET = Script("redis.call('SET', KEYS[1], '1', 'PXAT', '1')\nreturn 1")
 """Let a key expire."""
@@ -142,12 +142,12 @@ class DurableStreams:
         return stop
 
     async def remember(self, key: bytes, seconds: float) -> bool:
-        """Remember a key for all ends of the bus; return False if it is known already."""
+        """Store a key for all ends of the bus; return False if it is already stored."""
         lifetime = b"%d" % int(seconds * 1000)
         return bool(await ask_script(self._bus.epoch, _REMEMBER, (key,), (lifetime,), "the record of requests"))
 
     def forget(self, key: bytes) -> None:
-        """Forget a key."""
+        """Delete a key."""
         if self._bus.epoch is not None:
             self._bus.epoch.put(_FORGET, (key,), (), lambda reply: None)
 
@@ -215,9 +215,9 @@ class DurableStreamReader:
         self._claim(epoch)
 
     def _claim(self, epoch: ConnectionEpoch) -> None:
-        """Claim one request of a dead worker at a time, for it may be what killed that worker.
+        """Claim one request of a dead worker at a time: it may have killed that worker.
 
-        Requests claimed together with it would count one more delivery, and finally become dead letters as well.
+        Requests claimed together with it would count one more delivery, and become dead letters as well in the end.
         """
         if self._claiming or self._suspect is not None or self._stopped or len(self._held) >= self._limit:
             return
@@ -227,7 +227,7 @@ class DurableStreamReader:
         epoch.flush()
 
     def settle(self, delivery: RedisDelivery, becomes: bytes, note: bytes = b"", record: Record | None = None) -> None:
-        """Settle a request; without a connection the server is not told, and the request is delivered again."""
+        """Settle a request; without a connection the server is not notified and delivers the request again."""
         if self._held.pop(delivery.entry, None) is None:
             return
         was_suspect = delivery.entry == self._suspect

@@ -17,13 +17,13 @@ class UnsentMessages:
         self.tell = tell
 
     def fail(self, reason: str) -> None:
-        """Report that nobody got the messages."""
+        """Report the messages as undelivered."""
         for undelivered in self.tell:
             if undelivered is not None:
                 undelivered(reason)
 
     def cut(self, most: int) -> Iterator[UnsentMessages]:
-        """Split into parts of at most so many messages."""
+        """Split into parts of at most `most` messages."""
         if len(self.messages) <= most:
             yield self
             return

@@ -35,10 +35,10 @@ class Worked(Protocol):
 class QueueReader:
     """Takes requests with one blocking command after the other.
 
-    It starts with one request at a time and doubles the number whenever the queue had as many as it asked for: workers
-    share a burst, and a busy worker does not ask for each request. It takes no more than it handles in two
-    milliseconds, so that a worker with slow handlers leaves the rest to others. If handlers are quick it asks again
-    before they are done, so that server and worker overlap.
+    It starts with one request per command and doubles the number whenever the queue had that many: workers share a
+    burst, and a busy worker needs few commands. It takes no more than it handles in two milliseconds, so that a worker
+    with slow handlers leaves the rest to others. If handlers are quick, it sends the next command before they end, so
+    that server and worker overlap.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class QueueReader:
         self.is_alone = True
         """Whether no other worker takes from these queues."""
         self.took: Counter[bytes] = Counter()
-        """How many requests were taken from each queue."""
+        """Number of requests taken from each queue."""
         self._connection = connection
         self._epoch = epoch
         self._taken = taken
@@ -81,7 +81,7 @@ class QueueReader:
         self.ask()
 
     def unblock(self) -> None:
-        """Make the server answer the blocking command, so that another one can be sent."""
+        """Make the server reply to the blocking command, so that another one can be sent."""
         if self._asked:
             unblock(self._epoch, self._connection)
 
@@ -99,7 +99,7 @@ class QueueReader:
             self._connection.run(pack(b"BLPOP", *self.keys, self._wait), self._got_one)
 
     async def stop(self) -> None:
-        """Stop asking, and return once the last answer arrived."""
+        """Stop taking requests; return once the last reply has arrived."""
         self._stopped = asyncio.get_running_loop().create_future()
         for _ in range(40):
             if not (self._asked or self._rest) or not self._connection.is_open:
@@ -147,9 +147,9 @@ class QueueReader:
         self._go_on()
 
     def _more(self) -> int:
-        """Return how many to ask for beside the one that arrived.
+        """Return how many to request beside the one that arrived.
 
-        An immediate answer may mean that there are more: look now and then.
+        An immediate reply may mean that there are more: check at intervals.
         """
         if self._count == 1 and time.perf_counter() - self._asked_at < _AT_ONCE_SECONDS:
             self._quick += 1
@@ -168,10 +168,10 @@ class QueueReader:
         self._go_on()
 
     def _ask_ahead(self, served: bytes, came: int) -> None:
-        """Ask for more before the requests are handled, if handlers are quick.
+        """Request more before the taken requests are handled, if handlers are quick.
 
-        A worker that is alone takes everything; but another one may have joined since the last heartbeat, and should
-        not idle while requests wait here. A single request is answered first: its caller may send the next one.
+        A worker that is alone takes everything. But another one may have joined since the last heartbeat, and should
+        not be idle while requests wait here. A single request is answered first: its caller may send the next one.
         """
         if len(self.keys) > 1 and served in self.keys:
             # The server takes from the first queue with requests: rotate the order.
@@ -216,6 +216,6 @@ def _split_all(elements: Sequence[bytes]) -> list[bytes]:
 
 
 def unblock(epoch: ConnectionEpoch, connection: RedisConnection) -> None:
-    """Make the server answer the command that blocks on a connection."""
+    """Make the server reply to the blocking command of a connection."""
     if connection.is_open and epoch.is_active:
         epoch.non_blocking(connection).run(pack(b"CLIENT", b"UNBLOCK", b"%d" % connection.server["id"]))

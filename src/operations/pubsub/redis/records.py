@@ -15,7 +15,7 @@ from operations.pubsub.redis.connection import Reply, ReplyError, Script, is_ref
 from operations.pubsub.redis.connection_epoch import ConnectionEpoch
 
 TOO_MANY = -1
-"""The reply of `STORE_RECORDED` where the owner has too many records."""
+"""The reply of `STORE_RECORDED` if the owner has too many records."""
 _ANSWER_SECONDS = 5.0
 _READ_TOGETHER = 500
 _BODIES_TOGETHER = 32
@@ -52,7 +52,7 @@ STORE_RECORDED = Script(
     + f"  redis.call('SADD', KEYS[4], string.sub(ARGV[5], 1, {OWNER_LENGTH}))\nend\n"
     + "return 1"
 )
-"""Store a request with its record, unless the record is there.
+"""Store a request with its record, unless the record exists.
 
 Keys: stream, record, the owner's records, owners; arguments: request, value, body, lifetime, key, the most records."""
 
@@ -77,7 +77,7 @@ RELEASE_RECORDED = Script(
     "local entry = redis.call('XADD', KEYS[1], '*', 'message', ARGV[2], 'before', ARGV[3], 'record', ARGV[4])\n"
     "if redis.call('EXISTS', KEYS[2]) == 1 then redis.call('HSET', KEYS[2], 'entry', entry) end\nreturn 1"
 )
-"""Store a request anew for another worker. Keys: stream, record; arguments: its id, the request, deliveries, key."""
+"""Store a request again for another worker. Keys: stream, record; arguments: its id, the request, deliveries, key."""
 
 NOTE_RECORDED = Script(
     "local held = redis.call('XPENDING', KEYS[1], 'workers', ARGV[1], ARGV[1], 1)\n"
@@ -123,13 +123,13 @@ _LIST_NAMESPACE = Script("return redis.call('SADD', KEYS[1], ARGV[1])")
 
 
 class RecordsTransport(Protocol):
-    """What records need of the transport."""
+    """The part of the transport that records use."""
 
     epoch: ConnectionEpoch | None
     keys: RedisKeys
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive what is sent to an address."""
+        """Receive the messages to an address."""
 
 
 class _Reads:
@@ -140,7 +140,7 @@ class _Reads:
         self.futures: list[asyncio.Future[Sequence[bytes | None]]] = []
 
     def fail(self, error: CallError) -> None:
-        """Fail every read that is waited for."""
+        """Fail every pending read."""
         for read in self.futures:
             if not read.done():
                 read.set_exception(error)
@@ -152,7 +152,7 @@ class RedisRecords(KeepsRecords):
     def __init__(self, bus: RecordsTransport) -> None:
         self._bus = bus
         self._watched: dict[str, dict[str, list[Callable[[], None]]]] = {}
-        """Whom to tell of a record, by namespace and key."""
+        """Callbacks for changes of a record, by namespace and key."""
         self._stops: dict[str, Stop] = {}
         self._reads: dict[str, _Reads] = {}
         """The reads of this iteration of the loop, by address."""
@@ -214,13 +214,13 @@ class RedisRecords(KeepsRecords):
         return found
 
     async def end_record(self, address: str, record: Record) -> bool:
-        """Delete the request of a record and replace the record; False where the request is gone."""
+        """Delete the request of a record and replace the record; return False if the request is gone."""
         keys = self._bus.keys.of_namespace(address)
         arguments = (*_value(record), keys.changes)
         return bool(await self._ask(_END, (keys.stored, *_keys(keys, record)), arguments))
 
     async def store_again(self, address: str, message: bytes, record: Record, *, sender: str) -> None:
-        """Store the request of a record once more."""
+        """Store the request of a record again."""
         keys = self._bus.keys.of_namespace(address)
         if not await self._ask(_STORE_AGAIN, (keys.stored, *_keys(keys, record)), (message, *_value(record))):
             raise CallError(ErrorCode.UNAVAILABLE, "the record is gone, or its request is stored", _NOT_EXECUTED)
@@ -247,13 +247,13 @@ class RedisRecords(KeepsRecords):
         return stop
 
     def end(self, reason: str) -> None:
-        """Handle the loss of the connection: what was asked is not answered."""
+        """Handle the loss of the connection: pending reads fail."""
         unanswered, self._unanswered = self._unanswered, set()
         for reads in unanswered:
             reads.fail(_unreachable(ReplyError(reason)))
 
     def begin(self) -> None:
-        """The connection is back: changes may have been missed."""
+        """The connection is restored: changes may have been missed."""
         for watched in list(self._watched.values()):
             for callbacks in list(watched.values()):
                 for changed in list(callbacks):
@@ -281,7 +281,7 @@ async def ask_script(
     *,
     refused: ErrorCode = ErrorCode.UNAVAILABLE,
 ) -> Reply:
-    """Run a script and return its reply; raise `UNAVAILABLE`, or `refused` where the server refuses it."""
+    """Run a script and return its reply; raise `UNAVAILABLE`, or `refused` if the server refuses it."""
     answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     reply: Reply = ReplyError("there is no connection to Redis")
     if epoch is not None:

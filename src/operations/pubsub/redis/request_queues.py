@@ -46,7 +46,7 @@ REGISTER = Script(
 
 
 class QueueTransport(Protocol):
-    """What queues need of the transport."""
+    """The part of the transport that queues use."""
 
     epoch: ConnectionEpoch | None
     keys: RedisKeys
@@ -54,7 +54,7 @@ class QueueTransport(Protocol):
     heartbeat: float
 
     def write(self) -> None:
-        """Write what was sent."""
+        """Write the buffered messages."""
 
     def worked(self, *, quickly: bool) -> None:
         """The requests that were taken have been handled."""
@@ -167,7 +167,7 @@ class RequestQueues:
         epoch.flush()
 
     def _note_waiting(self, epoch: ConnectionEpoch, address: str, workers: int, waiting: int) -> None:
-        """Note whether there is a backlog."""
+        """Store whether there is a backlog."""
         queue = self._bus.keys.of_namespace(address).queue
         reader = self._readers.get(epoch.topology.slot(queue))
         took = reader.took[queue] if reader is not None else 0
@@ -178,7 +178,7 @@ class RequestQueues:
             self.backlogged.discard(address)
 
     async def _take_from(self, epoch: ConnectionEpoch, address: str) -> None:
-        """Make sure that a queue has a reader: one for all queues, in a cluster one for each slot."""
+        """Start a reader for a queue if there is none: one for all queues, in a cluster one for each slot."""
         queue = self._bus.keys.of_namespace(address).queue
         slot = epoch.topology.slot(queue)
         if slot not in self._readers:

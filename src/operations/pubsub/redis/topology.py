@@ -1,4 +1,4 @@
-"""Which server holds which key: one server, the master that sentinels name, or the masters of a cluster by slot."""
+"""Topology: the server of each key. It is a single server, the sentinels' master, or a cluster's master by slot."""
 
 from __future__ import annotations
 

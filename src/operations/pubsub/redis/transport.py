@@ -49,7 +49,7 @@ MAX_PAYLOAD = 16 << 20
 _BATCH_BYTES = 128 << 10
 _MOST_PUSHED = 256
 _FIRST_WRITE = 32
-"""An iteration of the loop writes early after so many messages to one address, then after twice as many each time."""
+"""Number of messages to one address after which an iteration of the loop first writes; it doubles each time."""
 _MOST_KEPT = 16 << 20
 _KEPT_SECONDS = 30.0
 _CAPABILITIES = Capabilities(
@@ -68,10 +68,9 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
 
     An address `work.<namespace>` is a list, from which one worker of the group takes each message. Every other address
     is a channel, of which all listeners get every message. Entering waits for the first connection; a refusal is
-    raised, a server that is not running yet is waited for.
-
-    `name` begins the name of this peer, and so of its inbox, for permissions; it is the URL's user by default.
-    `trusted` says that only trusted code reaches this server, so that claimed identities are believed.
+    raised, a server that does not respond yet is retried. `name` is the first part of this peer's name and of its
+    inbox, for permissions; by default the URL's user. `trusted` states that only trusted code reaches this server, so
+    that claimed identities are accepted.
     """
 
     def __init__(
@@ -110,12 +109,12 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
         self._finder = TopologyFinder(self.address, self._tls, self.peer)
         self._outbox: dict[str, UnsentMessages] = {}
         self._alone: dict[str, bool] = {}
-        """Whether an address had only one worker when something was last sent there."""
+        """Whether an address had only one worker when a message was last sent there."""
         self._reading = False
         self._is_fresh = False
-        """Whether nothing waited to be written when reading began."""
+        """Whether the write buffer was empty when reading began."""
         self._is_quick = False
-        """Whether the waiting messages are immediate responses to what was read."""
+        """Whether the buffered messages are immediate responses to received ones."""
         self._scheduled = False
         self._most_held = _FIRST_WRITE
         self._unsettled = 0
@@ -183,11 +182,11 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
         return self._stored.take(address, take, limit)
 
     async def remember(self, key: str, seconds: float) -> bool:
-        """Remember a key for all ends of the bus; return False if it is known already."""
+        """Store a key for all ends of the bus; return False if it is already stored."""
         return await self._stored.remember(self.keys.remembered(key), seconds)
 
     def forget(self, key: str) -> None:
-        """Forget a key: a released message is stored as a new one."""
+        """Delete a key: a released message is stored as a new one."""
         self._stored.forget(self.keys.remembered(key))
 
     def _write_turn(self) -> None:
@@ -203,7 +202,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
                 await self.epoch.catch_up()
 
     def write(self) -> None:
-        """Write what was sent."""
+        """Write the buffered messages."""
         epoch = self.epoch
         if epoch is None or not self._outbox:
             return
@@ -253,7 +252,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
             self._kept.append(publication)
 
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
-        """Receive what is sent to `address`; `work.…` needs a group, of which one member gets each message."""
+        """Receive the messages to `address`; `work.…` needs a group, of which one listener gets each message."""
         if address.startswith("work.") != (group is not None):
             raise ValueError(f"{address}: a group takes from `work.…`, and everybody hears the other addresses")
         if group is not None:
@@ -303,7 +302,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
                 self.write()
 
     def begin_reading(self) -> None:
-        """Messages are about to be handled; what they cause to be sent is written together."""
+        """Messages are about to be handled; all messages that they cause are one write."""
         self._reading = True
         self._is_fresh = not self._outbox
 
@@ -332,7 +331,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
                 receive(each, arrival)
 
     def cut(self, reason: str = "cut on purpose") -> None:
-        """Drop the connections as a fault would; the transport reconnects."""
+        """Abort the connections, to test faults; the transport reconnects."""
         if self.epoch is not None:
             self.epoch.end(reason)
 
@@ -417,7 +416,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
             self._heartbeat_timer = None
 
     async def _leave(self) -> None:
-        """Stop taking, return unhandled requests, write what is buffered, and disconnect."""
+        """Stop taking requests, return unhandled ones, write the buffer, and disconnect."""
         await self._queues.close()
         epoch = self.epoch
         if epoch is not None:
