@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from operations import OperationRegistry, operation
 from operations.sources.openapi import HTTPServiceConfig, from_openapi
 
 COUNT = 10_000
+_CONFIG = HTTPServiceConfig(namespace="shop", base_url="http://127.0.0.1")
 
 
 def functions() -> OperationRegistry:
@@ -37,14 +39,21 @@ def _function(number: int) -> Callable[..., Any]:
 
 
 def endpoints() -> OperationRegistry:
-    """Operations of one OpenAPI document."""
-    document = {
+    """Operations of one OpenAPI document in JSON, whose text they keep."""
+    return OperationRegistry(from_openapi(json.dumps(_document()).encode(), _CONFIG))
+
+
+def decoded_endpoints() -> OperationRegistry:
+    """Operations of a document that is decoded already: the objects of the document count as well."""
+    return OperationRegistry(from_openapi(_document(), _CONFIG))
+
+
+def _document() -> dict[str, Any]:
+    return {
         "openapi": "3.1.0",
         "info": {"title": "Shop", "version": "1"},
         "paths": {f"/items/{number}": {"get": _endpoint(number)} for number in range(COUNT)},
     }
-    config = HTTPServiceConfig(namespace="shop", base_url="http://127.0.0.1")
-    return OperationRegistry(from_openapi(document, config))
 
 
 def _endpoint(number: int) -> dict[str, Any]:
@@ -85,13 +94,16 @@ def main() -> None:
     registry, registered = measure(functions)
     used = asyncio.run(use(registry))
     _, imported = measure(endpoints)
-    save("memory", {"function": registered, "first call adds": used, "endpoint": imported})
+    _, decoded = measure(decoded_endpoints)
+    found = {"function": registered, "first call adds": used, "endpoint": imported, "decoded endpoint": decoded}
+    save("memory", found)
     work = f"Memory of one of {COUNT:,} operations"
     keep(
         "bench.memory",
         [
             Comparison(f"{work}, a Python function", "before its first use", "bytes", registered, at_most=2048),
             Comparison(f"{work}, an OpenAPI endpoint", "before its first use", "bytes", imported, at_most=2048),
+            Comparison(f"{work}, an OpenAPI endpoint of a decoded document", "before its first use", "bytes", decoded),
             Comparison(f"{work}, a Python function", "added by its first call", "bytes", used),
         ],
     )

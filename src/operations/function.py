@@ -29,7 +29,7 @@ from operations.schema import (
     Field,
     Found,
     Policy,
-    Schema,
+    RecordCodec,
     TypeCodec,
     codec_for,
     jsonable,
@@ -42,8 +42,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 Returned = TypeVar("Returned", covariant=True)
-
-Load = Callable[[Any], dict[str, Any]]
 
 _STREAMS = (AsyncGenerator, AsyncIterator, AsyncIterable)
 
@@ -164,7 +162,7 @@ def operation(function: Callable[..., Any] | str | None = None, /, **options: An
 class _Signature(msgspec.Struct, frozen=True):
     """The parts of a function's signature that an operation needs."""
 
-    record: TypeCodec[dict[str, Any]]
+    record: RecordCodec
     output: TypeCodec[Any] | None
     positional: tuple[tuple[str, Any], ...]
     contexts: tuple[str, ...]
@@ -201,80 +199,72 @@ def make_operation(
         access_control=OPEN if access_control is None else AccessControl.of(access_control),
         **declared,
     )
-    call = _caller(function, signature, spec.id)
+    call = _FunctionCall(function, signature, spec.id)
     # A handler may return other types than its declared one, even if that needs no conversion.
     output = (
         {} if signature.output is None else {"dump": signature.output.dump or jsonable, "load": signature.output.load}
     )
-    load = signature.record.load
     return FunctionOperation(
         spec=spec,
-        extra_problems=None if load is None else _extra_problems(load),
+        extra_problems=call.extra_problems if signature.record.converts else None,
         function=function,
         contexts=signature.contexts,
-        handler=None if signature.streams else call,
-        stream=call if signature.streams else None,
+        handler=None if signature.streams else call.run,
+        stream=call.run if signature.streams else None,
         threaded=not (signature.streams or inline or inspect.iscoroutinefunction(function)),
         wants_context=bool(signature.contexts),
         **output,
     )
 
 
-def _caller(
-    function: Callable[..., Any], signature: _Signature, operation_id: str
-) -> Callable[[Any, OperationContext], Any]:
-    """Return the function as a handler that maps input to arguments, with a fast path for the plain case."""
-    load, contexts, positional = signature.record.load, signature.contexts, signature.positional
-    if load is not None:
-        load = _explained(load, operation_id, signature.record.schema)
-    if not contexts and not positional:
-        if load is None:
-            return lambda input, context: function(**input)
-        return lambda input, context: function(**load(input))
+class _FunctionCall:
+    """A function as a handler: maps an input to its arguments."""
 
-    def call(input: Any, context: OperationContext) -> Any:
-        # A copy: `load` may return the caller's mapping.
-        arguments = dict(input if load is None else load(input))
-        for name in contexts:
-            arguments[name] = context
-        leading = [arguments.pop(name, default) for name, default in positional]
-        return function(*leading, **arguments)
+    __slots__ = ("_contexts", "_function", "_operation_id", "_positional", "_record")
 
-    return call
+    def __init__(self, function: Callable[..., Any], signature: _Signature, operation_id: str) -> None:
+        self._function = function
+        self._record = signature.record
+        self._contexts = signature.contexts
+        self._positional = signature.positional
+        self._operation_id = operation_id
 
-
-def _explained(load: Load, operation_id: str, schema: Schema) -> Load:
-    """Return `load` with errors that name the operation, as those of its schema do."""
-
-    def explained(input: Any) -> dict[str, Any]:
-        try:
-            return load(input)
-        except CallError as error:
-            found = _problems_of(error)
-            if found is None:
+    def run(self, input: Any, context: OperationContext) -> Any:
+        """Call the function; errors of its parameters' types name the operation, as those of its schema do."""
+        load = self._record.load
+        if load is not None:
+            try:
+                input = load(input)
+            except CallError as error:
+                self._refuse(input, error)
                 raise
-            # The cause of such an error quotes the value, which may be a secret.
-            refused = validation_error(schema.errors(input, found), f"invalid input for {operation_id}")
-            refused.details |= {"operationId": operation_id, "executed": "no"}
-            raise refused from None
+        if not self._contexts and not self._positional:
+            return self._function(**input)
+        # A copy: the input is the caller's.
+        arguments = {**input, **dict.fromkeys(self._contexts, context)}
+        leading = [arguments.pop(name, default) for name, default in self._positional]
+        return self._function(*leading, **arguments)
 
-    return explained
-
-
-def _extra_problems(load: Load) -> Callable[[Any], Sequence[Found]]:
-    """Return a function that finds the problems of the parameters' types in an input that the schema rejects."""
-
-    def extra_problems(input: Any) -> Sequence[Found]:
+    def extra_problems(self, input: Any) -> Sequence[Found]:
+        """Return the problems of the parameters' types in an input that the schema rejects."""
         try:
-            if isinstance(input, dict):
-                load(input)
+            if isinstance(input, dict) and self._record.load is not None:
+                self._record.load(input)
         except CallError as error:
             return _problems_of(error) or ()
         except Exception:  # noqa: BLE001  # user code may raise anything for an invalid value; the schema decides
             return ()
         return ()
 
-    return extra_problems
+    def _refuse(self, input: Any, error: CallError) -> None:
+        """Raise the error of an invalid input, if that is what the error says."""
+        found = _problems_of(error)
+        if found is not None:
+            # The cause of such an error quotes the value, which may be a secret.
+            problems = self._record.schema.errors(input, found)
+            refused = validation_error(problems, f"invalid input for {self._operation_id}")
+            refused.details |= {"operationId": self._operation_id, "executed": "no"}
+            raise refused from None
 
 
 def _problems_of(error: CallError) -> list[Found] | None:

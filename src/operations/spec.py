@@ -6,7 +6,6 @@ import inspect
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
-from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar, get_args
 
 import msgspec
@@ -86,7 +85,7 @@ OPEN = AccessControl()
 """No requirements."""
 
 
-class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class OperationSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The declaration of an operation; schemas may be Schema objects or JSON Schema documents."""
 
     name: str
@@ -103,6 +102,8 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     error_schemas: Mapping[str, Schema] = {}
     output_policy: Policy | None = None
     durable: bool = False
+    id: str = ""
+    """`namespace.name`, whatever is given: kept, because every call uses it."""
 
     def __post_init__(self) -> None:
         _require(
@@ -112,9 +113,9 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             "segments of letters, digits, _ and - joined by dots",
         )
         _require(self.name, _NAME, "name", "letters, digits, _, / and -")
-        self.__dict__["id"] = f"{self.namespace}.{self.name}"  # used by every registry
         # Frozen, except during construction.
         force = msgspec.structs.force_setattr
+        force(self, "id", f"{self.namespace}.{self.name}")
         if type(self.type) is not OperationType:
             force(self, "type", _operation_type(self.type, self.id))
         if self.output_policy is not None:
@@ -127,11 +128,6 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         force(self, "output_schema", as_schema(self.output_schema))
         if self.error_schemas:
             force(self, "error_schemas", {code: as_schema(schema) for code, schema in self.error_schemas.items()})
-
-    @cached_property
-    def id(self) -> str:
-        """`namespace.name`."""
-        return f"{self.namespace}.{self.name}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as plain data with its JSON names; unset fields are omitted."""

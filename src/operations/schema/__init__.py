@@ -10,7 +10,7 @@ from operations.schema.problems import (
     validation_error,
 )
 from operations.schema.schema import UNKNOWN, Policy, Schema, deferred_schema, from_schema, record_schema
-from operations.schema.types import Field, TypeCodec, codec_for, from_type, jsonable, record_codec
+from operations.schema.types import Field, RecordCodec, TypeCodec, codec_for, from_type, jsonable, record_codec
 
 __all__ = [
     "UNKNOWN",
@@ -18,6 +18,7 @@ __all__ = [
     "Found",
     "Policy",
     "Problem",
+    "RecordCodec",
     "Schema",
     "TypeCodec",
     "codec_for",

@@ -2,6 +2,6 @@
 
 from operations.schema.types.codecs import TypeCodec, codec_for, from_type
 from operations.schema.types.jsonable import jsonable
-from operations.schema.types.records import Field, record_codec
+from operations.schema.types.records import Field, RecordCodec, record_codec
 
-__all__ = ["Field", "TypeCodec", "codec_for", "from_type", "jsonable", "record_codec"]
+__all__ = ["Field", "RecordCodec", "TypeCodec", "codec_for", "from_type", "jsonable", "record_codec"]

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from operations.errors import CallError
+from operations.schema.schema import deferred_schema
 from operations.schema.types.codecs import TypeCodec, codec_for
 from operations.schema.types.documents import Writer, with_default
 from operations.schema.types.loading import load_float, load_int, raise_all
@@ -25,20 +26,54 @@ class Field(msgspec.Struct, frozen=True):
     description: str = ""
 
 
-def record_codec(fields: Sequence[Field], *, extra: Any = None) -> TypeCodec[dict[str, Any]]:
+class RecordCodec:
+    """Schema, `load` and `dump` of an object with certain fields; written on first use, because most are never used.
+
+    `load` and `dump` are None where valid data needs no conversion.
+    """
+
+    __slots__ = ("_extra", "_fields", "dump", "load", "schema")
+
+    load: Callable[[Any], dict[str, Any]] | None
+    dump: Callable[[Any], dict[str, Any]] | None
+
+    def __init__(self, fields: Sequence[Field], extra: Any) -> None:
+        self._fields = tuple(fields)
+        self._extra = extra
+        self._describe()  # a type without a schema is an error of the declaration, not of the first call
+        self.schema = deferred_schema(self._describe)
+
+    @property
+    def converts(self) -> bool:
+        """Whether there is a `load`."""
+        codecs, rest = self._codecs()
+        return any(codec is not None and codec.load is not None for codec in (*codecs.values(), rest))
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for slots without a value.
+        if name not in ("load", "dump"):
+            raise AttributeError(name)
+        codecs, rest = self._codecs()
+        each = {field: getattr(codec, name) for field, codec in codecs.items()}
+        made = _make_each(each, None if rest is None else getattr(rest, name))
+        setattr(self, name, made)
+        return made
+
+    def _codecs(self) -> tuple[dict[str, TypeCodec[Any]], TypeCodec[Any] | None]:
+        """Return the codec of each field by name, and that of undeclared ones."""
+        codecs = {field.name: codec_for(field.type, mode="input") for field in self._fields}
+        return codecs, None if self._extra is None else codec_for(self._extra, mode="input")
+
+    def _describe(self) -> dict[str, Any]:
+        return _describe(self._fields, self._extra)
+
+
+def record_codec(fields: Sequence[Field], *, extra: Any = None) -> RecordCodec:
     """Return the codec of an object with these fields; others are rejected, unless `extra` gives their type.
 
     An absent optional field stays absent, so that the function's default applies.
     """
-    fields = tuple(fields)
-    codecs = {field.name: codec_for(field.type, mode="input") for field in fields}
-    rest = None if extra is None else codec_for(extra, mode="input")
-    return TypeCodec(
-        dict,
-        write=lambda: _describe(fields, extra),
-        load=_make_each({name: codec.load for name, codec in codecs.items()}, None if rest is None else rest.load),
-        dump=_make_each({name: codec.dump for name, codec in codecs.items()}, None if rest is None else rest.dump),
-    )
+    return RecordCodec(fields, extra)
 
 
 def _describe(fields: Sequence[Field], extra: Any) -> dict[str, Any]:

@@ -19,7 +19,6 @@ MAIN = "api:///document"
 
 _LAZY_LEVELS = {"paths": 2, "components": 2, "definitions": 1, "parameters": 1, "responses": 1}
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_nested = msgspec.json.Decoder(dict[str, dict[str, msgspec.Raw]]).decode
 _decode_strictly = msgspec.json.Decoder().decode
 
 Read = Callable[[str], Awaitable[bytes | str]]
@@ -32,19 +31,21 @@ class LazyObject(Mapping[str, Any]):
 
     __slots__ = ("_decoded", "_levels", "_raw")
 
-    def __init__(
-        self, raw: Mapping[str, Any], levels: int | Mapping[str, int], decoded: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, raw: Mapping[str, msgspec.Raw], levels: int | Mapping[str, int]) -> None:
         self._raw = raw
         self._levels = levels
-        self._decoded = {} if decoded is None else decoded
+        self._decoded: dict[str, Any] = {}
 
     def __getitem__(self, key: str) -> Any:
         if key not in self._decoded:
-            levels = self._levels
-            deeper = levels.get(key, 0) if isinstance(levels, Mapping) else levels - 1
-            self._decoded[key] = _decode_lazily(self._raw[key], deeper)
+            self._decoded[key] = self.peek(key)
         return self._decoded[key]
+
+    def peek(self, key: str) -> Any:
+        """Decode a property without keeping it, for those that look at every one of many."""
+        levels = self._levels
+        deeper = levels.get(key, 0) if isinstance(levels, Mapping) else levels - 1
+        return _decode_lazily(self._raw[key], deeper)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._raw)
@@ -55,20 +56,13 @@ class LazyObject(Mapping[str, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._raw
 
-    def raw(self, key: str) -> msgspec.Raw | None:
-        """Return a property's JSON text; None if it was decoded with the object."""
-        raw = self._raw[key]
-        return raw if isinstance(raw, msgspec.Raw) else None
+    def raw(self, key: str) -> msgspec.Raw:
+        """Return a property's JSON text."""
+        return self._raw[key]
 
 
 def _decode_lazily(raw: msgspec.Raw, levels: int) -> Any:
     if levels > 0:
-        try:
-            if levels == 2:
-                nested = _decode_nested(raw)  # two levels in one step, unless a property is not an object
-                return LazyObject(nested, 1, {key: LazyObject(inner, 1) for key, inner in nested.items()})
-        except (msgspec.ValidationError, UnicodeDecodeError):
-            pass
         try:
             return LazyObject(_decode_members(raw), levels)
         except (msgspec.ValidationError, UnicodeDecodeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import Any
@@ -15,7 +16,7 @@ from operations.errors import CallError, ErrorCode
 from operations.schema import Schema, deferred_schema, lift_required
 from operations.schema.dialects.schema_repairs import repair_schema
 from operations.sources.openapi.auth import choose_credentials, credential_places
-from operations.sources.openapi.documents import DanglingReferenceError, DocNode, Documents, LazyObject
+from operations.sources.openapi.documents import DanglingReferenceError, DocNode, Documents
 from operations.sources.openapi.inputs import explain_impossible
 from operations.sources.openapi.media import is_stream
 from operations.sources.openapi.parameters import Parameter
@@ -30,21 +31,28 @@ _BODILESS = frozenset({"get", "head", "options", "trace"})
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A path and method, and the location of their description."""
+    """A path and method, and the location of their description; nothing of the description itself."""
 
+    documents: Documents
     path: str
     method: str
-    item: DocNode
     keys: tuple[str, ...]
+    followed: bool
+    """Whether the description is in the target of the path's `$ref`."""
+
+    @property
+    def item(self) -> DocNode:
+        """The description of the path."""
+        own = self.documents.root.get("paths", self.path)
+        return self.documents.follow(own) if self.followed else own
 
     def description(self) -> DocNode:
         """Return the operation's whole description."""
         return self.item.get(*self.keys)
 
-    def raw(self) -> msgspec.Raw | None:
-        """Return its JSON text; None if it is already decoded."""
-        value = self.item.value
-        return value.raw(self.keys[0]) if len(self.keys) == 1 and isinstance(value, LazyObject) else None
+
+FoundEntry = tuple[Entry, msgspec.Raw | None]
+"""An entry with the JSON text of its description; None if the document is already decoded."""
 
 
 class NameAllocator:
@@ -90,26 +98,15 @@ class OpenAPIEndpoint:
     _last_described: tuple[int, str] | None = None
     """Status and content type of the last response that the output schema applies to: most responses are alike."""
 
-    def __init__(
-        self, service: HTTPService, reader: TemplateReader, documents: Documents, names: NameAllocator, entry: Entry
-    ) -> None:
+    def __init__(self, service: HTTPService, reader: TemplateReader, names: NameAllocator, found: FoundEntry) -> None:
+        self._entry, raw = found
         self._service = service
         self._reader = reader
-        self._documents = documents
-        self._entry = entry
-        self._summary = _summary(entry, documents)
-        self.name, self._annotations = names.assign(self._summary.operation_id, entry.method, entry.path)
-
-    @property
-    def id(self) -> str:
-        """The operation's id."""
-        return f"{self._service.config.namespace}.{self.name}"
-
-    def operation(self) -> Operation[Any]:
-        """Return the operation, without reading its description."""
-        streams, plain = self._response_kinds()
-        return Operation(
-            spec=self._spec(streams),
+        summary = _summary(self._entry, raw)
+        name, annotations = names.assign(summary.operation_id, self._entry.method, self._entry.path)
+        streams, plain = self._response_kinds(raw)
+        self.operation: Operation[Any] = Operation(
+            spec=self._spec(summary, name, annotations, streams),
             handler=self.call if plain else None,
             stream=self.stream,  # a server may answer with an event stream that its document does not declare
             threaded=False,
@@ -119,13 +116,18 @@ class OpenAPIEndpoint:
             wants_context=False,
         )
 
+    @property
+    def id(self) -> str:
+        """The operation's id."""
+        return self.operation.spec.id
+
     def notes(self) -> list[str]:
         """Return the parts of its description that could not be used."""
         try:
             template = self._template
         except BrokenOperationError as error:
             return [f"cannot be called: {error}"]
-        impossible = explain_impossible(self._documents, template.plan.document)
+        impossible = explain_impossible(self._entry.documents, template.plan.document)
         return [*template.notes, f"no input is valid: {impossible}"] if impossible else list(template.notes)
 
     def call(self, input: Any, context: OperationContext) -> Awaitable[Any]:
@@ -162,7 +164,7 @@ class OpenAPIEndpoint:
     def _template(self) -> Template:
         entry = self._entry
         try:
-            description = self._documents.follow(entry.description())
+            description = entry.documents.follow(entry.description())
             if description.value is None:
                 description = description._replace(value={})  # YAML allows an empty description
         except DanglingReferenceError as error:
@@ -187,13 +189,13 @@ class OpenAPIEndpoint:
             message = f"{self.id} ({self._entry.method.upper()} {self._entry.path}) cannot be called: {error}"
             raise CallError(ErrorCode.EXECUTION_ERROR, message) from error
 
-    def _spec(self, streams: bool) -> OperationSpec:
-        head, config, entry = self._summary, self._service.config, self._entry
-        method = entry.method.upper()
-        annotations = {"method": method, "path": entry.path, **self._annotations}
+    def _spec(self, head: EndpointSummary, name: str, annotations: Mapping[str, Any], streams: bool) -> OperationSpec:
+        config, entry = self._service.config, self._entry
+        method = sys.intern(entry.method.upper())
+        annotations = {"method": method, "path": entry.path, **annotations}
         if head.deprecated is True:
             annotations["deprecated"] = True
-        security = self._documents.root.value.get("security") if head.security is msgspec.UNSET else head.security
+        security = entry.documents.root.value.get("security") if head.security is msgspec.UNSET else head.security
         if isinstance(security, list) and security:
             annotations["security"] = [list(each) for each in security if isinstance(each, Mapping)]
         summary = head.summary if isinstance(head.summary, str) else ""
@@ -201,7 +203,7 @@ class OpenAPIEndpoint:
         assert config.namespace is not None  # documents of other registries alone do without
         return OperationSpec(
             namespace=config.namespace,
-            name=self.name,
+            name=name,
             version=self._service.version,
             type=OperationType.SUBSCRIPTION if streams else OperationType.QUERY if reads else OperationType.MUTATION,
             description=head.description if isinstance(head.description, str) and head.description else summary,
@@ -228,7 +230,7 @@ class OpenAPIEndpoint:
         document, auth = template.plan.document, self._service.config.auth
         if auth is None or "required" not in document:
             return document
-        places = credential_places(choose_credentials(auth, security_schemes(self._documents), template.security))
+        places = credential_places(choose_credentials(auth, security_schemes(self._entry.documents), template.security))
         given = {
             key
             for key, parameter in template.plan.parameters.items()
@@ -244,11 +246,10 @@ class OpenAPIEndpoint:
         schema = True if response_description is None else response_description.schema
         return self._service.beside_document(schema) if isinstance(schema, Mapping) else schema
 
-    def _response_kinds(self) -> tuple[bool, bool]:
+    def _response_kinds(self, raw: msgspec.Raw | None) -> tuple[bool, bool]:
         """Return whether the endpoint responds with an event stream, and whether with other content."""
         if not self._service.may_stream:
             return False, True
-        raw = self._entry.raw()
         if raw is not None and _STREAM_MARK not in bytes(raw) and b'"$ref"' not in bytes(raw):
             return False, True
         try:
@@ -275,12 +276,11 @@ def _revise_output(schema: dict[str, Any] | bool) -> None:
     repair_schema(schema)
 
 
-def _summary(entry: Entry, documents: Documents) -> EndpointSummary:
-    raw = entry.raw()
+def _summary(entry: Entry, raw: msgspec.Raw | None) -> EndpointSummary:
     try:
         if raw is not None and (head := _decoded_summary(raw)) is not None and head.ref is None:
             return head
-        value = documents.follow(entry.description()).value
+        value = entry.documents.follow(entry.description()).value
         return msgspec.convert(value, EndpointSummary) if isinstance(value, Mapping) else EndpointSummary()
     except (msgspec.ValidationError, DanglingReferenceError):
         return EndpointSummary()

@@ -11,6 +11,8 @@ from types import NoneType, TracebackType
 from typing import Any, Protocol
 from urllib.parse import urljoin
 
+import msgspec
+
 from operations.errors import CallError, ErrorCode
 from operations.http import ClientOptions, HTTPClient, HTTPResponse, default_client, read_body
 from operations.opening import Opening
@@ -29,7 +31,7 @@ from operations.sources.openapi.documents import (
     read_document,
     read_referenced_files,
 )
-from operations.sources.openapi.endpoint import Entry, NameAllocator, OpenAPIEndpoint
+from operations.sources.openapi.endpoint import Entry, FoundEntry, NameAllocator, OpenAPIEndpoint
 from operations.sources.openapi.exchange import Exchange, OutgoingRequest
 from operations.sources.openapi.origins import CredentialOrigins, without_query
 from operations.sources.openapi.own_documents import OwnEndpoint, is_own, read_own_entries
@@ -41,7 +43,7 @@ from operations.spec import Operation
 
 Loader = Callable[[str], Any]
 
-_METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+_METHODS = (("get",), ("put",), ("post",), ("delete",), ("options",), ("head",), ("patch",), ("trace",))
 _DOCUMENT_BYTES = 256 * 1024 * 1024
 
 
@@ -111,7 +113,7 @@ def from_openapi(
         message = f"invalid document: expected a mapping, str or bytes, not {type(document).__name__}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     main = read_document(document, "the document")
-    may_stream = not isinstance(document, bytes) or _mentions_streams(document)
+    may_stream = _mentions_streams(document if isinstance(document, bytes) else main)
     return _operations(Documents(main, loader=loader), config, [], may_stream=may_stream, own=own)
 
 
@@ -312,9 +314,22 @@ def _absolute(path: str | Path, fs: OpenAPIFS | None) -> Path:
     return Path(os.path.abspath(path)) if fs is None else Path("/", path)
 
 
-def _mentions_streams(text: bytes) -> bool:
-    """Whether a document may describe event streams: searching the text is faster than reading every operation."""
-    return b"event-stream" in text
+def _mentions_streams(document: bytes | Mapping[str, Any]) -> bool:
+    """Whether a document may describe event streams, here or elsewhere: faster than reading every operation."""
+    if isinstance(document, bytes):
+        return b"event-stream" in document
+    pending: list[Any] = [document]
+    seen = {id(document)}
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Mapping):
+            if any("event-stream" in key for key in node) or not str(node.get("$ref", "#")).startswith("#"):
+                return True
+            node = node.values()
+        fresh = [member for member in node if isinstance(member, (Mapping, list)) and id(member) not in seen]
+        seen.update(map(id, fresh))
+        pending += fresh
+    return False
 
 
 def _operations(
@@ -337,12 +352,11 @@ def _operations(
     )
     endpoints: list[OpenAPIEndpoint] | list[OwnEndpoint]
     if own:
-        endpoints = read_own_entries(service, documents, _entries(documents, problems), problems)
-        return APIOperations([endpoint.operation() for endpoint in endpoints], service, endpoints, problems)
-    reader = TemplateReader(documents)
-    names = NameAllocator()
-    endpoints = [OpenAPIEndpoint(service, reader, documents, names, entry) for entry in _entries(documents, problems)]
-    return APIOperations([endpoint.operation() for endpoint in endpoints], service, endpoints, problems)
+        endpoints = read_own_entries(service, _entries(documents, problems), problems)
+    else:
+        reader, names = TemplateReader(documents), NameAllocator()
+        endpoints = [OpenAPIEndpoint(service, reader, names, found) for found in _entries(documents, problems)]
+    return APIOperations([endpoint.operation for endpoint in endpoints], service, endpoints, problems)
 
 
 def _require_document(root: DocNode) -> None:
@@ -354,16 +368,19 @@ def _require_document(root: DocNode) -> None:
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
 
-def _entries(documents: Documents, problems: list[str]) -> Iterator[Entry]:
+def _entries(documents: Documents, problems: list[str]) -> Iterator[FoundEntry]:
     """Yield every path and method of the document in order, with references of paths resolved."""
     newest = str(documents.root.value.get("openapi", "")).startswith("3.2")
     paths = documents.root.get("paths")
     if not isinstance(paths.value, (Mapping, NoneType)):
         problems.append(f"`paths` is {type(paths.value).__name__}, not an object")
         return
-    for path, own in paths.items():
+    described = paths.value or {}
+    for path in described:
         if path.startswith("x-"):
             continue
+        value = described.peek(path) if isinstance(described, LazyObject) else described[path]
+        own = DocNode(value, paths.address, ("paths", path))
         try:
             item = documents.follow(own)
         except DanglingReferenceError as error:
@@ -372,17 +389,25 @@ def _entries(documents: Documents, problems: list[str]) -> Iterator[Entry]:
         if not isinstance(item.value, Mapping):
             problems.append(f"path {path} is skipped: it is {type(item.value).__name__}, not an object")
             continue
-        yield from _methods(path, item, newest)
+        for keys in _methods(item, newest):
+            yield Entry(documents, path, keys[-1], keys, own is not item), _text(item, keys)
         if own is not item:
             # Operations beside a `$ref` count unless its target has the same method.
-            yield from (entry for entry in _methods(path, own, newest) if entry.method not in item.value)
+            for keys in _methods(own, newest):
+                if keys[-1] not in item.value:
+                    yield Entry(documents, path, keys[-1], keys, False), _text(own, keys)
 
 
-def _methods(path: str, item: DocNode, newest: bool) -> Iterator[Entry]:
-    described = set(item.value)
-    for method in (*_METHODS, "query") if newest else _METHODS:
-        if method in described:
-            yield Entry(path, method, item, (method,))
+def _methods(item: DocNode, newest: bool) -> Iterator[tuple[str, ...]]:
+    """Yield the keys of each method's description; the last is the method."""
+    for keys in (*_METHODS, ("query",)) if newest else _METHODS:
+        if keys[0] in item.value:
+            yield keys
     if newest:
         for method, _ in item.get("additionalOperations").items():
-            yield Entry(path, method, item, ("additionalOperations", method))
+            yield "additionalOperations", method
+
+
+def _text(item: DocNode, keys: tuple[str, ...]) -> msgspec.Raw | None:
+    value = item.value
+    return value.raw(keys[0]) if len(keys) == 1 and isinstance(value, LazyObject) else None

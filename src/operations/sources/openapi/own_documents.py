@@ -24,7 +24,7 @@ from operations.schema.dialects.traversal import schemas_in
 from operations.sources.openapi.bodies import Body
 from operations.sources.openapi.config import HTTPCallOptions
 from operations.sources.openapi.documents import Documents
-from operations.sources.openapi.endpoint import Entry
+from operations.sources.openapi.endpoint import Entry, FoundEntry
 from operations.sources.openapi.inputs import plan_input
 from operations.sources.openapi.media import EVENT_STREAM
 from operations.sources.openapi.requests import PreparedRequest, RequestBuilder, override_headers
@@ -77,23 +77,20 @@ def is_own(documents: Documents) -> bool:
     return isinstance(marker, Mapping) and marker.get("version") == 1
 
 
-def read_own_entries(
-    service: HTTPService, documents: Documents, entries: Iterable[Entry], problems: list[str]
-) -> list[OwnEndpoint]:
+def read_own_entries(service: HTTPService, entries: Iterable[FoundEntry], problems: list[str]) -> list[OwnEndpoint]:
     """Return the operations of a document; aliases are left out, and so is what cannot be one, with the reason."""
     endpoints = []
-    for entry in entries:
+    for entry, raw in entries:
         try:
-            head = _read_head(entry)
+            head = _read_head(entry, raw)
             if head.own is not None and head.own.alias is None:
-                endpoints.append(OwnEndpoint(service, documents, entry, head))
+                endpoints.append(OwnEndpoint(service, entry, head))
         except (msgspec.ValidationError, CallError) as error:
             problems.append(f"{entry.method.upper()} {entry.path} is left out: {error}")
     return endpoints
 
 
-def _read_head(entry: Entry) -> _Head:
-    raw = entry.raw()
+def _read_head(entry: Entry, raw: msgspec.Raw | None) -> _Head:
     return (
         msgspec.json.decode(raw, type=_Head) if raw is not None else msgspec.convert(entry.description().value, _Head)
     )
@@ -102,19 +99,15 @@ def _read_head(entry: Entry) -> _Head:
 class OwnEndpoint:
     """One operation of another registry."""
 
-    def __init__(self, service: HTTPService, documents: Documents, entry: Entry, head: _Head) -> None:
+    def __init__(self, service: HTTPService, entry: Entry, head: _Head) -> None:
         assert head.own is not None
         self._service = service
-        self._documents = documents
         self._entry = entry
         self._remote = head.own
         self._spec = self._read_spec(head)
         self.id = self._spec.id
-
-    def operation(self) -> Operation[Any]:
-        """Return the operation, without reading its schemas."""
         ways = self._remote.ways
-        return Operation(
+        self.operation: Operation[Any] = Operation(
             spec=self._spec,
             handler=self.call if "call" in ways else None,
             stream=self.stream if "stream" in ways else None,
@@ -245,13 +238,13 @@ class OwnEndpoint:
 
     @cached_property
     def _builder(self) -> RequestBuilder:
-        service, root = self._service, self._documents.root
+        service, root = self._service, self._entry.documents.root
         servers = [node.value for _, node in root.get("servers").items() if isinstance(node.value, Mapping)]
         security = self._entry.description().get("security").value
         template = Template(
             method="POST",
             path=self._entry.path,
-            plan=plan_input(self._documents, (), None, []),
+            plan=plan_input(self._entry.documents, (), None, []),
             servers=servers or [{"url": "/"}],
             security=[each for each in security if isinstance(each, Mapping)] if isinstance(security, list) else [],
             response_description=None,
