@@ -662,6 +662,17 @@ async def test_a_call_that_is_sent_again_is_written_as_the_new_hub_reads_it(
     assert (await call).data == {"file": b"b"}
 
 
+async def test_the_counters_of_a_caller_have_the_messages_that_its_spoke_did_not_send(field: Field) -> None:
+    spoke = await field.spoke("ada")
+    counters = PendingRequestMap(spoke).counters
+    assert counters.unsent == 0
+    spoke.cut()
+    await until(lambda: not spoke.is_up)
+    spoke.send("", b"{}")
+    assert counters.unsent == 1
+    assert {"operations_bus_unsent_total": 1}.items() <= {each.name: each.value for each in counters.measures()}.items()
+
+
 async def test_a_refused_registration_is_logged_and_raised(field: Field, caplog: pytest.LogCaptureFixture) -> None:
     handler = await field.worker("shop", stub_operation("bank.pay", returns=1))
     with pytest.raises(CallError, match=r"rejected 1 operations: bank\.pay") as caught:

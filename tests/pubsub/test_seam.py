@@ -19,6 +19,7 @@ from operations.pubsub import (
     Flushes,
     InProcess,
     ReportsBacklog,
+    ReportsConnection,
     Stores,
     Transport,
     TransportWrapper,
@@ -147,13 +148,17 @@ async def test_a_stored_message_arrives_with_its_address_and_keeps_its_sender_wh
 
 
 def parts_of(transport: Transport) -> list[type]:
-    return [kind for kind in (Stores, InProcess, Flushes, ReportsBacklog) if transport.optional(kind) is not None]
+    return [
+        kind
+        for kind in (Stores, InProcess, Flushes, ReportsBacklog, ReportsConnection)
+        if transport.optional(kind) is not None
+    ]
 
 
 @on("redis", "nats")
 async def test_what_a_transport_with_a_server_has(end: End) -> None:
     transport = await end("ada")
-    assert parts_of(transport) == [Stores, Flushes, ReportsBacklog]
+    assert parts_of(transport) == [Stores, Flushes, ReportsBacklog, ReportsConnection]
     assert transport.capabilities.heartbeat == HEARTBEAT
 
 
@@ -175,10 +180,11 @@ async def test_a_wrapper_keeps_durable_operations_and_the_heartbeat(
     end: End, wrap: Callable[[Transport], Transport]
 ) -> None:
     worker, caller = wrap(await end("worker")), wrap(await end("ada"))
-    assert parts_of(worker) == [Stores, Flushes, ReportsBacklog]
+    assert parts_of(worker) == [Stores, Flushes, ReportsBacklog, ReportsConnection]
     assert worker.capabilities.heartbeat == HEARTBEAT
     assert worker.capabilities.durable
     handler = CallHandler(OperationRegistry([order]), worker)
+    assert "operations_transport_reconnects_total" in {measure.name for measure in handler.measures()}
     await flush(worker)
     async with asyncio.timeout(20):
         answer = await PendingRequestMap(caller).call("shop.order", {"item": "tea"}, durable=True)

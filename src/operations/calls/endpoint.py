@@ -43,7 +43,7 @@ from operations.deadlines import TimerWheel
 from operations.errors import CallError
 from operations.failures import unreadable
 from operations.progress import ProgressReporter
-from operations.pubsub import Arrival, Receive, Stop, Transport
+from operations.pubsub import Arrival, Receive, ReportsConnection, Stop, Transport
 from operations.recent import Recent
 from operations.telemetry.counters import Counters
 
@@ -137,7 +137,10 @@ class Endpoint:
         self.request_address = operation_address if transport.capabilities.addresses_operations else work_address
         self.liveness: object = None
         self.in_flight: list[Callable[[], int]] = []
-        self.counters = Counters(lambda: sum(count() for count in self.in_flight))
+        connection = transport.optional(ReportsConnection)
+        self.counters = Counters(
+            lambda: sum(count() for count in self.in_flight), lambda: 0 if connection is None else connection.unsent
+        )
         self.wheel = TimerWheel()
         self.pending: dict[str, PendingRequest] = {}
         """The requests that this side made, by their id."""

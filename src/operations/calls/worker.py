@@ -16,7 +16,7 @@ from operations.calls.request_handler import Identify, RequestHandler, Serves
 from operations.calls.stored_replies import start_stored
 from operations.calls.stored_requests import StoredRequests
 from operations.dispatch import CONCURRENCY, QUEUE, Dispatcher
-from operations.pubsub import Flushes, InProcess, Stop, Stores, Transport
+from operations.pubsub import Flushes, InProcess, ReportsConnection, Stop, Stores, Transport
 from operations.pubsub.limits import check_counts
 from operations.registry import OperationRegistry
 from operations.spec import Operation
@@ -92,9 +92,9 @@ class CallHandler:
     def measures(self) -> Iterator[Measure]:
         """Return the metrics of this worker: those of its registry, dispatcher and transport."""
         yield from measures_of([self.registry, self.dispatcher, self.counters])
-        reconnects = getattr(self.transport, "reconnects", None)
-        if reconnects is not None:
-            yield Measure("operations_transport_reconnects_total", max(0, reconnects))
+        connection = self.transport.optional(ReportsConnection)
+        if connection is not None:
+            yield Measure("operations_transport_reconnects_total", connection.reconnects)
 
     def _connected(self) -> None:
         notify(self.registry.observers, ConnectionChanged(type(self.transport).__name__, True))

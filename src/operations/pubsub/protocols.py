@@ -254,6 +254,19 @@ class ReportsBacklog(Protocol):
         """Return the namespaces of this end whose requests queue up."""
 
 
+@runtime_checkable
+class ReportsConnection(Protocol):
+    """Counts the losses of its connection to a server."""
+
+    @property
+    def reconnects(self) -> int:
+        """Number of times that a lost connection was restored."""
+
+    @property
+    def unsent(self) -> int:
+        """Number of messages that were dropped without a report to their sender; most had no connection."""
+
+
 class TransportWrapper:
     """A transport around another one: it forwards everything, and a subclass overrides the verbs that it changes.
 

@@ -58,6 +58,10 @@ class ReconnectingTransport(ABC):
         self.attachment: object | None = None
         self.failures = 0
         """How many attempts to connect failed."""
+        self.reconnects = 0
+        """How often a lost connection was restored."""
+        self.unsent = 0
+        """Number of messages that were dropped without a report to their sender; most had no connection."""
         self._server = server
         self._delays = shortest_delay, longest_delay
         self._watchers = Watchers()
@@ -118,6 +122,7 @@ class ReconnectingTransport(ABC):
         self._why_down = ""
         self._told.clear()
         if self._first is None or self._first.done():
+            self.reconnects += 1
             return False
         self._first.set_result(None)
         return True

@@ -15,7 +15,6 @@ _NAMES = {
     "foreign": "Ids that do not belong to their sender: guessed or forged.",
     "forged": "Identities in a payload from a sender that may not set them.",
     "expired": "Requests whose deadline passed before they ran.",
-    "unsent": "Messages that were not sent because their connection was lost.",
     "abandoned": "Handlers that ignored cancellation and ran on after their call ended.",
 }
 
@@ -27,10 +26,11 @@ class Counters:
     one connection: a response counts at the end that made the call; a message that belongs to none counts at each.
     """
 
-    __slots__ = ("_in_flight", *_NAMES)
+    __slots__ = ("_in_flight", "_unsent", *_NAMES)
 
-    def __init__(self, in_flight: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, in_flight: Callable[[], int] = lambda: 0, unsent: Callable[[], int] = lambda: 0) -> None:
         self._in_flight = in_flight
+        self._unsent = unsent
         self.late = 0
         self.duplicate = 0
         self.dropped = 0
@@ -39,7 +39,6 @@ class Counters:
         self.foreign = 0
         self.forged = 0
         self.expired = 0
-        self.unsent = 0
         self.abandoned = 0
 
     @property
@@ -47,13 +46,19 @@ class Counters:
         """Number of running and queued calls and streams."""
         return self._in_flight()
 
+    @property
+    def unsent(self) -> int:
+        """Number of messages that were not sent because their connection was lost."""
+        return self._unsent()
+
     def to_dict(self) -> dict[str, int]:
         """Return every count by name."""
-        return {"in_flight": self.in_flight, **{name: getattr(self, name) for name in _NAMES}}
+        return {"in_flight": self.in_flight, "unsent": self.unsent, **{name: getattr(self, name) for name in _NAMES}}
 
     def measures(self) -> Iterator[Measure]:
         """Return the present values."""
         yield Measure("operations_bus_in_flight", self.in_flight)
+        yield Measure("operations_bus_unsent_total", self.unsent)
         for name in _NAMES:
             yield Measure(f"operations_bus_{name}_total", getattr(self, name))
 

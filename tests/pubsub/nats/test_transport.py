@@ -107,7 +107,7 @@ async def test_an_address_that_is_no_subject_is_refused_and_the_connection_lives
     end.send(address, b"m", told.append)
     end.send(address, b"m")
     assert isinstance(told[0], Refused)
-    assert end.dropped == 1
+    assert end.unsent == 1
     await end.flush()
     assert (end.is_up, end.reconnects) == (True, 0)
 
@@ -134,7 +134,7 @@ async def test_more_operations_than_fit_in_a_message_are_announced_in_parts() ->
                 await remote.until(lambda: len(remote.ids) == 2_999)
                 await handler.close()
                 await remote.until(lambda: not remote.ids)
-            assert (worker.dropped, worker.reconnects) == (0, 0)
+            assert (worker.unsent, worker.reconnects) == (0, 0)
 
 
 async def test_a_lost_connection_comes_back_with_its_listeners(ends: Ends) -> None:
@@ -156,7 +156,7 @@ async def test_a_lost_connection_comes_back_with_its_listeners(ends: Ends) -> No
     await until(lambda: bool(got))
     assert seen == ["cut by a test", "up"]
     assert told == ["there is no connection to the NATS server: cut by a test"]
-    assert (end.reconnects, end.dropped) == (1, 1)
+    assert (end.reconnects, end.unsent) == (1, 1)
     assert got == [b"kept"]
     got.clear()
     other.send("control.x", b"m")
@@ -179,7 +179,7 @@ async def test_answers_made_while_there_is_no_connection_are_sent_when_it_is_bac
     end.watch(lambda: None, down)
     end.cut()
     await until(lambda: got == [b"answer", *[b"x" * (1 << 20)] * 3])
-    assert end.dropped == 3
+    assert end.unsent == 3
 
 
 async def test_what_was_never_written_is_told_and_what_was_is_not(ends: Ends) -> None:

@@ -62,7 +62,11 @@ class Router:
 
     def __init__(self, *, closing_seconds: float = CLOSING_SECONDS, calls_per_caller: int = CALLS_PER_CALLER) -> None:
         self.sessions: dict[str, HubSession] = {}
-        self.counters = Counters(lambda: sum(len(session.calls) for session in self.sessions.values()))
+        self.unsent = 0
+        """Number of messages that were not sent because the connection of their peer was lost."""
+        self.counters = Counters(
+            lambda: sum(len(session.calls) for session in self.sessions.values()), lambda: self.unsent
+        )
         self.directory = HubDirectory(self.sessions, self.counters)
         self.operations = self.directory.operations
         self.audit: Audit | None = None

@@ -211,7 +211,7 @@ class Hub:
 
     def leave(self, connection: HubConnection, reason: str) -> None:
         """Remove a connection that is closed, and its session."""
-        self.counters.unsent += connection.unsent
+        self.router.unsent += connection.unsent
         account = connection.account
         if not account.links:
             self._accounts.pop(account.digest, None)

@@ -54,9 +54,6 @@ class Spoke(ReconnectingTransport):
         self.url = url
         self.peer = os.urandom(16).hex()
         self.welcome: WelcomePayload | None = None
-        self.reconnects = 0
-        self.unsent = 0
-        """Number of messages that were dropped without a connection or because it was lost."""
         self._token = token
         self._options: dict[str, Any] = {"heartbeat": heartbeat, "max_payload": max_payload, "tls": tls}
         self._max_payload = max_payload
@@ -150,7 +147,6 @@ class Spoke(ReconnectingTransport):
         self.capabilities = msgspec.structs.replace(self.capabilities, max_payload=limit, codec=codec)
         self._link = link
         self._update()
-        self.reconnects = self._generation - 1
         self._why_down = ""
         self._watchers.up()
         return link

@@ -104,9 +104,6 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
             addresses_workers=True,
             heartbeat=heartbeat,
         )
-        self.reconnects = -1
-        self.dropped = 0
-        """Number of messages that were dropped without a report to their sender."""
         self._settings = settings
         self._pool = ServerPool(settings.servers)
         self._tried = settings.servers[0]
@@ -253,7 +250,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
             # The receiver drops a late response or abort, but would wait for a missing one.
             self._keep(subject, message)
         else:
-            self.dropped += 1
+            self.unsent += 1
             if self._connection is not None:
                 _log.warning("a message was not sent: %s", self._explain(address, subject, message))
 
@@ -262,7 +259,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
             self._kept.append((subject, message))
             self._kept_bytes += len(message)
         else:
-            self.dropped += 1
+            self.unsent += 1
 
     def _explain(self, address: str, subject: bytes | None, message: bytes) -> str:
         if subject is None:
@@ -368,7 +365,6 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
             if subscription.sid not in connection.reader.plain and subscription.sid not in connection.reader.full:
                 self._attach(connection, subscription)
         self._connection = connection
-        self.reconnects += 1
 
     async def _move(self, old: NatsConnection) -> None:
         """Move to another server of the cluster, because this one is about to shut down."""
@@ -410,6 +406,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
         self._retiring = old
         self.replies = connection.buffer.replies = self.replies.successor()
         self._use(connection)
+        self.reconnects += 1
         try:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(old.wait_closed(), self._heartbeat)

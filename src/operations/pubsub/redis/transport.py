@@ -104,7 +104,6 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
         self.epoch: ConnectionEpoch | None = None
         self.keys = RedisKeys(prefix)
         self.heartbeat = heartbeat
-        self.reconnects = 0
         self._tls = (tls or ssl.create_default_context()) if self.address.tls else None
         self._finder = TopologyFinder(self.address, self._tls, self.peer)
         self._outbox: dict[str, UnsentMessages] = {}
@@ -150,6 +149,8 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
                 undelivered("there is no connection to Redis")
             elif address.startswith("inbox."):
                 self._keep(pack(b"PUBLISH", self.keys.channel(address), message))
+            else:
+                self.unsent += 1
             return
         waiting = self._outbox.get(address)
         if waiting is None:
@@ -385,7 +386,6 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
         epoch.flush()
         self._heartbeat_timer = loop.call_later(self.heartbeat, self._beat, epoch)
         if not self._arrive():
-            self.reconnects += 1
             self._watchers.up()
 
     async def _end(self, epoch: ConnectionEpoch) -> None:
