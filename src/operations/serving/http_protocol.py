@@ -1,192 +1,334 @@
-"""BoundedProtocol: uvicorn's HTTP/1.1 with limits on request heads.
+"""HTTPProtocol: an HTTP/1.1 connection of the server, with limits on request heads, idle time and pipelined requests.
 
-uvicorn limits neither the size of a request's head nor the time that it may take, keeps whitespace around header
-values, and writes the head and the body of a response with two system calls.
+httptools parses the requests. uvicorn creates the protocol for each connection it accepts, and takes over connections
+that become WebSockets.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections import deque
 from typing import Any
+from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from operations.serving.http_exchange import HTTPExchange
 
 _MAX_HEAD_BYTES = 64 << 10
 _MAX_HEADERS = 128
+_MAX_PIPELINED = 64
+"""Requests of one connection that wait for the response to an earlier one."""
 _HEAD_SECONDS = 10.0
-_UNUSUAL = frozenset({b"connection", b"transfer-encoding"})
-"""Headers of a response that change how it is written."""
-_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+"""Time for a head, and for the rest of a body whose request is answered already."""
+_REFUSAL = "HTTP/1.1 {}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_BAD_REQUEST = _REFUSAL.format("400 Bad Request").encode()
+_TOO_LARGE = _REFUSAL.format("431 Request Header Fields Too Large").encode()
+_UNAVAILABLE = _REFUSAL.format("503 Service Unavailable").encode()
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
+# An application that never suspends needs no iteration of the event loop of its own.
+_EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
-class BoundedProtocol(HttpToolsProtocol):
-    """HTTP/1.1 with limits on the bytes, headers and duration of request heads. Header values are stripped."""
+class HTTPProtocol(asyncio.Protocol):
+    """Reads the requests of a connection and runs the application for one after another."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.can_write = asyncio.Event()
+        self.can_write.set()
+        self._config = config
+        self._state = server_state
+        self._app_state = app_state
+        self._loop: asyncio.AbstractEventLoop = _loop or asyncio.get_running_loop()
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._client: Any = None
+        self._server: Any = None
+        self._scheme = "http"
+        self._target = b""
+        self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
         self._in_head = True
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._is_paused = False
+        self._reading: HTTPExchange | None = None
+        """The request whose body is being read."""
+        self._running: HTTPExchange | None = None
+        self._waiting: deque[HTTPExchange] = deque()
+        self._ahead_bytes = 0
+        self._drains = False
         self._closes = False
-        self._idle_since = 0.0
-        self._idle_timer: asyncio.TimerHandle | None = None
+        """Whether the connection ends after the response to the last request that was read."""
+        self._refusal = b""
+        """The response to a request that cannot be read."""
+        self._until = 0.0
+        """When the connection is closed unless something happens; 0 while a request runs."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers of every response."""
+        headers: list[tuple[bytes, bytes]] = self._state.default_headers
+        return headers
+
+    # The transport
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first head."""
+        self.transport = transport
+        self._state.connections.add(self)
+        self._client = _address(transport.get_extra_info("peername"))
+        self._server = _address(transport.get_extra_info("sockname"))
+        self._scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
+        self._limit(_HEAD_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the running request; those that wait never run."""
+        self._state.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._waiting.clear()
+        if self._running is not None:
+            self._running.disconnect()
+        self.can_write.set()
+        self._parser = None  # it refers to this object
+
+    def data_received(self, data: bytes) -> None:
+        """Parse received data, then run the request that it contains."""
+        if self._closes or self.transport.is_closing() or not self._parse(data):
+            return
+        if self._running is not None:
+            self._ahead_bytes += len(data)
+            if self._waiting and self._ahead_bytes > _MAX_HEAD_BYTES:
+                self.pause_reading()
+        elif self._waiting:
+            self._start()
+        elif self._in_head and not self._until:
+            self._limit(_HEAD_SECONDS)
+
+    def _parse(self, data: bytes) -> bool:
+        """Parse received data; False if the connection ends. A head over the limit is refused before it is parsed."""
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEAD_BYTES and not 0 <= data.find(b"\r\n\r\n") <= _MAX_HEAD_BYTES:
+                self._refuse(_TOO_LARGE)
+                return False
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            if self._reading is None:
+                self._upgrade()
+                return False
+            self._reading.keeps_alive = False  # it is answered; nothing after it can be read
+            self._closes = True
+        except httptools.HttpParserError:
+            self._refuse(_BAD_REQUEST)
+            return False
+        return True
+
+    def pause_writing(self) -> None:
+        """The client reads slowly: the application waits."""
+        self.can_write.clear()
+
+    def resume_writing(self) -> None:
+        """The client has read what was written."""
+        self.can_write.set()
+
+    # The parser
+
+    def on_message_begin(self) -> None:
+        """Start a head."""
+        self._in_head = True
+        self._until = 0.0
+        self._head_bytes = 0
+        self._target = b""
+        self._headers = []
+
+    def on_url(self, url: bytes) -> None:
+        """Keep a part of the target."""
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header."""
+        headers = self._headers
+        if len(headers) >= _MAX_HEADERS:
+            raise httptools.HttpParserError("too many headers")
+        headers.append((name.lower(), value.strip()))
+
+    def on_headers_complete(self) -> None:
+        """Make an exchange of a complete head."""
+        self._in_head = False
+        self._until = 0.0
+        parser = self._parser
+        if parser.should_upgrade() and self._wants_websocket():
+            self._reading = None
+            return
+        url = httptools.parse_url(self._target)
+        path: str = url.path.decode("ascii")
+        version: str = parser.get_http_version()
+        root: str = self._config.root_path
+        scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "method": parser.get_method().decode("ascii"),
+            "scheme": self._scheme,
+            "path": root + (unquote(path) if "%" in path else path),
+            "raw_path": root.encode() + url.path,
+            "query_string": url.query or b"",
+            "root_path": root,
+            "headers": self._headers,
+            "client": self._client,
+            "server": self._server,
+        }
+        if len(self._waiting) >= _MAX_PIPELINED:
+            raise httptools.HttpParserError("too many pipelined requests")
+        keeps_alive = version == "1.1" and parser.should_keep_alive()
+        self._reading = exchange = HTTPExchange(self, scope, keeps_alive=keeps_alive)
+        for name, value in self._headers:
+            if name == b"expect":
+                exchange.expects_continue = value.lower() == b"100-continue"
+        self._waiting.append(exchange)
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a part of a body, unless its request is answered."""
+        if self._reading is not None and not self._reading.is_over:
+            self._reading.add(body)
+
+    def on_message_complete(self) -> None:
+        """End a body."""
+        if self._reading is not None:
+            self._reading.end_body()
+            if not self._reading.keeps_alive:
+                self._closes = True
+            elif self._reading.is_over:
+                self._limit(self._config.timeout_keep_alive)
+
+    # The exchanges
+
+    def pause_reading(self) -> None:
+        """Stop reading from the client."""
+        if not self._is_paused:
+            self._is_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read from the client."""
+        if self._is_paused:
+            self._is_paused = False
+            self.transport.resume_reading()
+
+    def end_exchange(self, exchange: HTTPExchange) -> None:
+        """Run the next request, wait for one, or close the connection."""
+        self._running = None
+        self._state.total_requests += 1
+        if not exchange.keeps_alive:
+            self.transport.close()
+        elif self._waiting:
+            self._loop.call_soon(self._start)  # not in the stack of the one that has ended
+        elif self._refusal:
+            self._close_with(self._refusal)
+        else:
+            self._ahead_bytes = 0
+            self.resume_reading()
+            self._limit(_HEAD_SECONDS if exchange.has_more or self._in_head else self._config.timeout_keep_alive)
 
     def close_after_response(self) -> None:
         """Close the connection after the current or the next response, which contains `Connection: close`."""
-        self._closes = True
-        cycle: RequestResponseCycle | None = self.cycle
-        if cycle is not None and not cycle.response_complete:
-            cycle.keep_alive = False
+        self._drains = True
+        if self._running is not None and not self._waiting:
+            self._running.keeps_alive = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timer for the first head."""
-        super().connection_made(transport)
-        self._start_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers."""
-        self._stop_timer()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Parse received data; refuse a head over the limit before it is parsed."""
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > _MAX_HEAD_BYTES and not self._ends_head(data):
-                self._refuse()
-                return
-        super().data_received(data)
-        if self._in_head and self._head_timer is None:
-            self._start_timer()
-
-    def on_message_begin(self) -> None:
-        """Start a request head."""
-        self._in_head = True
-        self._head_bytes = 0
-        super().on_message_begin()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Store a header."""
-        # Like the base class, with a limit and stripped values; not a super() call, as this runs for every header.
-        headers = self.headers
-        if len(headers) >= _MAX_HEADERS:
-            raise httptools.HttpParserError("too many headers")
-        name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        headers.append((name, value.strip()))
-
-    def on_headers_complete(self) -> None:
-        """Finish a request head."""
-        self._in_head = False
-        if self._head_timer is not None:
-            self._stop_timer()
-        super().on_headers_complete()
-
-    def on_response_complete(self) -> None:
-        """Read the next request. One timer per connection, not one per response, closes idle connections."""
-        if self.pipeline:
-            super().on_response_complete()
-            return
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
-        self.flow.resume_reading()
-        self._idle_since = self.loop.time()
-        if self._idle_timer is None:
-            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._end_idle)
-
-    def _end_idle(self) -> None:
-        self._idle_timer = None
-        if self.transport.is_closing():
-            return
-        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
-        if left <= 0 and self.cycle.response_complete:
+    def shutdown(self) -> None:
+        """Close the connection now, or after the response that is being written."""
+        if self._running is None:
             self.transport.close()
         else:
-            self._idle_timer = self.loop.call_later(max(left, 1.0), self._end_idle)
+            self._running.keeps_alive = False
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        cycle.__class__ = _Cycle
-        if self._closes:
-            cycle.keep_alive = False
-        super()._start_asgi_task(cycle, app)
-
-    def _ends_head(self, data: bytes) -> bool:
-        """Whether data that exceeds the limit contains the end of the head within the limit."""
-        end = data.find(b"\r\n\r\n")
-        return 0 <= end <= _MAX_HEAD_BYTES
-
-    def _start_timer(self) -> None:
-        self._stop_timer()
-        self._head_timer = self.loop.call_later(_HEAD_SECONDS, self._time_out)
-
-    def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _time_out(self) -> None:
-        self._head_timer = None
-        if self._in_head and not self.transport.is_closing():
-            self.transport.close()
-
-    def _refuse(self) -> None:
-        self._stop_timer()
-        if not self.transport.is_closing():
-            self.transport.write(_TOO_LARGE)
-            self.transport.close()
-
-
-class _Cycle(RequestResponseCycle):
-    """Writes a response whose length is known by one system call."""
-
-    _head: Any = None
-    """The start of the response, until its body comes."""
-
-    async def send(self, message: Any) -> None:
-        """Write a message of the application."""
-        head = self._head
-        if head is None:
-            if message["type"] == "http.response.start" and not self.response_started:
-                self._head = message
-                self.response_started = True
-            else:
-                await super().send(message)
+    def _start(self) -> None:
+        """Run the application for the next request."""
+        if self._running is not None or not self._waiting:
             return
-        self._head = None
-        if self.flow.write_paused or self.disconnected or not self._write_whole(head, message):
-            self.response_started = False
-            await super().send(head)
-            await super().send(message)
+        if len(self._state.connections) > self._config.limit_concurrency:
+            self._close_with(_UNAVAILABLE)
+            return
+        exchange = self._running = self._waiting.popleft()
+        if self._drains and not self._waiting:
+            exchange.keeps_alive = False
+        work = exchange.run(self._config.loaded_app, self._state.tasks)
+        exchange.task = asyncio.Task(work, loop=self._loop, **_EAGER)
 
-    def _write_whole(self, head: Any, message: Any) -> bool:
-        """Write head and body together; False for a response that is longer than this message, or unusual."""
-        body: bytes = message.get("body", b"")
-        if message.get("more_body", False) or self.scope["method"] == "HEAD":
-            return False
-        content = [STATUS_LINE[head["status"]]]
-        for name, value in self.default_headers:
-            content += (name, b": ", value, b"\r\n")
-        length = None
-        for name, value in head["headers"]:
-            if b"\n" in value or b"\r" in value or b"\0" in value or name in _UNUSUAL:
-                return False
-            if name == b"content-length":
-                length = value
-            content += (name, b": ", value, b"\r\n")
-        if length is None or int(length) != len(body):
-            return False
-        content += (b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n", body)
-        self.transport.write(b"".join(content))
-        self.waiting_for_100_continue = False
-        self.chunked_encoding = False
-        self.response_complete = True
-        self.message_event.set()
-        if not self.keep_alive:
+    def _refuse(self, response: bytes) -> None:
+        """Answer a request that cannot be read, after the requests before it, and close the connection."""
+        self._closes = True
+        broken = self._reading
+        if broken is not None and broken.has_more:
+            if self._waiting and self._waiting[-1] is broken:
+                self._waiting.pop()
+            elif self._running is broken:
+                self._running = None
+                broken.disconnect()
+                response = b"" if broken.is_started else response
+        self._refusal = response
+        if self._waiting:
+            self._start()
+        elif self._running is None:
+            self._close_with(response)
+
+    def _close_with(self, response: bytes) -> None:
+        self._waiting.clear()
+        if not self.transport.is_closing():
+            self.transport.write(response)
             self.transport.close()
-        self.on_response()
-        return True
+
+    def _wants_websocket(self) -> bool:
+        is_websocket = dict(self._headers).get(b"upgrade", b"").lower() == b"websocket"
+        return is_websocket and self._config.ws_protocol_class is not None
+
+    def _upgrade(self) -> None:
+        """Pass the connection on to uvicorn's WebSocket protocol."""
+        if self._running is not None or self._waiting:
+            self._refuse(_BAD_REQUEST)
+            return
+        self._state.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        lines = [b"GET ", self._target, b" HTTP/1.1\r\n"]
+        for name, value in self._headers:
+            lines += (name, b": ", value, b"\r\n")
+        protocol = self._config.ws_protocol_class(
+            config=self._config, server_state=self._state, app_state=self._app_state
+        )
+        protocol.connection_made(self.transport)
+        protocol.data_received(b"".join((*lines, b"\r\n")))
+        self.transport.set_protocol(protocol)
+
+    # Time
+
+    def _limit(self, seconds: float) -> None:
+        """Close the connection after some seconds in which no request runs. Most calls set no new timer."""
+        self._until = until = self._loop.time() + seconds
+        if self._timer is None or until < self._timer_at:
+            self._set_timer(until)
+
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = when
+        self._timer = self._loop.call_at(when, self._check_time)
+
+    def _check_time(self) -> None:
+        self._timer = None
+        if not self._until or self.transport.is_closing():
+            return
+        if self._until <= self._loop.time():
+            self.transport.close()
+        else:
+            self._set_timer(self._until)
+
+
+def _address(name: Any) -> tuple[str, int] | None:
+    """Return a socket name as an ASGI address; None for one that is not of TCP."""
+    return (str(name[0]), int(name[1])) if isinstance(name, (tuple, list)) else None

@@ -19,7 +19,7 @@ from operations.serving.app import ServedApp, app
 try:
     import uvicorn
 
-    from operations.serving.http_protocol import BoundedProtocol
+    from operations.serving.http_protocol import HTTPProtocol
 except ImportError as missing:
     raise require_extra(str(missing.name), "serve") from None
 
@@ -61,7 +61,7 @@ class HTTPServer:
             log_level=logging.CRITICAL,
             access_log=False,
             lifespan="on",
-            http=BoundedProtocol,
+            http=HTTPProtocol,
             ws="websockets-sansio" if served.settings.websocket else "none",
             ws_max_size=served.settings.limits.body_bytes + 1024,
             ws_per_message_deflate=False,
@@ -213,7 +213,7 @@ class _Server(uvicorn.Server):
             server.close()
         self._served.is_closing = True
         for connection in list(self.server_state.connections):
-            if isinstance(connection, BoundedProtocol):
+            if isinstance(connection, HTTPProtocol):
                 connection.close_after_response()
         # Requests that arrive now are answered with `Connection: close`.
         end = asyncio.get_running_loop().time() + min(_LINGER_SECONDS, self._served.settings.limits.drain_seconds)
