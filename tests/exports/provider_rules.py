@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jsonschema_rs
+
 STRICT_FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
 STRICT_FORBIDDEN = {
     *("default", "oneOf", "allOf", "not", "if", "then", "else", "patternProperties", "propertyNames", "minProperties"),
@@ -18,6 +20,7 @@ ANTHROPIC_STRICT_FORBIDDEN = {
 }
 GEMINI_FORBIDDEN = {"const", "exclusiveMinimum", "exclusiveMaximum", "$schema", "title", "examples"}
 ROOT_FORBIDDEN = {"anyOf", "oneOf", "allOf", "not", "enum", "const", "$ref"}
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 LOOK_AROUND = re.compile(r"\(\?(?:[=!]|<[=!])")
 
 
@@ -36,6 +39,8 @@ def problems_of_schema(provider: str, schema: Mapping[str, Any], *, strict: bool
     found = [f"root has {keyword}" for keyword in sorted(ROOT_FORBIDDEN & schema.keys())]
     if schema.get("type") != "object":
         found.append("root is not an object")
+    if not jsonschema_rs.meta.is_valid({"$schema": DIALECT, **schema}):
+        found.append("not JSON Schema 2020-12")
     for path, node in walk(schema):
         found += [f"{path}: {problem}" for problem in _common(node, schema, provider)]
         if strict and provider == "openai":

@@ -12,9 +12,10 @@ from typing import Any, TypedDict
 import pytest
 
 from operations import AccessControl, ErrorCode, Identity, OperationContext, OperationRegistry, OperationType, operation
+from operations.exports.code_limits import CodeLimits
 from operations.exports.code_tool import CodeTool
-from operations.exports.sandbox_script import CodeLimits
-from operations.interceptors import Approval
+from operations.exports.sandbox_pool import SandboxPool
+from operations.interceptors import Approval, Only
 from operations.testing import stub_operation
 
 CALLS: list[str] = []
@@ -215,6 +216,121 @@ done
     assert result.text.endswith('["tea"]')
 
 
+async def test_a_script_that_ignores_refusals_is_ended() -> None:
+    asked: list[Any] = []
+
+    async def refuse(request: Any) -> bool:
+        asked.append(request.input["item"])
+        return False
+
+    one_by_one = """
+while True:
+    try:
+        await env.shop.order(item="gold")
+    except BaseException:
+        pass
+"""
+    at_once = """
+import asyncio
+async def insist() -> None:
+    try:
+        await env.shop.order(item="gold")
+    except BaseException:
+        pass
+await asyncio.gather(*[insist() for _ in range(50)])
+"""
+    for approval in (Approval(mutations="ask", ask=refuse), Approval({"*": "deny"})):
+        for code in (one_by_one, at_once):
+            asked.clear()
+            async with tool(approval=approval) as tools:
+                result = await tools.run(code)
+            assert result.text.startswith("ACCESS_DENIED: the script was ended after")
+            assert len(asked) <= 3
+    assert CALLS == []
+
+
+async def test_one_question_at_a_time_also_for_an_approval_of_the_registry() -> None:
+    open_questions, most = 0, 0
+
+    async def ask(request: Any) -> bool:
+        nonlocal open_questions, most
+        open_questions += 1
+        most = max(most, open_questions)
+        await asyncio.sleep(0)
+        open_questions -= 1
+        return True
+
+    guarded = OperationRegistry([order], interceptors=[Only(Approval(mutations="ask", ask=ask), ["shop.*"])])
+    code = "import asyncio\nlen(await asyncio.gather(*[env.shop.order(item='tea') for _ in range(10)]))"
+    async with CodeTool(guarded.tools()) as tools:
+        assert (await tools.run(code)).text == "10"
+    assert (most, len(CALLS)) == (1, 10)
+
+
+async def test_nothing_begins_after_a_script_was_stopped() -> None:
+    asking, ended = asyncio.Event(), asyncio.Event()
+
+    async def ask(request: Any) -> bool:
+        asking.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return True
+
+    code = "import asyncio\nawait asyncio.gather(*[env.shop.order(item='tea') for _ in range(20)])"
+    async with tool(approval=Approval(mutations="ask", ask=ask)) as tools:
+        running = asyncio.create_task(tools.run(code))
+        await asking.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await ended.wait()
+    assert CALLS == []
+
+
+async def test_results_that_the_sandbox_cannot_take_are_errors_of_their_call() -> None:
+    results: dict[str, Any] = {"long": [0] * 300_000, "text": "x" * 17_000_000, "surrogate": {"a": "\ud800"}}
+    deep: list[Any] = []
+    for _ in range(150):
+        deep = [deep]
+    results["deep"] = deep
+    registry = OperationRegistry(stub_operation(f"test.{name}", returns=value) for name, value in results.items())
+    async with CodeTool(registry.tools()) as tools:
+        for name in results:
+            code = f"try:\n    await env.test.{name}()\nexcept RuntimeError as error:\n    print(error)"
+            result = await tools.run(code)
+            assert (result.is_error, result.text.partition(":")[0]) == (False, "EXECUTION_ERROR")
+            assert "the result" in result.text
+
+
+async def test_a_script_names_a_limited_number_of_operations() -> None:
+    many = [stub_operation(f"big.thing_{number}", returns=number) for number in range(201)]
+    async with CodeTool(OperationRegistry(many).tools()) as tools:
+        named = "# env.big " + " ".join(f"thing_{number}" for number in range(201))
+        assert "names 201 operations: at most 200" in (await tools.run(named)).text
+
+
+async def test_owners_share_the_sandboxes() -> None:
+    """One owner's scripts, which wait for their calls, leave a sandbox to another."""
+    waiting, released = asyncio.Event(), asyncio.Event()
+
+    @operation(id="test.hold")
+    async def hold() -> int:
+        waiting.set()
+        await released.wait()
+        return 1
+
+    async with SandboxPool(2, per_owner=1) as sandboxes:
+        tools = CodeTool(OperationRegistry([hold]).tools(), sandboxes=sandboxes)
+        held = [asyncio.create_task(tools.run("await env.test.hold()", owner="ann")) for _ in range(5)]
+        await waiting.wait()
+        assert (await tools.run("1 + 1", owner="bob")).text == "2"
+        released.set()
+        assert [(await each).text for each in held] == ["1"] * 5
+        assert sandboxes._owners == {}
+
+
 async def test_results_have_the_fields_and_redaction_of_the_set() -> None:
     async with tool(redact=True) as tools:
         assert (await tools.run("(await env.shop.order(item='tea'))['api_key']")).text == "[redacted]"
@@ -300,7 +416,7 @@ async def test_arguments_and_state_are_checked() -> None:
 
 
 def test_a_missing_sandbox_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("code_tool", "sandbox_script"):
+    for name in ("code_tool", "sandbox_pool", "sandbox_script"):
         monkeypatch.delitem(sys.modules, f"operations.exports.{name}")
     monkeypatch.setitem(sys.modules, "pydantic_monty", None)
     with pytest.raises(ImportError, match=r"pip install 'operations\[code\]'"):

@@ -18,8 +18,12 @@ def definitions(tools: ToolSet) -> Iterator[tuple[str, bool, str, str, dict[str,
     """Yield provider, strictness, name, description and parameters of every tool in every format."""
     for strict in (False, True):
         for tool in tools.tools.values():
-            chat = tools.openai_tool(tool, strict=strict)["function"]
-            yield "openai", strict, chat["name"], chat["description"], chat["parameters"]
+            chat = tools.openai_tool(tool, strict=strict)
+            flat = tools.openai_tool(tool, api="responses", strict=strict)
+            assert chat == {"type": "function", "function": {key: flat[key] for key in flat if key != "type"}}
+            assert flat["type"] == "function"
+            assert flat["strict"] is strict
+            yield "openai", strict, flat["name"], flat["description"], flat["parameters"]
         for each in tools.anthropic(strict=strict):
             yield "anthropic", strict, each["name"], each["description"], each["input_schema"]
     for each in tools.gemini():
@@ -43,6 +47,25 @@ def problems(registry: OperationRegistry) -> list[str]:
     return found
 
 
+async def unreached(registry: OperationRegistry) -> list[str]:
+    """Call every tool by its name; return the names that did not reach their own operation."""
+    reached: list[str] = []
+
+    async def record(invocation: Any, proceed: Any) -> Any:
+        reached.append(invocation.spec.id)
+        raise ValueError("reached")
+
+    tools = OperationRegistry(registry.operations.values(), interceptors=[record]).tools()
+    missed = []
+    for name, tool in tools.tools.items():
+        reached.clear()
+        assert (await tools.call(name)).is_error
+        if reached != [tool.spec.id]:
+            missed.append(name)
+    assert sorted(tool.spec.id for tool in tools.tools.values()) == sorted(registry.operations)
+    return missed
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("entry", manifest(), ids=lambda entry: entry["name"])
@@ -52,22 +75,13 @@ async def test_the_tools_of_a_document_satisfy_every_provider(
     caplog.set_level(logging.ERROR, "operations.schema")
     registry = await registry_of(documents() / entry["file"], "api")
     assert problems(registry)[:20] == []
+    assert await unreached(registry) == []
 
 
 async def test_every_name_of_githubs_tools_reaches_its_operation() -> None:
-    reached: list[str] = []
-
-    async def record(invocation: Any, proceed: Any) -> Any:
-        reached.append(invocation.spec.id)
-        raise ValueError("reached")
-
-    registry = OperationRegistry((await github()).operations.values(), interceptors=[record])
-    tools = registry.tools()
-    assert len(tools) == 1223
-    for name in tools.tools:
-        result = await tools.call(name)
-        assert result.is_error
-    assert sorted(reached) == sorted(registry.operations)
+    registry = await github()
+    assert len(registry.tools()) == 1223
+    assert await unreached(registry) == []
 
 
 async def test_a_list_that_is_too_long_for_openai_is_refused() -> None:
@@ -85,7 +99,8 @@ def test_the_rules_find_what_breaks_them() -> None:
         "#/properties/a: default",
     ]
     assert problems_of_schema("gemini", {"type": "object", "properties": {"x" * 65: {"const": 1}}}) != []
-    assert problems_of_schema("openai", {"anyOf": []}) == ["root has anyOf", "root is not an object"]
+    assert problems_of_schema("openai", {"anyOf": [{}]}) == ["root has anyOf", "root is not an object"]
+    assert problems_of_schema("mcp", {"type": "object", "required": "a"}) == ["not JSON Schema 2020-12"]
     assert problems_of_schema("mcp", {"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}) != []
     assert problems_of_name("openai", "a.b")
     assert not problems_of_name("mcp", "a.b")

@@ -346,6 +346,9 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
         bool | None,
         Meta(description="Whether MCP clients get three tools in place of all; by default above 200 tools."),
     ] = None
+    code: Annotated[bool, Meta(description="Whether MCP clients get one tool that runs scripts, in place of all.")] = (
+        False
+    )
     websocket: Annotated[bool, Meta(description="Whether the call protocol is served at `/ws`.")] = True
     console: Annotated[bool, Meta(description="Whether the console is served at `/console/`.")] = True
     console_bodies: Annotated[

@@ -9,19 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
 from operations.errors import CallError, ErrorCode
 from operations.exports.arguments import parse_arguments
+from operations.exports.code_limits import RUN, CodeLimits
 from operations.exports.compact_listing import compact_listing
 from operations.exports.fixed_tools import FixedTools, text_result, tool_definition
 from operations.exports.results import ToolResult, as_text, readable
 from operations.exports.sandbox_modules import SandboxModule, sandbox_modules
-from operations.exports.sandbox_script import CodeLimits, SandboxScript, ScriptStoppedError
+from operations.exports.sandbox_pool import SandboxPool
+from operations.exports.sandbox_script import SandboxScript, ScriptCalls, ScriptStoppedError
 from operations.exports.search_tools import SearchTools
-from operations.exports.tools import ToolSet
+from operations.exports.tools import ModelTool, ToolSet
+from operations.interceptors.approval import needs_consent
 
 try:
     import pydantic_monty as monty
@@ -30,7 +32,6 @@ except ImportError:
     raise ImportError(message, name="pydantic_monty") from None
 
 _log = logging.getLogger("operations")
-RUN = "run_python"
 _MAX_STUBBED = 40
 _MAX_STUB_CHARACTERS = 8_000
 _DESCRIPTION = """Run Python code that calls operations: `await env.<namespace>.<name>(property=value)` returns the \
@@ -48,26 +49,25 @@ class CodeTool(FixedTools):
     more than `limits`, fails by itself: the sandbox is replaced.
     """
 
-    def __init__(self, tools: ToolSet, *, limits: CodeLimits | None = None, processes: int = 4) -> None:
+    def __init__(
+        self,
+        tools: ToolSet,
+        *,
+        limits: CodeLimits | None = None,
+        processes: int = 4,
+        sandboxes: SandboxPool | None = None,
+    ) -> None:
         self.tools = tools
         self.limits = limits or CodeLimits()
         self._search = SearchTools(tools)
-        self._processes = processes
-        self._executor: ThreadPoolExecutor | None = None
-        self._pool: monty.Monty | None = None
-        self._scripts: set[SandboxScript] = set()
+        self._sandboxes = sandboxes or SandboxPool(processes)
+        self._owns_sandboxes = sandboxes is None
         self._generation = -1
         self._modules = SandboxModule("")
         self._overview = ""
 
     async def __aenter__(self) -> CodeTool:
-        self._executor = ThreadPoolExecutor(self._processes, thread_name_prefix="operations-code")
-        pool = monty.Monty(min_processes=1, max_processes=self._processes)
-        try:
-            self._pool = await asyncio.get_running_loop().run_in_executor(self._executor, pool.__enter__)
-        except BaseException:
-            self._executor.shutdown(wait=False)
-            raise
+        await self._sandboxes.open()
         return self
 
     async def __aexit__(
@@ -76,22 +76,20 @@ class CodeTool(FixedTools):
         await self.close()
 
     async def close(self) -> None:
-        """Stop running scripts and end the sandbox processes."""
-        executor, pool = self._executor, self._pool
-        self._executor = self._pool = None
-        for script in list(self._scripts):
-            script.stop()
-        if executor is not None and pool is not None:
-            await asyncio.to_thread(executor.shutdown)
-            await asyncio.to_thread(pool.__exit__, None, None, None)
+        """Stop running scripts and end the sandbox processes, unless others share them."""
+        if self._owns_sandboxes:
+            await self._sandboxes.close()
 
-    async def run(self, code: str, *, timeout: float | None = None) -> ToolResult:
+    async def run(
+        self, code: str, *, timeout: float | None = None, calls: ScriptCalls | None = None, owner: str = ""
+    ) -> ToolResult:
         """Run a script; the text has its output and the value of its last expression. Failures are results.
 
         Only a cancellation of the current task is raised. `timeout` is in seconds; at most that of the limits counts.
+        `calls` runs the calls of the script in place of the tool set, and `owner` shares the sandboxes with others.
         """
         try:
-            return await self._run(code, timeout)
+            return await self._run(code, timeout, calls or _ToolSetCalls(self.tools), owner)
         except CallError as error:
             return self.tools.rendering.failure(error)
         except Exception:  # noqa: BLE001  # a model always gets a result
@@ -114,27 +112,21 @@ class CodeTool(FixedTools):
 
     def definitions(self) -> list[dict[str, Any]]:
         """Return the tool in Anthropic's format; its description has the stubs of few operations, or an overview."""
-        self._refresh()
+        self.prepare()
         properties = {"code": {"type": "string", "description": "Python code"}}
         return [tool_definition(RUN, f"{_DESCRIPTION}\n\n{self._overview}", properties, ["code"])]
 
-    async def _run(self, code: str, timeout: float | None) -> ToolResult:
-        if self._executor is None or self._pool is None:
-            raise CallError(ErrorCode.UNAVAILABLE, "the code tool is not open: use `async with`")
+    async def _run(self, code: str, timeout: float | None, calls: ScriptCalls, owner: str) -> ToolResult:
         if len(code) > self.limits.code_characters:
             message = f"the code has {len(code):,} characters: at most {self.limits.code_characters:,} are allowed"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
-        self._refresh()
+        self.prepare()
         seconds = self.limits.seconds if timeout is None else min(timeout, self.limits.seconds)
-        loop = asyncio.get_running_loop()
-        script = SandboxScript(code, self._modules, self._search, self.limits, loop)
-        running = loop.run_in_executor(self._executor, script.run, self._pool)
-        self._scripts.add(script)
-        running.add_done_callback(lambda _: self._scripts.discard(script))
+        script = SandboxScript(code, self._modules, self._search, calls, self.limits)
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
-                value = await running
+                value = await self._sandboxes.run(script, owner)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -142,8 +134,6 @@ class CodeTool(FixedTools):
             raise CallError(ErrorCode.TIMEOUT, message) from None
         except (monty.MontyError, ScriptStoppedError) as error:
             raise self._failure(error, script.printed) from None
-        finally:
-            script.stop()
         return self._result(value, script.printed)
 
     def _result(self, value: Any, printed: str) -> ToolResult:
@@ -165,8 +155,8 @@ class CodeTool(FixedTools):
             message = "the script ended its sandbox"
         return CallError(ErrorCode.EXECUTION_ERROR, f"{message}{_after(printed)}")
 
-    def _refresh(self) -> None:
-        """Read the tool set again if the registry changed."""
+    def prepare(self) -> None:
+        """Read the tool set and write the description, unless this was done; it may take seconds for large schemas."""
         generation = self.tools.registry.generation
         if self._generation == generation:
             return
@@ -178,6 +168,19 @@ class CodeTool(FixedTools):
         if not self._overview or len(self._overview) > _MAX_STUB_CHARACTERS:
             self._overview = compact_listing(spec.id for spec in specs)
         self._generation = generation
+
+
+class _ToolSetCalls:
+    """Calls the operations of a tool set, with its identity, approval and rendering."""
+
+    def __init__(self, tools: ToolSet) -> None:
+        self.call = tools.call_for_data
+        self._tools = tools
+
+    def asks(self, tool: ModelTool) -> bool:
+        """Whether a call may need the consent of a person."""
+        own = () if self._tools.approval is None else (self._tools.approval,)
+        return needs_consent((*own, *self._tools.registry.interceptors), tool.spec)
 
 
 def _after(printed: str) -> str:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
-from collections.abc import Iterable, Mapping
-from itertools import chain
-from typing import Any
-
-import msgspec
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
 
 from operations.env import merge_input
 from operations.errors import CallError, ErrorCode
+from operations.exports.code_limits import CodeLimits
 from operations.exports.sandbox_modules import SandboxModule, import_lines, operations_by_path
 from operations.exports.search_tools import SearchTools
+from operations.exports.tools import ModelTool
+from operations.interceptors.approval import NOT_APPROVED
 
 try:
     import pydantic_monty as monty
@@ -27,6 +27,8 @@ _STUBS = """async def search_operations(query: str, limit: int = 8) -> str: ...
 async def describe_operations(ids: list[str]) -> str: ...
 """
 _HELPERS = ("search_operations", "describe_operations")
+_MAX_NAMED = 200
+"""Most operations that occur in a script: the stub of each takes milliseconds."""
 _MAX_DEPTH = 100
 _MAX_NODES = 200_000
 _MAX_CHARACTERS = 16 * 1024 * 1024
@@ -34,19 +36,14 @@ _SUSPENSIONS = 1_000
 """Suspensions of the sandbox beyond those of the calls: imports, lookups of names."""
 
 
-class CodeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one script may use."""
+class ScriptCalls(Protocol):
+    """What a script calls."""
 
-    seconds: float = 120.0
-    """Time from the call of the tool to its result: waiting for a sandbox, calls and approvals included."""
-    cpu_seconds: float = 5.0
-    """Time that the script computes."""
-    memory_bytes: int = 64 * 1024 * 1024
-    calls: int = 100
-    """Calls of operations."""
-    output_bytes: int = 200_000
-    """Printed output; a script that prints more fails."""
-    code_characters: int = 50_000
+    async def call(self, tool: ModelTool, input: Any) -> Any:
+        """Call an operation and return its data; a failure is a CallError."""
+
+    def asks(self, tool: ModelTool) -> bool:
+        """Whether a call may need the consent of a person."""
 
 
 class ScriptStoppedError(Exception):
@@ -57,19 +54,20 @@ class SandboxScript:
     """A script and its pending calls. `run` is called in a thread; `stop` ends it from the event loop."""
 
     def __init__(
-        self,
-        code: str,
-        modules: SandboxModule,
-        search: SearchTools,
-        limits: CodeLimits,
-        loop: asyncio.AbstractEventLoop,
+        self, code: str, modules: SandboxModule, search: SearchTools, calls: ScriptCalls, limits: CodeLimits
     ) -> None:
         self._code = code
         self._modules = modules.used_in(code)
         self._search = search
+        self._host = calls
         self._limits = limits
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self._operations = operations_by_path(self._modules)
+        if len(self._operations) > _MAX_NAMED:
+            problem = f"the code names {len(self._operations)} operations: at most {_MAX_NAMED} are allowed"
+            raise CallError(ErrorCode.VALIDATION_ERROR, problem, {"executed": "no"})
+        self._asking = asyncio.Lock()
+        self._refusals = 0
         self._waiting: dict[int, tuple[str, tuple[Any, ...], dict[str, Any]]] = {}
         self._running: dict[int, concurrent.futures.Future[Any]] = {}
         self._calls = 0
@@ -83,14 +81,13 @@ class SandboxScript:
 
     def stop(self) -> None:
         """Cancel pending calls; the thread ends at the script's next step, at the latest at its CPU limit."""
-        self._is_stopped = True
+        self._is_stopped = True  # a call that the thread started meanwhile does not begin
         for call in list(self._running.values()):
             call.cancel()
 
     def run(self, pool: monty.Monty) -> Any:
         """Run the script and return the value of its last expression."""
-        if self._is_stopped:
-            raise ScriptStoppedError
+        self._check()
         limits = self._limits
         try:
             with pool.checkout(
@@ -109,24 +106,31 @@ class SandboxScript:
                 lookup = dict.fromkeys(_HELPERS, _never)
                 step = session.feed_start(self._code, print_callback=self._output, external_lookup=lookup)
                 while not isinstance(step, monty.MontyComplete):
-                    if self._is_stopped:
-                        raise ScriptStoppedError
+                    self._check()
                     step = self._next(step)
-                if not is_small(step.output):
-                    raise CallError(ErrorCode.EXECUTION_ERROR, "the result is too large: return or print a part of it")
+                if problem := problem_of(step.output):
+                    raise CallError(ErrorCode.EXECUTION_ERROR, f"the result {problem}: return or print a part of it")
                 return step.output
         finally:
             for call in self._running.values():
                 call.cancel()
+
+    def _check(self) -> None:
+        """End the script if it was stopped, or if it was refused too often."""
+        if self._is_stopped:
+            raise ScriptStoppedError
+        if self._refusals >= self._limits.refusals:
+            problem = f"the script was ended after {self._refusals} refused calls; do not repeat them"
+            raise CallError(ErrorCode.ACCESS_DENIED, problem, {"reason": NOT_APPROVED})
 
     def _next(self, step: Any) -> Any:
         if isinstance(step, monty.FutureSnapshot):
             return step.resume(self._settle(step.pending_call_ids))
         if not isinstance(step, monty.FunctionSnapshot) or step.is_os_function:
             return step.resume_auto()
-        if not is_small((step.args, step.kwargs)):
-            problem = f"{step.function_name}: the input is too large or nested too deep"
-            return step.resume({"exc_type": "RuntimeError", "message": f"{ErrorCode.VALIDATION_ERROR}: {problem}"})
+        if problem := problem_of((step.args, step.kwargs)):
+            text = f"{ErrorCode.VALIDATION_ERROR}: {step.function_name}: the input {problem}"
+            return step.resume({"exc_type": "RuntimeError", "message": text})
         # Like a coroutine of Python, a call starts when the script awaits.
         self._waiting[step.call_id] = str(step.function_name), step.args, step.kwargs
         return step.resume({"future": ...})
@@ -138,25 +142,29 @@ class SandboxScript:
                 path, args, kwargs = self._waiting.pop(call_id)
                 call = self._call(path, args, kwargs)
                 self._running[call_id] = asyncio.run_coroutine_threadsafe(call, self._loop)
-        if self._is_stopped:
-            raise ScriptStoppedError
+        self._check()
         awaited = {self._running[call_id]: call_id for call_id in call_ids}
         done, _ = concurrent.futures.wait(awaited, return_when=concurrent.futures.FIRST_COMPLETED)
-        if self._is_stopped:
-            raise ScriptStoppedError
+        self._check()
         return {awaited[call]: self._outcome(self._running.pop(awaited[call])) for call in done}
 
     def _outcome(self, call: concurrent.futures.Future[Any]) -> Mapping[str, Any]:
         try:
-            return {"return_value": call.result()}
+            value = call.result()
+            problem = problem_of(value)
+            if problem is None:
+                return {"return_value": value}
+            text = f"{ErrorCode.EXECUTION_ERROR}: the result {problem}; the operation has run"
         except CallError as error:
             text = self._search.tools.rendering.failure(error).text
         except (Exception, concurrent.futures.CancelledError):  # noqa: BLE001  # its text is not for the model
             _log.exception("a call of a script failed")
             text = f"{ErrorCode.EXECUTION_ERROR}: internal error"
-        return {"exc_type": "RuntimeError", "message": text}
+        return {"exc_type": "RuntimeError", "message": _printable(text)}
 
     async def _call(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._is_stopped:
+            raise ScriptStoppedError
         self._calls += 1
         if self._calls > self._limits.calls:
             raise CallError(ErrorCode.UNAVAILABLE, f"a script may make at most {self._limits.calls} calls")
@@ -165,9 +173,21 @@ class SandboxScript:
         if len(args) > 1 or path not in self._operations:
             raise CallError(ErrorCode.VALIDATION_ERROR, f"{path}: expected an operation with keyword arguments")
         input = merge_input(path, args[0] if args else None, kwargs)
-        tools = self._search.tools
-        tool = tools.find(self._operations[path].id)
-        return await tools.call_for_data(tool, input)
+        tool = self._search.tools.find(self._operations[path].id)
+        if not self._host.asks(tool):
+            return await self._approved_call(tool, input)
+        async with self._asking:  # one question at a time
+            return await self._approved_call(tool, input)
+
+    async def _approved_call(self, tool: ModelTool, input: Any) -> Any:
+        """Call an operation and count a refusal; after the last one, nothing is asked or run any more."""
+        self._check()
+        try:
+            return await self._host.call(tool, input)
+        except CallError as error:
+            if isinstance(error.details, Mapping) and error.details.get("reason") == NOT_APPROVED:
+                self._refusals += 1
+            raise
 
     def _help(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         method = self._search.search if name == "search_operations" else self._search.describe
@@ -183,8 +203,8 @@ def _external(module: SandboxModule) -> monty.ExternalModule:
     return monty.ExternalModule(attributes, stubs=module.stub())
 
 
-def is_small(value: Any) -> bool:
-    """Whether a value from the sandbox can be read in little time.
+def problem_of(value: Any) -> str | None:
+    """Return why a value may not enter or leave the sandbox: it is too large, or its text is no Unicode.
 
     A list may contain itself many times over: `x = [x] * 10`, repeated, is small in memory and endless as JSON.
     """
@@ -193,17 +213,24 @@ def is_small(value: Any) -> bool:
     while pending:
         each, depth = pending.pop()
         nodes += 1
-        inner: Iterable[Any] = ()
+        inner: Collection[Any] = ()
         if isinstance(each, dict):
-            inner = chain(each.keys(), each.values())
+            inner = (*each.keys(), *each.values()) if len(each) <= _MAX_NODES else each
         elif isinstance(each, (list, tuple, set, frozenset)):
             inner = each
         elif isinstance(each, (str, bytes)):
             characters += len(each)
-        if depth > _MAX_DEPTH or nodes + len(pending) > _MAX_NODES or characters > _MAX_CHARACTERS:
-            return False
+            if isinstance(each, str) and each != _printable(each):
+                return "has characters that are not Unicode"
+        if depth > _MAX_DEPTH or nodes + len(pending) + len(inner) > _MAX_NODES or characters > _MAX_CHARACTERS:
+            return "is too large or nested too deep"
         pending.extend((item, depth + 1) for item in inner)
-    return True
+    return None
+
+
+def _printable(text: str) -> str:
+    """Return text without lone surrogates, which the sandbox cannot read."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _never(*args: Any, **kwargs: Any) -> Any:

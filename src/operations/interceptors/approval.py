@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
@@ -12,7 +12,7 @@ import msgspec
 
 from operations.context import Identity, OperationContext
 from operations.errors import CallError, ErrorCode
-from operations.interceptors.base import Envelopes, Invocation, Proceed, open_stream
+from operations.interceptors.base import Envelopes, Interceptor, Invocation, Only, Proceed, applies, asks, open_stream
 from operations.redaction import Redactor
 from operations.spec import OperationSpec, OperationType
 
@@ -20,6 +20,8 @@ _log = logging.getLogger("operations")
 _MAX_SHOWN = 2_000
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
+NOT_APPROVED = "NOT_APPROVED"
+"""The `reason` in the details of a refusal."""
 ApprovalPolicy = Literal["allow", "ask", "deny"]
 """Run the calls of an operation, run them with consent, or refuse them."""
 
@@ -156,7 +158,20 @@ class Approval:
             raise _not_approved(request.spec.id, "approval could not be obtained") from None
 
 
+def needs_consent(interceptors: Iterable[Interceptor], spec: OperationSpec) -> bool:
+    """Return whether one of the interceptors may ask a person about calls of an operation, itself or by a hook."""
+    for each in interceptors:
+        inner = each
+        while isinstance(inner, Only):
+            inner = inner.interceptor
+        if isinstance(inner, Approval) and applies(each, spec) and inner.policy(spec) == "ask":
+            return True
+        if asks(each, spec):
+            return True
+    return False
+
+
 def _not_approved(operation_id: str, reason: str) -> CallError:
     message = f"{operation_id} was refused and did not run: {reason}; do not repeat the call"
-    details = {"operationId": operation_id, "reason": "NOT_APPROVED", "refusal": reason, "executed": "no"}
+    details = {"operationId": operation_id, "reason": NOT_APPROVED, "refusal": reason, "executed": "no"}
     return CallError(ErrorCode.ACCESS_DENIED, message, details)

@@ -378,6 +378,7 @@ class _MCP:
             audit=served.audit,
             state_key=served.settings.state_key,
             search=served.settings.search,
+            code=served.settings.code,
             jobs=served.settings.jobs,
             max_body=limits.body_bytes,
             calls_per_identity=limits.calls,

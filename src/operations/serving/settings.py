@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from operations.context import Identity
+from operations.exports.code_limits import CodeLimits
 from operations.identity.tokens import AnyAuthenticator
 from operations.jobs import Jobs
 from operations.serving.admission import LOOPBACK_HOSTS
@@ -50,6 +51,8 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The key (32 bytes) that encrypts states of suspended MCP calls. Processes with the same key can continue them."""
     search: bool | None = None
     """Whether MCP clients get three tools (search, describe, call) in place of all; None: above 200 tools."""
+    code: CodeLimits | bool = False
+    """Whether MCP clients get one tool that runs scripts in place of all (extra `code`), perhaps with other limits."""
     audit: Audit | None = None
     jobs: Jobs | None = None
     """Runs calls in the background: `Prefer: respond-async` over HTTP, tasks over MCP. Its owner closes it."""

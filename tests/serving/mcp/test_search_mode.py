@@ -175,4 +175,4 @@ async def test_github_costs_a_model_few_tokens_and_is_searched_without_blocking_
         assert len(set(found)) == 1
         assert "github.issues/create-comment(" in found[0]
         assert "issue_number" in await text(url, "describe_operations", {"ids": ["github.issues/create-comment"]})
-        assert len(endpoint.mcp_server.search_mode._indexes) == 1
+        assert len(endpoint.mcp_server.search_mode._tool_sets._kept) == 1

@@ -47,7 +47,7 @@ async def _serve(args: ParsedArguments) -> int:
     from operations.serving.server import HTTPServer
 
     config = require_configuration(args)
-    settings = _settings(config)
+    settings = _settings(args, config)
     async with contextlib.AsyncExitStack() as stack:
         workspace = await stack.enter_async_context(open_sources(config))
         stopped = await stack.enter_async_context(stopping())
@@ -111,6 +111,7 @@ def _application(
         read_only=settings.read_only or args.read_only,
         mcp=settings.mcp,
         search=args.search or settings.search,
+        code=args.code or settings.code,
         websocket=settings.websocket,
         console=(settings.console or args.console) and not args.no_console,
         console_bodies=settings.console_bodies,
@@ -152,7 +153,7 @@ async def _serve_stdio(args: ParsedArguments) -> int:
     from operations.serving.mcp.stdio import serve_mcp_stdio
 
     config = require_configuration(args)
-    settings = _settings(config)
+    settings = _settings(args, config)
     principal = await stdio_principal(settings, args, config)
     async with contextlib.AsyncExitStack() as stack:
         workspace = await stack.enter_async_context(open_sources(config))
@@ -166,6 +167,7 @@ async def _serve_stdio(args: ParsedArguments) -> int:
             name=settings.title,
             version=settings.version,
             search=args.search or settings.search,
+            code=args.code or settings.code,
             jobs=jobs,
             identity=principal.identity if principal is not None else None,
             stdout=results().fileno(),  # descriptor 1 receives the output of operations
@@ -190,10 +192,13 @@ async def _until_expiry(serving: Awaitable[None], principal: Principal | None) -
         raise CommandError(message, "start the server with a new token", exit_code=DENIED) from None
 
 
-def _settings(config: Config) -> ServeSettings:
+def _settings(args: ParsedArguments, config: Config) -> ServeSettings:
     if "serve" in config.unusable:
         raise CommandError(config.unusable["serve"], "set the variable, or write ${NAME:-default}")
-    return config.serve or ServeSettings()
+    settings = config.serve or ServeSettings()
+    if args.code or settings.code:
+        from operations.exports import code_tool  # noqa: F401  # a missing extra is reported before sources are opened
+    return settings
 
 
 def _tell(args: ParsedArguments, record: AuditRecord) -> None:
@@ -212,6 +217,7 @@ COMMAND = Command(
         Option("--http", f"address: host:port, :port or a port (default {_DEFAULT_ADDRESS})", value="ADDRESS"),
         Option("--mcp", "without --http: serve MCP on standard input and output"),
         Option("--search", "serve three MCP tools (search, describe, call) in place of all; default above 200 tools"),
+        Option("--code", "serve one MCP tool that runs scripts in a sandbox, in place of all (extra `code`)"),
         Option("--allow", "serve only operations that match; repeatable", value="PATTERN", many=True),
         Option("--deny", "leave out operations that match; repeatable", value="PATTERN", many=True),
         Option("--console", "serve the console at /console/ (the default)"),

@@ -14,6 +14,7 @@ from operations.context import ASK_SECONDS, NO_ASK, TRACE_FIELDS, Client, Grant,
 from operations.dispatch import Dispatcher, Request
 from operations.envelope import MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
+from operations.exports.results import readable
 from operations.identity.rate_limits import ConcurrencyLimits
 from operations.serving.admission import Caller
 from operations.serving.audit import AuditLog
@@ -119,6 +120,23 @@ class MCPCalls:
         """Run an operation within the caller's limits and write the audit record; raise CallError."""
         return await self.report(operation, info.caller, self._run(operation, input, info))
 
+    async def call_for_data(self, tool: Tool, input: Any, info: RequestInfo, client: Client | None) -> Any:
+        """Run an operation for a script and return its data, of a stream a list; raise the CallError for callers.
+
+        `client` answers questions: the script is suspended, not the call.
+        """
+        operation = tool.operation
+        try:
+            if tool.is_stream:
+                items = await self.report(operation, info.caller, self._follow(tool, input, info, client))
+                return items.structured["items"]
+            work = self.dispatcher.call(self._request(operation, input, info, client))
+            envelope = await self.report(operation, info.caller, work)
+            envelope.raise_for_error()
+            return readable(envelope.data)
+        except CallError as error:
+            raise public_error(error, operation.id) from None
+
     async def run_direct(
         self, operation: Operation[Any], input: Any, caller: Caller, meta: Mapping[str, Any]
     ) -> ResponseEnvelope[Any]:
@@ -179,11 +197,26 @@ class MCPCalls:
         work: Callable[[Client | None], Coroutine[Any, Any, T]],
     ) -> T | InputRequired:
         """Run a call with the client that it can ask; in 2026-07-28, suspend it while it waits for an answer."""
-        if not info.modern or not can_ask(operation, self.dispatcher.registry):
+        if not can_ask(operation, self.dispatcher.registry):
             return await work(info.client)
-        key = CallKey.of(operation.id, plain_json(input)[0], info.identity.id if info.identity else None)
         # Interceptors ask before the first effect of the handler, which cannot ask itself without a context.
         replayable = operation.spec.type == "query" or not operation.wants_context
+        replayable = replayable or operation.spec.annotations.get(REPLAYABLE) is True
+        return await self.suspendable(operation.id, input, info, work, replayable=replayable)
+
+    async def suspendable(
+        self,
+        name: str,
+        input: Any,
+        info: RequestInfo,
+        work: Callable[[Client | None], Coroutine[Any, Any, T]],
+        *,
+        replayable: bool = False,
+    ) -> T | InputRequired:
+        """Run work with the client that it can ask; in 2026-07-28, suspend it while it waits for an answer."""
+        if not info.modern:
+            return await work(info.client)
+        key = CallKey.of(name, plain_json(input)[0], info.identity.id if info.identity else None)
         try:
             return await self.suspended_calls.run(
                 work,
@@ -192,7 +225,7 @@ class MCPCalls:
                 send=info.client.notify if info.client is not None else None,
                 responses=info.responses,
                 state=info.state,
-                replayable=replayable or operation.spec.annotations.get(REPLAYABLE) is True,
+                replayable=replayable,
             )
         except InvalidStateError:
             raise ProtocolError(INVALID_PARAMS, "Invalid requestState") from None

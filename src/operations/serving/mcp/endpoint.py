@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from operations.dispatch import Dispatcher
+from operations.exports.code_limits import CodeLimits
 from operations.jobs import Jobs
 from operations.serving.admission import Caller
 from operations.serving.audit import AuditLog
@@ -55,6 +56,7 @@ class MCPEndpoint:
         instructions: str | None = None,
         state_key: bytes | None = None,
         search: bool | None = None,
+        code: CodeLimits | bool = False,
         jobs: Jobs | None = None,
         audit: AuditLog | None = None,
         max_body: int = MAX_BODY,
@@ -69,6 +71,7 @@ class MCPEndpoint:
             instructions=instructions,
             state_key=state_key,
             search=search,
+            code=code,
             jobs=jobs,
             audit=audit,
             calls_per_identity=calls_per_identity,
@@ -86,7 +89,7 @@ class MCPEndpoint:
             yield
         finally:
             self._is_open = False
-            await self.mcp_server.suspended_calls.close()
+            await self.mcp_server.close()
             if self._sessions is not None:
                 await self._sessions.close()
                 self._sessions = None

@@ -6,9 +6,8 @@ The list depends on the caller's rights only, as the protocol requires: it never
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,19 +16,17 @@ from operations.context import Identity
 from operations.errors import CallError, ErrorCode
 from operations.exports.arguments import parse_arguments, read_arguments
 from operations.exports.search_tools import CALL, DESCRIBE, SEARCH, SearchTools
-from operations.exports.tools import ToolSet
 from operations.identity.rate_limits import ConcurrencyLimits
-from operations.serving.exposure import Exposure, Rights
+from operations.serving.exposure import Exposure
 from operations.serving.mcp.calls import RequestInfo
 from operations.serving.mcp.results import Result, error_result
+from operations.serving.mcp.tool_sets import ToolSets
 from operations.serving.mcp.tools import Tool, ToolList
 from operations.sources.mcp.own_fields import INPUT
-from operations.spec import Operation
 
 SEARCH_ABOVE = 200
 """Number of tools above which a caller gets the three tools, unless search mode is switched on or off."""
 _NAMES = frozenset({SEARCH, DESCRIBE, CALL})
-_MAX_INDEXES = 16
 _SEARCHES_PER_IDENTITY = 8
 _MAX_QUERY_LENGTH = 500
 _MAX_IDS = 20
@@ -48,8 +45,7 @@ class SearchMode:
         self._tool_list = tool_list
         self._run = run
         self._enabled = enabled
-        self._generation = -1
-        self._indexes: OrderedDict[Rights, SearchTools] = OrderedDict()
+        self._tool_sets = ToolSets(exposure, tool_list, SearchTools)
         self._searching = asyncio.Lock()
         self._threads = ConcurrencyLimits(_SEARCHES_PER_IDENTITY, "searches at once")
 
@@ -65,7 +61,7 @@ class SearchMode:
 
     def definitions(self, identity: Identity | None) -> list[bytes]:
         """Return the three tools as JSON."""
-        listed = self._search_tools(identity).mcp()
+        listed = self._tool_sets.of(identity).mcp()
         for each in listed:
             each["annotations"] = {"readOnlyHint": each["name"] != CALL}
         return [_encode(each) for each in listed]
@@ -107,7 +103,7 @@ class SearchMode:
 
     async def _read(self, name: str, given: Mapping[str, Any], identity: Identity | None) -> Result:
         """Search or describe, in a thread: the first search builds an index, and both may take milliseconds."""
-        tools = self._search_tools(identity)
+        tools = self._tool_sets.of(identity)
         if name == SEARCH:
             query, limit = _string(given, "query", ""), given.get("limit")
             number = limit if type(limit) is int else 8
@@ -120,30 +116,6 @@ class SearchMode:
                 raise CallError(ErrorCode.VALIDATION_ERROR, "invalid argument ids: expected a list of operation ids")
             text = await asyncio.to_thread(tools.describe, [each[:_MAX_ID_LENGTH] for each in wanted[:_MAX_IDS]])
         return Result([{"type": "text", "text": text}])
-
-    def _search_tools(self, identity: Identity | None) -> SearchTools:
-        if self._generation != self._exposure.generation:
-            self._generation = self._exposure.generation
-            self._indexes.clear()
-        rights = self._exposure.rights(identity)
-        tools = self._indexes.get(rights)
-        if tools is None:
-            view = _View({tool.operation.id: tool.operation for tool in self._tool_list.visible(identity)})
-            tool_set = ToolSet(cast(Any, view))
-            tool_set.tools  # noqa: B018  # computed here, before threads read it
-            tools = self._indexes[rights] = SearchTools(tool_set)
-            if len(self._indexes) > _MAX_INDEXES:
-                self._indexes.popitem(last=False)
-        else:
-            self._indexes.move_to_end(rights)
-        return tools
-
-
-class _View(msgspec.Struct, frozen=True):
-    """The part of a registry that search and descriptions read: the operations of one set of rights."""
-
-    operations: Mapping[str, Operation[Any]]
-    generation: int = 0
 
 
 def _string(given: Mapping[str, Any], name: str, default: str | None = None) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from operations.context import Client, Identity, Progress
 from operations.dispatch import Dispatcher
+from operations.exports.code_limits import RUN, CodeLimits
 from operations.jobs import Jobs
 from operations.serving.admission import Caller
 from operations.serving.audit import AuditLog
@@ -30,6 +31,9 @@ from operations.serving.mcp.tasks import EXTENSION, TaskCreated, Tasks
 from operations.serving.mcp.tools import Tool, ToolList
 from operations.serving.suspended_calls import InputRequired, SuspendedCalls
 from operations.sources.mcp.own_fields import OWN
+
+if TYPE_CHECKING:
+    from operations.serving.mcp.code_mode import CodeMode
 
 VERSION = "2026-07-28"
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
@@ -63,6 +67,7 @@ class MCPServer:
         instructions: str | None = None,
         state_key: bytes | None = None,
         search: bool | None = None,
+        code: CodeLimits | bool = False,
         jobs: Jobs | None = None,
         audit: AuditLog | None = None,
         calls_per_identity: int = CALLS_PER_IDENTITY,
@@ -85,6 +90,8 @@ class MCPServer:
         self.tool_list = ToolList(exposure, info)
         self.tasks = Tasks(jobs, exposure, self.tool_list, self.calls) if jobs is not None else None
         self.search_mode = SearchMode(exposure, self.tool_list, self._run_tool, enabled=search)
+        self.code_mode = _code_mode(exposure, self.tool_list, self.calls, code) if code else None
+        self._lists_search = search is True or self.code_mode is None
         self.resource_index = ResourceIndex(exposure)
         self.resource_requests = ResourceRequests(self.calls, self.resource_index)
         self.discovered = self._discover()
@@ -97,7 +104,15 @@ class MCPServer:
         if self.search_mode.handles(name, info.identity):
             outcome: ToolOutcome = await self.search_mode.call(name, arguments, info)
             return outcome
+        if name == RUN and self.code_mode is not None:
+            return await self.code_mode.call(arguments, info)
         raise unknown_tool(name)
+
+    async def close(self) -> None:
+        """Cancel suspended calls and end the sandboxes."""
+        await self.suspended_calls.close()
+        if self.code_mode is not None:
+            await self.code_mode.close()
 
     async def _run_tool(self, tool: Tool, arguments: Any, info: RequestInfo) -> ToolOutcome:
         if self.tasks is not None and self.tasks.creates(tool, info):
@@ -107,12 +122,16 @@ class MCPServer:
     async def list_tools(
         self, identity: Identity | None, cursor: str | None, meta: Mapping[str, Any], *, modern: bool
     ) -> bytes:
-        """Return a page of the tools that a caller may call, encoded as JSON; in search mode, the three tools.
+        """Return a page of the tools that a caller may call, encoded as JSON; in search or code mode, their tools.
 
         A registry of this library, which identifies itself in `meta`, receives all tools: it imports them.
         """
-        if OWN not in meta and cursor is None and self.search_mode.applies(identity):
-            return self.tool_list.join(self.search_mode.definitions(identity), modern=modern)
+        if OWN not in meta and cursor is None:
+            listed = [] if self.code_mode is None else await self.code_mode.definitions(identity)
+            if self._lists_search and self.search_mode.applies(identity):
+                listed += self.search_mode.definitions(identity)
+            if listed:
+                return self.tool_list.join(listed, modern=modern)
         page = await self.tool_list.page(identity, cursor, modern=modern)
         if page is None:
             raise ProtocolError(INVALID_PARAMS, "Invalid cursor")
@@ -148,6 +167,12 @@ class MCPServer:
     def stamped(self, fields: Mapping[str, Any]) -> bytes:
         """Encode a result without `_meta`, and add the server's name and version."""
         return _encode(fields)[:-1] + b"," + self.stamp + b"}"
+
+
+def _code_mode(exposure: Exposure, tool_list: ToolList, calls: MCPCalls, code: CodeLimits | bool) -> CodeMode:
+    from operations.serving.mcp.code_mode import CodeMode  # needs the sandbox
+
+    return CodeMode(exposure, tool_list, calls, code if isinstance(code, CodeLimits) else CodeLimits())
 
 
 def input_required(result: InputRequired) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import msgspec
 
 from operations.context import Identity
 from operations.dispatch import Dispatcher
+from operations.exports.code_limits import CodeLimits
 from operations.jobs import Jobs
 from operations.pubsub import require_extra
 from operations.registry import OperationRegistry
@@ -44,6 +45,7 @@ async def serve_mcp_stdio(
     version: str = "1.0.0",
     instructions: str | None = None,
     search: bool | None = None,
+    code: CodeLimits | bool = False,
     jobs: Jobs | None = None,
     identity: Identity | None = None,
     stdin: int | None = None,
@@ -53,14 +55,22 @@ async def serve_mcp_stdio(
 
     The caller may call every served operation, or with `identity` what that identity may call. Output that operations
     print goes to standard error. With `search`, clients get three tools (search, describe, call) in place of all; by
-    default above 200 tools. `stdin` and `stdout` are file descriptors, by default those of the process.
+    default above 200 tools. With `code`, they get one tool that runs scripts. `stdin` and `stdout` are file
+    descriptors, by default those of the process.
     """
     if find_spec("mcp") is None:  # most clients start with a handshake, which needs the SDK
         raise require_extra("mcp", "mcp")
     exposure = Exposure(registry, allow=allow, deny=deny, read_only=read_only)
     dispatcher = Dispatcher(registry)
     mcp_server = MCPServer(
-        exposure, dispatcher, name=name, version=version, instructions=instructions, search=search, jobs=jobs
+        exposure,
+        dispatcher,
+        name=name,
+        version=version,
+        instructions=instructions,
+        search=search,
+        code=code,
+        jobs=jobs,
     )
     caller = LocalUser(exposure) if identity is None else Caller(None, identity, "", exposure)
     with _descriptors(stdin, stdout) as (source, target), contextlib.redirect_stdout(sys.stderr):
@@ -182,7 +192,7 @@ class StdioServer:
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
-        await self._mcp_server.suspended_calls.close()
+        await self._mcp_server.close()
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
         if self._fallback is not None:

@@ -15,6 +15,7 @@ import msgspec
 
 from operations.access import check_access
 from operations.context import Identity
+from operations.exports.code_limits import RUN
 from operations.exports.search_tools import CALL, DESCRIBE, SEARCH
 from operations.interceptors.base import Interceptor, asks
 from operations.schema import Schema
@@ -264,7 +265,7 @@ class ToolList:
         operations = {each: operation for each, operation in exposure.operations.items() if is_tool(operation)}
         self._generation = exposure.generation
         names = {each: tool_name(each) for each in operations}
-        taken = {*names.values(), SEARCH, DESCRIBE, CALL}  # the last three are those of search mode
+        taken = {*names.values(), SEARCH, DESCRIBE, CALL, RUN}  # the last four are those of search mode and code mode
         for each, operation in operations.items():
             wanted = operation.spec.annotations.get(NAME)
             if isinstance(wanted, str) and _NAME.fullmatch(wanted) and wanted not in taken:

@@ -1,0 +1,25 @@
+"""CodeLimits: what one script of code mode may use. It needs no sandbox."""
+
+from __future__ import annotations
+
+import msgspec
+
+RUN = "run_python"
+"""The name of the tool."""
+
+
+class CodeLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one script may use."""
+
+    seconds: float = 120.0
+    """Time from the call of the tool to its result: waiting for a sandbox, calls and approvals included."""
+    cpu_seconds: float = 5.0
+    """Time that the script computes."""
+    memory_bytes: int = 64 * 1024 * 1024
+    calls: int = 100
+    """Calls of operations."""
+    refusals: int = 3
+    """Calls that are not approved; the last one ends the script, so that it cannot ask a person again and again."""
+    output_bytes: int = 200_000
+    """Printed output; a script that prints more fails."""
+    code_characters: int = 50_000
