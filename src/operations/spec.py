@@ -217,7 +217,7 @@ def as_schema(schema: SchemaLike) -> Schema:
 
 
 def streams(handler: Any) -> bool:
-    """Whether a handler is an async generator function: what runs a subscription."""
+    """Whether a handler is an async generator function, so that it can run a subscription."""
     return inspect.isasyncgenfunction(handler) or (
         callable(handler) and inspect.isasyncgenfunction(type(handler).__call__)
     )

@@ -52,7 +52,7 @@ class Schema:
 
     @property
     def original(self) -> Mapping[str, Any] | None:
-        """The document as it was given, where it declares draft 2020-12 itself; None where it was converted."""
+        """The document as it was given, if it declares draft 2020-12; None if it was converted."""
         source = self._source
         declared = source.get("$schema") if isinstance(source, Mapping) and self._loader is None else None
         stated = isinstance(declared, str) and declared.rstrip("#") == DRAFT_2020_12
@@ -236,7 +236,7 @@ class Schema:
 
     @cached_attribute
     def _compares_items(self) -> bool:
-        """Whether items are compared with each other, which may take forever for heavily shared values."""
+        """Whether items are compared with each other, which is too slow for heavily shared values."""
         pending: list[Any] = [self.document]
         while pending:
             node = pending.pop()

@@ -18,9 +18,9 @@ _ALLOW = (b"allow", b"GET, HEAD")
 
 
 class MetricsEndpoint:
-    """Answers callers with the scope `operations:watch`; on a server without an authenticator, everybody.
+    """Serves callers with the scope `operations:watch`; on a server without an authenticator, every caller.
 
-    Requests that come while a text is written get the same text.
+    Concurrent requests get the same text.
     """
 
     def __init__(self, sources: Callable[[], Iterable[object]], *, is_open: bool) -> None:
@@ -29,7 +29,7 @@ class MetricsEndpoint:
         self._writing: asyncio.Task[str] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
-        """Answer one request."""
+        """Serve one request."""
         response = await self._respond(scope["method"], caller)
         await response.send(send, head_only=scope["method"] == "HEAD")
 

@@ -93,7 +93,7 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mcp_challenge(self) -> str:
-        """The value of `WWW-Authenticate` at the MCP endpoint, whose metadata has a path of its own."""
+        """The value of `WWW-Authenticate` at the MCP endpoint, whose metadata has a separate path."""
         return self._challenge(MCP_PATH)
 
     def _challenge(self, path: str) -> str:

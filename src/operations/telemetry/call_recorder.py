@@ -17,7 +17,7 @@ _MOST_QUEUED = 20_000
 class CallRecorder:
     """Records every call that a registry runs, nested ones included, under the name of this `worker`.
 
-    With `clean`, a function that returns what may be kept of a value, inputs and outputs are kept as well. `explain`
+    With `clean`, a function that removes secrets from a value, inputs and outputs are kept as well. `explain`
     returns the message of an error as its caller may read it.
     """
 
@@ -36,7 +36,7 @@ class CallRecorder:
         self._queued: dict[tuple[str, str | None], CallRecord] = {}
 
     def begin(self, call: Call) -> Observation | None:
-        """Record a call that begins, or one that waited."""
+        """Record a call that begins, also one that was queued before."""
         record = self._queued.pop((call.request_id, caller_name(call.identity)), None) if self._queued else None
         if record is None:
             record = self._add(call)
@@ -47,7 +47,7 @@ class CallRecorder:
         return _Recorded(self, record, call)
 
     def note(self, event: Event) -> None:
-        """Record that a call waits, is tried again, or how large it is."""
+        """Record that a call is queued or retried, and its size."""
         if isinstance(event, CallQueued):
             record = self._add(event.call)
             if record is not None and len(self._queued) < _MOST_QUEUED:
@@ -85,7 +85,7 @@ class CallRecorder:
         return next((each for each in values if isinstance(each, str) and 0 < len(each) <= _LONGEST_LABEL), None)
 
     def cleaned_input(self, call: Call) -> Any:
-        """Return what may be kept of an input."""
+        """Return the part of an input that may be kept."""
         if self.clean is None or call.input is None:
             return None
         value = call.input if call.spec is None else call.spec.input_schema.redact(call.input)
@@ -135,6 +135,6 @@ class _Recorded(Observation):
 
 
 def status_of(error: CallError) -> int | None:
-    """Return the HTTP status of the upstream that an error tells of."""
+    """Return the HTTP status of the upstream in an error's details."""
     status = error.details.get("statusCode") if isinstance(error.details, dict) else None
     return status if isinstance(status, int) and 100 <= status <= 599 else None

@@ -1,4 +1,4 @@
-"""CallRecords: the last calls of a process, in bounded memory, for those who look at them later."""
+"""CallRecords: the last calls of a process, in bounded memory."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _CANCELLED = "ABORTED"
 
 
 class Attempt(msgspec.Struct, omit_defaults=True, rename="camel"):
-    """One attempt of a call that was tried more than once; times are epoch milliseconds."""
+    """One attempt of a retried call; times are epoch milliseconds."""
 
     started_at: float
     ended_at: float | None = None
     code: str | None = None
     status: int | None = None
     delay_ms: float | None = None
-    """How long the next attempt waits."""
+    """Delay before the next attempt."""
 
 
 class CallRecord(msgspec.Struct, eq=False, kw_only=True, gc=False):
@@ -70,7 +70,7 @@ class CallRecord(msgspec.Struct, eq=False, kw_only=True, gc=False):
     items: int = 0
     message: str | None = None
     items_told: float = 0.0
-    """When the number of items was last told."""
+    """Time at which the number of items was last reported."""
 
     @property
     def began_at(self) -> float:
@@ -79,7 +79,7 @@ class CallRecord(msgspec.Struct, eq=False, kw_only=True, gc=False):
 
 
 class Bodies(msgspec.Struct, frozen=True):
-    """Input and output of a call as JSON; None for what is not retained."""
+    """Input and output of a call as JSON; None if not retained."""
 
     input: bytes | None = None
     output: bytes | None = None
@@ -88,9 +88,9 @@ class Bodies(msgspec.Struct, frozen=True):
 
 
 class CallRecords:
-    """The last calls: those that run, and as many that ended as fit.
+    """The last calls: all running ones, and a bounded number of ended ones.
 
-    `changed` is called with each change. Texts that callers choose are cut. Bodies have a limit of their own.
+    `changed` is called with each change. Strings that callers choose are truncated. Bodies have a separate limit.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class CallRecords:
         self._body_bytes = 0
         self._last = 0
         self._epoch = os.urandom(8).hex()
-        """The first half of the ids of traces that are made here."""
+        """The first half of trace ids that are generated here."""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -136,7 +136,7 @@ class CallRecords:
         streaming: bool = False,
         label: str | None = None,
     ) -> CallRecord | None:
-        """Record a call that waits or starts; None where too many run."""
+        """Record a call that waits or starts; return None if too many are running."""
         if len(self.running) >= _MOST_RUNNING:
             self.dropped += 1
             return None
@@ -182,7 +182,7 @@ class CallRecords:
         self._tell("attempt", record)
 
     def item(self, record: CallRecord, items: int) -> None:
-        """Note the number of items of a stream; it is told at most once a second."""
+        """Note the number of items of a stream; it is reported at most once a second."""
         record.items = items
         now = self._clock()
         if now - record.items_told >= _ITEMS_SECONDS:
@@ -215,7 +215,7 @@ class CallRecords:
         self._tell("ended", record)
 
     def keep_bodies(self, record: CallRecord, input: Any, output: Any) -> None:
-        """Keep input and output of a call, unless they are too large; the oldest make room."""
+        """Keep input and output of a call, unless they are too large; the oldest are dropped."""
         if record.number not in self._records:
             return
         encoded = [_encode(value) for value in (input, output)]
@@ -231,7 +231,7 @@ class CallRecords:
         return self._by_id.get(request_id)
 
     def bodies_of(self, record: CallRecord) -> Bodies | None:
-        """Return input and output of a call, where they are kept."""
+        """Return input and output of a call, if they are kept."""
         return self._bodies.get(record.number)
 
     def trace(self, trace_id: str) -> list[CallRecord]:
@@ -259,7 +259,7 @@ class CallRecords:
             self.changed(change, record)
 
     def _trace_of(self, trace_parent: object, parent: str | None, caller: str | None, *, is_own: bool) -> str:
-        """Return the trace of a call: of its request, of its parent if nobody else can name that, else a new one."""
+        """Return the trace of a call: of its request, of its parent if that runs here, else a new one."""
         matched = _TRACE_PARENT.fullmatch(trace_parent) if isinstance(trace_parent, str) else None
         if matched is not None:
             return matched[1]
@@ -269,7 +269,7 @@ class CallRecords:
         return f"{self._epoch}{self._last:016x}"
 
     def _evict(self) -> None:
-        """Forget the oldest call; one that runs is kept until it ends."""
+        """Drop the oldest ended call."""
         number, record = self._records.popitem(last=False)
         bodies = self._bodies.pop(number, None)
         if bodies is not None:
@@ -288,7 +288,7 @@ class CallRecords:
 
 
 def caller_name(identity: Identity | None) -> str | None:
-    """Return the id of an identity; one that cannot be sent as it is gets a digest that tells it apart."""
+    """Return the id of an identity; one that is too long or not valid Unicode is truncated and gets a digest."""
     if identity is None:
         return None
     name = identity.id
@@ -298,7 +298,7 @@ def caller_name(identity: Identity | None) -> str | None:
 
 
 def _cut(text: str, most: int) -> str:
-    """Return a text that can be sent: not too long, and without lone surrogates."""
+    """Return a truncated string without lone surrogates."""
     text = text[:most]
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 

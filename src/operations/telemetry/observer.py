@@ -55,7 +55,7 @@ class Observation:
     __slots__ = ()
 
     def enter(self) -> Any:
-        """Begin a step of the call in the current task; `leave` gets what this returns, in the same task."""
+        """Begin a step of the call in the current task; `leave` receives the returned value, in the same task."""
         return None
 
     def leave(self, entered: Any) -> None:
@@ -72,7 +72,7 @@ class Observation:
 
 
 class CallQueued(msgspec.Struct, frozen=True):
-    """A call from elsewhere waits for a slot. It begins later, or is refused."""
+    """An external call waits for a slot. It begins later, or is refused."""
 
     call: Call
 

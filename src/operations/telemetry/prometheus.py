@@ -22,7 +22,7 @@ _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
 async def metrics_text(*sources: object) -> str:
     """Return the metrics of sources (registries, workers, hubs, …) in the text format of Prometheus.
 
-    The values are read in slices of a millisecond, and written in a thread: calls go on meanwhile. Sources without
+    The values are read in slices of a millisecond, and written in a thread: calls continue meanwhile. Sources without
     metrics are ignored; values with the same name and labels are summed.
     """
     measures: list[Measure] = []
@@ -53,7 +53,7 @@ def _render(measures: Sequence[Measure]) -> str:
 
 
 def _yield_after(number: int) -> None:
-    """Release the interpreter lock now and then: the event loop would wait 5 ms for it."""
+    """Release the interpreter lock at intervals: otherwise the event loop would wait 5 ms for it."""
     if number % _SLICE == 0:
         time.sleep(0)
 

@@ -62,7 +62,7 @@ class _Series:
 
     def __init__(self, second: int, current: _Cell) -> None:
         self.second = second
-        """The second that goes on; its calls are added to the longer steps when it is over."""
+        """The current second; its calls are added to the longer steps when it is over."""
         self.current = current
         self.cells: dict[int, OrderedDict[int, _Cell]] = {step: OrderedDict() for step, _ in RANGES.values()}
 
@@ -75,7 +75,7 @@ ALL: Key = ("", "")
 class TimeSeries:
     """Series of all calls, of each operation and of each worker.
 
-    At most 60,000 steps with calls are kept, of all series together; the oldest make room. `levels` returns how many
+    At most 60,000 steps with calls are kept, of all series together; the oldest are dropped. `levels` returns how many
     calls run and wait now.
     """
 
@@ -107,7 +107,7 @@ class TimeSeries:
         return [_row(number * step, cells.get(number)) for number in range(first, last)]
 
     def latest(self, key: Key = ALL) -> Row:
-        """Return the last finished second; what runs and waits is that of now."""
+        """Return the last finished second, with the current numbers of running and waiting calls."""
         second = int(self._clock()) - 1
         series = self._get(key)
         cell = None if series is None else series.cells[1].get(second)

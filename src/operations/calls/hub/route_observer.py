@@ -57,7 +57,7 @@ class RouteObserver(Protocol):
         """Note how a call ended: `ok`, or the code of its error."""
 
     def refused(self, session: HubSession, request_id: str, operation_id: str, code: str) -> None:
-        """Note a request of a spoke that no worker got."""
+        """Note a refused request of a spoke."""
 
     def left(self, session: HubSession, reason: str) -> None:
         """Note a session that is removed."""

@@ -163,7 +163,7 @@ class Repair:
         return value if len(out) == len(value) and not any(map(is_not, out, value)) else out
 
     def _cast_items(self, child: Node | None, value: Any) -> list[Any]:
-        """Cast the items of an array that all have one schema; those that are normal are told at native speed."""
+        """Cast the items of an array that all have one schema; normal ones are recognised at native speed."""
         if child is None:
             return list(value)
         if self._normal_check is not None:
@@ -222,10 +222,10 @@ class Repair:
         return self._cast_unmatched(node, value)
 
     def _fullest(self, node: Node, value: Any, matching: list[Any], best: Any) -> Any:
-        """Return the result that keeps most of a value, of which every branch that it matches removes something.
+        """Return the result that keeps most of a value, if every matching branch would remove a part of it.
 
-        A branch that the value misses counts if the value matches it once it is cast, or if more of its members are
-        valid there than the others keep: the value matches the union anyway.
+        A branch that the value does not match also counts if the value matches it after casting, or if more of its
+        properties are valid there than the other branches keep: the value matches the union anyway.
         """
         if not isinstance(value, dict):
             return best

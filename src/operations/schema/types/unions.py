@@ -1,4 +1,4 @@
-"""Selection of the union member that a JSON-like value is meant for."""
+"""Selection of the union member for a JSON-like value."""
 
 from __future__ import annotations
 

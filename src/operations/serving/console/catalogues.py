@@ -54,7 +54,7 @@ class _Key(msgspec.Struct, frozen=True):
 
 
 class Catalogues:
-    """The catalogues of one exposure. Each holds what its caller may call and nothing of the rest."""
+    """The catalogues of one exposure. Each contains only what its caller may call."""
 
     def __init__(self, exposure: Exposure, sources: Sources) -> None:
         self._exposure = exposure
@@ -65,7 +65,7 @@ class Catalogues:
         self._building = asyncio.Lock()
 
     async def get(self, viewer: Viewer) -> Catalogue:
-        """Return the catalogue of a caller, from the cache where it is there."""
+        """Return the catalogue of a caller, from the cache if possible."""
         found = self._kept.get(self._key(viewer))
         if found is None:
             async with self._building:
@@ -77,7 +77,7 @@ class Catalogues:
         return found
 
     async def warm(self) -> None:
-        """Make the entries of all operations, so that the first caller does not wait for them."""
+        """Build the entries of all operations, so that the first caller does not wait for them."""
         async with self._building:
             for operation in list(self._exposure.operations.values()):
                 self._entry(operation, self.source_of(operation.id))
@@ -129,7 +129,7 @@ class Catalogues:
 
 
 def describe_operation(viewer: Viewer, operation_id: str, source: str) -> bytes:
-    """Return one operation as the console reads it; 404 where the caller may not call it."""
+    """Return one operation in the console's format; 404 if the caller may not call it."""
     operation = viewer.operations.get(operation_id)
     if operation is None:
         message = "the operation is unknown, or not allowed"
@@ -157,7 +157,7 @@ def _join(sources: bytes, entries: list[bytes]) -> Catalogue:
 
 
 def _visible_states(states: Iterable[SourceState], counts: Mapping[str, int], *, watches: bool) -> list[dict[str, Any]]:
-    """Return sources with operations that the caller may call; failed ones only to those who watch."""
+    """Return sources with operations that the caller may call; failed ones only with the scope `operations:watch`."""
     return [
         source_json(each, counts.get(each.name, 0))
         for each in states
@@ -197,7 +197,7 @@ def _shorten(text: str) -> str:
 
 
 def _examples(document: Any) -> list[dict[str, Any]]:
-    """Return inputs that the schema itself names."""
+    """Return the examples that the schema contains."""
     if not isinstance(document, Mapping):
         return []
     whole = document.get("examples")
@@ -231,7 +231,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _encode_safely(value: Any) -> bytes:
-    """Return a value as JSON; texts that JSON cannot express are replaced."""
+    """Return a value as JSON; strings that JSON cannot express are replaced."""
     try:
         return _encode(value)
     except (ValueError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Console: what a served application records of its calls, and the page and JSON that show it."""
+"""Console: records the calls of a served application, and serves the page and JSON that show them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _REASON = "cancelled in the console"
 class Console:
     """The console of one application. It observes the registry from its creation until `close`.
 
-    `dispatchers` returns what runs calls from elsewhere. With a `hub`, the calls that it routes are recorded as well.
+    `dispatchers` returns the dispatchers of external calls. With a `hub`, the calls that it routes are recorded as
+    well.
     """
 
     def __init__(
@@ -67,16 +68,16 @@ class Console:
         self._pages = Pages()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
-        """Answer a request below `/console/api/`."""
+        """Serve a request below `/console/api/`."""
         await self._endpoint(scope, receive, send, caller)
 
     @property
     def is_built(self) -> bool:
-        """Whether the files of the page are there."""
+        """Whether the files of the page exist."""
         return self._pages.is_built
 
     def page(self, scope: Scope, path: str) -> Response | None:
-        """Return the page or one of its files, which everybody may read; None at any other path."""
+        """Return the page or one of its files, which need no credentials; None for any other path."""
         if scope["method"] not in ("GET", "HEAD") or path.startswith(API):
             return None
         if path != ROOT and not path.startswith(f"{ROOT}/"):
@@ -88,7 +89,7 @@ class Console:
         await self._endpoint.warm()
 
     async def end_feeds(self) -> None:
-        """End every feed; whoever is still admitted comes back."""
+        """End every feed; clients with valid credentials reconnect."""
         await self._endpoint.close()
 
     async def close(self) -> None:
@@ -100,7 +101,7 @@ class Console:
         await self._endpoint.close()
 
     def _cancel(self, record: CallRecord) -> bool:
-        """End a call that runs or waits; False for one of this process that is nested in another."""
+        """End a running or waiting call; return False for a nested call of this process."""
         if record.kind == "served":
             return any(each.cancel(record.request_id, record.caller, _REASON) for each in self._dispatchers())
         return self._hub is not None and self._hub.cancel(record, _REASON)

@@ -1,4 +1,4 @@
-"""ConsoleEndpoint: the JSON below `/console/api/`, each answer filtered by the rights of its caller."""
+"""ConsoleEndpoint: the JSON below `/console/api/`, each response filtered by the caller's rights."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ _CATALOGUE_HEADERS: Headers = [
 
 
 class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the console tells of its server."""
+    """Facts about the server that the console shows."""
 
     name: str
     version: str
     release: str
     kind: str
     is_open: bool
-    """Whether there is no authenticator: everybody may watch."""
+    """Whether there is no authenticator, so that every caller may watch."""
     auth_required: bool
     has_bodies: bool
     slots: int
@@ -77,7 +77,7 @@ Answer = Callable[[_Question], Awaitable[Response]]
 
 
 class ConsoleEndpoint:
-    """Serves what the console shows. `cancel` ends a call that runs; False where it is not one that can be ended."""
+    """Serves the data of the console. `cancel` ends a running call; it returns False if the call cannot be ended."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class ConsoleEndpoint:
             self._answers |= {("GET", "jobs"): self._list_jobs, ("POST", "jobs"): self._act_on_job}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
-        """Answer one request."""
+        """Serve one request."""
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         try:
             name, _, rest = path_of(scope).removeprefix(API).partition("/")
@@ -269,7 +269,7 @@ def _json(value: Any, status: int = 200) -> Response:
 
 
 def _read_query(query: bytes) -> Parameters:
-    """Return the parameters of a request; 400 for too many."""
+    """Return the query parameters of a request; 400 for too many."""
     try:
         if len(query) > _LONGEST_QUERY:
             raise ValueError

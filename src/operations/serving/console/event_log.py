@@ -10,7 +10,7 @@ _MOST_EVENTS = 8_192
 
 
 class EventLog:
-    """A ring of changes. Each reader has a position of its own: a slow one misses changes and delays nobody."""
+    """A ring of changes. Each reader has its own position: a slow reader misses changes and delays no other."""
 
     def __init__(self, size: int = _MOST_EVENTS) -> None:
         self.epoch = os.urandom(6).hex()
@@ -21,7 +21,7 @@ class EventLog:
         self._ring: list[tuple[Change, CallRecord] | None] = [None] * size
 
     def append(self, change: Change, record: CallRecord) -> None:
-        """Add a change; the oldest is forgotten."""
+        """Add a change; drop the oldest."""
         self.last += 1
         self._ring[self.last % self._size] = change, record
 
@@ -40,7 +40,7 @@ class EventLog:
         return f"{self.epoch}-{position}"
 
     def position_of(self, name: str) -> int | None:
-        """Return the position with an id; None where it is of another log or not one."""
+        """Return the position with an id; None if it is invalid or belongs to another log."""
         epoch, _, digits = name.partition("-")
         if epoch != self.epoch or not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
             return None

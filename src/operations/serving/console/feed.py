@@ -1,4 +1,4 @@
-"""Feeds: what happens, as server-sent events, for one caller each. A feed holds no queue of its own."""
+"""Feeds: changes as server-sent events, for one caller each. A feed has no queue: it reads the event log."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class FeedRequest(msgspec.Struct, kw_only=True):
-    """What a caller wants to follow."""
+    """The topics and filters of a feed."""
 
     viewer: Callable[[], Viewer]
-    """Returns the caller's rights as they are now."""
+    """Returns the caller's current rights."""
     topics: frozenset[str]
     trace: str = ""
     last_event_id: str | None = None
@@ -78,7 +78,7 @@ class Feeds:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, wanted: FeedRequest, receive: Receive, send: Send) -> None:
-        """Send events until the client goes, its credentials expire, or `close` is called."""
+        """Send events until the client disconnects, its credentials expire, or `close` is called."""
         caller = wanted.viewer().caller
         if len(self._tasks) >= _MOST_FEEDS:
             raise unavailable("console.feed", "too many feeds are open", "no")
@@ -99,7 +99,7 @@ class Feeds:
         await feed.finish()
 
     async def close(self) -> None:
-        """End every feed; whoever is still admitted comes back."""
+        """End every feed; clients with valid credentials reconnect."""
         for task in list(self._tasks):
             task.cancel()
 
@@ -174,7 +174,7 @@ class Feed:
         await self._write(b"".join(chunk))
 
     def _calls(self, viewer: Viewer, seconds: float) -> list[bytes]:
-        """Return the changes of calls since the last time that the caller may see."""
+        """Return the new changes of calls that the caller may see."""
         log = self._feeds.log
         if self._position == log.last:
             return []
@@ -194,7 +194,7 @@ class Feed:
         return chunk
 
     async def _state(self, viewer: Viewer) -> list[bytes]:
-        """Return what else has changed since the last second."""
+        """Return the other changes of the last second."""
         chunk: list[bytes] = []
         topics = self._wanted.topics
         if "catalogue" in topics:
@@ -217,7 +217,7 @@ class Feed:
         return chunk
 
     async def _job_changes(self, viewer: Viewer) -> list[bytes]:
-        """Return the jobs that have changed since they were last looked at."""
+        """Return the jobs that have changed since the last check."""
         jobs = self._feeds.jobs
         if jobs is None or "jobs" not in self._wanted.topics:
             return []
@@ -228,7 +228,7 @@ class Feed:
         )
 
     def _note_state(self, viewer: Viewer) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return workers and sources, and remember them as told."""
+        """Return workers and sources, and store them as sent."""
         workers: list[dict[str, Any]] = []
         if viewer.may_watch and "workers" in self._wanted.topics:
             states = (state for each in self._feeds.workers for state in each.states())
@@ -245,7 +245,7 @@ class Feed:
 
 
 def _signs(worker: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what of a worker is told when it changes: not its load, which changes all the time."""
+    """Return the fields of a worker whose changes are sent: not its load, which changes constantly."""
     return tuple(worker.get(name) for name in ("state", "slots", "operations", "lostAt"))
 
 

@@ -32,7 +32,7 @@ class _Known(msgspec.Struct, eq=False):
 
 
 class HubRecorder:
-    """Records what a hub routes: caller, operation, worker, times and how it ended; never what is inside."""
+    """Records the calls that a hub routes: caller, operation, worker, times and outcome; never inputs or results."""
 
     def __init__(self, hub: Hub, records: CallRecords) -> None:
         self._hub = hub
@@ -41,21 +41,21 @@ class HubRecorder:
         self._own_calls: dict[str, CallRecord] = {}
         """Calls of this process that a worker runs, by the id of the request that was sent to the worker."""
         self._routes: dict[int, RoutedCall] = {}
-        """The routes that run by the number of their record."""
+        """The running calls, by the number of their record."""
         self._spokes: dict[str, _Known] = {}
         """The spokes by the name of their peer."""
         self._names: dict[str, int] = {}
         hub.router.observer = self
 
     def close(self) -> None:
-        """Record nothing more."""
+        """Stop recording."""
         if self._hub.router.observer is self:
             self._hub.router.observer = None
 
     def began(self, call: RoutedCall, identity: Identity | None, parent: str | None, trace_parent: str | None) -> None:
-        """Record a call that was given to a worker.
+        """Record a call that was sent to a worker.
 
-        A call of this process is recorded already: its record gets the name of the worker.
+        A call of this process already has a record, which gets the worker's name.
         """
         above = None if parent is None else self._own_calls.get(parent) or self._records.get(parent)
         if above is not None:
@@ -88,7 +88,7 @@ class HubRecorder:
             self._records.item(known[0], known[0].items + 1)
 
     def ended(self, call: RoutedCall, code: str) -> None:
-        """Note how a call ended; the end of a call of this process is recorded where it is made."""
+        """Record how a call ended; the registry's observer does that for calls of this process."""
         above = self._own_calls.pop(call.caller_id, None)
         if above is not None and self._routes.get(above.number) is call:
             del self._routes[above.number]
@@ -99,7 +99,7 @@ class HubRecorder:
             self._records.end(record, code, seconds=time.perf_counter() - began)
 
     def refused(self, session: HubSession, request_id: str, operation_id: str, code: str) -> None:
-        """Record a request of a spoke that no worker got."""
+        """Record a refused request of a spoke."""
         caller = caller_name(session.principal.identity)
         record = self._records.add(request_id, operation_id, "routed", caller=caller, door="ws")
         if record is not None:

@@ -21,7 +21,10 @@ _STATES = tuple(state.value for state in JobState)
 
 
 class ConsoleJobs:
-    """The jobs of one application. Whose jobs a caller sees is decided by `Jobs.of`; an open server shows all."""
+    """The jobs of one application.
+
+    `Jobs.of` decides which jobs a caller sees; a server without an authenticator shows all.
+    """
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
@@ -71,7 +74,7 @@ class ConsoleJobs:
 
 
 def job_json(job: JobStatus) -> dict[str, Any]:
-    """Return a job as the console reads it."""
+    """Return a job in the console's format."""
     described: dict[str, Any] = msgspec.to_builtins(job)
     if job.code == ErrorCode.EXECUTION_ERROR:  # may be the text of an exception: `/~/jobs/<id>` tells what is public
         described["message"] = f"{job.operation_id} failed"

@@ -35,7 +35,7 @@ _TYPES = {
 _COMPRESSED = frozenset({"css", "html", "js", "json", "map", "svg", "txt"})
 _INDEX = "index.html"
 _FILES = "assets/"
-"""The folder of files that never stand for a screen: a missing one is 404."""
+"""The directory of files that are not screens of the page: a missing one is 404."""
 _HASHED = re.compile(r"assets/.+-[\w-]{8}\.\w+")
 """Names with a digest of their content."""
 _YEAR = b"public, max-age=31536000, immutable"
@@ -59,7 +59,7 @@ class Asset(msgspec.Struct, frozen=True):
 
 
 class Pages:
-    """The files of the console by path, read when the first is asked for. Only these paths exist."""
+    """The files of the console by path, read at the first request. Only these paths exist."""
 
     def __init__(self, folder: Traversable | None = None) -> None:
         self._folder = folder or files("operations.serving.console").joinpath("assets")
@@ -68,7 +68,7 @@ class Pages:
 
     @property
     def is_built(self) -> bool:
-        """Whether the files are there."""
+        """Whether the files exist."""
         return _INDEX in self.assets
 
     @property
@@ -79,7 +79,7 @@ class Pages:
         return self._assets
 
     def respond(self, path: str, root_path: str, headers: dict[bytes, bytes]) -> Response:
-        """Return the file at a path below `/console`, else the page itself: it shows a screen for each address."""
+        """Return the file at a path below `/console`, else the page itself, which has a screen for each path."""
         if path == ROOT:
             return Response(308, [(b"location", f"{root_path}{ROOT}/".encode("latin-1", "replace"))])
         name = path.removeprefix(f"{ROOT}/")
@@ -112,7 +112,7 @@ class Pages:
 
 
 def accepts_gzip(headers: dict[bytes, bytes]) -> bool:
-    """Whether a request accepts a compressed answer."""
+    """Whether a request accepts a compressed response."""
     return any(
         part.partition(b";")[0].strip() == b"gzip" and b"q=0" not in part.replace(b"q=0.", b"")
         for part in headers.get(b"accept-encoding", b"").lower().split(b",")

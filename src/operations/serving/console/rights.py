@@ -18,7 +18,7 @@ MANAGE = "operations:manage"
 
 
 class Viewer:
-    """The rights of one caller. On a server without an authenticator (`is_open`) everybody watches and manages."""
+    """The rights of one caller. On a server without an authenticator (`is_open`) every caller may watch and manage."""
 
     def __init__(self, caller: Caller, exposure: Exposure, *, is_open: bool) -> None:
         self.caller = caller
@@ -26,7 +26,7 @@ class Viewer:
         self.identity = caller.identity
         self.name = caller_name(caller.identity)
         self.is_known = is_open or caller.principal is not None
-        """Whether it has calls of its own: anonymous callers of a server with an authenticator are not told apart."""
+        """Whether it can have its own calls: anonymous callers of a server with an authenticator share one identity."""
         scopes = caller.identity.scopes if caller.identity is not None and caller.principal is not None else ()
         self.may_watch = is_open or WATCH in scopes
         self.may_manage = is_open or MANAGE in scopes
@@ -34,7 +34,7 @@ class Viewer:
 
     @cached_property
     def operations(self) -> Mapping[str, Operation[Any]]:
-        """The operations that the caller may call, by id: as they are when this is first asked."""
+        """The operations that the caller may call, by id, as of the first access."""
         return self._exposure.visible(self.identity)
 
     def is_own(self, record: CallRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Sources: where the operations of a served registry come from, and whether that works."""
+"""Sources: the sources of a served registry's operations, and their state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Sources(Protocol):
 
 
 class NamespaceSources:
-    """A source for each first part of a namespace: for a registry that does not say where its operations come from."""
+    """A source for each first part of a namespace, for a registry without known sources."""
 
     def __init__(self, exposure: Exposure) -> None:
         self._exposure = exposure
@@ -69,7 +69,7 @@ def _kind(operation: Operation[Any]) -> str:
 
 
 def source_json(state: SourceState, count: int) -> dict[str, Any]:
-    """Return a source as the console reads it."""
+    """Return a source in the console's format."""
     described: dict[str, Any] = {"name": state.name, "kind": state.kind, "state": state.state, "count": count}
     if state.reason is not None:
         described["reason"] = state.reason

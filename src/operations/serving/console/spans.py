@@ -1,4 +1,4 @@
-"""Spans: recorded calls as the console reads them, for one caller."""
+"""Spans: recorded calls in the console's format, for one caller."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def span_json(record: CallRecord) -> dict[str, Any]:
 
 
 def _hidden_json(record: CallRecord) -> dict[str, Any]:
-    """Return a call that the caller may not see, but which a call of its own has made."""
+    """Return the visible part of a call that the caller may not see, but that one of its own calls made."""
     optional = {
         "parentRequestId": record.parent_request_id,
         "startedAt": record.started_at,
@@ -69,7 +69,7 @@ def _hidden_json(record: CallRecord) -> dict[str, Any]:
 
 
 class SpanReader:
-    """Answers what one caller asks of the recorded calls."""
+    """Reads the recorded calls that one caller may see."""
 
     def __init__(self, records: CallRecords, viewer: Viewer, *, has_bodies: bool) -> None:
         self._records = records
@@ -91,14 +91,14 @@ class SpanReader:
         return answer if next_cursor is None else {**answer, "next": next_cursor}
 
     def find(self, request_id: str) -> CallRecord:
-        """Return a call; 404 where there is none that the caller may see."""
+        """Return a call; 404 if the caller may see no such call."""
         record = self._records.get(request_id)
         if record is None or not self._viewer.sees(record):
             raise not_visible("the call is unknown, or not allowed")
         return record
 
     def one(self, request_id: str) -> dict[str, Any]:
-        """Return a call with what is retained of its input and output."""
+        """Return a call with its retained input and output."""
         record = self.find(request_id)
         answer = {**span_json(record), "cancellable": record.outcome is None and self._viewer.may_cancel(record)}
         if record.message is not None and self._may_read(record):
@@ -115,7 +115,7 @@ class SpanReader:
         return answer
 
     def trace(self, trace_id: str) -> dict[str, Any]:
-        """Return the spans of a trace: those that the caller sees, and what these have called."""
+        """Return the spans of a trace: those that the caller may see, and their nested calls."""
         records = self._records.trace(trace_id)
         visible = {record.request_id for record in records if self._viewer.sees(record)}
         if not visible:
@@ -162,7 +162,7 @@ class SpanReader:
 
 
 def _is_audited(record: CallRecord) -> bool:
-    """Whether a call came from elsewhere, and has ended."""
+    """Whether a call is external and has ended."""
     is_outer = record.kind == "served" or (record.kind == "routed" and record.parent_request_id is None)
     return is_outer and record.outcome is not None
 
@@ -181,7 +181,7 @@ def _audit_json(record: CallRecord) -> dict[str, Any]:
 
 
 def _filters(parameters: Parameters) -> list[Keep]:
-    """Return the conditions that parameters name."""
+    """Return the filters in the query parameters."""
     keep: list[Keep] = []
     pattern = parameters.get("operation")
     if pattern:
@@ -227,7 +227,7 @@ def read_number(parameters: Parameters, name: str, default: int, *, least: int, 
 
 
 def not_visible(message: str) -> RefusedError:
-    """Return the error of what does not exist or may not be seen: the two are not told apart."""
+    """Return the error for a call that does not exist or that the caller may not see; both are the same to a caller."""
     return RefusedError(404, ErrorCode.OPERATION_NOT_FOUND, message, "NOT_VISIBLE")
 
 
@@ -258,7 +258,7 @@ def _in_tree_order(records: Sequence[CallRecord]) -> list[CallRecord]:
 
 
 def _clamp(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put the times of spans within those of their parents, which come first."""
+    """Limit the times of spans to those of their parents, which come first."""
     by_id = {span["requestId"]: span for span in spans}
     for span in spans:
         parent = by_id.get(span.get("parentRequestId", ""))

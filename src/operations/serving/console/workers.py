@@ -18,7 +18,7 @@ State = Literal["ready", "saturated", "draining", "lost"]
 
 
 class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker; None for what it does not tell."""
+    """One worker; unknown fields are None."""
 
     name: str
     kind: Literal["server", "spoke"]
@@ -28,7 +28,7 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
     operations: frozenset[str] | None
     """The ids that it offers; None for all that are served."""
     since: float
-    """When it came, in epoch milliseconds."""
+    """Time at which it connected, in epoch milliseconds."""
     slots: int | None = None
     host: str | None = None
     pid: int | None = None
@@ -77,7 +77,7 @@ class OwnProcess:
 
 
 def worker_json(worker: WorkerState, viewer: Viewer, series: TimeSeries) -> dict[str, Any]:
-    """Return a worker as the console reads it."""
+    """Return a worker in the console's format."""
     key = ("worker", worker.name)
     rate, p95, error_rate = series.summary(key)
     visible = viewer.operations

@@ -21,7 +21,7 @@ class AcceptHeader(msgspec.Struct, frozen=True):
     events: bool = False
     """Whether an event stream is requested by its name."""
     takes_events: bool = True
-    """Whether an event stream is accepted from an operation that has nothing else."""
+    """Whether an event stream is accepted from an operation with no other response."""
     envelope_events: bool = False
     """Whether each event is an envelope."""
     other: bool = True

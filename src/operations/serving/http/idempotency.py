@@ -41,13 +41,13 @@ class IdempotencyStore(Protocol):
     """Stores calls by key. If several calls begin with one key at the same time, exactly one gets None."""
 
     async def begin(self, owner: str, key: bytes, fingerprint: bytes) -> StoredCall | None:
-        """Return the call that has this key; where there is none, keep it as running and return None."""
+        """Return the call with this key; if there is none, store a running call and return None."""
 
     async def finish(self, owner: str, key: bytes, response: Response) -> None:
-        """Keep the response of a call."""
+        """Store the response of a call."""
 
     async def release(self, owner: str, key: bytes) -> None:
-        """Forget a call that was not executed."""
+        """Remove a call that was not executed."""
 
 
 class MemoryStore:
@@ -73,7 +73,7 @@ class MemoryStore:
         return self._count
 
     async def begin(self, owner: str, key: bytes, fingerprint: bytes) -> StoredCall | None:
-        """Return the call that has this key; where there is none, keep it as running and return None."""
+        """Return the call with this key; if there is none, store a running call and return None."""
         calls = self._owners.setdefault(owner, OrderedDict())
         known = calls.get(key)
         if known is not None:
@@ -94,7 +94,7 @@ class MemoryStore:
         return None
 
     async def finish(self, owner: str, key: bytes, response: Response) -> None:
-        """Keep the response of a call."""
+        """Store the response of a call."""
         calls = self._owners.get(owner)
         call = None if calls is None else calls.get(key)
         if call is None:
@@ -110,7 +110,7 @@ class MemoryStore:
             pass
 
     async def release(self, owner: str, key: bytes) -> None:
-        """Forget a call that was not executed."""
+        """Remove a call that was not executed."""
         if key in self._owners.get(owner, ()):
             self._remove(owner, key)
 

@@ -41,7 +41,10 @@ class JobEndpoint:
         self._wait_seconds = wait_seconds
 
     def accepts(self, route: Route, input: Any) -> bool:
-        """Whether a call can be a job. Other calls run in the request, where an invalid input is refused at once."""
+        """Whether a call can be a job.
+
+        Other calls run in the request, where an invalid input is refused immediately.
+        """
         operation = route.operation
         is_call = operation.handler is not None and self._jobs.runs(operation)
         return is_call and operation.spec.input_schema.check(input)

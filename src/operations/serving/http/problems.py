@@ -88,7 +88,7 @@ def problem(error: CallError, request_id: str, operation: Operation[Any] | None 
 
 
 def _retry_seconds(error: CallError) -> int:
-    """Return the whole seconds of `Retry-After`; details may come from another process, and hold anything."""
+    """Return the whole seconds of `Retry-After`; details may come from another process and contain anything."""
     wait = error.details.get("retryAfter") if isinstance(error.details, dict) else None
     if isinstance(wait, int | float) and 0 <= wait <= _LONGEST_RETRY:
         return math.ceil(wait)

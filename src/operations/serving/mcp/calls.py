@@ -33,7 +33,7 @@ INTERNAL_ERROR = -32603
 MAX_ITEMS = 100
 STREAM_SECONDS = 10.0
 CALLS_PER_IDENTITY = 256
-"""MCPCalls of one identity that run at once."""
+"""Largest number of concurrent calls of one identity."""
 DEADLINE_SECONDS = 60.0
 """The longest duration of a call. A call that can ask its caller may take longer, by the time for an answer."""
 REPLAYABLE = "replayable"

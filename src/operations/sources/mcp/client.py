@@ -185,7 +185,7 @@ class MCPClient:
 def create_mcp_client(name: str, config: MCPClientConfig | Mapping[str, Any]) -> Opening[MCPClient]:
     """Connect to a server and list its tools; raise `CallError` if that fails.
 
-    Await it, or use it as a block: `async with create_mcp_client(…) as client`. `config` may be a mapping in editors'
+    Await it, or use it with `async with`, which closes the client. `config` may be a mapping in editors'
     format.
     """
     return Opening(_open_client(name, config))

@@ -1,6 +1,6 @@
-"""What our MCP server and our MCP client tell each other in `_meta`, beyond the protocol's own fields.
+"""Fields in `_meta` that this library's MCP server and client exchange, beyond those of the protocol.
 
-Bytes travel as base64 text; the JSON pointers of those texts are in `_meta`, so that they arrive as bytes.
+Bytes are sent as base64 strings. `_meta` has the JSON pointers of these strings, so that the receiver can decode them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from operations.errors import CallError, ErrorCode
 from operations.wire import PLAIN, pointer
 
 OWN = "operations/client"
-"""The `_meta` key of a request by which one of our clients asks for whole envelopes."""
+"""The `_meta` key by which a client of this library requests whole envelopes."""
 STREAM = "operations/stream"
 """The `_meta` key of a request for the items of a stream as progress."""
 SPEC = "operations/spec"
@@ -22,24 +22,24 @@ SPEC = "operations/spec"
 ERROR = "operations/error"
 """The `_meta` key of an error result: code, message and details."""
 ENVELOPE = "operations/envelope"
-"""The `_meta` key of a result for one of our clients: the envelope as JSON text, with bytes marked."""
+"""The `_meta` key of a result for a client of this library: the envelope as JSON text, with bytes marked."""
 BYTES = "operations/bytes"
-"""The `_meta` key of a request or a result with the JSON pointers of the texts that are base64 of bytes."""
+"""The `_meta` key of a request or a result with the JSON pointers of base64 strings that are bytes."""
 WRAPPED = "operations/wrapped"
-"""The `_meta` key that marks structured content whose value stands under `result`."""
+"""The `_meta` key that marks structured content whose value is under `result`."""
 INPUT = "input"
-"""The property under which an input stands that is no object."""
+"""The property that contains an input which is not an object."""
 RESULT = "result"
-"""The property under which structured content stands that would not be an object."""
+"""The property that contains structured content which is not an object."""
 
 _BYTES = frozenset({bytes, bytearray, memoryview})
 _DEEPEST = 1_000
 
 
 def plain_json(value: Any) -> tuple[Any, list[str]]:
-    """Return a value with its bytes as base64 text, and the JSON pointers of those; raise a CallError for other types.
+    """Return a value with its bytes as base64 strings, and their JSON pointers; raise a CallError for other types.
 
-    The value is the same object where there is nothing to change.
+    A value without bytes is returned unchanged.
     """
     if type(value) is dict and PLAIN.issuperset(map(type, value.values())) and all(type(key) is str for key in value):
         return value, []
@@ -78,7 +78,7 @@ def _refused(path: str, reason: str) -> CallError:
 
 
 def put_bytes(value: Any, places: Any) -> Any:
-    """Return a value with the base64 texts at JSON pointers as bytes, changed in place; others stay as they are."""
+    """Decode the base64 strings at JSON pointers of a value to bytes, in place; return the value."""
     for place in places if isinstance(places, list) else ():
         if not isinstance(place, str) or place.count("/") > _DEEPEST:
             continue
@@ -121,7 +121,7 @@ _NAMES = frozenset({"properties", "patternProperties", "$defs", "dependentSchema
 
 
 def move_references(node: Any, old: str, new: str, *, _names: bool = False) -> Any:
-    """Copy a JSON Schema whose place in its document changes: references below `old` become references below `new`."""
+    """Copy a JSON Schema that moves within its document: references below `old` become references below `new`."""
     if isinstance(node, list):
         return [move_references(item, old, new) for item in node]
     if not isinstance(node, Mapping):

@@ -1,7 +1,7 @@
-"""Servers that are ours: their tools as the operations they are, with the results that `execute` gives there.
+"""MCP servers of this library: their tools become the original operations, with the results of `execute` there.
 
-The server says in `_meta` what the protocol has no field for: ids, types, whole envelopes, error codes.
-Ids stand below the namespace of the import, whatever the server says.
+`_meta` has what the protocol has no field for: ids, types, whole envelopes, error codes. Ids are always below the
+namespace of the import.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _ID = re.compile(f"({NAMESPACE_PATTERN[1:-1]})\\.({NAME_PATTERN[1:-1]})")
 _TYPES = frozenset(OperationType)
 _LAST_ITEM_SECONDS = 5.0
 _MOST_WAITING = 10_000
-"""Items of a stream that its consumer has not taken; one more ends the stream, as nothing slows its server down."""
+"""Largest number of unread items of a stream; more end the stream, because the server cannot be slowed down."""
 
 
 def is_own(tool: Mapping[str, Any]) -> bool:
-    """Whether a listed tool is an operation of one of our servers."""
+    """Whether a listed tool is an operation of a server of this library."""
     return _about(tool) is not None
 
 
 def own_operations(origin: ServerOrigin, listed: Iterable[Mapping[str, Any]]) -> list[Operation[Any]]:
-    """Return the operations of listed tools; of two with one id the first is kept."""
+    """Return the operations of listed tools; of duplicates, the first."""
     found: dict[str, Operation[Any]] = {}
     for tool in listed:
         about = _about(tool)
@@ -114,7 +114,7 @@ def _schema(tool: Mapping[str, Any], field: str, name: str, wrapped: bool) -> Sc
 
 
 class _OwnRunner(ToolRunner):
-    """Calls a tool of one of our servers."""
+    """Calls a tool of a server of this library."""
 
     def __init__(
         self, server: str, calls: Any, tool: Mapping[str, Any], spec: OperationSpec, *, wraps_input: bool
@@ -125,7 +125,7 @@ class _OwnRunner(ToolRunner):
         self._wraps_input = wraps_input
 
     def request(self, input: Any) -> MCPRequest:
-        """Return the request for an input; its bytes arrive as bytes."""
+        """Return the request for an input, with its bytes marked."""
         arguments, places = plain_json({INPUT: input} if self._wraps_input else input)
         if not isinstance(arguments, Mapping):
             message = f"the input of {self._spec.id} is an object, not {type(input).__name__}"
@@ -133,7 +133,7 @@ class _OwnRunner(ToolRunner):
         return self.tool_request(arguments, {OWN: 1, **({BYTES: places} if places else {})})
 
     def read(self, result: Mapping[str, Any]) -> ResponseEnvelope[Any]:
-        """Return the envelope that the server's `execute` gave, or raise its error."""
+        """Return the envelope of the server's `execute`, or raise its error."""
         return read_own(result, self._spec.output_schema)
 
     async def items(self, input: Any, context: OperationContext) -> AsyncIterator[ResponseEnvelope[Any]]:
@@ -161,7 +161,7 @@ class _OwnRunner(ToolRunner):
                 await call
 
     async def _rest(self, received: _Items, result: Mapping[str, Any]) -> AsyncIterator[ResponseEnvelope[Any]]:
-        """Yield the items whose messages are handled after the result's."""
+        """Yield the items whose messages are handled after that of the result."""
         meta = result.get("_meta")
         count = meta.get(STREAM) if isinstance(meta, Mapping) else None
         try:
@@ -177,7 +177,7 @@ class _OwnRunner(ToolRunner):
 
 
 class _Items:
-    """The items of a stream in their order; their messages may be handled in another."""
+    """The items of a stream in order; their messages may be handled out of order."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
@@ -190,7 +190,7 @@ class _Items:
             self.changed.set()
 
     def next(self) -> ResponseEnvelope[Any] | None:
-        """Return the next item if it is here."""
+        """Return the next item if it has arrived."""
         if len(self._waiting) > _MOST_WAITING:
             message = f"more than {_MOST_WAITING:,} items wait to be taken"
             raise CallError(ErrorCode.EXECUTION_ERROR, message, {"executed": "unknown"})
@@ -202,7 +202,7 @@ class _Items:
 
 
 def read_own(result: Mapping[str, Any], output_schema: Schema) -> ResponseEnvelope[Any]:
-    """Return the envelope of a result of one of our servers; raise the error that it carries."""
+    """Return the envelope in a result of a server of this library; raise the error in it."""
     meta = result.get("_meta")
     meta = meta if isinstance(meta, Mapping) else {}
     error, envelope = meta.get(ERROR), meta.get(ENVELOPE)

@@ -138,7 +138,7 @@ def _requires_task(tool: Mapping[str, Any]) -> bool:
 
 
 CANCEL_SECONDS = 0.5
-"""Time limit for telling a server that the caller no longer wants a task's result."""
+"""Time limit for cancelling a task at the server."""
 
 
 class ToolRunner:

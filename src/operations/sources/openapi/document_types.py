@@ -1,4 +1,4 @@
-"""Types of OpenAPI documents, for type checkers: the members that the source reads; a document may have others."""
+"""Types of OpenAPI documents, for type checkers: the properties that the source reads; a document may have others."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ class Exchange:
 
 
 def _status_error(status: int) -> CallError:
-    """Return a status that is retried as observers are told of it."""
+    """Return the error for a retried status, for observers."""
     return CallError(ErrorCode.EXECUTION_ERROR, f"the server answered with {status}", {"statusCode": status})
 
 

@@ -73,7 +73,7 @@ def plan_input(documents: Documents, fields: Sequence[InputField], body: DocNode
 
 
 def _choices(plan: BodyPlan) -> list[dict[str, Any]]:
-    """Return what a required, flattened body must have in one of its media types, where they differ in that."""
+    """Return the required properties of each media type of a flattened body, if they differ."""
     if plan.members is None or not plan.required:
         return []
     further = [[name for name in kind.required if name not in plan.required_members] for kind in plan.formats]

@@ -103,8 +103,8 @@ def from_openapi(
 ) -> APIOperations:
     """Return the operations of a document; files that it refers to are read through `loader(address)` only.
 
-    `config` may be a mapping of the fields of `HTTPServiceConfig`. A document that a registry of this kind serves gives
-    the operations of that registry, without loss; `own=False` reads it as any other document.
+    `config` may be a mapping of the fields of `HTTPServiceConfig`. The document of another served registry is imported
+    without loss; `own=False` reads it like any other document.
     """
     config = read_settings(config, HTTPServiceConfig, "config")
     if isinstance(document, (bytes, str)):
@@ -128,7 +128,7 @@ def from_openapi_file(
 ) -> Opening[APIOperations]:
     """Return the operations of a document in a file; it may refer to files in its directory or below `root`.
 
-    Await it, or use it as a block, which closes the connections at its end.
+    Await it, or use it with `async with`, which closes the connections.
     """
     return Opening(_open_file(path, config, fs, root, loader, own))
 
@@ -175,10 +175,11 @@ def from_openapi_url(
 ) -> Opening[APIOperations]:
     """Return the operations of a document at a URL; redirects are followed, and no credentials are sent.
 
-    Await it, or use it as a block, which closes the connections at its end.
+    Await it, or use it with `async with`, which closes the connections.
 
-    A document that is refused without credentials is requested again with them, and so is that of another registry,
-    which describes what its reader may call; both only where the requested origin gets credentials anyway.
+    A document that is refused without credentials is requested again with them. So is the document of another served
+    registry, because it contains only what its reader may call. Both happen only if the origin receives the credentials
+    anyway.
     """
     return Opening(_open_url(url, config, loader, own))
 
@@ -248,7 +249,7 @@ class HTTPServices:
         *,
         replace: bool = False,
     ) -> APIOperations:
-        """Register the operations of a document: one at hand, a file's path, or a URL."""
+        """Register the operations of a document: a mapping, a file's path, or a URL."""
         config = read_settings(config, HTTPServiceConfig, "config")
         name = config.namespace or ""
         if name in self._services and not replace:

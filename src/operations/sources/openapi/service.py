@@ -42,7 +42,7 @@ def call_options(context: OperationContext) -> HTTPCallOptions:
 
 
 class Received(NamedTuple):
-    """A response, the credentials it was asked for with, and the cached response that it may confirm."""
+    """A response, the credentials of its request, and the cached response that it may confirm."""
 
     sent: OpenResponse
     credentials: RequestCredentials
@@ -256,7 +256,7 @@ class HTTPService:
         return self._exchange
 
     def parser(self, before: SSEParser | None = None) -> SSEParser:
-        """Return a parser of events with the configured limits; it goes on where the one before ended."""
+        """Return a parser of events with the configured limits; it continues after the previous one."""
         most = self.config.limits.event_bytes
         parser = SSEParser(max_line=most, max_event=most)
         if before is not None:

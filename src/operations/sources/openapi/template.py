@@ -221,7 +221,7 @@ class TemplateReader:
         """Return the schema of one event of a stream.
 
         OpenAPI 3.2 has `itemSchema`. Before, `schema` describes an event, or the stream as an array of events. A string
-        is the text of the stream and says nothing of its events.
+        schema describes the text of the stream, not its events.
         """
         item = media.get("itemSchema")
         if item.value is not None:
@@ -233,7 +233,7 @@ class TemplateReader:
         return schema if kind != "string" else media.get("itemSchema")
 
     def _is_file(self, media: DocNode) -> bool:
-        """Whether a response is a file: its schema describes bytes, whatever they contain."""
+        """Whether a response is a file: its schema describes bytes with any content."""
         schema = self._documents.follow_if_found(media.get("schema")).value
         return isinstance(schema, Mapping) and schema.get("type") == "string" and schema.get("format") == "binary"
 

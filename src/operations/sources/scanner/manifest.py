@@ -62,7 +62,7 @@ class ModuleDefinitions(msgspec.Struct, frozen=True):
     operations: Sequence[Operation[Any]] = ()
     specs: Sequence[OperationSpec] = ()
     invalid: Sequence[str] = ()
-    """Why mappings that look like specs are none."""
+    """Reasons why mappings that look like specs are invalid."""
 
 
 def collect(module: ModuleType) -> ModuleDefinitions:
