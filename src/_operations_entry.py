@@ -1,23 +1,23 @@
-"""Where the installed commands `ops` and `operations` start: Ctrl-C ends them with 130 from the first line on.
+"""Entry point of the installed commands `ops` and `operations`: Ctrl-C exits with 130 from the first line on.
 
-It stands outside the package because importing a part of that imports all of its core, and an interrupt in the middle
-of those imports is a traceback, or worse where a native module is being made. What comes before this first line, the
-interpreter's own start and the script that an installer writes, is not ours.
+This module is outside the package, because importing any module of the package imports its core, and an interrupt
+during those imports prints a traceback or leaves a native module half-initialised. Interrupts before the first line
+(during the interpreter's start or in the installer's script) cannot be handled here.
 """
 
-# The native half of `signal`: the other half is imports, and an interrupt during those is a traceback.
+# Only the native half of `signal`: the other half imports modules, and an interrupt during imports is a traceback.
 import _signal  # type: ignore[import-not-found]
 import os
 
 
-def end_at_once(number: int, frame: object) -> None:
-    """Nothing is open yet, or any more: end."""
+def exit_immediately(number: int, frame: object) -> None:
+    """Exit with 130: nothing is open yet, or everything is closed."""
     os._exit(130)
 
 
-# Where it is ignored (a job in the background of a script) it stays so.
+# SIGINT stays ignored if the parent process ignores it, as for a job in the background of a script.
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-    _signal.signal(_signal.SIGINT, end_at_once)
+    _signal.signal(_signal.SIGINT, exit_immediately)
 
 
 def program() -> None:

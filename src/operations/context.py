@@ -249,7 +249,9 @@ def limit_context(context: object, timeout: object) -> OperationContext:
     if timeout is None:
         return context
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
-        raise CallError(ErrorCode.VALIDATION_ERROR, f"timeout is {timeout!r}: give a number of seconds above 0")
+        raise CallError(
+            ErrorCode.VALIDATION_ERROR, f"invalid timeout {timeout!r}: expected a number of seconds above 0"
+        )
     deadline = int((time.time() + min(timeout, _MOST_SECONDS)) * 1000)
     if context.deadline is not None:
         deadline = min(deadline, context.deadline)

@@ -61,7 +61,7 @@ class AccessControl(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
             scopes = getattr(self, field)
             # A text is a sequence of its letters.
             if isinstance(scopes, str) or not all(isinstance(scope, str) for scope in scopes):
-                message = f"{field} is {scopes!r}: give a list of scopes, as ['admin']"
+                message = f"invalid {field} {scopes!r}: expected a list of scopes, such as ['admin']"
                 raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
     @classmethod
@@ -123,7 +123,9 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True):
         if type(self.access_control) is not AccessControl:
             force(self, "access_control", AccessControl.of(self.access_control))
         if isinstance(self.tags, str):
-            raise CallError(ErrorCode.VALIDATION_ERROR, f"tags is {self.tags!r}: give a list, as [{self.tags!r}]")
+            raise CallError(
+                ErrorCode.VALIDATION_ERROR, f"invalid tags {self.tags!r}: expected a list; pass [{self.tags!r}]"
+            )
         force(self, "input_schema", as_schema(self.input_schema))
         force(self, "output_schema", as_schema(self.output_schema))
         if self.error_schemas:

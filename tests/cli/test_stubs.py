@@ -23,7 +23,7 @@ def test_stubs_go_where_they_are_asked_to(project: Project) -> None:
     project.write("mine/operations_env/own.py", "x = 1\n")
     done = project.run("stubs", "--output", "mine")
     assert done.code == 2
-    assert "was not made by ops stubs" in done.err
+    assert "was not written by ops stubs" in done.err
 
 
 def test_stubs_watch(project: Project) -> None:

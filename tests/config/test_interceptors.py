@@ -111,7 +111,7 @@ def test_settings_without_a_value_are_those_of_the_interceptor() -> None:
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        ('use = "rate-limt"', "the interceptor is not known; did you mean rate-limit"),
+        ('use = "rate-limt"', "unknown interceptor; did you mean rate-limit"),
         ("rate = 5", "use is missing"),
         ('use = "rate-limit"', "missing required key rate"),
         ('use = "rate-limit"\nrate = 0', "expected float > 0"),

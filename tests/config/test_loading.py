@@ -172,7 +172,10 @@ def test_the_table_of_a_project_file(tmp_path: Path) -> None:
         ("[sources.a]\nopenapi='x'\n[sources.a.retry]\ntries = 3", "4: sources.a.retry.tries: unknown key"),
         ("[access]\n'a.*' = 'x'", "2: access.a.*: expected array, got str"),
         ("[access]\n'a.*' = { scope = [] }", "2: access.a.*.scope: unknown key; did you mean scopes?"),
-        ("[transports.a]\nurl = 'http://x'", "2: transports.a.url: 'http://x' is not a valid address: 'http' is not"),
+        (
+            "[transports.a]\nurl = 'http://x'",
+            "2: transports.a.url: 'http://x' is not a valid address: unknown scheme 'http'",
+        ),
         (
             "[transports.a]\nurl = 'ws://x:99999'",
             "2: transports.a.url: 'ws://x:99999' is not a valid address: the port 99999",

@@ -59,7 +59,7 @@ async def test_a_hook_allows_changes_or_refuses() -> None:
 
 async def test_nobody_to_ask_and_a_hook_that_fails_refuse(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "operations")
-    assert "nobody can be asked" in (await registry().tools(approval=Approval(mutations="ask")).call("git_write")).text
+    assert "no one can be asked" in (await registry().tools(approval=Approval(mutations="ask")).call("git_write")).text
 
     async def fail(request: ApprovalRequest) -> bool:
         raise RuntimeError("secret")

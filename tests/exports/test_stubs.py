@@ -109,7 +109,7 @@ def test_one_file_changes_when_one_namespace_does(tmp_path: Path) -> None:
 
 def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("x = 1\n")
-    with pytest.raises(FileExistsError, match=r"mine\.py was not made by ops stubs"):
+    with pytest.raises(FileExistsError, match=r"mine\.py was not written by ops stubs"):
         write_stubs(make_stubs([]), tmp_path)
 
 

@@ -98,7 +98,7 @@ async def test_a_task_that_breaks_leaves_nobody_waiting(caplog: pytest.LogCaptur
     with pytest.raises(RuntimeError, match="a mistake"):
         await line.__aenter__()
     assert line.left
-    assert "the connection to the exchange is no longer kept" in caplog.text
+    assert "reconnecting to the exchange has stopped" in caplog.text
 
 
 async def test_leaving_does_not_wait_for_the_next_try() -> None:

@@ -14,7 +14,7 @@ from operations.calls.events import CallCompleted, CallResponded
 from operations.calls.liveness import liveness_of
 from operations.errors import CallError, ErrorCode
 from operations.failures import Executed, executed_of, timed_out, unavailable
-from operations.pubsub import Record, Refused, Stores, TooManyRecords, Transport
+from operations.pubsub import DeliveryRefused, Record, Stores, TooManyRecords, Transport
 
 _RETRY_SECONDS = 0.05
 _LONGEST_RETRY = 1.0
@@ -23,7 +23,7 @@ _MOST_TRIED = 16
 
 def undelivered(operation_id: str, reason: str) -> CallError:
     """Return the error for a request that no worker received or that this peer may not send."""
-    if isinstance(reason, Refused):
+    if isinstance(reason, DeliveryRefused):
         details = {"operationId": operation_id, "executed": "no"}
         return CallError(ErrorCode.ACCESS_DENIED, f"{operation_id}: {reason}", details)
     return unavailable(operation_id, reason, "no")
@@ -109,7 +109,7 @@ class PendingCall(msgspec.Struct, eq=False):
         """Handle an undelivered request: the transport calls this."""
         if self._future.done():
             return
-        if not isinstance(reason, Refused) and self._may_resend("no"):
+        if not isinstance(reason, DeliveryRefused) and self._may_resend("no"):
             self._resend_later()
         else:
             self._fail(undelivered(self.operation_id, reason))

@@ -39,7 +39,7 @@ _SINGLE = {
 }
 
 
-class Row(NamedTuple):
+class SchemaRow(NamedTuple):
     """One line: a field, or a variant of a union."""
 
     depth: int
@@ -76,7 +76,7 @@ def schema_lines(document: object, *, limit: int, more: str) -> Iterator[str]:
         yield paint("dim", "  * required")
 
 
-def _fitting(rows: list[Row], limit: int) -> list[Row]:
+def _fitting(rows: list[SchemaRow], limit: int) -> list[SchemaRow]:
     """Return all rows; if there are too many, drop the deepest levels, then the last fields."""
     for depth in range(_MAX_DEPTH, -1, -1):
         shown = [row for row in rows if row.depth <= depth]
@@ -94,7 +94,7 @@ class SchemaText:
         self._left = _MAX_ROWS
         self._work = _MAX_WORK
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[SchemaRow]:
         """Yield a row for each field, nested fields and variants below it."""
         yield from self._below(self._document, 0)
 
@@ -128,7 +128,7 @@ class SchemaText:
         text = " · ".join(filter(None, [", ".join(limits), str(description).strip() if description else ""]))
         return text if node.get("default") is None else f"{one_line(text)} [{_plain(node['default'])}]".strip()
 
-    def _below(self, schema: object, depth: int, hops: int = 0) -> Iterator[Row]:
+    def _below(self, schema: object, depth: int, hops: int = 0) -> Iterator[SchemaRow]:
         """Yield the fields of an object, of the items of a list, or of the variants of a union."""
         if depth > _MAX_DEPTH or hops > _MAX_HOPS or self._left <= 0:
             return
@@ -143,15 +143,15 @@ class SchemaText:
             properties.items() if isinstance(properties, Mapping) else (), key=lambda item: item[0] not in needed
         ):
             self._left -= 1
-            yield Row(depth, name in needed, str(name), self.kind(child), self.about(child))
+            yield SchemaRow(depth, name in needed, str(name), self.kind(child), self.about(child))
             yield from self._below(child, depth + 1)
         others = node.get("additionalProperties")
         if isinstance(others, Mapping) and others:
-            yield Row(depth, False, "(any name)", self.kind(others), self.about(others))
+            yield SchemaRow(depth, False, "(any name)", self.kind(others), self.about(others))
             yield from self._below(others, depth + 1)
         yield from self._variants(node, depth, hops)
 
-    def _variants(self, node: Mapping[str, Any], depth: int, hops: int) -> Iterator[Row]:
+    def _variants(self, node: Mapping[str, Any], depth: int, hops: int) -> Iterator[SchemaRow]:
         found = self._fields.variants(node)
         if len(found) == 1:
             yield from self._below(found[0], depth, hops + 1)
@@ -161,7 +161,7 @@ class SchemaText:
         for number, each in enumerate(found):
             self._left -= 1
             title = each.get("title") or each.get("description") or ""
-            yield Row(depth, False, "or" if number else "either", self.kind(each), one_line(str(title)))
+            yield SchemaRow(depth, False, "or" if number else "either", self.kind(each), one_line(str(title)))
             yield from self._below(each, depth + 1)
 
     def _choices(self, node: Mapping[str, Any]) -> list[Any]:

@@ -21,7 +21,7 @@ from operations.cli.runner import SUPERVISOR
 _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 30.0
 _STEADY_SECONDS = 60.0
-"""A process that ran this long is restarted at once when it fails."""
+"""A process that ran for this time is restarted without a delay when it fails."""
 _READY_WITHIN = 120.0
 _KILL_AFTER = 10.0
 _LOOK_EVERY = 1.0
@@ -45,20 +45,20 @@ class Child:
 
     @property
     def was_steady(self) -> bool:
-        """Whether it ran for long."""
+        """Whether it ran for `_STEADY_SECONDS`."""
         return time.monotonic() - self._began >= _STEADY_SECONDS
 
     @property
     def pid(self) -> int | None:
-        """The id of the process; None where it does not run."""
+        """The process id; None if the process is not running."""
         return None if self._process is None or self._process.returncode is not None else self._process.pid
 
     async def wait(self) -> int:
-        """Return the exit code, once it ended."""
+        """Wait for the end of the process and return its exit code."""
         return -1 if self._process is None else await self._process.wait()
 
     async def start(self) -> bool:
-        """Start it and wait until it says that it is ready; False where it ends, or takes too long."""
+        """Start the process and wait until it is ready; return False if it ends or takes too long."""
         self._began = time.monotonic()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
             ready.setblocking(False)
@@ -80,7 +80,7 @@ class Child:
         return self.is_ready
 
     async def stop(self, grace: float) -> None:
-        """Let it finish its calls; kill it where it takes longer than `grace` and a little more."""
+        """Let the process finish its calls; kill it if that takes longer than `grace` and `_KILL_AFTER` seconds."""
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -94,17 +94,17 @@ class Child:
             await process.wait()
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         with contextlib.suppress(ProcessLookupError):
             if self._process is not None:
                 self._process.kill()
 
 
 class Supervisor:
-    """Keeps `count` processes of a command running until `told`.
+    """Keeps `count` processes of a command running until `stopping` is set.
 
     A process that ends is started again, after a delay that doubles while it fails quickly. `reload` replaces the
-    processes one by one: a new one must be ready before the old one is stopped; where it is not, the old one stays.
+    processes one by one: a new one must be ready before the old one is stopped; otherwise the old one stays.
     """
 
     def __init__(self, words: Callable[[int], Sequence[str]], count: int, *, grace: float, tell: Say) -> None:
@@ -116,23 +116,23 @@ class Supervisor:
         self._folder = ""
         self._reloading = asyncio.Lock()
         self._reloads: set[asyncio.Task[None]] = set()
-        self.told = asyncio.Event()
+        self.stopping = asyncio.Event()
         """Set to stop."""
         self.exit_code = OK
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the processes that run."""
+        """The ids of the running processes."""
         return [child.pid for child in self._children.values() if child.pid is not None]
 
     async def run(self) -> int:
-        """Run until told to stop; return the exit code."""
+        """Run until `stopping` is set; return the exit code."""
         with tempfile.TemporaryDirectory(prefix="ops-") as folder:
             self._folder = folder
             keepers = [asyncio.create_task(self._keep(number)) for number in range(self._count)]
-            stopped = asyncio.create_task(self.told.wait())
+            stopped = asyncio.create_task(self.stopping.wait())
             await asyncio.wait([stopped, *keepers], return_when=asyncio.FIRST_COMPLETED)
-            self.told.set()
+            self.stopping.set()
             for task in (*keepers, *self._reloads):
                 task.cancel()
             ended = await asyncio.gather(*keepers, *self._reloads, return_exceptions=True)
@@ -143,7 +143,7 @@ class Supervisor:
         return self.exit_code
 
     def reload(self) -> None:
-        """Replace every process by a new one; a reload that is under way goes on."""
+        """Replace every process by a new one; do nothing during a reload."""
         if not self._reloads:
             task = asyncio.ensure_future(self._reload())
             self._reloads.add(task)
@@ -157,7 +157,7 @@ class Supervisor:
                 self._tell("reloaded", "reloaded")
 
     async def _replace(self, number: int) -> bool:
-        """Replace one process; False where the new one is not ready and the old one stays."""
+        """Replace one process; return False if the new one is not ready and the old one stays."""
         old, new = self._children[number], Child(number, self._words(number), self._folder)
         try:
             is_ready = await new.start()
@@ -166,14 +166,14 @@ class Supervisor:
             raise
         if not is_ready:
             new.kill()
-            self._tell("reload failed", f"process {number}: the new one is not ready; the old one goes on")
+            self._tell("reload failed", f"process {number}: the new one is not ready; the old one continues")
             return False
         self._children[number] = new
         await old.stop(self._grace)
         return True
 
     async def _keep(self, number: int) -> None:
-        """Keep one process running, whichever it is at the time."""
+        """Keep one process running, also after it was replaced."""
         delay = 0.0
         while True:
             await asyncio.sleep(delay)
@@ -185,10 +185,10 @@ class Supervisor:
                 code = await child.wait()
                 async with self._reloading:
                     if self._children[number] is child:
-                        break  # it was not replaced: it ended by itself
+                        break  # not replaced by a reload: the process ended by itself
             if code in _FINAL and not child.is_ready:
                 self.exit_code = code
-                self.told.set()
+                self.stopping.set()
                 return
             self._tell("ended", f"process {number} ended with {code}; starting another one")
             delay = 0.0 if child.was_steady else min(_LONGEST_DELAY, max(_FIRST_DELAY, delay * 2))
@@ -205,7 +205,7 @@ async def supervise(args: ParsedArguments, command: Command, watched: Iterable[P
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, supervisor.told.set)
+        loop.add_signal_handler(number, supervisor.stopping.set)
     loop.add_signal_handler(signal.SIGHUP, supervisor.reload)
     watching = asyncio.create_task(_watch(list(watched), supervisor.reload)) if args.reload else None
     try:
@@ -216,7 +216,7 @@ async def supervise(args: ParsedArguments, command: Command, watched: Iterable[P
 
 
 def words_of(args: ParsedArguments, command: Command, number: int) -> list[str]:
-    """Return the command line of one process: that of the supervisor, for one process, with a port of its own."""
+    """Return the command line of one process: the supervisor's, without its options, with a separate health port."""
     words = [command.name]
     for option in command.all_options():
         value = getattr(args, option.key, None)
@@ -241,7 +241,7 @@ async def _watch(paths: Sequence[Path], changed: Callable[[], None]) -> None:
 
 
 def _stamps(paths: Sequence[Path]) -> Mapping[str, int]:
-    """Return when each file was changed; of folders, the Python files in them."""
+    """Return the modification time of each file, and of the Python files in each directory."""
     found: dict[str, int] = {}
     for path in paths:
         if path.is_dir():

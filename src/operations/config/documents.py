@@ -27,7 +27,7 @@ _TOML_TOKEN = re.compile(
 _TOML_LOCATION = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 
 
-class Document(msgspec.Struct, frozen=True):
+class ConfigDocument(msgspec.Struct, frozen=True):
     """A parsed file."""
 
     path: Path
@@ -47,7 +47,7 @@ class Document(msgspec.Struct, frozen=True):
         return line
 
 
-def read_document(path: Path, text: str | None = None) -> Document:
+def read_document(path: Path, text: str | None = None) -> ConfigDocument:
     """Parse a TOML or JSON file, or a text as if the file had it; raise an error with file and line."""
     text = _read_text(path) if text is None else text
     if path.suffix == ".json":
@@ -59,7 +59,7 @@ def read_document(path: Path, text: str | None = None) -> Document:
         line = int(place[1]) if place and place[1] else max(len(text.splitlines()), 1)
         message = f"invalid TOML: {_TOML_LOCATION.sub('', str(error))}"
         raise problems_error([ConfigProblem(path, line, "", message)]) from None
-    return Document(path, tree, toml_lines(text), text)
+    return ConfigDocument(path, tree, toml_lines(text), text)
 
 
 def _read_text(path: Path) -> str:
@@ -72,7 +72,7 @@ def _read_text(path: Path) -> str:
         raise problems_error([ConfigProblem(path, 1, "", reason)]) from None
 
 
-def _read_json(path: Path, text: str) -> Document:
+def _read_json(path: Path, text: str) -> ConfigDocument:
     plain = without_comments(text)
     try:
         tree = json.loads(plain)
@@ -82,7 +82,7 @@ def _read_json(path: Path, text: str) -> Document:
         raise problems_error([ConfigProblem(path, line, "", message)]) from None
     if not isinstance(tree, dict):
         raise problems_error([ConfigProblem(path, 1, "", "expected an object at the top level")])
-    return Document(path, tree, json_lines(plain), text)
+    return ConfigDocument(path, tree, json_lines(plain), text)
 
 
 def without_comments(text: str) -> str:

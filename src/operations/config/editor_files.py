@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from operations.config.documents import Document
+from operations.config.documents import ConfigDocument
 from operations.config.problems import ConfigProblem, Key, problems_error
 from operations.config.validation import SourceTable
 
@@ -61,7 +61,7 @@ def _has_servers(path: Path) -> bool:
     return any(f'"{where[-1]}"' in text for where in _WHERE)
 
 
-def editor_servers(document: Document) -> Iterator[SourceTable]:
+def editor_servers(document: ConfigDocument) -> Iterator[SourceTable]:
     """Yield the servers of a file; raise if it is not such a file."""
     for where in _WHERE:
         servers: Any = document.tree
@@ -93,7 +93,7 @@ def editor_variables(path: Path) -> dict[str, str]:
     }
 
 
-def _server(document: Document, name: str, key: Key, entry: Any) -> SourceTable:
+def _server(document: ConfigDocument, name: str, key: Key, entry: Any) -> SourceTable:
     if not isinstance(entry, Mapping):
         problem = ConfigProblem(document.path, document.line(key), name, "expected an object")
         raise problems_error([problem])

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from operations.config.documents import Document, read_document, toml_statements
+from operations.config.documents import ConfigDocument, read_document, toml_statements
 from operations.config.problems import ConfigProblem, nearest, problems_error
 from operations.config.trust import FILE_NAME, PROJECT_FILE
 from operations.config.validation import SourceTable, check_source
@@ -131,7 +131,7 @@ def write_config(path: Path, text: str) -> None:
         raise CallError(ErrorCode.VALIDATION_ERROR, message) from None
 
 
-def _read(path: Path, text: str | None = None) -> Document:
+def _read(path: Path, text: str | None = None) -> ConfigDocument:
     if path.suffix == ".json":
         message = f"{path} is an editor's file: change it there, or add sources to an {FILE_NAME} that includes it"
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
@@ -142,14 +142,14 @@ def _prefix(path: Path) -> tuple[str, ...]:
     return ("tool", "operations") if path.name == PROJECT_FILE else ()
 
 
-def _own_table(document: Document, path: Path) -> dict[str, Any]:
+def _own_table(document: ConfigDocument, path: Path) -> dict[str, Any]:
     table: Any = document.tree
     for part in _prefix(path):
         table = table.get(part, {})
     return table if isinstance(table, dict) else {}
 
 
-def _sources(document: Document, path: Path) -> Mapping[str, Any]:
+def _sources(document: ConfigDocument, path: Path) -> Mapping[str, Any]:
     sources = _own_table(document, path).get("sources", {})
     return sources if isinstance(sources, Mapping) else {}
 
@@ -159,7 +159,7 @@ def _append(text: str, addition: str) -> str:
     return f"{text}{gap}{addition}"
 
 
-def _without(document: Document, path: Path, name: str) -> tuple[str, int]:
+def _without(document: ConfigDocument, path: Path, name: str) -> tuple[str, int]:
     """Return the text without the lines of a source, and where its first line was; raise if lines do not suffice."""
     key, text = (*_prefix(path), "sources", name), document.text
     parts, end, position = [], 0, None

@@ -121,7 +121,7 @@ class ApprovalSettings(InterceptorSettings, frozen=True, kw_only=True):
 
     use: Annotated[Literal["approval"], Meta(description="Which interceptor it is.")]
     policy: Annotated[Literal["ask", "deny"], Meta(description="Ask before each call, or refuse every call.")] = "ask"
-    timeout: Annotated[Seconds, Meta(description="Seconds after which no answer is a refusal.")] = 300.0
+    timeout: Annotated[Seconds, Meta(description="Seconds after which a missing answer is a refusal.")] = 300.0
 
 
 AnyInterceptor = (

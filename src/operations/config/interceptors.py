@@ -62,7 +62,7 @@ def _read(checker: Checker, table: Any, key: Key) -> AnyInterceptor | None:
         elif not isinstance(use, str):
             checker.report(key, f"use is missing: one of {', '.join(_KINDS)}")
         else:
-            checker.report((*key, "use"), f"the interceptor is not known{nearest(use, _KINDS)}")
+            checker.report((*key, "use"), f"unknown interceptor{nearest(use, _KINDS)}")
         return None
     settings: AnyInterceptor | None = checker.read(kind, table, key)
     if settings is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from operations.config.actions import require_trust
-from operations.config.documents import Document, read_document
+from operations.config.documents import ConfigDocument, read_document
 from operations.config.problems import ConfigProblem, Key, problems_error
 from operations.config.settings import AccessRule, Config, FileSettings, HubSettings, MCPSettings, ServeSettings, Source
 from operations.config.trust import FILE_NAME, PROJECT_FILE, search_config
@@ -127,7 +127,7 @@ class _ConfigReader:
         else:
             self._read_file(document)
 
-    def _read_file(self, document: Document) -> None:
+    def _read_file(self, document: ConfigDocument) -> None:
         checker = Checker(document, self.problems)
         tree: Any = document.tree
         key: Key = ()
@@ -193,7 +193,7 @@ class _ConfigReader:
             self._interceptors += read_interceptors(checker, filled["interceptors"], (*key, "interceptors"))
             self._written.setdefault("interceptors", []).extend(written["interceptors"])
 
-    def _read_editor(self, document: Document) -> None:
+    def _read_editor(self, document: ConfigDocument) -> None:
         from operations.config.editor_files import editor_servers, editor_variables  # most files are TOML
 
         checker = Checker(document, self.problems)

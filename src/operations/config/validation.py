@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union
 
 import msgspec
 
-from operations.config.documents import Document
+from operations.config.documents import ConfigDocument
 from operations.config.problems import ConfigProblem, Key, nearest, write_key
 from operations.config.settings import (
     AnySource,
@@ -45,7 +45,7 @@ _LOCATION = re.compile(r" - at `\$(.*)`$")
 class Checker:
     """Reads the tables of one file and appends their problems to `problems`."""
 
-    def __init__(self, document: Document, problems: list[ConfigProblem]) -> None:
+    def __init__(self, document: ConfigDocument, problems: list[ConfigProblem]) -> None:
         self.document = document
         self._problems = problems
 
@@ -275,7 +275,7 @@ def _invalid(message: str) -> CallError:
     return CallError(ErrorCode.VALIDATION_ERROR, message)
 
 
-def check_source(document: Document, given: SourceTable) -> None:
+def check_source(document: ConfigDocument, given: SourceTable) -> None:
     """Raise the problems of a table that is not in the file yet."""
     problems: list[ConfigProblem] = []
     checker = Checker(document, problems)

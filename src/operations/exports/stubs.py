@@ -71,7 +71,7 @@ def write_stubs(stubs: Stubs, folder: Path) -> list[str]:
     )
     foreign = [name for name, text in existing.items() if _MARK not in text]
     if foreign:
-        raise FileExistsError(f"{folder / foreign[0]} was not made by ops stubs: choose another directory")
+        raise FileExistsError(f"{folder / foreign[0]} was not written by ops stubs: choose another directory")
     folder.mkdir(parents=True, exist_ok=True)
     changed = [name for name, text in stubs.files.items() if existing.get(name) != text]
     for name in changed:

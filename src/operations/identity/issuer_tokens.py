@@ -136,7 +136,7 @@ async def _get(client: HTTPClient, url: str) -> dict[str, Any]:
     request = HTTPRequest(method="GET", url=url, headers=[("accept", "application/json")], timeout=_FETCH_SECONDS)
     async with client.send(request) as response:
         if response.status != 200:
-            raise ValueError(f"{url} answered {response.status}")
+            raise ValueError(f"{url} responded with {response.status}")
         document = msgspec.json.decode(await read_body(response, limit=_MAX_DOCUMENT_BYTES))
     if not isinstance(document, dict):
         raise ValueError(f"{url} is not a JSON object")

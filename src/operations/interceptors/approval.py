@@ -143,7 +143,7 @@ class Approval:
 
     async def _decide(self, request: ApprovalRequest) -> Any:
         if self._ask is None and not request.context.can_ask():
-            raise _not_approved(request.spec.id, "it needs approval and nobody can be asked")
+            raise _not_approved(request.spec.id, "it needs approval and no one can be asked")
         limit = asyncio.timeout(self._timeout)
         try:
             async with limit:

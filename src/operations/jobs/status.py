@@ -62,7 +62,7 @@ class JobLimits(msgspec.Struct, frozen=True, kw_only=True):
         )
         check_seconds(keep_seconds=self.keep_seconds)
         if self.keep_seconds > MAX_KEEP_SECONDS:
-            raise ValueError(f"keep_seconds is {self.keep_seconds:g}: at most {MAX_KEEP_SECONDS:g} are possible")
+            raise ValueError(f"invalid keep_seconds {self.keep_seconds:g}: expected at most {MAX_KEEP_SECONDS:g}")
 
 
 def status_of(job_id: str, record: JobRecord) -> JobStatus:

@@ -38,18 +38,18 @@ class MemoryBus:
     def __init__(self) -> None:
         self.listeners: dict[str, _Listeners] = {}
         self.targets: dict[str, deque[Any]] = {}
-        self._outbox: list[tuple[str, bytes, Undelivered | None]] = []
+        self._posted: list[tuple[str, bytes, Undelivered | None]] = []
 
     def post(self, address: str, message: bytes, undelivered: Undelivered | None) -> None:
         """Deliver in the next iteration of the loop, together with everything else that this iteration sends."""
-        if not self._outbox:
+        if not self._posted:
             asyncio.get_running_loop().call_soon(self.flush)
-        self._outbox.append((address, message, undelivered))
+        self._posted.append((address, message, undelivered))
 
     def flush(self) -> None:
         """Deliver the posted messages."""
-        outbox, self._outbox = self._outbox, []
-        for address, message, undelivered in outbox:
+        posted, self._posted = self._posted, []
+        for address, message, undelivered in posted:
             listeners = self.listeners.get(address)
             if listeners is not None:
                 for receive in listeners.pick():

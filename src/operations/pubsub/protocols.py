@@ -20,7 +20,7 @@ Part = TypeVar("Part")
 """An optional Protocol."""
 
 
-class Refused(str):
+class DeliveryRefused(str):
     """A permanent reason: the server denies this peer to send to the address."""
 
 
@@ -131,7 +131,7 @@ OWNER_LENGTH = 16
 """How many characters of a record's key name its owner."""
 
 
-class TooManyRecords(Refused):
+class TooManyRecords(DeliveryRefused):
     """The reason of a message that was not stored because its owner has too many records."""
 
 

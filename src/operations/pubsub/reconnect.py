@@ -160,6 +160,6 @@ class ReconnectingTransport(ABC):
             return
         error = task.exception()
         if error is not None:
-            _log.error("the connection to %s is no longer kept", self._server, exc_info=error)
+            _log.error("reconnecting to %s has stopped", self._server, exc_info=error)
             if waiting is not None:
                 waiting.set_exception(error)

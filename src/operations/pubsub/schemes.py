@@ -62,7 +62,9 @@ def connect(url: str, **options: Any) -> AbstractAsyncContextManager[Any]:
     if open_it is None:
         registered = _registered()
         if scheme not in registered:
-            raise wrong_address(url, f"no installed package brings a transport for {scheme!r} (entry points: {GROUP})")
+            raise wrong_address(
+                url, f"no installed package provides a transport for {scheme!r} (entry points: {GROUP})"
+            )
         open_it = registered[scheme].load()
     opened: AbstractAsyncContextManager[Any] = open_it(url, **options)
     return opened
@@ -74,7 +76,7 @@ def check_address(url: str) -> None:
     if scheme not in _SCHEMES and scheme not in PORTS:
         known = {*_SCHEMES, *PORTS, *_registered()}
         if scheme not in known:
-            raise wrong_address(url, f"{scheme!r} is not a transport's scheme; known are {', '.join(sorted(known))}")
+            raise wrong_address(url, f"unknown scheme {scheme!r}: expected one of {', '.join(sorted(known))}")
     hosts_and_ports(url)
 
 

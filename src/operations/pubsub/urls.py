@@ -49,7 +49,7 @@ def read_host_and_port(text: str, default: int, url: str) -> tuple[str, int]:
     if text.startswith("["):
         host, closed, port = text[1:].partition("]")
         if not closed:
-            raise wrong_address(url, "the bracket of its IPv6 address is not closed: [::1]")
+            raise wrong_address(url, "its IPv6 address has no closing bracket: expected [::1]")
         if not _is_ipv6(host) or (port and not port.startswith(":")):
             raise wrong_address(url, "the text in brackets is not an IPv6 address")
         port = port.removeprefix(":")

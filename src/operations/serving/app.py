@@ -23,7 +23,7 @@ from operations.identity.tokens import AnyAuthenticator
 from operations.registry import OperationRegistry
 from operations.serving.admission import LOOPBACK_HOSTS, Admission, Caller, read_headers
 from operations.serving.asgi import Headers, Receive, Response, Scope, Send, path_of
-from operations.serving.audit import AuditLog
+from operations.serving.audit import AuditWriter
 from operations.serving.exposure import Exposure
 from operations.serving.http.document import DOCUMENT_PATH, DocumentEndpoint
 from operations.serving.http.endpoint import HTTPEndpoint
@@ -65,7 +65,7 @@ class ServedApp:
         self.exposure = Exposure(registry, allow=settings.allow, deny=settings.deny, read_only=settings.read_only)
         self.dispatcher = Dispatcher(registry, concurrency=limits.concurrency, queue=limits.queue)
         self.streams = Dispatcher(registry, concurrency=limits.all_streams, queue=0)
-        self.audit = AuditLog(settings.audit)
+        self.audit = AuditWriter(settings.audit)
         self.admission = Admission(
             self.exposure,
             authenticator=settings.authenticator,

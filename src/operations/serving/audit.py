@@ -35,7 +35,7 @@ def log_record(record: AuditRecord) -> None:
     logger.info("%s", msgspec.json.encode(record).decode())
 
 
-class AuditLog:
+class AuditWriter:
     """Passes the record of each call to `write`, by default to the logger `operations.audit`."""
 
     def __init__(self, write: Audit | None = None) -> None:

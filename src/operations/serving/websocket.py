@@ -13,7 +13,7 @@ from operations.identity.tokens import Principal
 from operations.pubsub.link import PROTOCOLS_HEADER, Callbacks, bearer_token, split_protocols
 from operations.serving.admission import Caller
 from operations.serving.asgi import Receive, Scope, Send
-from operations.serving.audit import AuditLog
+from operations.serving.audit import AuditWriter
 from operations.serving.exposure import Exposure
 from operations.serving.limits import Limits
 from operations.spec import Operation
@@ -27,11 +27,11 @@ class WebSocketEndpoint:
     """
 
     def __init__(
-        self, exposure: Exposure, limits: Limits, hub: Hub | None = None, audit: AuditLog | None = None
+        self, exposure: Exposure, limits: Limits, hub: Hub | None = None, audit: AuditWriter | None = None
     ) -> None:
         self._exposure = exposure
         self._limits = limits
-        self._audit = audit or AuditLog()
+        self._audit = audit or AuditWriter()
         self._callers: dict[str, Caller] = {}
         """The callers of open connections, by the name of their session."""
         self._hub = hub or Hub(_NoTokens(), max_payload=limits.body_bytes)

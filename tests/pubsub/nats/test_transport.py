@@ -13,7 +13,7 @@ import pytest
 
 from operations import OperationRegistry
 from operations.calls import CallHandler, from_call
-from operations.pubsub import Refused
+from operations.pubsub import DeliveryRefused
 from operations.pubsub.nats import NatsTransport, connect
 from operations.testing import stub_operation
 from tests.nats_server import nats_server, shared_server
@@ -106,7 +106,7 @@ async def test_an_address_that_is_no_subject_is_refused_and_the_connection_lives
     end = await ends()
     end.send(address, b"m", told.append)
     end.send(address, b"m")
-    assert isinstance(told[0], Refused)
+    assert isinstance(told[0], DeliveryRefused)
     assert end.unsent == 1
     await end.flush()
     assert (end.is_up, end.reconnects) == (True, 0)
@@ -189,7 +189,7 @@ async def test_what_was_never_written_is_told_and_what_was_is_not(ends: Ends) ->
     await asyncio.sleep(0)
     end.send("work.x/y", b"m", lambda reason: told.append("not written"))
     end._connection._transport.abort()  # type: ignore[union-attr]
-    end._connection.buffer.outbox.clear()  # type: ignore[union-attr]
+    end._connection.buffer.commands.clear()  # type: ignore[union-attr]
     end._connection.connection_lost(None)  # type: ignore[union-attr]
     assert told == ["not written"]
 

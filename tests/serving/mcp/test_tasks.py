@@ -10,7 +10,7 @@ from typing import Any
 
 from operations import OperationRegistry
 from operations.jobs import Jobs
-from operations.serving.audit import AuditLog, AuditRecord
+from operations.serving.audit import AuditRecord, AuditWriter
 from tests.serving.mcp.served_endpoint import serve_endpoint
 from tests.serving.mcp.task_fixture import TASK_OPERATIONS
 from tests.serving.mcp.wire import headers, message, post
@@ -148,7 +148,7 @@ async def test_headers_that_contradict_the_body_are_refused() -> None:
 
 async def test_the_creation_of_a_task_is_audited() -> None:
     records: list[AuditRecord] = []
-    async with serving_tasks(audit=AuditLog(records.append)) as url:
+    async with serving_tasks(audit=AuditWriter(records.append)) as url:
         await call(url, "slow_compute", {"seconds": 60}, caller="ann")
         assert [(each.operation_id, each.caller, each.code) for each in records] == [
             ("tasks.slow_compute", "ann", "OK")

@@ -104,7 +104,9 @@ def _record(args: ParsedArguments, session: Any, stack: AsyncExitStack) -> None:
     try:
         recorder = stack.enter_context(FileRecorder(args.record, redact=session.redact))
     except OSError as error:
-        raise CommandError(f"{args.record} cannot be written: {error.strerror}", "--record names a file") from None
+        raise CommandError(
+            f"{args.record} cannot be written: {error.strerror}", "name a writable file with --record"
+        ) from None
     session.registry.interceptors = (recorder, *session.registry.interceptors)
 
 

@@ -59,7 +59,7 @@ def _write(stubs: Stubs, folder: Path) -> list[str]:
     try:
         return write_stubs(stubs, folder)
     except OSError as error:
-        raise CommandError(f"the stubs cannot be written: {error}", "--output names another directory") from error
+        raise CommandError(f"the stubs cannot be written: {error}", "choose another directory with --output") from error
 
 
 def _report(args: ParsedArguments, folder: Path, stubs: Stubs, changed: list[str]) -> None:

@@ -46,7 +46,7 @@ class WriteBuffer:
         self.batch_bytes = _BATCH_BYTES
         self.is_scheduled = False
         """Whether a flush is scheduled."""
-        self.outbox: list[bytes] = []
+        self.commands: list[bytes] = []
         self.requests: dict[bytes, Requests] = {}
         self.answers: dict[bytes, list[bytes]] = {}
         self.pongs: deque[Callable[[], object]] = deque()
@@ -85,7 +85,7 @@ class WriteBuffer:
 
     def send(self, data: bytes) -> None:
         """Send bytes of the client protocol, before the buffered requests and answers."""
-        self.outbox.append(data)
+        self.commands.append(data)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -105,16 +105,16 @@ class WriteBuffer:
             self._put_requests()
         if self.answers:
             self._put_answers(seconds)
-        outbox, replies = self.outbox, self.replies
-        if not outbox:
+        commands, replies = self.commands, self.replies
+        if not commands:
             return
         replies.written = replies.issued
         if replies.sent and not self.pongs:
             replies.pinged, replies.sent = replies.sent, {}
             self.pongs.append(replies.pinged.clear)
-            outbox.append(PING)
-        self.outbox = []
-        self.transport.write(b"".join(outbox))
+            commands.append(PING)
+        self.commands = []
+        self.transport.write(b"".join(commands))
 
     def _put_requests(self) -> None:
         requests, self.requests = self.requests, {}
@@ -131,7 +131,7 @@ class WriteBuffer:
         replies = self.replies
         replies.issued = number = replies.issued + 1
         replies.sent[number] = (subject, undelivered)
-        self.outbox.append(b"PUB %b %b.%d %d\r\n%b\r\n" % (subject, replies.inbox, number, len(message), message))
+        self.commands.append(b"PUB %b %b.%d %d\r\n%b\r\n" % (subject, replies.inbox, number, len(message), message))
 
     def _put_answers(self, seconds: float | None) -> None:
         answers, self.answers = self.answers, {}
@@ -139,7 +139,7 @@ class WriteBuffer:
         for subject, messages in answers.items():
             is_batch = quick or len(messages) > 1
             for message in batches(messages, self.batch_bytes, quick=quick) if is_batch else messages:
-                self.outbox.append(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
+                self.commands.append(b"PUB %b %d\r\n%b\r\n" % (subject, len(message), message))
 
     def lost(self, reason: str) -> dict[bytes, list[bytes]]:
         """Handle the loss of the connection: report requests as undelivered, and return the responses to keep."""
@@ -228,7 +228,7 @@ class NatsConnection(asyncio.Protocol):
         await asyncio.wait((answered, self._gone), return_when=asyncio.FIRST_COMPLETED)
         if not answered.done():
             answered.cancel()
-            raise self._refused or CallError(ErrorCode.UNAVAILABLE, f"the server hung up: {self.reason}")
+            raise self._refused or CallError(ErrorCode.UNAVAILABLE, f"the server closed the connection: {self.reason}")
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str | None) -> None:
         """Continue over TLS."""
@@ -298,7 +298,7 @@ class NatsConnection(asyncio.Protocol):
             self.abort(f"the server speaks no NATS: {error}")
         finally:
             buffer.is_scheduled = was_scheduled
-        if not was_scheduled and (buffer.outbox or buffer.answers or buffer.requests):
+        if not was_scheduled and (buffer.commands or buffer.answers or buffer.requests):
             # The buffer was empty before: these messages caused everything in it.
             buffer.flush(time.monotonic() - began)
 
@@ -309,7 +309,9 @@ class NatsConnection(asyncio.Protocol):
         self.reason = self.reason or (str(error) if error is not None else "") or "the connection was lost"
         self._gone.set_result(None)
         if not self.informed.done():
-            self.informed.set_exception(CallError(ErrorCode.UNAVAILABLE, f"the server hung up: {self.reason}"))
+            self.informed.set_exception(
+                CallError(ErrorCode.UNAVAILABLE, f"the server closed the connection: {self.reason}")
+            )
             self.informed.exception()  # mark it as retrieved
         self._owner.closed(self, self.reason)
 

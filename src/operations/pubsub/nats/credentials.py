@@ -91,7 +91,7 @@ def _read_seed(seed: str) -> bytes:
     except (binascii.Error, ValueError):
         raw = b""
     if len(raw) != 36 or raw[0] & 0xF8 != _SEED or _checksum(raw[:-2]) != raw[-2:]:
-        raise ValueError("not an nkey seed: it begins with SU, has 58 characters, and a checksum that this one fails")
+        raise ValueError("invalid nkey seed: expected SU, 56 more characters and a valid checksum")
     return raw[2:-2]
 
 

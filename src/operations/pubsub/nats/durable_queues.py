@@ -16,7 +16,16 @@ from operations.pubsub.nats.jetstream import ANSWER_SECONDS, HOUR, SECOND, JetSt
 from operations.pubsub.nats.records import RECORD_HEADER, NatsRecords
 from operations.pubsub.nats.subjects import Arrivals, Subjects
 from operations.pubsub.nats.wire import NatsMessage, header_of, publish
-from operations.pubsub.protocols import Arrival, Delivery, Record, Refused, Stop, Take, TooManyRecords, Undelivered
+from operations.pubsub.protocols import (
+    Arrival,
+    Delivery,
+    DeliveryRefused,
+    Record,
+    Stop,
+    Take,
+    TooManyRecords,
+    Undelivered,
+)
 
 _log = logging.getLogger("operations")
 _ASK_SECONDS = 10.0
@@ -100,7 +109,7 @@ class DurableQueues:
         """Store a message; if there is no stream yet, create it and try once more."""
         subject = self.subjects.target(address)
         if subject is None:
-            undelivered(Refused(f"{address!r} cannot be a NATS subject"))
+            undelivered(DeliveryRefused(f"{address!r} cannot be a NATS subject"))
             return
 
         def answered(answer: JetStreamReply) -> None:
@@ -110,7 +119,7 @@ class DurableQueues:
                 undelivered(f"JetStream did not store it: {answer.error.description}")
 
         def nobody(reason: str) -> None:
-            if isinstance(reason, Refused):
+            if isinstance(reason, DeliveryRefused):
                 undelivered(reason)
             else:
                 _ = self.jetstream.spawn(self._store_again(subject, message, headers, answered, undelivered))
@@ -253,7 +262,7 @@ class DurableQueueReader:
             if problem is None:
                 self._ask()
                 return
-            _log.warning("durable work of %s cannot be taken yet: %s", self.namespace, problem)
+            _log.warning("stored requests of %s cannot be taken yet: %s", self.namespace, problem)
             await asyncio.sleep(delay)
             delay = min(5.0, delay * 2)
 

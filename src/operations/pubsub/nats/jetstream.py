@@ -151,7 +151,7 @@ class JetStream:
             headers += b"Nats-Msg-Id: %b\r\n" % key.encode()
         self.publish(subject, data, headers, settle, nobody)
         await asyncio.wait((answered,), timeout=ANSWER_SECONDS)
-        nobody("JetStream does not answer")
+        nobody("JetStream does not respond")
         return answered.result()
 
     def publish(
@@ -169,7 +169,7 @@ class JetStream:
             try:
                 answer = msgspec.json.decode(message.data, type=JetStreamReply)
             except msgspec.DecodeError:
-                answer = JetStreamReply(JetStreamError(500, 0, "an answer that is not JetStream's"))
+                answer = JetStreamReply(JetStreamError(500, 0, "unexpected response: it is not JetStream's"))
             answered(answer)
 
         reply, stop = self.client.replies.request(subject, read, undelivered)

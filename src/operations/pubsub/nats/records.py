@@ -94,7 +94,7 @@ class NatsRecords:
         subject = self._subjects.record(address, key)
         reply = await self._request(f"$JS.API.DIRECT.GET.{self.jetstream.record_stream}.".encode() + subject, b"")
         if reply is None:
-            raise _unreachable("nobody responds")
+            raise _unreachable("there is no responder")
         if reply.status is not None:
             return None
         sequence = header_of(reply.headers, b"Nats-Sequence")
@@ -135,7 +135,7 @@ class NatsRecords:
         subject = self._subjects.record(address, record.key)
         self.jetstream.publish(subject, record.body, expected + headers + _headers(record), settle, settle)
         await asyncio.wait((answered,), timeout=ANSWER_SECONDS)
-        answer = answered.result() if answered.done() else "JetStream does not answer"
+        answer = answered.result() if answered.done() else "JetStream does not respond"
         if isinstance(answer, str):
             raise _unreachable(answer)
         if answer.error is not None and answer.error.err_code != _WRONG_SEQUENCE:
@@ -192,7 +192,7 @@ class NatsRecords:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await ended.wait()
         except TimeoutError:
-            raise _unreachable("JetStream does not answer") from None
+            raise _unreachable("JetStream does not respond") from None
         finally:
             stop()
         return messages
@@ -218,7 +218,7 @@ class NatsRecords:
         finally:
             stop()
         if not answered.done():
-            raise _unreachable("JetStream does not answer")
+            raise _unreachable("JetStream does not respond")
         return answered.result()
 
     def watch(self, address: str, key: str, changed: Callable[[], None]) -> Stop:

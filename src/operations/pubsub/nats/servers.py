@@ -138,7 +138,7 @@ async def open_connection(
         raise untrusted(where, error) from error
     except (OSError, TimeoutError) as error:
         connection.abort("the handshake failed")
-        reason = reason_of(error) if str(error) else f"no answer within {timeout:g} s"
+        reason = reason_of(error) if str(error) else f"no response within {timeout:g} s"
         raise CallError(ErrorCode.UNAVAILABLE, f"no connection to {where}: {reason}", {"executed": "no"}) from error
     except BaseException:
         with contextlib.suppress(Exception):

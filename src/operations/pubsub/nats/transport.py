@@ -27,12 +27,12 @@ from operations.pubsub.nats.subjects import Arrivals, Subjects
 from operations.pubsub.nats.wire import NatsMessage, ReceiveData, ReceiveMessage, ServerInfo, subscribe, unsubscribe
 from operations.pubsub.protocols import (
     Capabilities,
+    DeliveryRefused,
     Flushes,
     KeepsRecords,
     Part,
     Receive,
     Record,
-    Refused,
     Remembers,
     ReportsBacklog,
     Stop,
@@ -263,10 +263,10 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
 
     def _explain(self, address: str, subject: bytes | None, message: bytes) -> str:
         if subject is None:
-            return Refused(f"{address!r} cannot be a NATS subject")
+            return DeliveryRefused(f"{address!r} cannot be a NATS subject")
         if self._connection is None:
             return f"there is no connection to the NATS server: {self._why_down or 'not connected yet'}"
-        return Refused(f"a message of {len(message):,} bytes is larger than the server accepts")
+        return DeliveryRefused(f"a message of {len(message):,} bytes is larger than the server accepts")
 
     def subscribe(
         self, subject: bytes, group: str = "", receive: ReceiveData | None = None, full: ReceiveMessage | None = None
@@ -348,8 +348,8 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
             async with asyncio.timeout(self._timeout):
                 await connection.processed()
         except TimeoutError:
-            connection.abort("it did not answer")
-            raise CallError(ErrorCode.UNAVAILABLE, "the NATS server did not answer") from None
+            connection.abort("it did not respond")
+            raise CallError(ErrorCode.UNAVAILABLE, "the NATS server did not respond") from None
         except asyncio.CancelledError:
             connection.abort("cancelled")
             raise
@@ -459,9 +459,9 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
     def message_refused(self, text: str) -> None:
         """Handle the refusal of a message or a subscription; report it to the sender of the message."""
         subject = text.partition('"')[2].partition('"')[0].encode()
-        reason = Refused(f"the NATS server refused it: {text}")
+        reason = DeliveryRefused(f"the NATS server refused it: {text}")
         if not sum(replies.refused(subject, reason) for replies in self._all_replies()):
-            _log.warning("the NATS server refused something: %s", text)
+            _log.warning("the NATS server reported an error: %s", text)
 
     def closed(self, connection: NatsConnection, reason: str) -> None:
         """The connection is gone."""

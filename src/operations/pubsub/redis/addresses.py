@@ -71,7 +71,7 @@ def parse_address(url: str) -> RedisAddress:
         socket = RedisNode(f"/{place.lstrip('/')}", 0)
         return msgspec.structs.replace(known, nodes=(socket,), database=_number(options.get("db", "0"), url))
     if base not in ("redis", "rediss", "valkey", "valkeys") or arranged not in _ARRANGEMENTS:
-        raise wrong_address(url, f"the scheme {scheme!r} is not known: {_EXPECTED}")
+        raise wrong_address(url, f"unknown scheme {scheme!r}: {_EXPECTED}")
     known = msgspec.structs.replace(known, arrangement=_ARRANGEMENTS[arranged], tls=base in ("rediss", "valkeys"))
     return _arrange(known, place, options, url)
 

@@ -65,7 +65,7 @@ class RedisConnection(asyncio.Protocol):
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._transport: Any = None
         self._waiting: deque[tuple[Then | None, bytes | None]] = deque()
-        self._outbox: list[bytes] = []
+        self._unwritten: list[bytes] = []
         self._silent = 0
         self._reason = ""
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -82,16 +82,16 @@ class RedisConnection(asyncio.Protocol):
 
     def put(self, command: bytes, then: Then | None = None, *, again: bool = False) -> None:
         """Add a command to the next write; one to be sent `again` is kept until it is answered."""
-        self._outbox.append(command)
+        self._unwritten.append(command)
         self._waiting.append((then, command if again else None))
 
     def flush(self) -> None:
         """Write the added commands."""
-        if not self._outbox:
+        if not self._unwritten:
             return
-        outbox, self._outbox = self._outbox, []
+        unwritten, self._unwritten = self._unwritten, []
         if self.is_open and not self._transport.is_closing():
-            self._transport.write(b"".join(outbox))
+            self._transport.write(b"".join(unwritten))
             if self._transport.get_write_buffer_size() > _MOST_UNSENT:
                 self.abort("the server reads too slowly")
 
@@ -227,7 +227,7 @@ async def open_connection(
         raise untrusted(f"Redis at {node}", error) from error
     except TimeoutError:
         to = " to a TLS handshake" if tls else ""
-        raise ConnectionError(f"no answer{to} within {_CONNECT_SECONDS:g} s") from None
+        raise ConnectionError(f"no response{to} within {_CONNECT_SECONDS:g} s") from None
     try:
         await _authenticate(connection, address, name, sentinel=sentinel)
     except BaseException:

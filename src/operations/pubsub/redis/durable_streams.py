@@ -129,7 +129,7 @@ class DurableStreams:
     def take(self, address: str, take: Take, limit: int) -> Stop:
         """Take the requests that are stored at an address."""
         if address in self._readers:
-            raise ValueError(f"{address} is taken from already")
+            raise ValueError(f"this end already takes stored messages at {address}")
         reader = self._readers[address] = DurableStreamReader(self._bus, address, take, limit)
         if self._bus.epoch is not None:
             reader.begin(self._bus.epoch)

@@ -10,15 +10,15 @@ from operations.pubsub.protocols import Arrival, Receive, Undelivered
 class UnsentMessages:
     """Messages to one address that wait for the next write, each with its `undelivered` callback."""
 
-    __slots__ = ("messages", "tell")
+    __slots__ = ("messages", "undelivered")
 
-    def __init__(self, messages: list[bytes], tell: list[Undelivered | None]) -> None:
+    def __init__(self, messages: list[bytes], undelivered: list[Undelivered | None]) -> None:
         self.messages = messages
-        self.tell = tell
+        self.undelivered = undelivered
 
     def fail(self, reason: str) -> None:
         """Report the messages as undelivered."""
-        for undelivered in self.tell:
+        for undelivered in self.undelivered:
             if undelivered is not None:
                 undelivered(reason)
 
@@ -28,7 +28,7 @@ class UnsentMessages:
             yield self
             return
         for start in range(0, len(self.messages), most):
-            yield UnsentMessages(self.messages[start : start + most], self.tell[start : start + most])
+            yield UnsentMessages(self.messages[start : start + most], self.undelivered[start : start + most])
 
 
 class ChannelListeners:

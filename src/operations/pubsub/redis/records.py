@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from operations.errors import CallError, ErrorCode
-from operations.pubsub.protocols import OWNER_LENGTH, Arrival, KeepsRecords, Receive, Record, Refused, Stop
+from operations.pubsub.protocols import OWNER_LENGTH, Arrival, DeliveryRefused, KeepsRecords, Receive, Record, Stop
 from operations.pubsub.redis.addresses import NamespaceKeys, RedisKeys
 from operations.pubsub.redis.connection import Reply, ReplyError, Script, is_refusal
 from operations.pubsub.redis.connection_epoch import ConnectionEpoch
@@ -288,7 +288,7 @@ async def ask_script(
         epoch.put(script, keys, arguments, lambda reply: None if answered.done() else answered.set_result(reply))
         epoch.flush_soon()
         await asyncio.wait((answered,), timeout=_ANSWER_SECONDS)
-        reply = answered.result() if answered.done() else ReplyError("Redis does not answer")
+        reply = answered.result() if answered.done() else ReplyError("Redis does not respond")
     if isinstance(reply, ReplyError):
         code = refused if is_refusal(reply) else ErrorCode.UNAVAILABLE
         raise CallError(code, f"{what} cannot be reached: {reply}", _NOT_EXECUTED)
@@ -298,7 +298,7 @@ async def ask_script(
 def explain(reply: Reply) -> str:
     """Return why the server did not accept a request."""
     if is_refusal(reply):
-        return Refused(f"Redis refused the request: {reply}")
+        return DeliveryRefused(f"Redis refused the request: {reply}")
     return f"Redis did not take the request: {reply}"
 
 

@@ -19,12 +19,12 @@ from operations.pubsub.limits import check_counts, check_name, check_seconds
 from operations.pubsub.protocols import (
     Arrival,
     Capabilities,
+    DeliveryRefused,
     Flushes,
     KeepsRecords,
     Part,
     Receive,
     Record,
-    Refused,
     Remembers,
     ReportsBacklog,
     Stop,
@@ -106,7 +106,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
         self.heartbeat = heartbeat
         self._tls = (tls or ssl.create_default_context()) if self.address.tls else None
         self._finder = TopologyFinder(self.address, self._tls, self.peer)
-        self._outbox: dict[str, UnsentMessages] = {}
+        self._unsent: dict[str, UnsentMessages] = {}
         self._alone: dict[str, bool] = {}
         """Whether an address had only one worker when a message was last sent there."""
         self._reading = False
@@ -120,7 +120,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
         self._sizing = BatchSizing()
         self._inbox = self.keys.channel(f"inbox.{self.peer}")
         self._listeners: dict[bytes, ChannelListeners] = {}
-        self._refusal: Refused | None = None
+        self._refusal: DeliveryRefused | None = None
         self._queues = RequestQueues(self)
         self._stored = DurableStreams(self)
         self._records = RedisRecords(self)
@@ -152,15 +152,15 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
             else:
                 self.unsent += 1
             return
-        waiting = self._outbox.get(address)
+        waiting = self._unsent.get(address)
         if waiting is None:
             if not self._scheduled and not self._reading:
                 self._scheduled = True
                 asyncio.get_running_loop().call_soon(self._write_turn)
-            waiting = self._outbox[address] = UnsentMessages([], [])
+            waiting = self._unsent[address] = UnsentMessages([], [])
         waiting.messages.append(message)
-        waiting.tell.append(undelivered)
-        if len(waiting.tell) >= self._most_held:
+        waiting.undelivered.append(undelivered)
+        if len(waiting.undelivered) >= self._most_held:
             # The receiver can start while this iteration sends more.
             self._most_held *= 2
             self.write()
@@ -205,12 +205,12 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
     def write(self) -> None:
         """Write the buffered messages."""
         epoch = self.epoch
-        if epoch is None or not self._outbox:
+        if epoch is None or not self._unsent:
             return
         if self._unsettled and epoch.topology.is_cluster:
             return  # other servers get messages only after the first one has confirmed
-        outbox, self._outbox = self._outbox, {}
-        for address, sent in outbox.items():
+        unsent, self._unsent = self._unsent, {}
+        for address, sent in unsent.items():
             if address.startswith("work."):
                 for part in sent.cut(_MOST_PUSHED):
                     self._push(epoch, address, part)
@@ -255,7 +255,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
     def listen(self, address: str, receive: Receive, *, group: str | None = None) -> Stop:
         """Receive the messages to `address`; `work.…` needs a group, of which one listener gets each message."""
         if address.startswith("work.") != (group is not None):
-            raise ValueError(f"{address}: a group takes from `work.…`, and everybody hears the other addresses")
+            raise ValueError(f"invalid listener at {address}: expected a group for `work.…` and none elsewhere")
         if group is not None:
             self._queues.add(address, receive, self._settling())
             return lambda: self._queues.remove(address, receive)
@@ -280,7 +280,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
 
         def subscribed(reply: Reply) -> None:
             if isinstance(reply, ReplyError):
-                refusal = Refused(f"this peer may not listen at {channel.decode()}: {reply}")
+                refusal = DeliveryRefused(f"this peer may not listen at {channel.decode()}: {reply}")
                 _log.warning("%s", refusal)
                 if channel == self.keys.channel(f"inbox.{self.peer}"):
                     self._refusal = refusal
@@ -305,7 +305,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
     def begin_reading(self) -> None:
         """Messages are about to be handled; all messages that they cause are one write."""
         self._reading = True
-        self._is_fresh = not self._outbox
+        self._is_fresh = not self._unsent
 
     def worked(self, *, quickly: bool) -> None:
         """The requests that this worker took have been handled."""
@@ -315,7 +315,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
         """The messages were handled."""
         self._reading = False
         self._most_held = _FIRST_WRITE
-        if self._outbox:
+        if self._unsent:
             self.write()
         self._is_quick = False
 
@@ -394,9 +394,9 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
         self._stop_heartbeat()
         self._queues.end()
         self._records.end(epoch.reason)
-        outbox, self._outbox = self._outbox, {}
-        for address, sent in outbox.items():
-            for message, undelivered in zip(sent.messages, sent.tell, strict=True):
+        unsent, self._unsent = self._unsent, {}
+        for address, sent in unsent.items():
+            for message, undelivered in zip(sent.messages, sent.undelivered, strict=True):
                 self.send(address, message, undelivered)
         _log.warning("the connection to Redis at %s was lost: %s", self.address, epoch.reason)
         self._watchers.down(epoch.reason)

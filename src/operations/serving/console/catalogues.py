@@ -32,7 +32,7 @@ _encode = msgspec.json.Encoder(enc_hook=repr).encode
 _NO_VALUE: Any = object()
 
 
-class Catalogue(msgspec.Struct, frozen=True):
+class EncodedCatalogue(msgspec.Struct, frozen=True):
     """A catalogue as it is sent."""
 
     version: str
@@ -59,12 +59,12 @@ class Catalogues:
     def __init__(self, exposure: Exposure, sources: Sources) -> None:
         self._exposure = exposure
         self._sources = sources
-        self._kept: OrderedDict[_Key, Catalogue] = OrderedDict()
+        self._kept: OrderedDict[_Key, EncodedCatalogue] = OrderedDict()
         self._entries: dict[str, tuple[Operation[Any], str, bytes]] = {}
         """The encoded entry of each operation, with the operation and the source that it was made of."""
         self._building = asyncio.Lock()
 
-    async def get(self, viewer: Viewer) -> Catalogue:
+    async def get(self, viewer: Viewer) -> EncodedCatalogue:
         """Return the catalogue of a caller, from the cache if possible."""
         found = self._kept.get(self._key(viewer))
         if found is None:
@@ -96,7 +96,7 @@ class Catalogues:
         states = tuple(self._sources.states())
         return _Key(self._exposure.generation, self._exposure.rights(viewer.identity), viewer.may_watch, states)
 
-    async def _build(self, key: _Key, operations: Mapping[str, Operation[Any]]) -> Catalogue:
+    async def _build(self, key: _Key, operations: Mapping[str, Operation[Any]]) -> EncodedCatalogue:
         until = time.perf_counter() + _SLICE_SECONDS
         entries: list[bytes] = []
         counts: Counter[str] = Counter()
@@ -148,12 +148,12 @@ def describe_operation(viewer: Viewer, operation_id: str, source: str) -> bytes:
     return _encode_safely(described)
 
 
-def _join(sources: bytes, entries: list[bytes]) -> Catalogue:
+def _join(sources: bytes, entries: list[bytes]) -> EncodedCatalogue:
     """Return the whole catalogue; runs in a thread."""
     rest = b'"sources":%s,"operations":[%s]}' % (sources, b",".join(entries))
     version = blake2b(rest, digest_size=8).hexdigest()
     body = b'{"version":"%s",%s' % (version.encode(), rest)
-    return Catalogue(version, body, gzip.compress(body, 6, mtime=0))
+    return EncodedCatalogue(version, body, gzip.compress(body, 6, mtime=0))
 
 
 def _visible_states(states: Iterable[SourceState], counts: Mapping[str, int], *, watches: bool) -> list[dict[str, Any]]:

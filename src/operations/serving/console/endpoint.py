@@ -162,7 +162,7 @@ class ConsoleEndpoint:
         if not allowed:
             return not_visible("the console has no such resource")
         header = (b"allow", ", ".join(allowed).encode())
-        return RefusedError(405, ErrorCode.VALIDATION_ERROR, f"{name} has no {method}", "METHOD", [header])
+        return RefusedError(405, ErrorCode.VALIDATION_ERROR, f"{name} does not support {method}", "METHOD", [header])
 
     async def _session(self, question: _Question) -> Response:
         viewer, settings = question.viewer, self.settings

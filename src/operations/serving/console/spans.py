@@ -211,7 +211,7 @@ def read_choice(parameters: Parameters, name: str, choices: Sequence[str], defau
     """Return a parameter that is one of some words; 400 for any other."""
     value = parameters.get(name, default)
     if value and value not in choices:
-        raise _invalid(f"{name} is one of {', '.join(choices)}")
+        raise _invalid(f"invalid {name}: expected one of {', '.join(choices)}")
     return value
 
 
@@ -222,7 +222,7 @@ def read_number(parameters: Parameters, name: str, default: int, *, least: int, 
         return default
     digits = text.partition(".")[0]
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18) or not least <= int(digits) <= most:
-        raise _invalid(f"{name} is a number from {least} to {most}")
+        raise _invalid(f"invalid {name}: expected a number from {least} to {most}")
     return int(digits)
 
 

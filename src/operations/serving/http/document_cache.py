@@ -46,7 +46,7 @@ Pieces = tuple[bytes | str, ...]
 """JSON text in pieces. A `str` piece is the key of a definition, replaced by its name in each document."""
 
 
-class Document(msgspec.Struct, frozen=True):
+class EncodedDocument(msgspec.Struct, frozen=True):
     """An encoded document."""
 
     body: bytes
@@ -94,16 +94,16 @@ class DocumentCache:
         self._security = security
         self._has_jobs = has_jobs
         self._max_bytes = max_bytes
-        self._documents: OrderedDict[_Key, Document] = OrderedDict()
+        self._documents: OrderedDict[_Key, EncodedDocument] = OrderedDict()
         self._size = 0
         self._fragments: dict[Version, dict[str, _Fragment]] = {version: {} for version in VERSIONS}
         self._definitions: dict[str, Definition] = {}
         self._encoded: dict[str, Pieces] = {}
         self._generation = -1
         self._building = asyncio.Lock()
-        self._builds: dict[_Key, asyncio.Task[Document]] = {}
+        self._builds: dict[_Key, asyncio.Task[EncodedDocument]] = {}
 
-    async def get(self, identity: Identity | None, version: Version = "3.1", root_path: str = "") -> Document:
+    async def get(self, identity: Identity | None, version: Version = "3.1", root_path: str = "") -> EncodedDocument:
         """Return the document of what an identity may call, cached or newly built."""
         exposure = self._exposure
         key = _Key(exposure.generation, version, exposure.rights(identity), root_path)
@@ -118,7 +118,7 @@ class DocumentCache:
             self._documents.move_to_end(key)
         return document
 
-    async def _build(self, key: _Key, visible: Mapping[str, Operation[Any]]) -> Document:
+    async def _build(self, key: _Key, visible: Mapping[str, Operation[Any]]) -> EncodedDocument:
         """Build a document in a thread: the conversion of one large schema would hold the event loop for too long."""
         exposed = self._exposure.operations
         async with self._building:
@@ -128,7 +128,7 @@ class DocumentCache:
 
     def _write(
         self, key: _Key, visible: Mapping[str, Operation[Any]], exposed: Mapping[str, Operation[Any]]
-    ) -> Document:
+    ) -> EncodedDocument:
         """Return a document. One thread at a time runs this; the mappings do not change meanwhile."""
         if key.generation != self._generation:
             self._forget_changed(exposed)
@@ -141,7 +141,7 @@ class DocumentCache:
             except Exception:  # noqa: BLE001  # one faulty operation must not break the whole document
                 _log.exception("%s is left out of the OpenAPI document", operation.id)
         body = self._join(key, fragments, visible.values())
-        return Document(body, b'"%s"' % blake2b(body, digest_size=16).hexdigest().encode())
+        return EncodedDocument(body, b'"%s"' % blake2b(body, digest_size=16).hexdigest().encode())
 
     def _fragment(self, operation: Operation[Any], version: Version) -> _Fragment:
         known = self._fragments[version].get(operation.id)
@@ -192,7 +192,7 @@ class DocumentCache:
         head["x-operations"] = {"version": 1}
         return _encode(head)[:-1]
 
-    def _keep(self, key: _Key, document: Document) -> None:
+    def _keep(self, key: _Key, document: EncodedDocument) -> None:
         """Cache a document; evict those of earlier generations and the least recently used ones."""
         for other in [other for other in self._documents if other.generation != key.generation]:
             self._size -= len(self._documents.pop(other).body)

@@ -24,7 +24,7 @@ from operations.identity.rate_limits import ConcurrencyLimits, RateLimits
 from operations.jobs import Jobs
 from operations.serving.admission import Caller, challenge, read_headers
 from operations.serving.asgi import Receive, Response, Scope, Send, path_of
-from operations.serving.audit import AuditLog
+from operations.serving.audit import AuditWriter
 from operations.serving.exposure import Exposure
 from operations.serving.http.accept_header import AcceptHeader, read_accept
 from operations.serving.http.bodies import BodyReader, CallWatcher, ClientDisconnectedError
@@ -73,7 +73,7 @@ class HTTPEndpoint:
         *,
         streams: Dispatcher | None = None,
         limits: Limits | None = None,
-        audit: AuditLog | None = None,
+        audit: AuditWriter | None = None,
         store: IdempotencyStore | None = None,
         jobs: Jobs | None = None,
         challenge: str = "Bearer",
@@ -81,7 +81,7 @@ class HTTPEndpoint:
         self._exposure = exposure
         self._dispatcher = dispatcher
         self._limits = limits = limits or Limits()
-        self._audit = audit or AuditLog()
+        self._audit = audit or AuditWriter()
         self._store = store or MemoryStore()
         self._challenge = challenge
         self._routes = Routes(exposure)

@@ -28,7 +28,7 @@ _OWN = OWN_TYPE.encode()
 _decode = msgspec.json.Decoder().decode
 
 
-class Parameter(msgspec.Struct, frozen=True):
+class TextParameter(msgspec.Struct, frozen=True):
     """The form of one input property in a query string or a form."""
 
     style: ParameterStyle
@@ -44,7 +44,7 @@ class InputReader:
     def __init__(self, operation: Operation[Any]) -> None:
         self._operation = operation
         document = operation.spec.input_schema.document
-        self.parameters: dict[str, Parameter] | None = find_parameters(document)
+        self.parameters: dict[str, TextParameter] | None = find_parameters(document)
         """The parameters by name; None if the input is not an object."""
 
     def read_query(self, query: bytes) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def read_own_json(body: bytes) -> Any:
         raise _malformed(error.message) from None
 
 
-def find_parameters(document: Mapping[str, Any] | bool) -> dict[str, Parameter] | None:
+def find_parameters(document: Mapping[str, Any] | bool) -> dict[str, TextParameter] | None:
     """Return the parameters of an input by name; None if a query string cannot express the input."""
     found = query_parameters(document)
     if found is None:
@@ -169,10 +169,10 @@ def find_parameters(document: Mapping[str, Any] | bool) -> dict[str, Parameter] 
     return {each.name: _read_parameter(each, each.name in files) for each in found}
 
 
-def _read_parameter(parameter: QueryParameter, is_bytes: bool) -> Parameter:
+def _read_parameter(parameter: QueryParameter, is_bytes: bool) -> TextParameter:
     if parameter.kind is None:
-        return Parameter("json")
-    return Parameter("array" if parameter.many else "scalar", parameter.kind, is_bytes)
+        return TextParameter("json")
+    return TextParameter("array" if parameter.many else "scalar", parameter.kind, is_bytes)
 
 
 def _scalar(text: str, kind: str) -> Any:

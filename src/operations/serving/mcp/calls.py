@@ -17,7 +17,7 @@ from operations.errors import CallError, ErrorCode
 from operations.exports.results import readable
 from operations.identity.rate_limits import ConcurrencyLimits
 from operations.serving.admission import Caller
-from operations.serving.audit import AuditLog
+from operations.serving.audit import AuditWriter
 from operations.serving.mcp.results import Result, error_result, tool_result, whole_envelope
 from operations.serving.mcp.tools import Tool, can_ask
 from operations.serving.refusals import public_error
@@ -87,7 +87,7 @@ class MCPCalls:
         dispatcher: Dispatcher,
         suspended_calls: SuspendedCalls,
         *,
-        audit: AuditLog,
+        audit: AuditWriter,
         calls_per_identity: int = CALLS_PER_IDENTITY,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:

@@ -15,7 +15,7 @@ from operations.dispatch import Dispatcher
 from operations.exports.code_limits import CodeLimits
 from operations.jobs import Jobs
 from operations.serving.admission import Caller
-from operations.serving.audit import AuditLog
+from operations.serving.audit import AuditWriter
 from operations.serving.exposure import Exposure
 from operations.serving.mcp import fast_path
 from operations.serving.mcp.calls import CALLS_PER_IDENTITY, DEADLINE_SECONDS
@@ -58,7 +58,7 @@ class MCPEndpoint:
         search: bool | None = None,
         code: CodeLimits | bool = False,
         jobs: Jobs | None = None,
-        audit: AuditLog | None = None,
+        audit: AuditWriter | None = None,
         max_body: int = MAX_BODY,
         calls_per_identity: int = CALLS_PER_IDENTITY,
         deadline_seconds: float = DEADLINE_SECONDS,

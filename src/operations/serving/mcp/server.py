@@ -12,7 +12,7 @@ from operations.dispatch import Dispatcher
 from operations.exports.code_limits import RUN, CodeLimits
 from operations.jobs import Jobs
 from operations.serving.admission import Caller
-from operations.serving.audit import AuditLog
+from operations.serving.audit import AuditWriter
 from operations.serving.exposure import Exposure
 from operations.serving.mcp.calls import (
     CALLS_PER_IDENTITY,
@@ -69,7 +69,7 @@ class MCPServer:
         search: bool | None = None,
         code: CodeLimits | bool = False,
         jobs: Jobs | None = None,
-        audit: AuditLog | None = None,
+        audit: AuditWriter | None = None,
         calls_per_identity: int = CALLS_PER_IDENTITY,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:
@@ -81,7 +81,7 @@ class MCPServer:
         self.calls = MCPCalls(
             dispatcher,
             self.suspended_calls,
-            audit=audit or AuditLog(),
+            audit=audit or AuditWriter(),
             calls_per_identity=calls_per_identity,
             deadline_seconds=deadline_seconds,
         )

@@ -46,7 +46,7 @@ class MCPRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it only reads, so that it may be sent again after a lost connection."""
 
 
-class ToolList(Protocol):
+class KnownTools(Protocol):
     """The most recent list of a server's tools."""
 
     async def refresh(self) -> None:
@@ -59,7 +59,7 @@ class ToolList(Protocol):
 class MCPCaller:
     """Sends the requests of operations over a connection."""
 
-    def __init__(self, connection: MCPConnection, config: MCPClientConfig, tools: ToolList) -> None:
+    def __init__(self, connection: MCPConnection, config: MCPClientConfig, tools: KnownTools) -> None:
         self._connection = connection
         self._config = config
         self._tools = tools

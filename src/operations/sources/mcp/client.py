@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
+from operations.awaitable_context import AwaitableContext
 from operations.catalogue import OperationCatalogue
 from operations.errors import CallError, ErrorCode
-from operations.opening import Opening
 from operations.sources.mcp.calls import MCPCaller
 from operations.sources.mcp.config import MCPClientConfig, namespace_of, read_config
 from operations.sources.mcp.connection import MCPClientState, MCPConnection
@@ -182,13 +182,13 @@ class MCPClient:
             _log.warning("%s: cannot list again: %s", self.name, explain(error))
 
 
-def create_mcp_client(name: str, config: MCPClientConfig | Mapping[str, Any]) -> Opening[MCPClient]:
+def create_mcp_client(name: str, config: MCPClientConfig | Mapping[str, Any]) -> AwaitableContext[MCPClient]:
     """Connect to a server and list its tools; raise `CallError` if that fails.
 
     Await it, or use it with `async with`, which closes the client. `config` may be a mapping in editors'
     format.
     """
-    return Opening(_open_client(name, config))
+    return AwaitableContext(_open_client(name, config))
 
 
 async def _open_client(name: str, config: MCPClientConfig | Mapping[str, Any]) -> MCPClient:

@@ -65,7 +65,7 @@ def _plain(value: Any, path: str, places: list[str]) -> Any:
         return binascii.b2a_base64(value, newline=False).decode("ascii")
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
-            raise _refused(path, "a mapping has a key that is no text")
+            raise _refused(path, "a mapping has a key that is not a string")
         return {str(key): _plain(item, pointer(path, key), places) for key, item in value.items()}
     for base in (str, int, float):
         if isinstance(value, base):

@@ -196,7 +196,7 @@ class Exchange:
 
 def _status_error(status: int) -> CallError:
     """Return the error for a retried status, for observers."""
-    return CallError(ErrorCode.EXECUTION_ERROR, f"the server answered with {status}", {"statusCode": status})
+    return CallError(ErrorCode.EXECUTION_ERROR, f"the server responded with {status}", {"statusCode": status})
 
 
 def _retry_after(value: str) -> float | None:

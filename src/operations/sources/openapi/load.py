@@ -13,9 +13,9 @@ from urllib.parse import urljoin
 
 import msgspec
 
+from operations.awaitable_context import AwaitableContext
 from operations.errors import CallError, ErrorCode
 from operations.http import ClientOptions, HTTPClient, HTTPResponse, default_client, read_body
-from operations.opening import Opening
 from operations.registry import OperationRegistry
 from operations.settings import read_settings
 from operations.sources.openapi.auth import NO_CREDENTIALS, CredentialSource, RequestCredentials
@@ -125,12 +125,12 @@ def from_openapi_file(
     root: str | Path | None = None,
     loader: Loader | None = None,
     own: bool = True,
-) -> Opening[APIOperations]:
+) -> AwaitableContext[APIOperations]:
     """Return the operations of a document in a file; it may refer to files in its directory or below `root`.
 
     Await it, or use it with `async with`, which closes the connections.
     """
-    return Opening(_open_file(path, config, fs, root, loader, own))
+    return AwaitableContext(_open_file(path, config, fs, root, loader, own))
 
 
 async def _open_file(
@@ -172,7 +172,7 @@ async def _open_file(
 
 def from_openapi_url(
     url: str, config: HTTPServiceConfig | Mapping[str, Any], *, loader: Loader | None = None, own: bool = True
-) -> Opening[APIOperations]:
+) -> AwaitableContext[APIOperations]:
     """Return the operations of a document at a URL; redirects are followed, and no credentials are sent.
 
     Await it, or use it with `async with`, which closes the connections.
@@ -181,7 +181,7 @@ def from_openapi_url(
     registry, because it contains only what its reader may call. Both happen only if the origin receives the credentials
     anyway.
     """
-    return Opening(_open_url(url, config, loader, own))
+    return AwaitableContext(_open_url(url, config, loader, own))
 
 
 async def _open_url(

@@ -171,7 +171,7 @@ class OwnEndpoint:
                 return
             except _LostError as lost:
                 if not attempts_left:
-                    raise unavailable(self.id, "the stream broke off", "unknown") from lost
+                    raise unavailable(self.id, "the stream was interrupted", "unknown") from lost
             parser = service.parser(parser)
             await asyncio.sleep(min((parser.reconnection_time or 0) / 1000, service.config.retry.longest_delay))
 

@@ -1,4 +1,4 @@
-"""Opening: opens a source. Await it to get the source, or use it with `async with`, which closes the source."""
+"""AwaitableContext: await it to get an open source, or use it with `async with`, which also closes the source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _Closable(Protocol):
 T = TypeVar("T", bound=_Closable)
 
 
-class Opening(Coroutine[Any, Any, T], Generic[T]):
+class AwaitableContext(Coroutine[Any, Any, T], Generic[T]):
     """A coroutine that returns an open source: `source = await open(…)`, or `async with open(…) as source`."""
 
     __slots__ = ("_coroutine", "_opened")
