@@ -17,7 +17,7 @@ from operations import OperationRegistry, operation
 from operations.exports.code_limits import CodeLimits
 from operations.interceptors import Approval
 from operations.serving.app import app
-from operations.serving.audit import AuditLog, AuditRecord
+from operations.serving.audit import AuditRecord, AuditWriter
 from operations.sources.mcp import MCPClientConfig, create_mcp_client
 from tests.asgi_server import serving_here
 from tests.serving.mcp.examples import ELICITS, OPERATIONS
@@ -231,7 +231,7 @@ async def test_one_caller_cannot_hold_every_sandbox() -> None:
 async def test_each_call_of_a_script_is_audited() -> None:
     records: list[AuditRecord] = []
     code = "await env.shop.number()\ntry:\n    await env.shop.domain_failure()\nexcept RuntimeError:\n    pass"
-    async with serve_endpoint(OperationRegistry(OPERATIONS), code=True, audit=AuditLog(records.append)) as (url, _):
+    async with serve_endpoint(OperationRegistry(OPERATIONS), code=True, audit=AuditWriter(records.append)) as (url, _):
         await call(url, code, **{"x-caller": "ann"})
     assert [(each.protocol, each.operation_id, each.code, each.caller) for each in records] == [
         ("mcp", "shop.number", "OK", "ann"),
