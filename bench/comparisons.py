@@ -126,7 +126,7 @@ def table(results: Results) -> str:
     """The table of the documentation: a column for each Python version. Times of one machine are left out."""
     versions = sorted(results)
     lines = [
-        "| Work | Against | " + " | ".join(versions) + " | Wanted | Run |",
+        "| Work | Against | " + " | ".join(versions) + " | Target | Run |",
         "|---|---|" + "---|" * len(versions) + "---|---|",
     ]
     for name, work, against in _keys(results):

@@ -312,24 +312,26 @@ class HubSettings(Settings, frozen=True, kw_only=True):
 class IssuerSettings(Settings, frozen=True, kw_only=True):
     """An OAuth or OpenID issuer whose tokens are accepted."""
 
-    url: Annotated[Text, Meta(description="The issuer, as its tokens name it; https.")]
-    audience: Annotated[list[str], Meta(description="Whom its tokens must be for; the public address by default.")] = []
-    keys_url: Annotated[str | None, Meta(description="Where its keys are; else where its metadata says.")] = None
+    url: Annotated[Text, Meta(description="URL of the issuer, as in the claim `iss` of its tokens; https.")]
+    audience: Annotated[list[str], Meta(description="Required audience of its tokens; by default `public_url`.")] = []
+    keys_url: Annotated[str | None, Meta(description="URL of its keys; by default the URL in its metadata.")] = None
 
 
 class ServeLimitSettings(Settings, frozen=True, kw_only=True):
     """Limits for callers."""
 
-    body_bytes: Annotated[AtLeastOne, Meta(description="The largest request.")] = 4 * 1024 * 1024
-    body_seconds: Annotated[Seconds, Meta(description="How long it may take to arrive.")] = 30.0
-    response_bytes: Annotated[AtLeastOne, Meta(description="The largest result.")] = 64 * 1024 * 1024
-    deadline_seconds: Annotated[Seconds, Meta(description="How long a call may take.")] = 60.0
-    calls: Annotated[AtLeastOne, Meta(description="Calls of one identity at once.")] = 256
+    body_bytes: Annotated[AtLeastOne, Meta(description="Maximum size of a request body.")] = 4 * 1024 * 1024
+    body_seconds: Annotated[Seconds, Meta(description="Time limit in seconds for receiving a request body.")] = 30.0
+    response_bytes: Annotated[AtLeastOne, Meta(description="Maximum size of a response body.")] = 64 * 1024 * 1024
+    deadline_seconds: Annotated[Seconds, Meta(description="Time limit in seconds for a call.")] = 60.0
+    calls: Annotated[AtLeastOne, Meta(description="Concurrent calls of one identity.")] = 256
     streams: Annotated[AtLeastOne, Meta(description="Open streams of one identity.")] = 64
     rate: Annotated[Seconds | None, Meta(description="Requests of one identity per second.")] = None
-    burst: Annotated[AtLeastOne | None, Meta(description="Requests of one identity at once.")] = None
+    burst: Annotated[AtLeastOne | None, Meta(description="Requests that one identity may send at the same moment.")] = (
+        None
+    )
     replay_seconds: Annotated[
-        float, Meta(ge=0, description="How long a stream that lost its client waits to be resumed.")
+        float, Meta(ge=0, description="Seconds for which a stream can be resumed after its client disconnected.")
     ] = 0.0
 
 
@@ -355,21 +357,23 @@ class ServeSettings(Settings, frozen=True, kw_only=True):
         bool, Meta(description="Whether the console keeps inputs and outputs of calls, redacted.")
     ] = False
     metrics: Annotated[bool, Meta(description="Whether Prometheus metrics are served at `/metrics`.")] = True
-    allow: Annotated[Patterns, Meta(description="Only operations that one of these patterns matches.")] = []
-    deny: Annotated[Patterns, Meta(description="No operation that one of these patterns matches.")] = []
-    read_only: Annotated[bool, Meta(description="Serve no mutations.")] = False
+    allow: Annotated[Patterns, Meta(description="Patterns of the operations to serve; all by default.")] = []
+    deny: Annotated[Patterns, Meta(description="Patterns of operations to leave out.")] = []
+    read_only: Annotated[bool, Meta(description="Whether mutations are left out.")] = False
     title: Annotated[Text, Meta(description="The name in documents.")] = "operations"
     version: Annotated[Text, Meta(description="The version in documents.")] = "1.0.0"
-    public_url: Annotated[str | None, Meta(description="The address that callers use.")] = None
+    public_url: Annotated[str | None, Meta(description="URL that callers use; the audience of their tokens.")] = None
     hosts: Annotated[list[str], Meta(description="Further host names that callers use.")] = []
-    origins: Annotated[list[str], Meta(description="Web pages of other hosts that may call.")] = []
-    tokens: Annotated[list[TokenSettings], Meta(description="The tokens it knows.")] = []
+    origins: Annotated[list[str], Meta(description="Web origins that may send requests (CORS).")] = []
+    tokens: Annotated[list[TokenSettings], Meta(description="Accepted tokens.")] = []
     keys: Annotated[str | None, Meta(description="The file of API keys that `ops keys` writes.")] = None
-    jwt: Annotated[JWTSettings | None, Meta(description="The signed tokens it accepts.")] = None
-    issuer: Annotated[IssuerSettings | None, Meta(description="The issuer whose tokens it accepts.")] = None
-    anonymous: Annotated[bool, Meta(description="Whether callers may come without credentials too.")] = False
-    insecure: Annotated[bool, Meta(description="Serve without credentials elsewhere than on loopback.")] = False
-    tls: Annotated[TLSSettings | None, Meta(description="The certificate it shows.")] = None
+    jwt: Annotated[JWTSettings | None, Meta(description="Accepted signed tokens.")] = None
+    issuer: Annotated[IssuerSettings | None, Meta(description="Issuer whose tokens are accepted.")] = None
+    anonymous: Annotated[bool, Meta(description="Whether requests without credentials are accepted as well.")] = False
+    insecure: Annotated[bool, Meta(description="Whether a server without credentials may listen beyond loopback.")] = (
+        False
+    )
+    tls: Annotated[TLSSettings | None, Meta(description="TLS certificate.")] = None
     limits: Annotated[ServeLimitSettings, Meta(description="Limits for callers.")] = ServeLimitSettings()
 
 
