@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from operations import OperationRegistry, OperationType, operation
 from operations.exports.tools import ToolSet
 from operations.interceptors import Approval
+
+WAIT = "shop_wait"
 
 
 @operation(id="shop.quote", type=OperationType.QUERY)
@@ -36,6 +40,28 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
 
 def tool_set() -> ToolSet:
     return OperationRegistry([quote, fail, order]).tools(approval=Approval(mutations="deny"))
+
+
+async def check_cancellation(run: Callable[[ToolSet], Coroutine[Any, Any, Any]]) -> None:
+    """Check that cancelling a run, whose model calls `shop_wait`, cancels the operation."""
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    @operation(id="shop.wait", type=OperationType.QUERY)
+    async def wait() -> None:
+        """Wait."""
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    running = asyncio.create_task(run(OperationRegistry([wait]).tools(timeout=None)))
+    async with asyncio.timeout(30):
+        await started.wait()
+        running.cancel()
+        await ended.wait()
+        await asyncio.wait([running])
+    assert running.cancelled()
 
 
 def check_texts(texts: list[str]) -> None:

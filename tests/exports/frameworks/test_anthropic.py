@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.exports.frameworks.shop import CALLS, check_texts, tool_set
+from tests.exports.frameworks.shop import CALLS, check_cancellation, check_texts, tool_set
 
 pytest.importorskip("anthropic", reason="anthropic is not installed: `make agents` runs this")
 
@@ -49,3 +49,7 @@ async def test_the_tool_runner_sees_a_result_a_failure_and_a_refusal() -> None:
     ]
     check_texts(texts)
     assert requests[0]["tools"][0]["input_schema"]["type"] == "object"
+
+
+async def test_cancelling_a_run_cancels_the_call() -> None:
+    await check_cancellation(lambda tools: anthropic_tools(tools)[0].call({}))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.exports.frameworks.shop import CALLS, check_texts, tool_set
+from tests.exports.frameworks.shop import CALLS, WAIT, check_cancellation, check_texts, tool_set
 
 pytest.importorskip("google.genai", reason="google-genai is not installed: `make agents` runs this")
 
@@ -50,3 +50,9 @@ async def test_a_chat_sees_a_result_a_failure_and_a_refusal() -> None:
     declared = requests[0]["tools"][0]["functionDeclarations"]
     schema = declared[0].get("parametersJsonSchema") or declared[0]["parameters_json_schema"]
     assert schema["type"] == "object"
+
+
+async def test_cancelling_a_run_cancels_the_call() -> None:
+    call = types.Part(function_call=types.FunctionCall(name=WAIT, args={}))
+    response = types.GenerateContentResponse(candidates=[types.Candidate(content=types.Content(parts=[call]))])
+    await check_cancellation(lambda tools: run_function_calls(tools, response))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.exports.frameworks.shop import CALLS, check_texts, tool_set
+from tests.exports.frameworks.shop import CALLS, WAIT, check_cancellation, check_texts, tool_set
 
 pytest.importorskip("langchain_core", reason="langchain-core is not installed: `make agents` runs this")
 
@@ -22,3 +22,9 @@ async def test_a_chat_model_sees_a_result_a_failure_and_a_refusal() -> None:
     assert [message.status for message in messages] == ["success", "error", "error"]
     assert messages[0].artifact.envelope.data["total"] == 6
     assert tools["shop_quote"].tool_call_schema["properties"]["item"]["type"] == "string"
+
+
+async def test_cancelling_a_run_cancels_the_call() -> None:
+    await check_cancellation(
+        lambda tools: langchain_tools(tools)[0].ainvoke({"name": WAIT, "args": {}, "id": "1", "type": "tool_call"})
+    )

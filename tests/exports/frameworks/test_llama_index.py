@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.exports.frameworks.shop import CALLS, check_texts, tool_set
+from tests.exports.frameworks.shop import CALLS, check_cancellation, check_texts, tool_set
 
 pytest.importorskip("llama_index.core", reason="llama-index-core is not installed: `make agents` runs this")
 
@@ -39,3 +39,8 @@ async def test_an_agent_sees_a_result_a_failure_and_a_refusal() -> None:
     assert results["shop_quote"].raw_output.envelope.data["total"] == 6
     assert tools[0].metadata.to_openai_tool()["function"]["parameters"]["type"] == "object"
     assert "ACCESS_DENIED" in str(seen)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_cancelling_a_run_cancels_the_call() -> None:
+    await check_cancellation(lambda tools: llama_index_tools(tools)[0].acall())

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.exports.frameworks.shop import CALLS, check_texts, tool_set
+from tests.exports.frameworks.shop import CALLS, WAIT, check_cancellation, check_texts, tool_set
 
 pytest.importorskip("agents", reason="openai-agents is not installed: `make agents` runs this")
 
@@ -13,10 +13,12 @@ from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
 from operations.exports.frameworks.openai_agents import openai_agents_tools
+from operations.exports.tools import ToolSet
 
 
 class FakeModel(Model):  # type: ignore[misc]  # the framework is not installed where types are checked
-    def __init__(self) -> None:
+    def __init__(self, calls: Any = CALLS) -> None:
+        self.calls = calls
         self.turns = 0
         self.tools: list[Any] = []
 
@@ -28,7 +30,7 @@ class FakeModel(Model):  # type: ignore[misc]  # the framework is not installed 
         if self.turns == 1:
             output: list[Any] = [
                 ResponseFunctionToolCall(name=name, arguments=json.dumps(each), call_id=name, type="function_call")
-                for name, each in CALLS
+                for name, each in self.calls
             ]
         else:
             text = ResponseOutputText(text="done", type="output_text", annotations=[])
@@ -50,3 +52,11 @@ async def test_a_run_sees_a_result_a_failure_and_a_refusal(strict: bool) -> None
     texts = [item.output for item in run.new_items if item.type == "tool_call_output_item"]
     check_texts(texts)
     assert all(tool.strict_json_schema is strict for tool in model.tools)
+
+
+async def test_cancelling_a_run_cancels_the_call() -> None:
+    def run(tools: ToolSet) -> Any:
+        agent = Agent(name="buyer", model=FakeModel([(WAIT, {})]), tools=list(openai_agents_tools(tools)))
+        return Runner.run(agent, "wait", run_config=RunConfig(tracing_disabled=True))
+
+    await check_cancellation(run)

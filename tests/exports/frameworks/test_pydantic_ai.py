@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.exports.frameworks.shop import CALLS, check_texts, tool_set
+from tests.exports.frameworks.shop import CALLS, WAIT, check_cancellation, check_texts, tool_set
 
 pytest.importorskip("pydantic_ai", reason="pydantic-ai is not installed: `make agents` runs this")
 
@@ -46,3 +46,10 @@ async def test_wrong_arguments_are_a_retry() -> None:
     (retried,) = parts(run.all_messages(), ToolReturnPart)
     assert retried.outcome == "retried"
     assert "VALIDATION_ERROR" in retried.content
+
+
+async def test_cancelling_a_run_cancels_the_call() -> None:
+    def model(messages: list[Any], info: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=[ToolCallPart(WAIT, {})])
+
+    await check_cancellation(lambda tools: Agent(FunctionModel(model), tools=pydantic_ai_tools(tools)).run("wait"))
