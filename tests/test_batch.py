@@ -49,7 +49,7 @@ async def test_the_common_context_is_for_calls_that_bring_none() -> None:
     assert [isinstance(outcome, CallError) for outcome in outcomes] == [True, False]
 
 
-async def test_no_more_calls_run_at_once_than_allowed_and_the_iterable_is_read_as_they_end() -> None:
+async def test_concurrency_is_limited_and_the_iterable_is_read_as_calls_end() -> None:
     running = 0
     most = 0
     read = 0

@@ -11,7 +11,7 @@ def test_request_ids_never_repeat() -> None:
     assert len(set(ids)) == 10_000
 
 
-def test_a_forked_process_makes_ids_of_its_own() -> None:
+def test_a_forked_process_creates_different_ids() -> None:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -233,7 +233,7 @@ def test_cookies_of_a_detected_mapping_are_kept_apart() -> None:
     assert (read.headers, read.set_cookies) == ({}, ["a=1"])
 
 
-def test_blocks_that_stand_in_for_data_are_json() -> None:
+def test_blocks_used_as_data_are_json() -> None:
     sent = mcp_envelope(None, content=[{"type": "text", "text": "hi", "title": "t", "annotations": None}])
     assert isinstance(sent.meta, MCPResponseMeta)
     data: Any = mcp_envelope(sent.meta.content, content=sent.meta.content).data

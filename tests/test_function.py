@@ -181,7 +181,7 @@ async def test_a_function_that_returns_a_stream_is_a_subscription() -> None:
     assert [event.data async for event in registry.subscribe(count)] == [1]
 
 
-async def test_a_function_may_return_an_envelope_of_its_own() -> None:
+async def test_a_function_may_return_an_envelope() -> None:
     @operation
     async def fetch() -> ResponseEnvelope[Item]:
         return http_envelope(Item("a", 2, date(2024, 1, 1)), status_code=203)
@@ -276,7 +276,7 @@ async def test_bytes_go_in_and_out() -> None:
     assert await data_of(flip, {"blob": "AP8="}) == b"\xff\x00"
 
 
-async def test_many_calls_at_once_keep_their_arguments() -> None:
+async def test_concurrent_calls_keep_their_arguments() -> None:
     @operation
     async def echo(n: int) -> int:
         await asyncio.sleep(0)

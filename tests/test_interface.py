@@ -80,7 +80,7 @@ async def test_wrong_arguments_of_a_call_are_a_validation_error(
     assert message in str(error)
 
 
-async def test_call_refuses_what_is_no_function(registry: OperationRegistry) -> None:
+async def test_call_refuses_values_other_than_functions(registry: OperationRegistry) -> None:
     error = await error_of(registry.call("shop.quote", item="tea"))  # type: ignore[call-overload]
     assert "use execute" in str(error)
 
@@ -100,12 +100,12 @@ async def test_the_earlier_of_timeout_and_deadline_counts(registry: OperationReg
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "5", True, float("nan")])
-async def test_a_timeout_that_is_none_is_refused_at_once(registry: OperationRegistry, timeout: Any) -> None:
+async def test_an_invalid_timeout_is_refused_immediately(registry: OperationRegistry, timeout: Any) -> None:
     error = await error_of(registry.execute("shop.quote", {"item": "tea"}, timeout=timeout))
     assert (error.code, "number of seconds" in str(error)) == (ErrorCode.VALIDATION_ERROR, True)
 
 
-async def test_an_endless_timeout_is_no_deadline_in_the_past(registry: OperationRegistry) -> None:
+async def test_an_infinite_timeout_is_not_a_deadline_in_the_past(registry: OperationRegistry) -> None:
     assert (await registry.execute("shop.quote", {"item": "tea"}, timeout=float("inf"))).data == "1 tea"
 
 
@@ -152,7 +152,7 @@ def test_access_control_is_taken_from_a_mapping(names: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     "given", [{"scopes": ["admin"]}, {"required_scopes": "admin"}, {"required_scopes": [1]}, "admin", ["admin"], 1]
 )
-def test_access_control_that_cannot_be_read_is_refused_at_once(given: Any) -> None:
+def test_unreadable_access_control_is_refused_immediately(given: Any) -> None:
     with pytest.raises(CallError) as caught:
         OperationSpec(name="a", namespace="b", type=OperationType.QUERY, access_control=given)
     assert caught.value.code is ErrorCode.VALIDATION_ERROR

@@ -273,7 +273,7 @@ async def test_different_2_malformed_json_is_text_and_a_warning(caplog: pytest.L
     assert "not valid JSON" in caplog.text
 
 
-async def test_different_3_a_malformed_event_is_told_of_before_the_stream_ends(
+async def test_different_3_a_malformed_event_is_reported_before_the_stream_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     registry = api(PreparedClient(b"retry: soon\ndata: 1\n\ndata: 2\n\n", EVENTS), responses=responses(EVENTS))
@@ -372,7 +372,7 @@ async def _later(caller: PendingRequestMap, deadline: float) -> Any:
 
 
 @pytest.mark.parametrize("transport", [MemoryTransport, by_bytes])
-async def test_friction_4_a_caller_takes_the_function_and_refuses_what_is_no_id(transport: Any) -> None:
+async def test_friction_4_a_caller_takes_the_function_and_refuses_invalid_ids(transport: Any) -> None:
     @operation(id="shop.item")
     async def item(name: str) -> AccessControl:
         return AccessControl(required_scopes=[name])
@@ -529,7 +529,7 @@ async def test_surprise_3_what_opens_a_source_is_awaited_or_is_a_block(tmp_path:
     assert inspect.iscoroutinefunction(from_call(MemoryTransport()).close)
 
 
-async def test_surprise_3_whatever_opens_something_is_closed_by_a_block() -> None:
+async def test_surprise_3_everything_that_opens_is_closed_by_a_block() -> None:
     async with OperationRegistry([quote]) as registry, from_openapi(document(), {"namespace": "api"}) as found:
         assert "shop.quote" in registry
         assert len(found) == 1

@@ -136,7 +136,7 @@ def test_an_error_result_is_not_normalised() -> None:
     assert mismatches.counts() == {}
 
 
-def test_content_blocks_that_stand_in_for_data_are_not_normalised() -> None:
+def test_content_blocks_used_as_data_are_not_normalised() -> None:
     block = {"type": "text", "text": "hello"}
     envelope, mismatches = run(mcp_envelope([block], content=[block]))
     assert envelope.data == [block]

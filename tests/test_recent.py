@@ -5,7 +5,7 @@ from __future__ import annotations
 from operations.recent import Recent
 
 
-def test_the_latest_are_remembered_and_the_oldest_forgotten() -> None:
+def test_the_latest_are_kept_and_the_oldest_dropped() -> None:
     recent: Recent[str, int] = Recent(100)
     for number in range(1_000):
         recent[str(number)] = number
@@ -23,7 +23,7 @@ def test_a_newer_value_replaces_an_older_one() -> None:
         recent[f"b{value}"] = 0
 
 
-def test_what_is_listed_is_what_is_remembered_once_each() -> None:
+def test_each_stored_key_is_listed_once() -> None:
     recent: Recent[str, int] = Recent(2)
     for key, value in (("a", 1), ("b", 2), ("a", 3)):
         recent[key] = value

@@ -153,7 +153,7 @@ async def test_an_interceptor_answers_in_place_of_handlers(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["{", '{"recording": 2}', '{"call": {}}', "[]", '{"spec": {"name": "x"}}', "\xff"])
-def test_a_file_that_is_no_recording_is_refused_with_its_line(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_recording_is_refused_with_its_line(text: str, tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     path.write_text(f'{{"recording":1}}\n{text}\n', encoding="latin-1")
     with pytest.raises(CallError, match=r"calls\.jsonl:2: not a recording"):

@@ -298,7 +298,7 @@ async def test_a_plain_function_may_return_a_coroutine() -> None:
     assert (await registry_of(lambda input, context: later()).execute("t.op")).data == 5
 
 
-async def test_a_declared_error_travels_and_its_details_are_checked(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_declared_error_is_sent_and_its_details_are_checked(caplog: pytest.LogCaptureFixture) -> None:
     schema = from_schema({"type": "object", "properties": {"sku": {"type": "string"}}, "required": ["sku"]})
 
     async def handler(input: Any, context: OperationContext) -> None:
@@ -329,7 +329,7 @@ async def test_an_operation_that_was_not_registered_is_not_called() -> None:
     assert error.code is ErrorCode.OPERATION_NOT_FOUND
 
 
-async def test_each_event_is_wrapped_with_a_time_of_its_own() -> None:
+async def test_each_event_is_wrapped_with_its_own_time() -> None:
     async def stream(input: Any, context: OperationContext) -> AsyncIterator[Any]:
         yield {"n": "1"}
         now = int(time.time() * 1000)
@@ -448,7 +448,7 @@ async def test_a_result_that_cannot_be_rebuilt_stays_json_with_a_warning(caplog:
 
 
 @pytest.mark.parametrize("clean_up", [False, True], ids=["while it waits", "while it is closed"])
-async def test_a_stream_that_ignores_its_cancellation_is_left_behind_at_its_deadline(clean_up: bool) -> None:
+async def test_a_stream_that_ignores_its_cancellation_is_abandoned_at_its_deadline(clean_up: bool) -> None:
     let_go = asyncio.Event()
 
     async def hold_on() -> None:

@@ -166,7 +166,7 @@ _odd_values: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(_odd_values)
-def test_what_travels_does_not_depend_on_the_format(value: Any) -> None:
+def test_the_sendable_values_do_not_depend_on_the_format(value: Any) -> None:
     def outcome(write: Any, read: Any) -> Any:
         try:
             return read(write(value))

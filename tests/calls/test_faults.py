@@ -202,7 +202,7 @@ async def exchange(stage: Stage, way: int | None, offset: int) -> Proxy:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("way", [0, 1], ids=["outward", "inward"])
-async def test_a_cut_at_every_byte_leaves_no_partial_event(stage: Stage, way: int) -> None:
+async def test_a_loss_at_every_byte_leaves_no_partial_event(stage: Stage, way: int) -> None:
     await stage.worker("one")
     whole = (await exchange(stage, None, 0)).passed[way]
     assert whole > 500
@@ -305,7 +305,7 @@ async def test_a_caller_that_vanishes_has_its_stream_closed(stage: Stage) -> Non
 
 
 @pytest.mark.fault(19, on="websocket")
-async def test_a_worker_whose_loop_is_blocked_is_not_given_up_too_early(stage: Stage) -> None:
+async def test_a_worker_whose_loop_is_blocked_is_not_declared_lost_too_early(stage: Stage) -> None:
     await stage.worker("one")
     caller = await stage.spoke("caller")
     outcome = asyncio.create_task(stage.history.call(PendingRequestMap(caller), "work.query", seconds=0.05))

@@ -80,7 +80,9 @@ def session_of(hub: Hub, spoke: Any) -> session.HubSession:
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong"])
-async def test_a_connection_without_a_valid_token_is_refused_before_it_stands(field: Field, token: str | None) -> None:
+async def test_a_connection_without_a_valid_token_is_refused_during_the_handshake(
+    field: Field, token: str | None
+) -> None:
     with pytest.raises(CallError) as caught:
         async with Spoke(field.hub.url, token=token):
             pass
@@ -103,7 +105,7 @@ async def test_a_spoke_cannot_register_outside_its_namespace(field: Field) -> No
 
 @pytest.mark.fault(33, on="websocket")
 @pytest.mark.parametrize("own", [True, False], ids=["in the hub", "at a spoke"])
-async def test_a_worker_that_leaves_hears_that_the_hub_took_note(
+async def test_a_leaving_worker_waits_for_the_hubs_confirmation(
     field: Field, own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(announcements, "_ACKNOWLEDGED_WITHIN", 60.0)
@@ -141,7 +143,7 @@ async def test_spokes_share_an_id_when_both_ask_and_describe_it_alike(field: Fie
     assert "different spec" in third.rejected["shop.price"]
 
 
-async def test_calls_travel_both_ways_and_between_spokes(field: Field) -> None:
+async def test_calls_go_both_ways_and_between_spokes(field: Field) -> None:
     hub_end = field.hub.transport()
     own = CallHandler(OperationRegistry([stub_operation("hub.time", returns="now")]), hub_end)
     await field.worker("shop", stub_operation("shop.price", returns=5))
@@ -171,7 +173,7 @@ async def test_a_wrapped_spoke_is_a_second_end_of_its_connection(field: Field) -
 
 
 @pytest.mark.fault(34, on="websocket")
-async def test_an_identity_is_never_believed_from_a_spoke(field: Field) -> None:
+async def test_an_identity_claimed_by_a_spoke_is_never_accepted(field: Field) -> None:
     handler = await field.worker("shop", whoami)
     await until(lambda: field.hub.operations == ["shop.whoami"])
     spoke = await field.spoke("ada")
@@ -204,7 +206,7 @@ async def test_the_hubs_own_end_may_call_on_anybodys_behalf(field: Field) -> Non
     assert (await pending.call("shop.whoami")).data is None
 
 
-async def test_a_worker_speaks_for_its_caller_only_while_it_runs_its_request(field: Field) -> None:
+async def test_a_worker_acts_for_its_caller_only_while_it_runs_the_request(field: Field) -> None:
     secret = stub_operation("vault.open", returns="open", access_control=AccessControl(required_scopes=["read"]))
     own = CallHandler(OperationRegistry([secret]), field.hub.transport())
     parents: list[str] = []
@@ -333,7 +335,7 @@ async def test_what_a_caller_may_not_call_it_does_not_see(field: Field) -> None:
         assert remote.ids == ["shop.open"]
 
 
-async def test_a_spoke_loses_its_operations_at_once_and_gets_them_back(field: Field) -> None:
+async def test_a_lost_spoke_loses_its_operations_immediately_and_gets_them_back(field: Field) -> None:
     handler = await field.worker("shop", stub_operation("shop.price", returns=1))
     async with from_call(await field.spoke("ada")) as remote, asyncio.timeout(30):
         await remote.ready("shop.price")
@@ -486,7 +488,7 @@ async def test_a_token_that_expires_ends_the_connection_and_a_new_one_is_asked_f
         await handler.close()
 
 
-async def test_a_spoke_whose_token_expired_for_good_hears_why_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_spoke_with_an_expired_token_reports_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     lost: list[str] = []
     tokens = JWTTokens(KEY, algorithms=["HS256"], leeway=1)
     async with Hub(tokens) as hub, Spoke(hub.url, token=token(exp=time.time() + 1.2), shortest_delay=0.02) as spoke:
@@ -499,7 +501,7 @@ async def test_a_spoke_whose_token_expired_for_good_hears_why_and_says_so(caplog
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
 
 
-async def test_a_token_is_believed_for_the_leeway_after_its_end() -> None:
+async def test_a_token_is_accepted_for_the_leeway_after_its_end() -> None:
     tokens = JWTTokens(KEY, algorithms=["HS256"], leeway=60)
     async with Hub(tokens) as hub, Spoke(hub.url, token=token(exp=time.time() - 1)) as spoke:
         assert (await error_of(PendingRequestMap(spoke).call("shop.sleep"))).details["executed"] == "no"
@@ -507,7 +509,7 @@ async def test_a_token_is_believed_for_the_leeway_after_its_end() -> None:
 
 
 @pytest.mark.parametrize("odd", ["s3cret\n", "schl\u00fcssel"])
-async def test_a_token_that_no_header_can_carry_is_an_error_at_once_and_never_logged(
+async def test_a_token_that_no_header_can_contain_is_an_error_immediately_and_never_logged(
     odd: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Hub(TOKENS) as hub:
@@ -569,7 +571,7 @@ class Careless:
         self._spoke.send(address, message.replace(half, nan), undelivered)
 
 
-async def test_a_value_that_the_worker_cannot_be_sent_is_refused_at_once(field: Field) -> None:
+async def test_a_value_that_the_worker_cannot_receive_is_refused_immediately(field: Field) -> None:
     handler = await field.worker("shop", stub_operation("shop.echo", returns=lambda input: input))
     await until(lambda: field.hub.operations == ["shop.echo"])
     joined = session_of(field.hub, handler.transport)
@@ -582,7 +584,7 @@ async def test_a_value_that_the_worker_cannot_be_sent_is_refused_at_once(field: 
     assert handler.in_flight == field.hub.counters.in_flight == 0
 
 
-async def test_a_value_that_the_caller_cannot_be_sent_ends_its_call_at_once(field: Field) -> None:
+async def test_a_value_that_the_caller_cannot_receive_fails_its_call_immediately(field: Field) -> None:
     @operation(id="shop.count", type="subscription")
     async def count() -> AsyncIterator[Any]:
         yield 1
@@ -629,7 +631,7 @@ async def test_claims_of_any_size_reach_the_worker(field: Field) -> None:
         assert (await trusted.call("shop.who", identity=ada)).data == ada.claims
 
 
-async def test_an_announcement_that_is_no_json_harms_nobody(field: Field) -> None:
+async def test_an_announcement_that_is_not_json_affects_no_other_peer(field: Field) -> None:
     sleeper = Sleeper("shop.sleep")
     handler = await field.worker("shop", sleeper.operation)
     await until(lambda: field.hub.operations == ["shop.sleep"])

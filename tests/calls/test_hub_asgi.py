@@ -103,7 +103,7 @@ async def test_the_token_comes_in_a_header_or_a_sub_protocol_and_is_never_sent_b
     assert hub.connected == []
 
 
-async def test_calls_reach_the_hubs_own_process_and_spokes_hear_that_it_shuts_down() -> None:
+async def test_calls_reach_the_hubs_own_process_and_spokes_are_notified_of_its_shutdown() -> None:
     hub, lost = Hub(TOKENS), list[str]()
     async with serving_here(hub.asgi_app()) as url:
         spoke = Spoke(url, token="ada")
@@ -151,7 +151,7 @@ async def test_a_peer_that_never_reads_is_disconnected() -> None:
     assert hub.counters.unsent > 0
 
 
-async def test_other_requests_are_told_what_is_here() -> None:
+async def test_other_requests_get_a_hint() -> None:
     hub, sent = Hub(TOKENS), list[Any]()
 
     async def send(event: Any) -> None:

@@ -251,7 +251,7 @@ async def test_queries_that_a_frozen_worker_got_go_to_one_that_lives_within_thei
 
 
 @pytest.mark.fault(9, 10, on="nats")
-async def test_nobody_to_answer_fails_at_once_and_who_waits_is_served(stage: Stage) -> None:
+async def test_a_call_without_a_worker_fails_immediately_and_a_waiting_one_is_served(stage: Stage) -> None:
     """Faults 9 and 10."""
     pending = PendingRequestMap(await stage.end())
     for _ in range(100):
@@ -265,7 +265,7 @@ async def test_nobody_to_answer_fails_at_once_and_who_waits_is_served(stage: Sta
 
 
 @pytest.mark.fault(11, 12, 13, 14, 15, 16, on="nats")
-async def test_lies_on_the_bus_are_counted_and_believed_by_nobody(stage: Stage) -> None:
+async def test_false_messages_on_the_bus_are_counted_and_not_accepted(stage: Stage) -> None:
     """Faults 14 to 16: without permissions, any peer may publish anything."""
     handler = await stage.worker()
     caller, liar = await stage.end(), await stage.end("liar")
@@ -408,7 +408,7 @@ async def test_one_byte_slices_change_nothing(stage: Stage) -> None:
 
 @pytest.mark.fault(29, on="nats")
 @pytest.mark.parametrize("offset", [*range(0, 700, 111), *range(700, 2_000, 307)])
-async def test_a_cut_at_any_byte_leaves_no_partial_event(stage: Stage, offset: int) -> None:
+async def test_a_loss_at_any_byte_leaves_no_partial_event(stage: Stage, offset: int) -> None:
     """Fault 29."""
     handler = await stage.worker()
     proxy = await stage.proxy()

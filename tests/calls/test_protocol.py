@@ -93,7 +93,7 @@ async def wires() -> AsyncIterator[Any]:
         await wire.handler.close()
 
 
-async def test_every_event_on_the_wire_fits_its_schema(wires: Any) -> None:
+async def test_every_event_on_the_wire_matches_its_schema(wires: Any) -> None:
     ticker = Ticker(pause=0.01)
     wire = wires(add, count, ticker.operation)
     wire.request(1, "math.add", input={"a": 1, "b": 2})
@@ -144,7 +144,7 @@ async def test_a_query_of_any_attempt_runs_once_for_each(wires: Any) -> None:
     assert wire.handler.counters.duplicate == 4
 
 
-async def test_requests_that_are_refused_are_not_remembered(wires: Any) -> None:
+async def test_refused_requests_are_not_stored(wires: Any) -> None:
     sleeper = Sleeper()
     wire = wires(sleeper.operation, concurrency=1, queue=0)
     wire.request(1, "slow.sleep")
@@ -158,7 +158,7 @@ async def test_requests_that_are_refused_are_not_remembered(wires: Any) -> None:
 
 
 @pytest.mark.parametrize("codec", ["json", "msgpack"])
-async def test_an_error_that_cannot_travel_as_it_is_travels_all_the_same(
+async def test_an_error_that_cannot_be_encoded_unchanged_is_sent_anyway(
     codec: CodecName, caplog: pytest.LogCaptureFixture
 ) -> None:
     # The worker logs these errors; a report with half a character in it cannot be sent between test processes.
@@ -196,7 +196,7 @@ async def test_an_error_that_cannot_travel_as_it_is_travels_all_the_same(
     assert [error.details for error in told[2:]] == [None, None, None, {"a": 2**70}]
 
 
-async def test_a_call_is_given_up_for_a_reason_that_cannot_travel_as_it_is(wires: Any) -> None:
+async def test_a_call_is_aborted_for_a_reason_that_cannot_be_encoded_unchanged(wires: Any) -> None:
     sleeper = Sleeper()
     wire = wires(sleeper.operation)
     pending = PendingRequestMap(wire.end)
@@ -256,7 +256,7 @@ async def test_answers_that_are_late_twice_or_foreign_are_counted() -> None:
     await until(lambda: pending.counters.foreign == 2)
 
 
-async def test_respond_refuses_what_is_no_envelope_and_abort_and_errors_end_a_call() -> None:
+async def test_respond_refuses_values_other_than_envelopes_and_abort_and_errors_end_a_call() -> None:
     bus = MemoryTransport(direct=False)
     requests: list[Any] = []
     bus.listen("work.x", lambda message, _: requests.append(JSON.decode(message)))
@@ -295,7 +295,7 @@ async def test_a_gap_in_a_stream_is_an_error_never_silence() -> None:
         await anext(missing_end)
 
 
-async def test_workers_on_a_bus_that_tracks_nobody_send_heartbeats() -> None:
+async def test_workers_on_a_bus_without_peer_tracking_send_heartbeats() -> None:
     blind = Capabilities(
         knows_no_responders=True, tracks_peers=False, groups=True, ordered=True, identity="none", claims_identity=False
     )
@@ -311,7 +311,7 @@ async def test_workers_on_a_bus_that_tracks_nobody_send_heartbeats() -> None:
         await pending.call("math.add", identity=Identity("x"))
 
 
-async def test_a_worker_that_gives_no_sign_of_life_loses_its_calls() -> None:
+async def test_a_worker_without_heartbeats_loses_its_calls() -> None:
     bus = MemoryTransport(direct=False, capabilities=BLIND)
     requests: list[Any] = []
     stop = bus.listen("work.x", lambda message, _: requests.append(JSON.decode(message)))
@@ -357,7 +357,7 @@ async def test_workers_are_listened_to_only_while_something_waits() -> None:
             pass
 
 
-async def test_a_call_that_nobody_has_is_waited_for_while_its_workers_say_that_they_are_behind() -> None:
+async def test_an_unaccepted_call_waits_while_its_workers_report_a_backlog() -> None:
     bus = MemoryTransport(direct=False, capabilities=BLIND)
     for namespace in ("x", "other"):
         bus.listen(f"work.{namespace}", lambda message, _: None)
@@ -498,7 +498,7 @@ def test_events_survive_a_change_of_codec() -> None:
     assert JSON.read(JSON.decode(transcode(there, JSON)).payload.input) == {"file": b"\x00", "big": 2**70}  # type: ignore[union-attr]
 
 
-async def test_messagepack_is_spoken_when_asked_for() -> None:
+async def test_messagepack_is_used_when_requested() -> None:
     bus = MemoryTransport(direct=False)
     seen: list[bytes] = []
     bus.listen("work.any", into(seen.append))
@@ -551,7 +551,7 @@ async def test_nested_calls_do_not_need_a_second_place() -> None:
 
 
 @pytest.mark.parametrize("end", ["run", "expire", "abort"])
-async def test_a_long_queue_ends_in_whatever_way_and_the_place_is_free_again(wires: Any, end: str) -> None:
+async def test_slots_are_released_however_a_long_queue_ends(wires: Any, end: str) -> None:
     sleeper = Sleeper()
     wire = wires(sleeper.operation, add, concurrency=1)
     first = wire.request(0, "slow.sleep")
@@ -793,7 +793,7 @@ async def test_a_handler_whose_own_call_was_not_executed_was_executed_itself(
 
 
 @pytest.mark.parametrize("direct", [True, False])
-async def test_a_task_that_outlives_its_request_calls_for_nobody_unless_it_left_the_request(direct: bool) -> None:
+async def test_a_task_that_outlives_its_request_cannot_call_unless_it_left_the_request(direct: bool) -> None:
     tasks: list[asyncio.Task[Any]] = []
     ended = asyncio.Event()
     bus = MemoryTransport(direct=direct)

@@ -207,7 +207,7 @@ async def test_a_worker_dies_or_freezes_and_queries_go_to_the_other(stage: Stage
 
 
 @pytest.mark.fault(9, 10, on="redis")
-async def test_nobody_answers_and_then_somebody_does(stage: Stage) -> None:
+async def test_a_call_waits_until_a_worker_connects(stage: Stage) -> None:
     """9 and 10."""
     caller = await stage.end()
     pending = PendingRequestMap(caller)
@@ -231,7 +231,7 @@ async def test_a_killed_worker_stops_counting_after_three_heartbeats(stage: Stag
 
 @pytest.mark.fault(17, 40, on="redis")
 @pytest.mark.parametrize("size", [1 << 20, 4 << 20])
-async def test_sizes_up_to_the_limit_travel_and_above_it_are_typed_errors(stage: Stage, size: int) -> None:
+async def test_sizes_up_to_the_limit_are_sent_and_larger_ones_are_typed_errors(stage: Stage, size: int) -> None:
     """17 and 40: a request or a response exceeds the largest payload; the connection stays open."""
 
     @operation(id="big.make")
@@ -256,7 +256,7 @@ async def test_sizes_up_to_the_limit_travel_and_above_it_are_typed_errors(stage:
 
 
 @pytest.mark.fault(20, on="redis")
-async def test_a_caller_cut_off_for_reading_too_slowly_gets_errors_not_silence(stage: Stage) -> None:
+async def test_a_caller_disconnected_for_reading_too_slowly_gets_errors(stage: Stage) -> None:
     """20: the server's output-buffer limit."""
     stage.server.command("CONFIG", "SET", "client-output-buffer-limit", "pubsub 1mb 1mb 1")
     made: list[int] = []
@@ -298,7 +298,7 @@ async def test_sigterm_under_load_fails_no_call(stage: Stage) -> None:
 
 @pytest.mark.parametrize("who", ["caller", "worker"])
 @pytest.mark.parametrize("fault", ["cut", "reset", "swallow"])
-async def test_one_peer_is_cut_off_and_comes_back(stage: Stage, fault: str, who: str) -> None:
+async def test_one_peer_is_disconnected_and_reconnects(stage: Stage, fault: str, who: str) -> None:
     """A worker's responses in flight are sent again; a caller's calls in flight fail."""
     proxy = await stage.proxy()
     handler = await stage.worker(proxy if who == "worker" else None)
@@ -331,7 +331,7 @@ async def test_one_byte_slices_change_nothing(stage: Stage) -> None:
 
 @pytest.mark.fault(29, on="redis")
 @pytest.mark.parametrize("offset", [0, 20, 60, 150, 300, 450, 700, 1_000, 1_500])
-async def test_a_cut_at_any_byte_leaves_no_partial_event(stage: Stage, offset: int) -> None:
+async def test_a_loss_at_any_byte_leaves_no_partial_event(stage: Stage, offset: int) -> None:
     """29."""
     handler = await stage.worker()
     proxy = await stage.proxy()

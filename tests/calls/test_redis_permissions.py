@@ -147,7 +147,7 @@ async def test_a_worker_that_may_register_but_not_take_does_not_hold_requests_up
         await handler.close()
 
 
-async def test_a_caller_that_may_not_ask_is_told_so(server: Server) -> None:
+async def test_a_caller_without_permission_to_send_gets_an_error(server: Server) -> None:
     assert server.command("ACL", "SETUSER", "ada", "-rpush") == b"OK"
     async with RedisTransport(url(server, "worker:w0rker")) as worker, RedisTransport(url(server, "ada:s3cret")) as ada:
         handler = CallHandler(OperationRegistry([price]), worker)

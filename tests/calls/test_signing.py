@@ -106,7 +106,7 @@ async def test_the_identity_of_a_signed_call_is_its_tokens(yard: Yard) -> None:
     assert yard.worker.refusals == {}
 
 
-async def test_without_a_signature_nobody_is_anybody(yard: Yard) -> None:
+async def test_without_a_signature_callers_are_anonymous(yard: Yard) -> None:
     assert await yard.call("who.am_i") is None
     error = await error_of(yard.call("secret.read"))
     assert (error.code, error.details["missingScopes"]) == (ErrorCode.ACCESS_DENIED, ["read"])
@@ -119,7 +119,7 @@ async def test_signatures_can_be_required(bus: Bus) -> None:
         assert yard.worker.refusals == {"unsigned": 1}
 
 
-async def test_an_identity_in_a_payload_is_not_believed(bus: Bus, yard: Yard) -> None:
+async def test_an_identity_in_a_payload_is_not_accepted(bus: Bus, yard: Yard) -> None:
     liar = await bus()
     capabilities = msgspec.structs.replace(liar.capabilities, claims_identity=True)
     liar.capabilities = capabilities  # type: ignore[misc]
@@ -212,7 +212,7 @@ def renumber(event: CallRequested) -> None:
 @pytest.mark.parametrize(
     "change", [swap_input, swap_operation, swap_operation_of_the_namespace, move_deadline, renumber]
 )
-async def test_a_request_that_was_changed_on_its_way_is_refused(
+async def test_a_request_that_was_changed_in_transit_is_refused(
     bus: Bus, yard: Yard, change: Callable[[CallRequested], None]
 ) -> None:
     tampering: Any = Tampering(await bus(), change)
@@ -255,14 +255,14 @@ async def test_a_request_that_is_sent_once_more_does_not_run_once_more(bus: Bus)
         assert yard.worker.refusals == {"replayed": 1}
 
 
-async def test_what_cannot_be_remembered_for_so_long_is_refused(yard: Yard) -> None:
+async def test_a_request_beyond_the_longest_record_is_refused(yard: Yard) -> None:
     session = SECRET.session(token())
     assert await yard.call("who.am_i", session, deadline=int((time.time() + 60) * 1000)) == "ada"
     error = await error_of(yard.call("who.am_i", session, deadline=int((time.time() + 7_200) * 1000)))
     assert error.details["reason"] == "REPLAYED"
 
 
-async def test_workers_speak_for_their_callers_in_nested_calls(bus: Bus, yard: Yard) -> None:
+async def test_nested_calls_of_workers_have_the_callers_identity(bus: Bus, yard: Yard) -> None:
     signed = SignedTransport(await bus(), secret=SECRET, tokens=TOKENS)
     handler = CallHandler(OperationRegistry([ask]), signed, identify=signed.identify)
     assert await yard.call("chain.ask", SECRET.session(token())) == "ada"
@@ -271,7 +271,7 @@ async def test_workers_speak_for_their_callers_in_nested_calls(bus: Bus, yard: Y
     await handler.close()
 
 
-async def test_a_secret_of_somebody_else_does_not_make_a_worker(bus: Bus, yard: Yard) -> None:
+async def test_a_foreign_secret_does_not_make_a_worker(bus: Bus, yard: Yard) -> None:
     stranger = SignedTransport(await bus(), secret=SigningSecret(os.urandom(32)))
     error = await error_of(nested(stranger).call("who.am_i", wait=True))
     assert error.details["reason"] == "FORGED"
@@ -283,7 +283,7 @@ def nested(worker: SignedTransport, seconds: float = 60) -> PendingRequestMap:
     return PendingRequestMap(worker.for_grant(Grant(signature=root), as_worker=False))
 
 
-async def test_the_secret_alone_speaks_for_nobody(bus: Bus, yard: Yard) -> None:
+async def test_the_secret_alone_gives_no_identity(bus: Bus, yard: Yard) -> None:
     worker = PendingRequestMap(SignedTransport(await bus(), secret=SECRET))
     assert (await worker.call("who.am_i", wait=True)).data is None
     error = await error_of(worker.call("who.am_i", identity=Identity("root")))
@@ -357,7 +357,7 @@ async def test_a_session_may_be_renewed(bus: Bus, yard: Yard) -> None:
 OLD, NEW = os.urandom(32), os.urandom(32)
 
 
-async def test_a_secret_that_is_accepted_beside_the_own_one_is_believed_and_never_signed_with(bus: Bus) -> None:
+async def test_a_further_accepted_secret_verifies_and_never_signs(bus: Bus) -> None:
     both = SigningSecret(NEW, accepts=[OLD])
     assert both.session("t") == SigningSecret(NEW).session("t")
     worker = SignedTransport(await bus(), secret=both, tokens=TOKENS)

@@ -59,7 +59,7 @@ async def test_an_answer_sent_before_the_caller_is_back_is_sent_again(server: Se
             assert (await call).data == "placed"
 
 
-async def test_a_stored_request_that_cannot_be_read_is_set_aside_and_its_caller_told(
+async def test_an_unreadable_stored_request_is_dead_lettered_and_its_caller_gets_an_error(
     server: Server | NatsServer,
 ) -> None:
     @operation(id="orders.place", durable=True)
@@ -178,7 +178,7 @@ async def test_a_try_to_store_that_failed_says_nothing_of_the_next_one() -> None
     assert (await call).data == "placed"
 
 
-async def test_a_call_of_which_one_try_may_be_stored_is_not_told_that_it_was_not_run() -> None:
+async def test_a_call_with_a_possibly_stored_attempt_is_not_reported_as_not_executed() -> None:
     bus = Storing()
     deadline = int((time.time() + 0.3) * 1000)
     call = asyncio.create_task(PendingRequestMap(bus).call("orders.place", durable=True, deadline=deadline))

@@ -79,7 +79,7 @@ async def test_a_stream_that_was_lost_with_the_server_gives_its_place_back_when_
             assert (await anext(again)).data == "begun"
 
 
-async def test_a_caller_that_is_cut_off_alone_frees_the_place_too(server: Server | NatsServer) -> None:
+async def test_a_caller_that_disconnects_alone_frees_the_slot_too(server: Server | NatsServer) -> None:
     feed = Feed()
     async with (
         connect(server.url) as worker,

@@ -213,7 +213,7 @@ def test_a_dry_run_is_readable(pets: Project) -> None:
         assert '\n\n{\n  "name": "Rex",\n' in terminal.shown
 
 
-def test_missing_credentials_are_told_from_refused_ones(pets: Project) -> None:
+def test_missing_credentials_are_distinguished_from_refused_ones(pets: Project) -> None:
     missing = pets.run("call", "pets.me")
     assert missing.code == 5
     assert "hint: source pets has no credentials for it (token): set its auth" in missing.err

@@ -64,7 +64,7 @@ async def test_no_more_workers_are_started_than_there_are_lines_for() -> None:
     assert most <= 4
 
 
-async def test_as_many_calls_run_at_a_time_as_are_wanted() -> None:
+async def test_the_requested_number_of_calls_runs_at_a_time() -> None:
     started: list[Any] = []
     all_there = asyncio.Event()
 

@@ -43,7 +43,7 @@ def test_bytes_are_a_line_of_json_each(project: Project) -> None:
     assert done.lines == [{"$bytes": "iVBORwD/"}] * 2
 
 
-def test_failures_may_go_to_a_file_of_their_own(project: Project) -> None:
+def test_failures_may_go_to_a_separate_file(project: Project) -> None:
     project.write("items.ndjson", MIXED)
     done = project.run("map", "shop.quote", "-i", "items.ndjson", "--errors", "failed.ndjson", "-j", "2")
     assert [line["item"] for line in done.lines] == ["tea", "honey"]

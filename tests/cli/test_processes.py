@@ -124,7 +124,7 @@ def test_a_repeated_signal_is_not_a_failure(hub: tuple[subprocess.Popen[bytes], 
             assert b"Traceback" not in each.stderr.read()
 
 
-def test_a_second_signal_ends_what_still_runs_at_once(
+def test_a_second_signal_ends_running_calls_immediately(
     hub: tuple[subprocess.Popen[bytes], str], project: Project
 ) -> None:
     _, url = hub

@@ -31,7 +31,7 @@ def test_a_value_is_one_line_with_its_limits(schema: object, text: str) -> None:
     assert shown(schema) == [text]
 
 
-def test_more_than_fits_is_cut_by_depth_and_then_by_number() -> None:
+def test_too_many_rows_are_dropped_by_depth_and_then_by_number() -> None:
     inner = {"type": "object", "properties": {"x": {"type": "string"}}}
     document = {"type": "object", "properties": dict.fromkeys("abc", inner), "required": ["c"]}
     assert shown(document) == ["* c object", "x string", "a object", "x string", "b object", "x string", "* required"]

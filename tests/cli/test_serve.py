@@ -90,7 +90,7 @@ def test_keys_are_made_listed_and_revoked(folder: Path) -> None:
     assert "--keys FILE" in ops(folder, "keys", "ls").stderr
 
 
-def test_a_registry_is_served_and_calls_are_told(folder: Path) -> None:
+def test_a_registry_is_served_and_calls_are_printed(folder: Path) -> None:
     key = ops(folder, "keys", "new", "robot").stdout.strip()
     with serving(folder, "--read-only") as (url, process):
         assert fetch(f"{url}/shop/quote?item=tea", key) == (200, "tea: 3")

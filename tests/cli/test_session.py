@@ -46,7 +46,7 @@ async def test_the_first_call_opens_a_source_and_later_ones_find_it_open(directo
         assert raised.value.code is ErrorCode.VALIDATION_ERROR
 
 
-async def test_streams_have_stand_ins_too(directory: Path) -> None:
+async def test_streams_have_placeholders_too(directory: Path) -> None:
     config = load_config(directory / "operations.toml")
     async with open_workspace(config) as workspace:
         store_catalogue(workspace)

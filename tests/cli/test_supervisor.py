@@ -131,7 +131,7 @@ def test_processes_end_when_their_supervisor_is_killed(ready: tuple[subprocess.P
     assert gone(pids)
 
 
-def test_each_process_has_a_health_port_of_its_own(who: Project) -> None:
+def test_each_process_has_its_own_health_port(who: Project) -> None:
     with running(who, "worker", "--processes", "2", "--health", "0", "--url", "bus", said="health is at") as (
         one,
         line,

@@ -50,7 +50,7 @@ def test_a_source_is_appended_and_nothing_else_changes(tmp_path: Path) -> None:
     assert list(load_config(path, environ={}).sources) == ["a", "my server"]
 
 
-def test_a_project_file_gets_a_table_of_its_own(tmp_path: Path) -> None:
+def test_a_project_file_gets_a_separate_table(tmp_path: Path) -> None:
     path = write(tmp_path, "[project]\nname = 'x'\n", "pyproject.toml")
     add_source(path, "a", {"python": "x"})
     assert path.read_text() == "[project]\nname = 'x'\n\n[tool.operations.sources.a]\npython = \"x\"\n"
@@ -119,7 +119,7 @@ def test_a_source_is_removed_with_its_sub_tables_and_nothing_else(tmp_path: Path
     assert "\n\n\n" not in path.read_text()
 
 
-def test_a_source_is_replaced_where_it_stands(tmp_path: Path) -> None:
+def test_a_source_is_replaced_in_place(tmp_path: Path) -> None:
     path = write(tmp_path, SEVERAL)
     add_source(path, "b", {"python": "y"}, replace=True)
     tree = tomllib.loads(path.read_text())

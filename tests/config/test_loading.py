@@ -301,7 +301,7 @@ def test_a_source_that_is_disabled_is_not_looked_at(tmp_path: Path) -> None:
     assert list(config.sources) == ["b"]
 
 
-def test_a_variable_may_stand_for_a_number_or_a_truth_value(tmp_path: Path) -> None:
+def test_a_variable_may_replace_a_number_or_a_boolean(tmp_path: Path) -> None:
     text = "[sources.a]\nopenapi = 'x'\ntimeout = '${T}'\ncache = '${C:-true}'\nreconnect = '${R:-two}'"
     path = write(tmp_path, text)
     assert problems(path, {"T": "2.5"}) == ["operations.toml:5: sources.a.reconnect: expected int, got str"]

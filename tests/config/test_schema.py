@@ -41,11 +41,11 @@ def test_a_file_with_every_key_is_valid() -> None:
         "[access]\n'a' = 'b'",
     ],
 )
-def test_what_loading_refuses_does_not_fit(text: str) -> None:
+def test_a_value_that_loading_refuses_does_not_match(text: str) -> None:
     assert not SCHEMA.check(tomllib.loads(text))
 
 
-def test_variables_may_stand_for_numbers() -> None:
+def test_variables_may_replace_numbers() -> None:
     assert SCHEMA.check(tomllib.loads("[sources.a]\ncommand = 'x'\ntimeout = '${T}'\ndisabled = '${D:-false}'"))
 
 

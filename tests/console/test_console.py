@@ -125,7 +125,7 @@ def test_a_nested_form_is_filled_in_and_run(seen: dict[str, Any]) -> None:
     assert seen["brokenJson"].startswith("JSON has an error at 15:2")
 
 
-def test_a_validation_error_stands_at_its_field_in_the_servers_words(seen: dict[str, Any]) -> None:
+def test_a_validation_error_is_shown_at_its_field_with_the_servers_message(seen: dict[str, Any]) -> None:
     assert 'missing required property "street"' in seen["missing"]
     assert seen["focused"] == "field:/address/street"
     assert seen["said"] == "20001 is greater than the maximum of 20000"

@@ -70,7 +70,7 @@ async def test_a_plain_function_runs_in_a_thread(serve: Serve, caller: PendingRe
     ],
     ids=repr,
 )
-async def test_values_travel_unchanged(serve: Serve, caller: PendingRequestMap, value: Any) -> None:
+async def test_values_are_sent_unchanged(serve: Serve, caller: PendingRequestMap, value: Any) -> None:
     await serve(echo)
     assert (await caller.call("any.echo", {"value": value})).data == value
 
@@ -85,7 +85,7 @@ async def test_envelopes_of_other_sources_keep_their_meta(serve: Serve, caller: 
 
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("size", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 8 << 20])
-async def test_large_payloads_travel_both_ways(serve: Serve, caller: PendingRequestMap, size: int) -> None:
+async def test_large_payloads_are_sent_both_ways(serve: Serve, caller: PendingRequestMap, size: int) -> None:
     await serve(echo)
     text = "x" * size
     assert (await caller.call("any.echo", {"value": text})).data == text
@@ -133,7 +133,7 @@ async def test_an_unknown_operation_of_a_known_namespace_is_not_found(serve: Ser
 
 
 @pytest.mark.fault(9)
-async def test_nobody_to_answer_fails_at_once(serve: Serve, caller: PendingRequestMap) -> None:
+async def test_a_call_without_a_worker_fails_immediately(serve: Serve, caller: PendingRequestMap) -> None:
     async with asyncio.timeout(30):
         error = await error_of(caller.call("nobody.here"))
     assert error.code is ErrorCode.UNAVAILABLE
@@ -324,7 +324,7 @@ async def test_draining_finishes_what_runs_and_takes_nothing_new(serve: Serve, c
     await draining
 
 
-async def test_a_worker_that_closes_tells_its_callers(serve: Serve, caller: PendingRequestMap) -> None:
+async def test_a_closing_worker_notifies_its_callers(serve: Serve, caller: PendingRequestMap) -> None:
     sleeper = Sleeper()
     handler = await serve(sleeper.operation)
     running = asyncio.create_task(caller.call("slow.sleep"))
@@ -350,7 +350,7 @@ async def test_too_many_requests_are_refused_as_not_run(serve: Serve, caller: Pe
 
 @pytest.mark.fault(36)
 @pytest.mark.slow
-async def test_ten_thousand_calls_at_once(serve: Serve, caller: PendingRequestMap) -> None:
+async def test_ten_thousand_concurrent_calls(serve: Serve, caller: PendingRequestMap) -> None:
     @operation(id="slow.little", type="query")
     async def little(index: int) -> int:
         await asyncio.sleep(index % 50 / 1000)

@@ -78,7 +78,7 @@ async def test_a_request_that_comes_twice_runs_once(bus: Bus, serve: Serve, hand
 
 
 @pytest.mark.fault(12, 13, 14)
-async def test_an_answer_that_comes_twice_late_or_to_nobody_is_counted(
+async def test_a_duplicate_late_or_unexpected_response_is_counted(
     bus: Bus, serve: Serve, caller: PendingRequestMap
 ) -> None:
     ids: list[str] = []
@@ -115,7 +115,7 @@ async def test_an_answer_that_comes_twice_late_or_to_nobody_is_counted(
 
 
 @pytest.mark.fault(15, 16)
-async def test_messages_that_are_no_events_are_counted_and_calls_go_on(
+async def test_messages_that_are_not_events_are_counted_and_calls_continue(
     bus: Bus, serve: Serve, caller: PendingRequestMap, hand: Hand
 ) -> None:
     handler = await serve(add)
@@ -138,7 +138,7 @@ async def test_messages_that_are_no_events_are_counted_and_calls_go_on(
 
 
 @pytest.mark.fault(15)
-async def test_a_request_with_a_field_of_another_type_is_refused_at_once(
+async def test_a_request_with_a_field_of_another_type_is_refused_immediately(
     bus: Bus, serve: Serve, hand: Hand, caller: PendingRequestMap
 ) -> None:
     handler = await serve(echo)
@@ -183,7 +183,7 @@ async def test_values_that_json_cannot_hold_have_a_defined_outcome(serve: Serve,
 
 @pytest.mark.fault(26)
 @pytest.mark.parametrize("skew", [-600_000, -5_000, 5_000, 600_000])
-async def test_clocks_that_differ_are_clamped_or_told(serve: Serve, hand: Hand, skew: int) -> None:
+async def test_clocks_that_differ_are_clamped_or_reported(serve: Serve, hand: Hand, skew: int) -> None:
     await serve(add)
     now = int(time.time() * 1000) + skew
     request_id = hand.request("math.add", input={"a": 1, "b": 1}, deadline=now + 30_000, sentAt=now)

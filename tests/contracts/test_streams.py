@@ -54,7 +54,7 @@ async def test_a_call_is_not_a_stream_and_a_stream_is_not_a_call(serve: Serve, c
     assert "does not stream" in error.message
 
 
-async def test_nobody_to_stream_fails_at_once(serve: Serve, caller: PendingRequestMap) -> None:
+async def test_a_stream_without_a_worker_fails_immediately(serve: Serve, caller: PendingRequestMap) -> None:
     async with asyncio.timeout(30):
         _, error = await collect(caller.subscribe("nobody.here"))
     assert error is not None
@@ -162,7 +162,7 @@ async def test_large_items_are_bounded_by_bytes(serve: Serve, caller: PendingReq
     assert (len(items), error) == (39, None)
 
 
-async def test_a_nested_stream_travels_through_the_bus(bus: Bus, serve: Serve, caller: PendingRequestMap) -> None:
+async def test_a_nested_stream_goes_through_the_bus(bus: Bus, serve: Serve, caller: PendingRequestMap) -> None:
     @operation(id="outer.doubled")
     async def doubled(to: int, context: OperationContext) -> AsyncIterator[int]:
         async for envelope in context.env["math"]["count"].subscribe(to=to):
@@ -173,7 +173,7 @@ async def test_a_nested_stream_travels_through_the_bus(bus: Bus, serve: Serve, c
     assert await collect(caller.subscribe("outer.doubled", {"to": 5})) == ([0, 2, 4, 6, 8], None)
 
 
-async def test_many_streams_and_calls_at_once(serve: Serve, caller: PendingRequestMap) -> None:
+async def test_many_concurrent_streams_and_calls(serve: Serve, caller: PendingRequestMap) -> None:
     sleeper = Sleeper()
     sleeper.let_go.set()
     await serve(count, sleeper.operation, stub_operation("x.y", returns=1))

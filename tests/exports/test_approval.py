@@ -57,7 +57,7 @@ async def test_a_hook_allows_changes_or_refuses() -> None:
     assert len(asked) == 6
 
 
-async def test_nobody_to_ask_and_a_hook_that_fails_refuse(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_missing_person_and_a_failing_hook_are_refusals(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "operations")
     assert "no one can be asked" in (await registry().tools(approval=Approval(mutations="ask")).call("git_write")).text
 

@@ -147,7 +147,7 @@ async def test_a_script_that_uses_too_much_fails_by_itself(bomb: str) -> None:
         assert (await tools.run("1 + 1")).text == "2"
 
 
-async def test_a_hundred_scripts_at_once() -> None:
+async def test_a_hundred_concurrent_scripts() -> None:
     bombs = [BOMBS["endless loop"], BOMBS["long list"], BOMBS["many calls"]]
     codes = [
         bombs[number % 3] if number % 20 == 0 else f"(await env.shop.quote(item='tea', count={number}))['total']"

@@ -42,7 +42,7 @@ def test_what_is_written_for_a_schema_can_be_revised() -> None:
     assert written == {"properties": {"a": {"const": True}, "b": {"const": False}}, "additionalProperties": False}
 
 
-def test_equal_definitions_of_two_schemas_have_one_key_whatever_they_are_called() -> None:
+def test_equal_definitions_of_two_schemas_have_one_key_under_any_name() -> None:
     one = hoist({"items": {"$ref": "#/$defs/A"}, "$defs": {"A": {"type": "string"}}}, "one")
     two = hoist({"not": {"$ref": "#/$defs/B"}, "$defs": {"B": {"type": "string"}}}, "two")
     assert one.definitions.keys() == two.definitions.keys()

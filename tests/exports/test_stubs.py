@@ -113,7 +113,7 @@ def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
         write_stubs(make_stubs([]), tmp_path)
 
 
-def test_names_that_collide_or_are_no_identifiers_are_listed() -> None:
+def test_names_that_collide_or_are_not_identifiers_are_listed() -> None:
     stubs = make_stubs(made.spec for made in NAMES)
     assert set(stubs.unreachable) == {"shop.a-b", "shop.a/b", "shop.c-d", "shop.import", "shop.7up", "shop.deep"}
     text = stubs.files["shop.pyi"]

@@ -171,7 +171,7 @@ async def test_filtered_operations_cannot_be_called() -> None:
     assert (await registry().tools(deny=["shop.restock"]).call("shop.restock", {"item": "a"})).is_error
 
 
-async def test_results_are_cut_projected_and_redacted() -> None:
+async def test_results_are_truncated_projected_and_redacted() -> None:
     mine = registry()
     cut = await mine.tools(max_characters=10).call("shop_quote", {"item": "tea"})
     assert cut.text.startswith('{"item":"t\n[truncated: 10 of ')
@@ -273,7 +273,7 @@ async def test_strict_arguments_become_the_input_again() -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-async def test_a_recursive_input_that_is_no_object_is_wrapped(strict: bool) -> None:
+async def test_a_recursive_input_that_is_not_an_object_is_wrapped(strict: bool) -> None:
     seen: list[Any] = []
     document = {"type": "array", "items": {"$ref": "#"}, "maxItems": 3}
     tools = OperationRegistry([stub_operation("a.b", returns=seen.append, input_schema=document)]).tools()
@@ -288,7 +288,7 @@ async def test_a_recursive_input_that_is_no_object_is_wrapped(strict: bool) -> N
 @pytest.mark.parametrize(
     "document", [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}, {"enum": [1]}]
 )
-async def test_an_input_that_is_no_object_is_wrapped(document: dict[str, Any]) -> None:
+async def test_an_input_that_is_not_an_object_is_wrapped(document: dict[str, Any]) -> None:
     seen: list[Any] = []
     tools = OperationRegistry([stub_operation("a.b", returns=seen.append, input_schema=document)]).tools()
     for provider, strict in (("openai", True), ("openai", False)):

@@ -86,7 +86,7 @@ async def test_requests_beyond_the_limit_wait_their_turn(make_client: MakeClient
 
 
 @pytest.mark.slow
-async def test_a_thousand_at_once(client: HTTPClient, api: str) -> None:
+async def test_a_thousand_concurrently(client: HTTPClient, api: str) -> None:
     bodies = await asyncio.gather(*(_get(client, f"{api}/echo/{number}?n={number}") for number in range(1000)))
     for number, body in enumerate(bodies):
         assert f'"path":"/echo/{number}"'.encode() in body

@@ -166,7 +166,7 @@ async def test_a_stream_may_take_longer_than_the_timeout(client: HTTPClient) -> 
             assert await read_body(answer, limit=40) == b"x" * 40
 
 
-async def test_an_upload_to_a_server_that_hangs_up(client: HTTPClient) -> None:
+async def test_an_upload_to_a_server_that_closes_the_connection(client: HTTPClient) -> None:
     async def body() -> AsyncIterator[bytes]:
         for _ in range(1000):
             yield bytes(1 << 16)

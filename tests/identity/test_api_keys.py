@@ -26,7 +26,7 @@ def test_a_key_is_shown_once_and_kept_as_a_hash(tmp_path: Path) -> None:
     assert principal.namespaces == ()
 
 
-def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_key_is_refused(tmp_path: Path) -> None:
     keys = APIKeys(tmp_path / "keys.json")
     token, kept = keys.create("robot")
     other, _ = keys.create("other")
@@ -38,7 +38,7 @@ def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
         assert refused.value.code is ErrorCode.ACCESS_DENIED
 
 
-def test_a_revoked_key_is_refused_by_who_has_read_it_before(tmp_path: Path) -> None:
+def test_a_revoked_key_is_refused_by_a_process_that_read_it_before(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     server = APIKeys(path)
     token, kept = APIKeys(path).create("robot")

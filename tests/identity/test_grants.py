@@ -45,7 +45,7 @@ def test_a_grant_gives_its_identity_until_it_ends(held: Grants) -> None:
     assert len(held.held) == 0
 
 
-def test_a_request_id_that_is_used_again_has_a_grant_of_its_own(held: Grants) -> None:
+def test_a_reused_request_id_has_a_separate_grant(held: Grants) -> None:
     first = issue(held, ADA, "1", None)
     held.close(first, 60.0)
     second = issue(held, ADA, "1", None)
@@ -107,7 +107,7 @@ def test_the_worker_ends_that_time_and_only_that(held: Grants, clock: Clock) -> 
     assert held.present(running.token) is running
 
 
-def test_what_nobody_asks_for_any_more_is_dropped(held: Grants, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unrequested_data_is_dropped(held: Grants, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     def close(number: int) -> Grant:
         grant = issue(held, ADA, f"{number}", None)
         held.close(grant, 1.0)

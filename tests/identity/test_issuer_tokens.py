@@ -139,7 +139,7 @@ async def test_known_keys_stay_valid_while_the_issuer_is_down() -> None:
     assert (await accepted.authenticate(key.sign())).identity.id == "ada"
 
 
-async def test_without_keys_nobody_is_refused_for_good() -> None:
+async def test_without_keys_no_caller_is_refused_permanently() -> None:
     key = Key("a")
     issuer, now = Issuer(key), [0.0]
     issuer.is_down = True
@@ -151,7 +151,7 @@ async def test_without_keys_nobody_is_refused_for_good() -> None:
     assert (await accepted.authenticate(key.sign())).identity.id == "ada"
 
 
-async def test_metadata_of_another_issuer_or_an_insecure_address_is_not_believed() -> None:
+async def test_metadata_of_another_issuer_or_an_insecure_url_is_not_accepted() -> None:
     for metadata in (
         {"issuer": "https://evil.example.com", "jwks_uri": "https://login.example.com/keys"},
         {"issuer": ISSUER, "jwks_uri": "http://login.example.com/keys"},

@@ -38,7 +38,7 @@ async def test_a_decision_may_change_the_input_which_is_validated() -> None:
     assert (await registry_of([approval], handler).execute("a.b", {"amount": 100})).data == {"amount": 1}
 
 
-async def test_nobody_to_ask_is_a_refusal() -> None:
+async def test_a_missing_person_is_a_refusal() -> None:
     error = await error_of(registry_of([Approval({"*": "ask"})]).execute("a.b"))
     assert error.code is ErrorCode.ACCESS_DENIED
 

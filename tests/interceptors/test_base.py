@@ -197,7 +197,7 @@ async def test_the_choice_follows_a_changed_list_and_a_replaced_operation() -> N
     assert log[2:] == ["second before a.b", "second after"]
 
 
-def test_a_text_is_no_list_of_patterns() -> None:
+def test_a_string_is_not_a_list_of_patterns() -> None:
     with pytest.raises(ValueError, match="expected a list"):
         Only(tracer([], "x"), "a.*")
 

@@ -58,7 +58,7 @@ contexts = st.builds(
 
 
 @given(st.lists(contexts, max_size=20), st.sampled_from(["identity", "rights", "everyone"]))
-async def test_a_kept_result_was_made_for_somebody_who_counts_as_the_same(given_contexts: Any, share: Any) -> None:
+async def test_a_cached_result_is_returned_only_to_an_equivalent_caller(given_contexts: Any, share: Any) -> None:
     """The handler answers with everything that it knows of its caller."""
 
     async def handler(input: Any, context: OperationContext) -> Any:
@@ -80,7 +80,7 @@ def _comparable(identity: dict[str, Any]) -> dict[str, Any]:
     return {**identity, "scopes": sorted(identity.get("scopes", ()))}
 
 
-async def test_callers_with_the_same_rights_share_where_told_so() -> None:
+async def test_callers_with_the_same_rights_share_if_configured() -> None:
     registry = registry_of([Cache(10, share="rights")])
     assert (await registry.execute("a.b", {}, ANN)).data == (await registry.execute("a.b", {}, BOB)).data
     other = OperationContext(identity=Identity("cat", ("write",)))

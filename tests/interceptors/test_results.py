@@ -148,7 +148,7 @@ async def test_a_caller_cannot_write_lines_into_the_log(caplog: pytest.LogCaptur
     assert "\x1b" not in caplog.records[0].getMessage()
 
 
-async def test_fast_calls_are_left_out_where_told_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_fast_calls_are_left_out_if_configured(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "operations.calls")
     registry = registry_of([LogCalls(slow=60)], Upstream([None, unavailable()]))
     await registry.execute("a.b")

@@ -265,7 +265,7 @@ NO_OPERATIONS = ["", "order", "shop.", ".order", "shop order.x", "s{h}op.order",
 
 
 @pytest.mark.parametrize("operation_id", NO_OPERATIONS)
-async def test_what_is_no_operation_id_is_refused(place: Place, operation_id: str) -> None:
+async def test_an_invalid_operation_id_is_refused(place: Place, operation_id: str) -> None:
     jobs = await place.jobs()
     assert (await error_of(jobs.submit(operation_id))).code is ErrorCode.VALIDATION_ERROR
 

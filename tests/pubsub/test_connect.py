@@ -54,7 +54,7 @@ async def test_memory_buses_are_shared_by_name() -> None:
         ("unix://", "it has no socket path"),
     ],
 )
-def test_what_is_no_address_is_told_before_anything_is_dialled(url: str, says: str) -> None:
+def test_an_invalid_address_is_reported_before_connecting(url: str, says: str) -> None:
     with pytest.raises(CallError) as caught:
         connect(url)
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
@@ -83,7 +83,7 @@ def test_an_unknown_scheme_names_the_known_ones() -> None:
         connect("amqp://127.0.0.1")
 
 
-async def test_a_hub_is_dialled_by_the_transport_that_calls_register() -> None:
+async def test_a_hub_url_is_opened_by_the_transport_that_calls_registers() -> None:
     assert isinstance(connect("ws://127.0.0.1:1/"), Spoke)
     assert isinstance(connect("WSS://127.0.0.1:1/"), Spoke)
 

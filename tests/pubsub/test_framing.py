@@ -24,7 +24,7 @@ def test_a_message_alone_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 3, 6])
-def test_what_is_cut_short_is_one_unreadable_message(cut: int) -> None:
+def test_a_truncated_batch_is_one_unreadable_message(cut: int) -> None:
     assert split(join([b"first", b"second"])[:-cut]) == [b"first", b"\0"]
 
 
@@ -47,7 +47,7 @@ def test_what_lies_about_its_lengths_gives_what_is_whole_and_is_counted(batch: b
     assert list(split(batch)) == messages
 
 
-def test_so_many_messages_in_one_that_they_would_fill_the_memory_are_not_believed() -> None:
+def test_a_batch_that_claims_too_many_messages_is_refused() -> None:
     numbers = 1 << 20
     assert split(b"\0" + numbers.to_bytes(4, "big") + bytes(4 * numbers)) == (b"\0",)
     most = [b"x"] * 65_537
@@ -55,14 +55,14 @@ def test_so_many_messages_in_one_that_they_would_fill_the_memory_are_not_believe
 
 
 @given(st.binary(max_size=60))
-def test_whatever_comes_is_at_least_one_message_and_no_more_than_came(rest: bytes) -> None:
+def test_any_bytes_are_at_least_one_message_and_no_longer_than_received(rest: bytes) -> None:
     for batch in (b"\0" + rest, b"\0\0\0\0" + rest):
         messages = split(batch)
         assert messages
         assert sum(map(len, messages)) <= len(batch)
 
 
-def test_nothing_is_no_batch() -> None:
+def test_an_empty_list_is_not_a_batch() -> None:
     assert list(batches([], 10)) == []
     assert list(shares([], 10)) == []
 
@@ -94,7 +94,7 @@ def heard(*answers: bytes) -> BatchSizing:
     return sizing
 
 
-def test_a_caller_that_has_heard_little_believes_nothing() -> None:
+def test_a_caller_with_few_responses_uses_small_batches() -> None:
     assert not heard().is_quick
     assert not heard(*[QUICK] * 15).is_quick
     assert heard(*[QUICK] * 16).is_quick
@@ -106,7 +106,7 @@ def test_one_answer_that_took_its_time_is_doubt_and_a_few_are_certainty() -> Non
     assert not heard(*[QUICK, QUICK, QUICK, join([b"{}", b"{}"])] * 100).is_quick
 
 
-def test_a_quick_burst_is_cut_coarsely_and_any_other_one_finely() -> None:
+def test_a_burst_of_quick_requests_has_large_batches_and_others_small_ones() -> None:
     burst = [b"{}"] * 64
     assert [share.stop - share.start for share in shares(burst, 1 << 20, quick=True)] == [32, 32]
     assert [share.stop - share.start for share in shares(burst, 1 << 20)] == [8] * 8

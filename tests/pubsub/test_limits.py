@@ -35,13 +35,13 @@ _COUNTS = {"redis": ["max_payload"], "nats": ["replicas"], "spoke": ["max_payloa
 
 
 @pytest.mark.parametrize("value", NO_SECONDS)
-def test_what_is_no_number_of_seconds(value: Any) -> None:
+def test_an_invalid_number_of_seconds(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^pause is .*: expected a number of seconds from 0.001 to 1e\+09$"):
         check_seconds(fine=1, pause=value)
 
 
 @pytest.mark.parametrize("value", NO_COUNTS)
-def test_what_is_no_count(value: Any) -> None:
+def test_an_invalid_count(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^places is .*: expected a whole number of at least 1$"):
         check_counts(fine=1, places=value)
 

@@ -31,7 +31,7 @@ async def test_messages_arrive_in_order_at_the_next_turn() -> None:
     assert got == [str(number).encode() for number in range(100)]
 
 
-async def test_what_nobody_listens_to_is_told() -> None:
+async def test_a_message_without_a_listener_is_reported() -> None:
     bus = MemoryTransport()
     told: list[str] = []
     bus.send("x", b"m", told.append)

@@ -79,7 +79,7 @@ async def test_the_first_connection_is_waited_for_and_each_problem_is_a_warning_
         CallError(ErrorCode.UNAVAILABLE, "too old", {"reason": UNSUPPORTED}),
     ],
 )
-async def test_what_waiting_will_not_change_is_raised_the_first_time_only(hopeless: CallError) -> None:
+async def test_a_permanent_error_is_raised_for_the_first_connection_only(hopeless: CallError) -> None:
     first = Line(REFUSED, hopeless)
     assert await error_of(first.__aenter__()) is hopeless
     assert first.left
@@ -93,7 +93,7 @@ async def test_what_is_found_out_is_raised() -> None:
     assert await error_of(Line(REFUSED, certain=certain).__aenter__()) is certain
 
 
-async def test_a_task_that_breaks_leaves_nobody_waiting(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_task_that_fails_fails_its_waiters(caplog: pytest.LogCaptureFixture) -> None:
     line = Line(RuntimeError("a mistake"))
     with pytest.raises(RuntimeError, match="a mistake"):
         await line.__aenter__()

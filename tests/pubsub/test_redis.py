@@ -187,7 +187,7 @@ async def tls_proxy(target: int, certificate: Path, key: Path) -> AsyncIterator[
         await asyncio.wait(tasks, timeout=5)
 
 
-async def test_tls_is_spoken_and_checked(prefix: str, tmp_path: Path) -> None:
+async def test_tls_is_used_and_checked(prefix: str, tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path)
     async with tls_proxy(shared_server("redis").port, certificate, key) as port:
         url = f"rediss://127.0.0.1:{port}"
@@ -202,7 +202,7 @@ async def test_tls_is_spoken_and_checked(prefix: str, tmp_path: Path) -> None:
         assert f"127.0.0.1:{port}" in error.message
 
 
-async def test_a_database_that_is_not_there_is_told_at_once() -> None:
+async def test_a_missing_database_is_reported_immediately() -> None:
     error = await error_of(RedisTransport(shared_server("redis").url + "/99").__aenter__())
     assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")
     assert "database 99" in error.message
@@ -223,7 +223,7 @@ async def test_a_server_that_is_not_there_yet_is_waited_for(prefix: str) -> None
         server.remove()
 
 
-async def test_nobody_to_answer_is_told_at_once_and_a_dead_workers_registration_does_not_count(
+async def test_a_missing_worker_is_reported_immediately_and_a_dead_workers_registration_does_not_count(
     server: Server, prefix: str
 ) -> None:
     reasons: list[str] = []
@@ -238,7 +238,7 @@ async def test_nobody_to_answer_is_told_at_once_and_a_dead_workers_registration_
     assert server.command("EXISTS", f"{prefix}:{{some}}:queue") == 0
 
 
-async def test_a_queue_does_not_lie_for_ever(server: Server, prefix: str) -> None:
+async def test_a_queue_without_workers_is_deleted(server: Server, prefix: str) -> None:
     server.command("ZADD", f"{prefix}:{{some}}:workers", 10**15, "silent")
     async with RedisTransport(server.url, prefix=prefix) as caller:
         caller.send("work.some", b"x", lambda reason: None)
@@ -271,7 +271,7 @@ async def test_a_worker_that_stops_leaves_the_rest_to_others(server: Server, pre
         assert server.command("ZCARD", f"{prefix}:{{some}}:workers") == 1
 
 
-async def test_a_burst_is_shared_by_all_who_wait(server: Server, prefix: str) -> None:
+async def test_a_burst_is_shared_by_all_waiting_workers(server: Server, prefix: str) -> None:
     def beats() -> list[float]:
         """When each worker was last heard of."""
         return [float(server.command("ZSCORE", f"{prefix}:{{some}}:workers", end.peer)) for end in (first, second)]
@@ -342,7 +342,7 @@ CALLER_RULES = (
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-async def test_a_peer_that_may_not_listen_at_its_inbox_is_told_so(engine: str, prefix: str) -> None:
+async def test_a_peer_without_permission_for_its_inbox_gets_an_error(engine: str, prefix: str) -> None:
     async with own_server(engine) as server:
         rules = CALLER_RULES.format(prefix=prefix).split()
         assert server.command("ACL", "SETUSER", "ada", *rules) == b"OK"
@@ -423,7 +423,7 @@ async def test_a_cluster_whose_master_dies_goes_on_with_its_replica(prefix: str)
 
 
 @pytest.mark.slow
-async def test_sentinels_say_who_the_master_is_now(prefix: str) -> None:
+async def test_sentinels_name_the_current_master(prefix: str) -> None:
     master = Server()
     replica = Server("redis", "--replicaof", "127.0.0.1", str(master.port))
     sentinel = Sentinel(master)

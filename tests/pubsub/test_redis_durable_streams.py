@@ -143,7 +143,7 @@ async def test_what_is_buried_can_be_looked_at(server: Server, end: AnyEnd) -> N
     assert dead[0][1] == [b"message", b"x", b"reason", b"it is bad"]
 
 
-async def test_a_stream_that_somebody_deleted_is_made_again(server: Server, end: AnyEnd) -> None:
+async def test_a_deleted_stream_is_created_again(server: Server, end: AnyEnd) -> None:
     caller, worker, shelf = await end(), await end(), Shelf()
     worker.take("queue.some", shelf.take, limit=10)
     await store(caller, b"one", "1")
@@ -196,7 +196,7 @@ asyncio.run(main())
 @pytest.mark.fault(37, on="redis")
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["redis", "valkey"])
-async def test_a_request_that_kills_its_workers_is_set_aside_after_three_and_its_caller_told(engine: str) -> None:
+async def test_a_request_that_kills_three_workers_is_dead_lettered_and_its_caller_gets_an_error(engine: str) -> None:
     async with own_server(engine) as server:
         stopping = asyncio.Event()
         deaths = 0

@@ -153,7 +153,7 @@ class Numbered(Recorder):
 
 
 @pytest.mark.parametrize("batches", [False, True])
-async def test_however_many_write_at_once_what_was_sent_first_comes_first(batches: bool) -> None:
+async def test_messages_of_concurrent_writers_keep_their_order(batches: bool) -> None:
     """A connection has one writer: messages of many tasks, answers too, of any size, keep the order of `send`."""
     server, client = Numbered(answers=True), Numbered(answers=False)
     listener = await serve(lambda token: server)
@@ -340,7 +340,7 @@ class Generous(Recorder):
         connection.send(bytes(1 << 20))
 
 
-async def test_a_peer_that_asks_one_by_one_and_never_reads_is_cut_off() -> None:
+async def test_a_peer_that_sends_one_by_one_and_never_reads_is_disconnected() -> None:
     server = Generous()
     listener = await serve(lambda token: server)
     peer = await Peer.dial(listener.port)

@@ -50,7 +50,7 @@ async def cancel(task: asyncio.Task[Any]) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["ws", "wss"])
-async def test_a_server_that_does_not_answer_is_left_when_nobody_waits_any_more(scheme: str) -> None:
+async def test_a_silent_server_is_disconnected_when_no_caller_waits(scheme: str) -> None:
     async with silent_server() as (port, asked, left):
         dialling = asyncio.create_task(connect(f"{scheme}://127.0.0.1:{port}/", Recorder()))
         await until(lambda: bool(asked))
@@ -81,7 +81,7 @@ def test_a_loop_that_ends_right_behind_leaves_nothing_open() -> None:
     assert [str(warning.message) for warning in caught] == []
 
 
-async def test_a_socket_that_does_not_connect_is_closed_when_nobody_waits_any_more(
+async def test_a_connecting_socket_is_closed_when_no_caller_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -120,7 +120,7 @@ async def test_a_name_is_tried_at_all_its_addresses(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "no-such-host.invalid"])
-async def test_where_nobody_is_the_error_says_so(host: str) -> None:
+async def test_the_error_names_a_missing_worker(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(CallError) as caught:
@@ -151,7 +151,7 @@ async def test_a_try_that_fails_leaves_nothing_to_the_collector() -> None:
         gc.enable()
 
 
-async def test_an_error_that_comes_when_nobody_waits_is_not_complained_of() -> None:
+async def test_an_error_without_a_waiting_caller_is_not_logged() -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
 
@@ -169,7 +169,7 @@ async def test_an_error_that_comes_when_nobody_waits_is_not_complained_of() -> N
     assert complaints == []
 
 
-async def test_a_spoke_that_is_given_up_as_its_socket_stands_is_not_complained_of() -> None:
+async def test_a_spoke_cancelled_when_its_socket_opens_logs_nothing() -> None:
     class Leaving(Spoke):
         def opened(self, link: Link) -> None:
             assert self._keeper is not None

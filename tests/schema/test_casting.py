@@ -172,7 +172,7 @@ def test_unions(value: Any, result: Any) -> None:
     assert from_schema(SHAPES).cast(value) == result
 
 
-def test_the_variant_with_the_matching_literal_is_the_best_fit() -> None:
+def test_the_variant_with_the_matching_literal_is_the_best_match() -> None:
     schema = from_schema(
         {
             "oneOf": [

@@ -92,7 +92,7 @@ def test_only_what_is_reached_is_converted() -> None:
     assert convert(document).complaints == ()
 
 
-def test_a_resource_may_have_a_draft_of_its_own() -> None:
+def test_a_resource_may_have_its_own_draft() -> None:
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$ref": "#/$defs/old",

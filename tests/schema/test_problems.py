@@ -93,7 +93,7 @@ def test_a_union_of_types_names_them() -> None:
     assert messages(document, 5) == ["(value): 5 matches none of the 2 allowed forms: a string or null"]
 
 
-def test_long_values_are_cut_in_messages_and_whole_in_the_problem() -> None:
+def test_long_values_are_truncated_in_messages_and_whole_in_the_problem() -> None:
     (problem,) = collect_errors(from_schema({"type": "integer"}), "x" * 10_000)
     assert len(problem.message) < 150
     assert problem.value == "x" * 10_000

@@ -49,12 +49,12 @@ def test_optional_arrays_and_maps_are_entered(branch: Any, value: Any, result: A
     assert from_schema({"anyOf": [branch, {"type": "null"}]}).cast(value, policy) == result
 
 
-def test_the_array_with_more_fitting_items_is_the_best_fit() -> None:
+def test_the_array_with_more_matching_items_is_the_best_match() -> None:
     schema = from_schema({"anyOf": [{"type": "array", "items": INTEGER}, {"type": "array", "items": STRING}]})
     assert schema.cast(["a", "b", 5]) == ["a", "b", "5"]
 
 
-def test_a_tuple_in_a_union_is_cast_at_once() -> None:
+def test_a_tuple_in_a_union_is_cast_in_one_pass() -> None:
     triple = {"type": "array", "prefixItems": [STRING, NUMBER, NUMBER], "items": False, "minItems": 3, "maxItems": 3}
     members = {"f": {"anyOf": [INTEGER, triple]}, "b": {"type": "array", "items": STRING}}
     schema = from_schema({"type": "object", "properties": members})
@@ -70,7 +70,7 @@ def test_total_keeps_what_can_be_cast_where_a_default_is_of_another_kind(extra: 
     assert schema.cast({"o": {"n": "5"}, **extra}, "total")["o"] == {"n": 5}
 
 
-def test_total_ignores_a_default_that_does_not_fit() -> None:
+def test_total_ignores_an_invalid_default() -> None:
     variants = [{"type": "object", "properties": {"t": {"const": t}}, "required": ["t"]} for t in "xy"]
     schema = from_schema({"anyOf": [*variants, {"type": "null"}], "default": 1.5})
     assert schema.cast({"t": "y", "n": 1}, "total") == {"t": "y"}

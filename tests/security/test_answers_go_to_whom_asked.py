@@ -108,7 +108,7 @@ async def test_a_request_under_anothers_id_gets_no_answer(nats: NatsServer, atta
         await stock.handler.close()
 
 
-async def test_nobody_hears_the_id_of_anothers_request_on_redis() -> None:
+async def test_no_user_receives_the_id_of_anothers_request_on_redis() -> None:
     """Redis users who may send control messages may also receive them; with a request id they could forge responses."""
 
     @operation(id="stock.count")

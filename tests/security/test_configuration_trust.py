@@ -318,7 +318,7 @@ ROOTS = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_change_of_what_it_would_run_is_asked_again(what: str, project: Project) -> None:
+def test_a_change_of_the_actions_needs_consent_again(what: str, project: Project) -> None:
     name, before, after = CHANGES[what]
     project.write("operations.toml", ROOTS.get(name, ""))
     project.write(name, before)
@@ -345,7 +345,7 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("what", HARMLESS)
-def test_any_other_change_is_not_asked(what: str, project: Project) -> None:
+def test_other_changes_need_no_consent(what: str, project: Project) -> None:
     project.run("trust")
     project.write("operations.toml", HARMLESS[what])
     assert project.run("ls").code == 0

@@ -112,7 +112,7 @@ async def test_a_request_over_the_limit_is_not_sent(transport: str) -> None:
 
 @pytest.mark.parametrize("levels", [220, 2_000, 100_000])
 @pytest.mark.parametrize("id_last", [False, True])
-async def test_a_deep_response_over_stdio_is_an_error_at_once(levels: int, id_last: bool) -> None:
+async def test_a_deep_response_over_stdio_is_an_error_immediately(levels: int, id_last: bool) -> None:
     async with over_stdio() as registry:
         error = await error_of(registry.execute("s.nested", {"levels": levels, "id_last": id_last}))
         assert error.code is ErrorCode.EXECUTION_ERROR
@@ -122,7 +122,7 @@ async def test_a_deep_response_over_stdio_is_an_error_at_once(levels: int, id_la
 
 @pytest.mark.parametrize("levels", [220, 2_000, 100_000])
 @pytest.mark.parametrize("streams", [False, True])
-async def test_a_deep_response_over_http_is_an_error_at_once(levels: int, streams: bool) -> None:
+async def test_a_deep_response_over_http_is_an_error_immediately(levels: int, streams: bool) -> None:
     async with hostile_server() as server, over_http(server) as registry:
         error = await error_of(registry.execute("s.nested", {"levels": levels, "streams": streams}))
         assert error.code is ErrorCode.EXECUTION_ERROR
@@ -154,14 +154,14 @@ async def test_a_deep_schema_costs_only_its_tool_over_http(
 
 
 @pytest.mark.parametrize("mode", ["heavy", "cursors"])
-async def test_an_endless_list_is_cut_off_by_its_bytes(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_endless_list_is_truncated_by_its_bytes(mode: str, caplog: pytest.LogCaptureFixture) -> None:
     async with over_stdio(mode, connect_timeout=20.0) as registry:
         assert len(registry) < 20
     assert "tools/list stopped after" in caplog.text
     assert "more than 16,777,216 bytes" in caplog.text
 
 
-async def test_a_list_is_cut_off_by_its_length(
+async def test_a_list_is_truncated_by_its_length(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("operations.sources.mcp.client.MAX_TOOLS", 120)

@@ -168,7 +168,7 @@ async def test_calls_in_flight_are_bounded(hub: Hub, monkeypatch: pytest.MonkeyP
         await worker.close()
 
 
-async def test_a_call_that_nobody_ends_expires(hub: Hub) -> None:
+async def test_a_call_that_neither_side_ends_expires(hub: Hub) -> None:
     caller, worker = await RawPeer.join(hub.port, "mallory"), await RawPeer.join(hub.port, "shop", NAME)
     worker.send_event("worker.announced", announcement(1), namespaces=["shop"])
     await worker.read_event()

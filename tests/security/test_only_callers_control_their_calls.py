@@ -57,7 +57,7 @@ class Eavesdropper:
         return (2 * 3 * 4 + 1) * len(self._addresses)
 
 
-async def test_a_redis_user_cannot_use_the_control_messages_that_it_hears(server: Server) -> None:
+async def test_a_redis_user_cannot_use_the_control_messages_that_it_receives(server: Server) -> None:
     sent = 0
 
     @operation(id="stock.count")

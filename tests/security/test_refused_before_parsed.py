@@ -87,7 +87,7 @@ async def test_an_announcement_without_any_right_is_not_read(
     await peer.close()
 
 
-async def test_too_many_namespaces_are_no_announcement(hub: Hub, parsed: list[str]) -> None:
+async def test_too_many_namespaces_are_not_an_announcement(hub: Hub, parsed: list[str]) -> None:
     peer = await RawPeer.join(hub.port, "shop", NAME)
     peer.send_event("worker.announced", announcement("shop", 1), namespaces=["shop"] * 65)
     await until(lambda: hub.counters.malformed == 1)
@@ -243,7 +243,7 @@ async def test_reading_pauses_while_much_waits_to_be_handled() -> None:
     await listener.close()
 
 
-async def test_one_that_asks_again_and_again_for_the_workers_is_told_in_turns(hub: Hub) -> None:
+async def test_repeated_requests_for_announcements_are_answered_in_turns(hub: Hub) -> None:
     async with Spoke(hub.url, token="shop") as spoke:
         registry = OperationRegistry([stub_operation(f"shop.one{number}") for number in range(50)])
         worker = CallHandler(registry, spoke)

@@ -238,7 +238,7 @@ class SignedAsWorker(TransportWrapper):
         super().send(address, message, undelivered)
 
 
-async def test_no_signature_speaks_for_anybody(scene: Scene) -> None:
+async def test_a_missing_signature_gives_no_identity(scene: Scene) -> None:
     error = await error_of(PendingRequestMap(SignedAsWorker(await scene.bus())).call("vault.who"))
     assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "FORGED")
 

@@ -119,7 +119,7 @@ async def test_a_huge_chunked_body_is_bounded(served: ServedApp) -> None:
         assert status == 413
 
 
-async def test_a_slow_body_is_given_up(served: ServedApp) -> None:
+async def test_a_slow_body_is_refused(served: ServedApp) -> None:
     async with running(served) as place, connected(place) as connection:
         connection.write(post_bytes("/shop/quote", b'{"it', "content-length: 100"))
         status, _, body = await connection.response()
@@ -127,7 +127,7 @@ async def test_a_slow_body_is_given_up(served: ServedApp) -> None:
         assert await connection.rest() == b""
 
 
-async def test_a_slow_head_is_given_up(served: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_head_is_refused(served: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_protocol, "_HEAD_SECONDS", 0.1)
     async with running(served) as place:
         async with connected(place) as silent, connected(place) as slow, connected(place) as second:
@@ -198,7 +198,7 @@ async def test_whitespace_around_header_values_is_stripped(served: ServedApp) ->
         assert (await connection.response())[1]["idempotency-replayed"] == "true"
 
 
-async def test_many_connections_that_do_nothing_hold_nobody_up(served: ServedApp) -> None:
+async def test_many_idle_connections_delay_no_other(served: ServedApp) -> None:
     async with running(served) as place:
         idle = [await asyncio.open_connection(*place) for _ in range(200)]
         await still_serves(place)

@@ -186,7 +186,7 @@ async def test_a_handler_resumes_by_the_ids_that_it_gave(served: ServedApp, shop
     assert shop.resumed_after == [None, "1"]
 
 
-async def test_a_stream_that_nobody_keeps_cannot_be_resumed(served: ServedApp, shop: Shop) -> None:
+async def test_a_stream_that_is_not_kept_cannot_be_resumed(served: ServedApp, shop: Shop) -> None:
     async with following(served, "/shop/watch") as sent:
         shop.items.put_nowait(1)
         await sent.until(has(1))

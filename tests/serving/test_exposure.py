@@ -64,7 +64,7 @@ def test_patterns_and_read_only(registry: OperationRegistry) -> None:
         Exposure(registry, allow="shop.*")
 
 
-def test_changes_of_the_registry_are_visible_at_once(registry: OperationRegistry) -> None:
+def test_changes_of_the_registry_are_visible_immediately(registry: OperationRegistry) -> None:
     exposure = Exposure(registry)
     assert "shop.sale" not in exposure.visible(None)
     registry.register(make("shop.sale"))

@@ -106,7 +106,7 @@ async def test_methods(served: ServedApp, path: str, methods: str) -> None:
         assert (refused.status, refused.headers["allow"]) == (405, methods)
 
 
-async def test_an_input_that_is_no_object(served: ServedApp) -> None:
+async def test_an_input_that_is_not_an_object(served: ServedApp) -> None:
     assert (await post(served, "/math/double", 21)).json == 42
 
 
@@ -259,7 +259,7 @@ async def test_bodies_are_bounded(shop: Shop) -> None:
         assert (await sent.complete()).status == 413
 
 
-async def test_a_slow_body_is_given_up(shop: Shop) -> None:
+async def test_a_slow_body_is_refused(shop: Shop) -> None:
     served = app(shop.registry, mcp=False, limits=Limits(body_seconds=0.05))
     never = asyncio.Event()
 
@@ -372,7 +372,7 @@ async def test_a_response_that_is_sent_twice_has_one_length_each_time() -> None:
 @pytest.mark.parametrize(
     ("wait", "sent"), [(19.2, "20"), (3, "3"), ("1\r\nset-cookie: a=b", "1"), (-1, "1"), (1e99, "1")]
 )
-async def test_retry_after_is_whole_seconds_whatever_an_error_says(wait: Any, sent: str) -> None:
+async def test_retry_after_is_whole_seconds_for_any_error(wait: Any, sent: str) -> None:
     @operation(namespace="shop", type="query")
     async def busy() -> str:
         """Refuse."""

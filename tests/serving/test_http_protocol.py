@@ -225,7 +225,7 @@ async def test_a_body_that_becomes_unreadable_is_a_disconnect_for_the_applicatio
         await until(lambda: seen[-1] == "http.disconnect")
 
 
-async def test_the_rest_of_a_body_that_is_not_read_is_no_request() -> None:
+async def test_the_rest_of_an_unread_body_is_not_a_request() -> None:
     async def hasty(scope: Any, receive: Any, send: Any) -> None:
         await send(START)
         await send({"type": "http.response.body", "body": scope["raw_path"]})

@@ -54,7 +54,7 @@ async def test_a_key_belongs_to_its_caller_and_operation(served: ServedApp, shop
     assert len(shop.sent) == 5
 
 
-async def test_of_many_at_once_one_runs(served: ServedApp, shop: Shop) -> None:
+async def test_of_concurrent_requests_one_runs(served: ServedApp, shop: Shop) -> None:
     async with exchange(served, "POST", "/shop/slow", json_body={}, headers=KEY) as first:
         await shop.started.wait()
         answers = await asyncio.gather(*(post(served, "/shop/slow", {}, headers=KEY) for _ in range(50)))

@@ -65,7 +65,7 @@ def test_running_calls_are_bounded() -> None:
     assert records.dropped == 1
 
 
-def test_bodies_have_a_limit_of_their_own() -> None:
+def test_bodies_have_a_separate_limit() -> None:
     records = CallRecords(max_body_bytes=10_000)
     kept = []
     for number in range(20):
@@ -82,7 +82,7 @@ def test_bodies_have_a_limit_of_their_own() -> None:
     assert bodies.input_bytes == 100_002
 
 
-def test_texts_of_callers_are_cut_and_can_be_sent() -> None:
+def test_strings_of_callers_are_truncated_and_can_be_sent() -> None:
     records = CallRecords()
     record = added(records, "r" * 1_000, operation="a." + "\ud800" * 5_000, parent="p" * 1_000, label="l" * 1_000)
     assert len(record.request_id) == 128

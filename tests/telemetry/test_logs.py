@@ -123,7 +123,7 @@ async def test_the_trace_is_named(lines: Lines) -> None:
 
 
 @given(st.text(), st.dictionaries(st.text(min_size=1), st.one_of(st.text(), st.integers(), st.builds(object))))
-def test_whatever_is_logged_is_one_line_of_json(message: str, more: dict[str, Any]) -> None:
+def test_every_log_record_is_one_line_of_json(message: str, more: dict[str, Any]) -> None:
     record = logging.LogRecord("x", logging.INFO, __file__, 1, message, None, None)
     vars(record).update({name: value for name, value in more.items() if name not in vars(record)})
     try:
@@ -139,7 +139,7 @@ def audited(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-async def test_the_audit_log_says_who_called_what_and_how_it_ended(tmp_path: Path) -> None:
+async def test_the_audit_log_has_caller_operation_and_outcome(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     bus = MemoryTransport(direct=False)
     operations = [

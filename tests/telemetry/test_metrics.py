@@ -151,7 +151,7 @@ def test_the_guide_lists_every_metric() -> None:
     assert rows == {name: metric.type for name, metric in METRICS.items()}
 
 
-async def test_an_identity_is_no_label() -> None:
+async def test_an_identity_is_not_a_label() -> None:
     registry = OperationRegistry([stub_operation("a.b")], observers=[CallMetrics()])
     await registry.execute("a.b", None, OperationContext(identity=Identity("ann")))
     assert "ann" not in await metrics_text(registry)

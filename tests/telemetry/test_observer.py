@@ -53,7 +53,7 @@ async def outer(context: OperationContext) -> Any:
     return (await context.env.a.inner()).data
 
 
-async def test_local_and_nested_calls_are_told() -> None:
+async def test_local_and_nested_calls_are_observed() -> None:
     notes = Notes()
     await OperationRegistry([inner, outer], observers=[notes]).execute("a.outer")
     assert notes.lines == ["begin a.outer local", "begin a.inner local", "end a.inner ok 0", "end a.outer ok 0"]
@@ -61,7 +61,7 @@ async def test_local_and_nested_calls_are_told() -> None:
 
 
 @pytest.mark.parametrize("direct", [True, False])
-async def test_served_calls_are_told_with_their_caller(direct: bool) -> None:
+async def test_served_calls_are_observed_with_their_caller(direct: bool) -> None:
     notes, bus = Notes(), MemoryTransport(direct=direct)
     handler = CallHandler(OperationRegistry([inner, outer], observers=[notes]), bus.join())
     await PendingRequestMap(bus.join()).call("a.outer", identity=Identity("ann"))
@@ -71,7 +71,7 @@ async def test_served_calls_are_told_with_their_caller(direct: bool) -> None:
     assert [call.identity.id for call in notes.calls if call.identity] == ["ann", "ann"]
 
 
-async def test_refused_requests_are_told() -> None:
+async def test_refused_requests_are_observed() -> None:
     notes, bus = Notes(), MemoryTransport(direct=False)
     secret = stub_operation("a.secret", access_control=AccessControl(("admin",)))
     handler = CallHandler(OperationRegistry([secret], observers=[notes]), bus.join())
@@ -88,7 +88,7 @@ async def test_refused_requests_are_told() -> None:
     assert notes.calls[1].spec is None
 
 
-async def test_a_full_queue_and_a_deadline_in_the_queue_are_told() -> None:
+async def test_a_full_queue_and_a_deadline_in_the_queue_are_observed() -> None:
     notes, bus, opened = Notes(), MemoryTransport(direct=False), asyncio.Event()
 
     @operation("a.wait", type="query")
@@ -139,7 +139,7 @@ async def test_outcomes() -> None:
     ]
 
 
-async def test_streams_are_told_with_their_items() -> None:
+async def test_streams_are_observed_with_their_items() -> None:
     notes = Notes()
 
     @operation("a.count")

@@ -141,7 +141,7 @@ async def test_messages_of_errors_are_not_exported() -> None:
     assert "hunter2" not in span.to_json()
 
 
-async def test_a_stream_is_one_span_whoever_reads_it() -> None:
+async def test_a_stream_is_one_span_for_any_reader() -> None:
     @operation("a.count")
     async def count(context: OperationContext) -> AsyncIterator[str]:
         for _ in range(2):

@@ -120,7 +120,7 @@ def write_config(path: Path, text: str) -> None:
     tomllib.loads(text)
     draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
-        with draft.open("x", encoding="utf-8") as file:  # a link that somebody put there is not followed
+        with draft.open("x", encoding="utf-8") as file:  # do not follow a symbolic link at that path
             file.write(text)
         if path.exists():
             draft.chmod(path.stat().st_mode & 0o7777)

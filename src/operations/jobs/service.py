@@ -188,7 +188,7 @@ class Jobs:
     async def _read(self, job_id: str) -> JobRecord:
         record = await self._store.read(job_id)
         if record is None or not self._may_see(record):
-            # The same answer for both: whoever guesses learns nothing.
+            # The same error for both: a caller that guesses ids learns nothing.
             raise not_found(job_id)
         return record
 

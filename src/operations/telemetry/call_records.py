@@ -203,7 +203,7 @@ class CallRecords:
         if record.attempts:
             last = Attempt(self._attempt_start(record), record.ended_at, record.code, status)
             record.attempts.append(last)
-        # A stream takes as long as its consumer likes: its time is no latency.
+        # The consumer determines how long a stream takes: its time is not a latency.
         self.series.add(
             record.operation_id,
             record.worker,
@@ -309,7 +309,7 @@ def _encode(value: Any) -> bytes | None:
     try:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError):
-        return None  # not JSON: an open file, bytes that are no text
+        return None  # not JSON: an open file, bytes that are not text
 
 
 def _size(bodies: Bodies) -> int:

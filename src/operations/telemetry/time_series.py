@@ -102,7 +102,7 @@ class TimeSeries:
         step, count = RANGES[name]
         series = self._get(key)
         cells = {} if series is None else series.cells[step]
-        last = int(self._clock()) // step  # the step that goes on
+        last = int(self._clock()) // step  # the current step
         first = max(last - count, min(cells, default=last))
         return [_row(number * step, cells.get(number)) for number in range(first, last)]
 

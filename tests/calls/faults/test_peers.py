@@ -16,7 +16,7 @@ from tests.waiting import until
 
 
 @pytest.mark.fault(19)
-async def test_a_worker_that_stands_still_for_a_while_is_not_given_up_too_early(stage: Stage) -> None:
+async def test_a_worker_that_pauses_is_not_declared_lost_too_early(stage: Stage) -> None:
     worker = await stage.work()
     pending = PendingRequestMap(await stage.end())
     call = asyncio.create_task(stage.history.call(pending, "work.mutate", seconds=0.05, timeout=20 * HEARTBEAT))

@@ -21,7 +21,7 @@ def unmarked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unmarked")
-async def test_a_cancelled_call_ends_at_once_and_its_connection_with_its_time() -> None:
+async def test_a_cancelled_call_ends_immediately_and_its_connection_at_its_timeout() -> None:
     reached = asyncio.Event()
 
     async def behaviour(exchange: Exchange) -> None:

@@ -126,7 +126,7 @@ async def test_the_first_connection_is_waited_for(caplog: pytest.LogCaptureFixtu
         await transport.close()
 
 
-async def test_something_that_is_no_nats_server() -> None:
+async def test_a_server_that_is_not_nats() -> None:
     async def answer(reader: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await writer.drain()

@@ -120,7 +120,7 @@ async def test_remote_operations_that_are_durable_are_stored(post: Post) -> None
     assert handler._stored._finished
 
 
-async def test_what_is_on_its_way_to_be_stored_at_the_deadline_may_yet_run() -> None:
+async def test_a_request_in_flight_to_the_store_at_the_deadline_may_still_run() -> None:
     mail = Mail()
     with nats_server() as server:
         async with connect(server.url) as far, connect(server.url) as near:
@@ -190,7 +190,7 @@ async def test_a_worker_that_vanishes_leaves_its_work_to_another(post: Post) -> 
     assert second.sent == ["ada"]
 
 
-async def test_a_worker_that_closes_gives_its_work_to_another_at_once(post: Post) -> None:
+async def test_a_closing_worker_releases_its_work_to_another_immediately(post: Post) -> None:
     first, second = Mail(), Mail()
     first.go.clear()
     handler = await post.worker(first)
@@ -233,7 +233,7 @@ async def test_no_more_is_taken_than_may_run(post: Post) -> None:
 
 
 @pytest.mark.fault(37, on="nats")
-async def test_poison_is_set_aside_after_three_deaths_and_the_others_go_on(post: Post) -> None:
+async def test_a_request_that_kills_three_workers_is_dead_lettered_and_others_continue(post: Post) -> None:
     """Fault 37: a request that kills whoever runs it."""
     pending = PendingRequestMap(await post.end())
     workers: list[asyncio.subprocess.Process] = []
@@ -262,7 +262,7 @@ async def test_poison_is_set_aside_after_three_deaths_and_the_others_go_on(post:
     assert dead["subject"] == f"{post.prefix}.dead.work"
 
 
-async def test_what_is_no_request_is_set_aside(post: Post) -> None:
+async def test_an_invalid_request_is_dead_lettered(post: Post) -> None:
     mail = Mail()
     handler = await post.worker(mail)
     end = await post.end()

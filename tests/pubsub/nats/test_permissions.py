@@ -83,7 +83,7 @@ async def test_calls_streams_and_durable_calls_work(house: House) -> None:
     assert "Violation" not in house.log
 
 
-async def test_nobody_calls_in_anothers_name(house: House) -> None:
+async def test_no_user_calls_under_another_name(house: House) -> None:
     await house.worker()
     spoofer = await house.end("bob", name="ada")
     async with asyncio.timeout(30):
@@ -95,7 +95,7 @@ async def test_nobody_calls_in_anothers_name(house: House) -> None:
     assert error.code is ErrorCode.ACCESS_DENIED
 
 
-async def test_nobody_reads_anothers_answers_or_takes_anothers_work(house: House) -> None:
+async def test_no_user_reads_anothers_responses_or_takes_anothers_work(house: House) -> None:
     await house.worker()
     ada, bob = await house.end("ada"), await house.end("bob")
     heard: list[NatsMessage] = []
@@ -107,7 +107,7 @@ async def test_nobody_reads_anothers_answers_or_takes_anothers_work(house: House
     assert heard == []
 
 
-async def test_nobody_but_workers_answers_or_announces(house: House) -> None:
+async def test_only_workers_respond_or_announce(house: House) -> None:
     handler = await house.worker()
     ada, bob = await house.end("ada"), await house.end("bob")
     pending = PendingRequestMap(ada)

@@ -65,7 +65,7 @@ async def test_messages_of_one_sender_arrive_in_order(ends: Ends) -> None:
     assert got == sent
 
 
-async def test_what_nobody_listens_to_is_told_and_nothing_else_is(ends: Ends) -> None:
+async def test_only_messages_without_a_listener_are_reported(ends: Ends) -> None:
     told: list[str] = []
     got: list[bytes] = []
     one, two = await ends(name="ada"), await ends()
@@ -101,7 +101,9 @@ async def test_a_stopped_listener_gets_what_was_sent_before_and_nothing_after(en
 
 
 @pytest.mark.parametrize("address", ["work.a b/c", "inbox.x.1\r\nPUB a 0", "work.*/x"])
-async def test_an_address_that_is_no_subject_is_refused_and_the_connection_lives(ends: Ends, address: str) -> None:
+async def test_an_address_that_is_not_a_subject_is_refused_and_the_connection_stays_open(
+    ends: Ends, address: str
+) -> None:
     told: list[str] = []
     end = await ends()
     end.send(address, b"m", told.append)
@@ -182,7 +184,7 @@ async def test_answers_made_while_there_is_no_connection_are_sent_when_it_is_bac
     assert end.unsent == 3
 
 
-async def test_what_was_never_written_is_told_and_what_was_is_not(ends: Ends) -> None:
+async def test_only_unwritten_messages_are_reported_as_undelivered(ends: Ends) -> None:
     told: list[str] = []
     end = await ends()
     end.send("work.x/y", b"m", lambda reason: told.append("written"))
@@ -204,7 +206,9 @@ async def test_a_frozen_server_is_noticed() -> None:
             await until(lambda: end.is_up)
 
 
-async def test_a_server_that_reads_nothing_is_given_up_before_memory_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_reads_nothing_is_disconnected_before_memory_runs_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("operations.pubsub.nats.connection._MOST_UNSENT", 1 << 20)
     with nats_server() as server:
         async with connect(server.url, timeout=0.3, shortest_delay=0.02) as end:

@@ -58,7 +58,7 @@ EXPECTED = [
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
-def test_the_bytes_may_be_cut_anywhere(cuts: list[int]) -> None:
+def test_the_bytes_may_be_split_anywhere(cuts: list[int]) -> None:
     told = Told()
     positions = sorted({0, *cuts, len(STREAM)})
     for start, stop in itertools.pairwise(positions):

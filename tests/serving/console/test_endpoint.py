@@ -244,7 +244,7 @@ async def test_a_silent_feed_has_heartbeats(served: ServedApp) -> None:
         await feed.until(lambda feed: feed.body.count(b"\n:\n\n") >= 3)
 
 
-async def test_a_feed_tells_of_a_changed_catalogue(served: ServedApp, shop: Shop) -> None:
+async def test_a_feed_reports_a_changed_catalogue(served: ServedApp, shop: Shop) -> None:
     async with following(served, f"{API}/feed?topics=catalogue,sources") as feed:
         await feed.until(lambda feed: b"hello" in feed.body)
         before = (await get(served, "session")).json["catalogueVersion"]
@@ -377,7 +377,7 @@ def test_hashed_files_are_cached_and_compressed(built: Pages) -> None:
         "/console/assets/..\\..\\outside.js",
     ],
 )
-def test_no_path_leads_out_of_the_folder(built: Pages, path: str) -> None:
+def test_no_path_leads_out_of_the_directory(built: Pages, path: str) -> None:
     found = built.respond(path, "", {})
     assert b"secret" not in found.body
     assert b"not an asset" not in found.body

@@ -179,7 +179,7 @@ async def test_a_call_through_the_application_is_cancelled_at_its_worker(field: 
         assert (await calling.complete()).json["code"] == "ABORTED"
 
 
-async def test_workers_are_listed_and_their_loss_is_told(field: Field) -> None:
+async def test_workers_are_listed_and_their_loss_is_reported(field: Field) -> None:
     listed = {each["name"]: each for each in (await get(field, "workers")).json["workers"]}
     assert listed.keys() == {"hub", "a-1", "b-1"}
     assert (listed["b-1"]["state"], listed["b-1"]["operations"]) == ("ready", 3)

@@ -113,12 +113,12 @@ async def test_what_is_about_everybody_needs_the_scope(served: ServedApp, path: 
     assert path in (await get(served, "session", "eye-token")).json["features"]
 
 
-async def test_metrics_of_an_operation_that_may_not_be_called_are_not_told(served: ServedApp) -> None:
+async def test_metrics_of_an_operation_that_may_not_be_called_are_not_shown(served: ServedApp) -> None:
     assert (await get(served, "metrics?operation=vault.put", "eye-token")).status == 404
     assert (await get(served, "metrics?operation=vault.put", "all-token")).status == 200
 
 
-async def test_messages_and_bodies_of_others_are_not_told_unless_retained(served: ServedApp) -> None:
+async def test_messages_and_bodies_of_others_are_not_shown_unless_retained(served: ServedApp) -> None:
     await post(served, "/shop/fail", {"how": "domain"}, token="ann-token")
     [call] = (await get(served, "calls", "eye-token")).json["calls"]
     assert "message" not in (await get(served, f"calls/{call['requestId']}", "eye-token")).json
@@ -127,7 +127,7 @@ async def test_messages_and_bodies_of_others_are_not_told_unless_retained(served
     assert "input" not in own
 
 
-async def test_the_text_of_an_exception_is_told_to_nobody(served: ServedApp) -> None:
+async def test_the_text_of_an_exception_is_never_sent(served: ServedApp) -> None:
     await post(served, "/shop/fail", {"how": "text"}, token="ann-token")
     [call] = (await get(served, "calls", "ann-token")).json["calls"]
     assert (await get(served, f"calls/{call['requestId']}", "ann-token")).json["message"] == "shop.fail failed"
@@ -162,7 +162,7 @@ async def test_a_feed_of_a_trace_needs_rights_to_its_calls(served: ServedApp) ->
     assert all('"caller":"ann"' in each for each in callers)
 
 
-async def test_only_whoever_called_or_manages_cancels_a_call(served: ServedApp, shop: Shop) -> None:
+async def test_only_its_caller_or_a_manager_cancels_a_call(served: ServedApp, shop: Shop) -> None:
     async with exchange(served, "POST", "/shop/slow", json_body={}, token="bob-token") as calling:
         await shop.started.wait()
         [call] = (await get(served, "calls", "bob-token")).json["calls"]
@@ -293,7 +293,7 @@ SECRETS = {"ann": ("vault.put",), "eve": ("vault.",), "eye": ("vault.",)}
 """What may not be in any answer to an identity, beside the names of others for those who do not watch."""
 
 
-async def test_no_resource_tells_an_identity_of_what_it_may_not_see(served: ServedApp) -> None:
+async def test_no_resource_shows_an_identity_what_it_may_not_see(served: ServedApp) -> None:
     """Every resource, with every id that exists, and every event since the start."""
     for token in ("ann-token", "bob-token", "all-token"):
         for path, data in (("/vault/put", {"item": "gold"}), ("/vault/look", {}), ("/shop/fail", {"how": "domain"})):

@@ -75,7 +75,7 @@ async def test_a_document_holds_only_what_its_reader_may_call() -> None:
     assert {"User", "Secret"} <= admin["components"]["schemas"].keys()
 
 
-async def test_names_of_components_do_not_tell_of_hidden_operations() -> None:
+async def test_names_of_components_do_not_reveal_hidden_operations() -> None:
     hidden = OperationSpec(
         namespace="a",
         name="hidden",
@@ -284,7 +284,7 @@ async def test_the_cache_is_bounded() -> None:
     assert (await tiny.get(None)).body == (await documents(greet).get(None)).body
 
 
-async def test_requests_at_once_share_one_build() -> None:
+async def test_concurrent_requests_share_one_build() -> None:
     made = documents(*shop.registry().operations.values())
     first, *others = await asyncio.gather(*(made.get(None) for _ in range(5)))
     assert all(other is first for other in others)

@@ -194,7 +194,7 @@ async def test_another_process_repeats_a_query_with_the_answers_so_far() -> None
         assert runs == ["run", "run", "change"]
 
 
-async def test_a_question_that_nobody_can_answer_is_a_typed_error() -> None:
+async def test_an_unanswerable_question_is_a_typed_error() -> None:
     registry = OperationRegistry(OPERATIONS)
     with pytest.raises(CallError) as raised:
         await registry.execute("shop.greet")

@@ -143,7 +143,7 @@ async def test_any_envelope_arrives_as_it_is(protocol: str) -> None:
 
 
 @ERAS
-async def test_inputs_that_are_no_objects_arrive_as_they_are(protocol: str) -> None:
+async def test_inputs_that_are_not_objects_arrive_unchanged(protocol: str) -> None:
     async def give(input: Any, context: OperationContext) -> Any:
         return input
 

@@ -58,7 +58,7 @@ async def test_many_calls_that_meet_an_expired_session_renew_it_once() -> None:
         assert server.greeted == 2
 
 
-async def test_while_the_server_is_away_calls_fail_at_once_and_go_on_when_it_is_back() -> None:
+async def test_calls_fail_immediately_without_the_server_and_continue_after_its_restart() -> None:
     async with connected() as (server, _, registry):
         await server.stop()
         for name in ("h.echo", "h.add"):

@@ -234,7 +234,7 @@ async def test_a_cursor_that_comes_again_ends_the_list(caplog: pytest.LogCapture
     assert "the server repeated a cursor" in caplog.text
 
 
-async def test_cursors_without_end_are_given_up(caplog: pytest.LogCaptureFixture) -> None:
+async def test_endless_cursors_are_not_followed(caplog: pytest.LogCaptureFixture) -> None:
     client, registry = await connect("endless")
     async with client:
         assert len(registry) == 0
@@ -248,7 +248,7 @@ async def test_two_thousand_tools_over_forty_pages() -> None:
         assert (await registry.execute("hostile.tool-1999")).data[0]["text"] == "tool-1999"
 
 
-async def test_two_hundred_calls_at_once_half_of_them_cancelled(tmp_path: Path) -> None:
+async def test_two_hundred_concurrent_calls_half_of_them_cancelled(tmp_path: Path) -> None:
     client, registry = await connect(directory=tmp_path)
     async with client:
         calls = [asyncio.create_task(registry.execute("hostile.hold", {"key": str(n)})) for n in range(200)]
@@ -304,7 +304,7 @@ async def test_a_server_that_stays_away_is_reported_to_each_caller(tmp_path: Pat
         assert (await registry.execute("hostile.echo")).data[0]["text"] == "{}"
 
 
-async def test_closing_while_a_server_is_away_ends_at_once(tmp_path: Path) -> None:
+async def test_closing_without_a_server_ends_immediately(tmp_path: Path) -> None:
     client, registry = await connect("once", tmp_path)
     await error_of(registry.execute("hostile.crash"))
     await until(lambda: client.state is MCPClientState.RECONNECTING)

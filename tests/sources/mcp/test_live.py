@@ -196,7 +196,7 @@ async def test_what_others_registered_is_not_touched(caplog: pytest.LogCaptureFi
         assert registry.get_operation("s.grown") is mine
 
 
-async def test_trace_context_travels_and_identity_only_where_it_was_chosen() -> None:
+async def test_the_trace_context_is_sent_and_the_identity_only_if_selected() -> None:
     identity = Identity("ada", scopes=("read",), claims={"email": "a@b.c", "card": "4711"})
     context = OperationContext(identity=identity, metadata={"traceparent": "00-aa-bb-01", "authorization": "secret"})
     client, registry = await connect()
@@ -235,7 +235,7 @@ async def test_sampling_is_answered_by_the_users_handler() -> None:
     assert (result["model"], result["content"]["text"]) == ("parrot", "Say something")
 
 
-async def test_questions_without_a_handler_are_refused_at_once() -> None:
+async def test_questions_without_a_handler_are_refused_immediately() -> None:
     for tool in ("s.ask", "s.sample"):
         assert (await answered(*await connect(), tool))["code"] == -32600
 

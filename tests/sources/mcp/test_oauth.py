@@ -43,7 +43,7 @@ def test_an_open_directory_is_made_private_and_a_broken_file_has_no_tokens(tmp_p
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
 
 
-async def test_tokens_stored_at_once_do_not_tear_the_file(tmp_path: Path) -> None:
+async def test_concurrently_stored_tokens_do_not_corrupt_the_file(tmp_path: Path) -> None:
     storage = FileTokenStorage(tmp_path, URL)
     await asyncio.gather(*(storage.set_tokens(OAuthToken(access_token=f"t{n}")) for n in range(20)))
     tokens = await storage.get_tokens()

@@ -197,7 +197,7 @@ async def test_a_file_server_lists_and_reads(tmp_path: Path) -> None:
         assert missing.meta.is_error
 
 
-async def test_a_memory_server_remembers(tmp_path: Path) -> None:
+async def test_a_memory_server_keeps_its_notes(tmp_path: Path) -> None:
     config = MCPClientConfig(
         command=node_server("mcp-server-memory"), env={"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}
     )

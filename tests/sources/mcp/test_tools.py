@@ -123,7 +123,7 @@ async def test_pages_are_followed_until_they_end_or_turn_in_circles() -> None:
     assert await list_all(odd, "x/list", "x", server="s") == []
 
 
-def test_meta_is_empty_unless_there_is_something_to_tell() -> None:
+def test_meta_is_empty_unless_there_is_something_to_report() -> None:
     config = MCPClientConfig(command="x", identity_fields=("id", "resources", "nonsense"))
     assert request_meta(config, OperationContext()) == {}
     context = OperationContext(identity=Identity("a"), metadata={"traceparent": 7})

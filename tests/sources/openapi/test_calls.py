@@ -220,13 +220,13 @@ async def test_a_dry_run_returns_the_request_and_sends_nothing(client: Client, s
     assert shop.requests == []
 
 
-async def test_a_call_may_have_headers_of_its_own(client: Client, shop: Shop) -> None:
+async def test_a_call_may_have_its_own_headers(client: Client, shop: Shop) -> None:
     await client.call("getItem", {"id": 1}, headers={"X-Own": "1", "accept": "application/json;q=1"})
     headers = shop.requests[-1]["headers"]
     assert (headers["x-own"], headers["accept"]) == ("1", "application/json;q=1")
 
 
-async def test_options_that_travelled_as_a_mapping_do_not_count(client: Client, shop: Shop, tmp_path: Path) -> None:
+async def test_options_sent_as_a_mapping_do_not_count(client: Client, shop: Shop, tmp_path: Path) -> None:
     metadata = {"http": {"download_to": str(tmp_path / "x"), "headers": {"X-Own": "1"}}}
     await client.registry.execute("shop.getItem", {"id": 1}, OperationContext(metadata=metadata))
     assert "x-own" not in shop.requests[-1]["headers"]
@@ -347,7 +347,7 @@ async def test_an_api_key_may_be_a_header_or_a_cookie(shop: Shop, url: str) -> N
             assert (await client.call("whoami")).data["headers"][header] in ("k", "X-Key=k")
 
 
-async def test_a_call_may_have_credentials_of_its_own(shop: Shop, url: str) -> None:
+async def test_a_call_may_have_its_own_credentials(shop: Shop, url: str) -> None:
     async with Client(shop, url, auth=HTTPAuth(type="bearer", token="service")) as client:
         data = (await client.call("whoami", auth=HTTPAuth(type="bearer", token="user"))).data
     assert data["authorization"] == "Bearer user"
@@ -471,7 +471,7 @@ async def test_services_come_and_go(shop: Shop, url: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-async def test_a_thousand_calls_at_once_and_half_of_them_cancelled(shop: Shop, url: str) -> None:
+async def test_a_thousand_concurrent_calls_half_of_them_cancelled(shop: Shop, url: str) -> None:
     async with Client(shop, url) as client:
         answers = await asyncio.gather(*(client.call("getItem", {"id": n}) for n in range(1_000) if n != 404))
         assert {reply.data["id"] for reply in answers} == set(range(1_000)) - {404}

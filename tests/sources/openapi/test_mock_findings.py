@@ -201,7 +201,7 @@ def test_f6_a_branch_with_another_literal_is_not_taken() -> None:
         ({"openapi": "3.0.3"}, {"content": {JSON: {"schema": {"type": "string", "format": "binary"}}}}),
     ],
 )
-async def test_f7_a_file_in_json_is_no_mismatch(
+async def test_f7_a_file_in_json_is_not_a_mismatch(
     version: dict[str, Any], described: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     document = {

@@ -157,7 +157,7 @@ def test_an_object_that_looks_like_a_file_is_an_object_if_the_schema_declares_it
     assert (part.filename, json.loads(part.content)) == (None, value)
 
 
-def test_parts_have_headers_of_their_own() -> None:
+def test_parts_have_their_own_headers() -> None:
     headers = {"X-Fixed": {"schema": {"default": "d"}}, "X-Open": {"schema": {"type": "string"}}, "Content-Type": "no"}
     file = {"content": b"x", "headers": {"X-Own": 5, "content-disposition": "no"}}
     (part,) = parts_of({"p": file}, encoding={"p": {"headers": headers}})
@@ -209,7 +209,7 @@ def test_other_multipart_types_keep_their_name() -> None:
     assert content_type.startswith("multipart/mixed; boundary=")
 
 
-def test_each_body_has_a_boundary_of_its_own() -> None:
+def test_each_body_has_a_different_boundary() -> None:
     assert encode_body(MULTIPART, {"a": 1}).content_type != encode_body(MULTIPART, {"a": 1}).content_type
 
 

@@ -85,7 +85,7 @@ async def test_the_query_of_a_server_is_in_every_request(base: str, expected: st
 
 
 @pytest.mark.parametrize("base", ["localhost:8000", "http://[", "http://host:99999", "/v1", ""])
-def test_a_base_url_that_is_none_is_refused_at_once(base: str) -> None:
+def test_a_missing_base_url_is_refused_immediately(base: str) -> None:
     with pytest.raises(Exception, match="invalid base_url") as raised:
         registry(base)
     assert getattr(raised.value, "code", None) is ErrorCode.VALIDATION_ERROR

@@ -67,7 +67,7 @@ async def test_numbers_beyond_bounds_cost_no_operation(number: str) -> None:
         "paths:\n  /a:\n\t  post:\n\t    summary: x\n",
     ],
 )
-def test_tabs_in_yaml_stand_for_spaces(text: str) -> None:
+def test_tabs_in_yaml_are_read_as_spaces(text: str) -> None:
     operations = from_openapi(OPENING + text, CONFIG)
     assert [operation.spec.description for operation in operations] == ["x"]
 
@@ -204,7 +204,7 @@ def test_no_note_for_a_satisfiable_input(schema: Any) -> None:
     assert not any("no input is valid" in note for note in notes)
 
 
-async def test_inputs_and_answers_are_mended() -> None:
+async def test_inputs_and_responses_are_repaired() -> None:
     described = document(
         {
             **query(type="integer", enum=["1", "2"]),

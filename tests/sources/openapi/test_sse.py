@@ -124,7 +124,7 @@ def decode(stream: bytes) -> str:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=[vector["name"] for vector in VECTORS])
-def test_vectors_pass_however_they_are_cut(vector: dict[str, Any]) -> None:
+def test_vectors_pass_with_any_chunks(vector: dict[str, Any]) -> None:
     given_chunks = [base64.b64decode(chunk) for chunk in vector["chunks"]]
     stream = b"".join(given_chunks)
     for chunks in (given_chunks, [stream], bytewise(stream)):
@@ -158,7 +158,9 @@ def test_arbitrary_bytes_raise_nothing(chunks: list[bytes]) -> None:
 
 
 @given(STREAMS, st.lists(st.integers(0, 1000), max_size=8), st.integers(1, 12), st.integers(1, 12))
-def test_the_limits_do_not_depend_on_the_cut(stream: bytes, places: list[int], max_line: int, max_event: int) -> None:
+def test_the_limits_do_not_depend_on_the_chunks(
+    stream: bytes, places: list[int], max_line: int, max_event: int
+) -> None:
     def limited(chunks: list[bytes]) -> tuple[list[ServerSentEvent], str, str]:
         parser = SSEParser(max_line=max_line, max_event=max_event)
         events: list[ServerSentEvent] = []

@@ -186,7 +186,7 @@ async def test_a_missing_server_is_reported_at_the_call() -> None:
         ({}, 5, True),
     ],
 )
-def test_the_output_schema_is_of_the_most_telling_answer(responses: Any, value: Any, fits: bool) -> None:
+def test_the_output_schema_is_that_of_the_most_specific_response(responses: Any, value: Any, fits: bool) -> None:
     described = {
         status: {"description": "", **({"content": {"application/json": {"schema": schema}}} if schema else {})}
         for status, schema in responses.items()

@@ -61,7 +61,7 @@ async def test_modules_come_and_go(tmp_path: Path) -> None:
         assert [spec.id for spec in registry.list()] == ["deep.er.b.greet"]
 
 
-async def test_what_imports_a_changed_module_is_made_again(tmp_path: Path) -> None:
+async def test_importers_of_a_changed_module_are_imported_again(tmp_path: Path) -> None:
     uses = "from operations import operation\nfrom .words import WORD\n@operation\ndef say() -> str:\n    return WORD\n"
     write(tmp_path, {"words.py": "WORD = 'one'", "uses.py": uses, "other.py": greeting()})
     registry = OperationRegistry()
@@ -75,7 +75,7 @@ async def test_what_imports_a_changed_module_is_made_again(tmp_path: Path) -> No
         assert registry.get_operation("other.greet") is other
 
 
-async def test_a_module_that_breaks_keeps_what_it_had_until_it_is_mended(tmp_path: Path) -> None:
+async def test_a_broken_module_keeps_its_operations_until_it_is_fixed(tmp_path: Path) -> None:
     write(tmp_path, {"a.py": greeting("one")})
     registry = OperationRegistry()
     async with watching(tmp_path, registry) as changes:

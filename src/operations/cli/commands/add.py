@@ -77,7 +77,7 @@ async def _open_and_write(args: ParsedArguments, path: Path, text: str, *, was_c
         config = read_configuration(path, text)
     except CallError as error:
         raise CommandError(f"{args.name} was not added: {error.message}", "fix the file, then add it again") from None
-    if not was_checked:  # the file was invalid: nobody has been asked about its other sources
+    if not was_checked:  # the file was invalid: the user has not been asked about its other sources
         ensure_trust(args, config)
     before = load_catalogue(path)
     others = config.sources.keys() - {args.name}

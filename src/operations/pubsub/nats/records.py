@@ -182,7 +182,7 @@ class NatsRecords:
 
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}".encode()
         options = msgspec.json.encode({"batch": count, "no_wait": True})
-        # Messages come under their own subject, so that they need a subscription of their own.
+        # Messages come under their own subject, so they need a separate subscription.
         self._fetches += 1
         inbox = b"%b.records.%d" % (self.replies.inbox, self._fetches)
         stop = self.jetstream.client.subscribe(inbox, full=came)

@@ -362,7 +362,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
             if asyncio.get_running_loop().time() - begun > self._delays[1]:
                 attempt = 0
             else:
-                # Do not reconnect at once to a server that accepts connections and drops them.
+                # Do not reconnect immediately to a server that accepts connections and drops them.
                 self._note_failure(ConnectionError(epoch.reason))
                 await self._pause(attempt)
                 attempt += 1
