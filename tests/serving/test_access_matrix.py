@@ -31,6 +31,7 @@ URL = "https://api.example.com"
 OPEN = AccessControl()
 READ = AccessControl(required_scopes=("read",))
 WRITE = AccessControl(required_scopes=("write",))
+WATCH = AccessControl(required_scopes=("operations:watch",))
 
 
 def token(scopes: str = "", *, audience: str | list[str] = URL, lifetime: float = 60, key: str = SECRET) -> str:
@@ -56,6 +57,7 @@ CREDENTIALS = [
     Credential("audience of MCP", lambda: token("read write", audience=f"{URL}/mcp")),
     Credential("missing scope", lambda: token("other"), Identity("caller", ("other",))),
     Credential("read", lambda: token("read"), Identity("caller", ("read",))),
+    Credential("watch", lambda: token("operations:watch"), Identity("caller", ("operations:watch",))),
     Credential("read and write", lambda: token("read write"), Identity("caller", ("read", "write"))),
 ]
 
@@ -72,6 +74,7 @@ class World:
             authenticator=JWTTokens(SECRET, algorithms=["HS256"], audience=[URL, f"{URL}/mcp"]),
             limits=Limits(replay_seconds=30, failures=1_000),
             jobs=Jobs(self.shop.registry),
+            metrics=True,
         )
 
     async def job_of_another(self, shown: str | None, method: str = "GET", end: str = "") -> Answer:
@@ -172,6 +175,7 @@ ENDPOINTS = [
         denied=400,  # as for an unknown one
         path="/mcp",
     ),
+    Endpoint("metrics", WATCH, calls("/metrics", "GET"), path="/metrics"),
     Endpoint("WebSocket", OPEN, connects, 101, path="/ws"),
     Endpoint("open query", OPEN, calls("/shop/picture")),
     Endpoint("open query by GET", OPEN, calls("/shop/picture", "GET")),

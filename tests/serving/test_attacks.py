@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import tracemalloc
 
 import pytest
@@ -125,6 +126,42 @@ async def test_a_slow_body_is_refused(served: ServedApp) -> None:
         status, _, body = await connection.response()
         assert (status, b"SLOW_BODY" in body) == (408, True)
         assert await connection.rest() == b""
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
+@pytest.mark.parametrize("part", [b"", b'{"jsonrpc"'])
+async def test_a_slow_body_for_mcp_is_refused(shop: Shop, version: str, part: bytes) -> None:
+    served = app(shop.registry, limits=Limits(body_seconds=0.2))
+    lines = ["accept: application/json, text/event-stream", f"mcp-protocol-version: {version}", "content-length: 100"]
+    async with running(served) as place, connected(place) as connection:
+        connection.write(post_bytes("/mcp", part, *lines))
+        assert (await connection.response())[0] == 408
+
+
+@pytest.mark.parametrize("path", ["/shop/quote", "/mcp"])
+async def test_a_compressed_body_is_not_unpacked(shop: Shop, path: str) -> None:
+    bomb = gzip.compress(b'{"item":"' + b"a" * 10_000_000 + b'"}')
+    async with running(app(shop.registry)) as place, connected(place) as connection:
+        connection.write(post_bytes(path, bomb, "content-encoding: gzip"))
+        assert (await connection.response())[0] == 415
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (["sec-fetch-site: cross-site"], 403),
+        (["sec-fetch-site: same-site"], 403),  # a page on another port of this machine
+        (["sec-fetch-site: cross-site", "origin: https://page.example"], 200),
+        (["sec-fetch-site: same-origin"], 200),
+        (["sec-fetch-site: none"], 200),
+    ],
+)
+async def test_an_image_on_another_page_calls_nothing(shop: Shop, lines: list[str], status: int) -> None:
+    served = app(shop.registry, mcp=False, origins=["https://page.example"])
+    async with running(served) as place, connected(place) as connection:
+        head = "\r\n".join(["GET /shop/quote?item=a HTTP/1.1", "host: 127.0.0.1", *lines])
+        connection.write(head.encode() + b"\r\n\r\n")
+        assert (await connection.response())[0] == status
 
 
 async def test_a_slow_head_is_refused(served: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,6 +238,18 @@ async def test_the_rest_of_an_unread_body_is_not_a_request() -> None:
         assert (await connection.response())[2] == b"/second"
 
 
+async def test_a_client_that_still_sends_can_read_the_refusal() -> None:
+    async def refusing(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 413, "headers": [(b"connection", b"close")]})
+        await send({"type": "http.response.body", "body": b"too large"})
+
+    async with serving(refusing) as place, connected(place) as connection, asyncio.timeout(20):
+        written = write_all(connection, post_bytes("/", b"x" * 5_000_000))
+        assert (await connection.response())[2] == b"too large"
+        await written
+        assert await connection.rest() == b""
+
+
 async def test_an_unread_body_is_not_kept_whole() -> None:
     paused, release = asyncio.Event(), asyncio.Event()
 

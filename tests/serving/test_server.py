@@ -136,6 +136,20 @@ async def test_a_spoke_calls_and_registers_on_the_same_port(shop: Shop) -> None:
                 assert (await calls.call("extra.hello", {})).data == "hello"
 
 
+async def test_a_websocket_sends_no_text_of_an_exception(shop: Shop) -> None:
+    async with running(app(shop.registry, mcp=False)) as (host, port), Spoke(f"ws://{host}:{port}/ws") as spoke:
+        calls = PendingRequestMap(spoke)
+        with pytest.raises(CallError) as failed:
+            await calls.call("shop.fail", {"how": "text"})
+        assert "hunter2" not in f"{failed.value} {failed.value.details}"
+        shop.items.put_nowait(ValueError("the password is hunter2"))
+        with pytest.raises(CallError) as ended:
+            [each async for each in calls.subscribe("shop.watch")]
+        assert "hunter2" not in f"{ended.value} {ended.value.details}"
+        with pytest.raises(CallError, match="no tea left"):
+            await calls.call("shop.fail", {"how": "domain"})
+
+
 async def test_each_call_over_a_websocket_leaves_one_record(shop: Shop) -> None:
     records: list[AuditRecord] = []
     served = app(shop.registry, mcp=False, authenticator=tokens(), audit=records.append)

@@ -42,6 +42,8 @@ Identify = Callable[[CallRequested], Identity | None]
 """Authenticator for requests that the transport does not authenticate, such as signed ones."""
 Serves = Callable[[Operation[Any]], bool]
 """Decides whether an operation of the registry is served."""
+ShowError = Callable[[CallError, str], CallError]
+"""Returns the error of an operation as its callers may see it."""
 _ACCEPT_SECONDS = 0.1
 _REMEMBERED = 8_192
 _MOST_IDENTITIES = 1_024
@@ -59,11 +61,13 @@ class RequestHandler:
         worker_id: str,
         identify: Identify | None,
         serves: Serves | None,
+        show_error: ShowError | None = None,
     ) -> None:
         self.registry = registry
         self.transport = transport
         self.endpoint = endpoint_of(transport)
         self.worker_id = worker_id
+        self.show_error = show_error
         self.acceptances = AcceptanceTimer()
         self.recording: set[asyncio.Task[None]] = set()
         """Tasks that wait for the shared record of signed requests."""
@@ -318,6 +322,8 @@ class Reply(msgspec.Struct, eq=False):
 
     def _send_error(self, error: CallError) -> None:
         event = self.event
+        if self.handler.show_error is not None:
+            error = self.handler.show_error(error, event.to)
         self._send(self.handler.endpoint.write_error(event.id, error, self.codec, event.payload.request_id))
 
     def _send(self, message: bytes) -> None:

@@ -12,7 +12,7 @@ from operations.calls.addresses import namespaces_of
 from operations.calls.announcements import Announcer
 from operations.calls.caller import PendingRequestMap
 from operations.calls.endpoint import Endpoint, endpoint_of
-from operations.calls.request_handler import Identify, RequestHandler, Serves
+from operations.calls.request_handler import Identify, RequestHandler, Serves, ShowError
 from operations.calls.stored_replies import start_stored
 from operations.calls.stored_requests import StoredRequests
 from operations.dispatch import CONCURRENCY, QUEUE, Dispatcher
@@ -45,6 +45,7 @@ class CallHandler:
         pool: bool = False,
         identify: Identify | None = None,
         serves: Serves | None = None,
+        show_error: ShowError | None = None,
     ) -> None:
         check_counts(concurrency=concurrency)
         check_counts(queue=queue, least=0)
@@ -64,7 +65,13 @@ class CallHandler:
         self.worker_id = self._announcer.worker_id
         """The id of this worker on its transport."""
         self._requests = RequestHandler(
-            self.dispatcher, registry, transport, worker_id=self.worker_id, identify=identify, serves=serves
+            self.dispatcher,
+            registry,
+            transport,
+            worker_id=self.worker_id,
+            identify=identify,
+            serves=serves,
+            show_error=show_error,
         )
         self._stored = StoredRequests(self.endpoint, partial(start_stored, self._requests))
         self.endpoint.in_flight.append(self._count)

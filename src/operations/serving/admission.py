@@ -22,6 +22,9 @@ ONCE = (b"host", b"origin", b"authorization", b"x-api-key", b"content-length", b
 """Headers that a request may contain once. Of two values, a proxy and this server could read different ones."""
 _MAX_HOSTS = 1_000
 _MAX_TOKEN = 16_384
+_SITE = b"sec-fetch-site"
+_OWN_SITES = (b"same-origin", b"none")
+"""Who caused a request of a browser: a page of this server, or the user."""
 _PORTS = {"http": "80", "https": "443"}
 
 
@@ -121,7 +124,7 @@ class Admission:
         self, scope: Scope, headers: Mapping[bytes, bytes], audience: str | None, token: str | None = None
     ) -> Caller | None:
         """Return an anonymous caller, or one whose token is cached; None if a token must be verified."""
-        if headers.get(b"host") not in self._known_hosts or b"origin" in headers:
+        if headers.get(b"host") not in self._known_hosts or b"origin" in headers or _SITE in headers:
             self.check_source(headers)
         shown = find_token(headers)
         if shown is None:
@@ -155,7 +158,9 @@ class Admission:
         if host not in self._known_hosts:
             self._check_host(host)
         origin = headers.get(b"origin")
-        if origin is not None and not self.is_own_origin(origin, host):
+        # A page of another site can send a GET without an Origin, by an image for example.
+        is_own_site = origin is not None or headers.get(_SITE, b"none") in _OWN_SITES
+        if not is_own_site or (origin is not None and not self.is_own_origin(origin, host)):
             raise RefusedError(403, ErrorCode.ACCESS_DENIED, "this Origin is not allowed", "ORIGIN")
 
     def is_own_origin(self, origin: bytes, host: bytes) -> bool:

@@ -193,6 +193,8 @@ class ServedApp:
         """Clear the token cache and close streams and connections. Clients with valid tokens can reconnect."""
         self.admission.cache.clear()
         await self.streams.close()
+        if self._mcp is not None:
+            self._mcp.end_streams()
         if self.console is not None:
             await self.console.end_feeds()
         if self._websocket is not None:
@@ -355,6 +357,11 @@ class _MCP:
             await self._run_in_background()
         await self._endpoint(scope, receive, send, caller)
 
+    def end_streams(self) -> None:
+        """End the streams of notifications."""
+        if self._endpoint is not None:
+            self._endpoint.end_streams()
+
     @contextlib.asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
         """Run the endpoint within the block."""
@@ -381,6 +388,7 @@ class _MCP:
             code=served.settings.code,
             jobs=served.settings.jobs,
             max_body=limits.body_bytes,
+            body_seconds=limits.body_seconds,
             calls_per_identity=limits.calls,
             deadline_seconds=limits.deadline_seconds,
         )

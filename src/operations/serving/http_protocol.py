@@ -224,7 +224,7 @@ class HTTPProtocol(asyncio.Protocol):
         self._running = None
         self._state.total_requests += 1
         if not exchange.keeps_alive:
-            self.transport.close()
+            self._close(exchange)
         elif self._waiting:
             self._loop.call_soon(self._start)  # not in the stack of the one that has ended
         elif self._refusal:
@@ -233,6 +233,16 @@ class HTTPProtocol(asyncio.Protocol):
             self._ahead_bytes = 0
             self.resume_reading()
             self._limit(_HEAD_SECONDS if exchange.has_more or self._in_head else self._config.timeout_keep_alive)
+
+    def _close(self, exchange: HTTPExchange) -> None:
+        """Close the connection; a client that still sends a body can read the response first."""
+        if not exchange.has_more or not exchange.is_started or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self._closes = True  # the rest of the body is read and dropped
+        self.transport.write_eof()
+        self.resume_reading()
+        self._limit(_HEAD_SECONDS)
 
     def close_after_response(self) -> None:
         """Close the connection after the current or the next response, which contains `Connection: close`."""

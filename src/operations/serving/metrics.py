@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from operations.errors import ErrorCode
-from operations.serving.admission import Caller
+from operations.serving.admission import Caller, challenge
 from operations.serving.asgi import Receive, Response, Scope, Send
 from operations.serving.console.rights import WATCH
 from operations.serving.http.problems import problem_response
@@ -39,7 +39,8 @@ class MetricsEndpoint:
             return problem_response(RefusedError(405, ErrorCode.VALIDATION_ERROR, message, "METHOD", [_ALLOW]), "")
         if not self._is_open and (caller.principal is None or WATCH not in caller.principal.identity.scopes):
             message = f"the metrics need the scope {WATCH}"
-            return problem_response(RefusedError(403, ErrorCode.ACCESS_DENIED, message, "MISSING_RIGHTS"), "")
+            header = challenge("Bearer", error="insufficient_scope", scope=WATCH)
+            return problem_response(RefusedError(403, ErrorCode.ACCESS_DENIED, message, "MISSING_RIGHTS", [header]), "")
         if self._writing is None or self._writing.done():
             self._writing = asyncio.get_running_loop().create_task(metrics_text(*self._sources()))
         text = await asyncio.shield(self._writing)

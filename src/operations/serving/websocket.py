@@ -16,6 +16,7 @@ from operations.serving.asgi import Receive, Scope, Send
 from operations.serving.audit import AuditWriter
 from operations.serving.exposure import Exposure
 from operations.serving.limits import Limits
+from operations.serving.refusals import public_error
 from operations.spec import Operation
 from operations.telemetry.metrics import Measurable
 
@@ -44,6 +45,7 @@ class WebSocketEndpoint:
                 concurrency=limits.concurrency,
                 queue=limits.queue,
                 serves=self._is_exposed,
+                show_error=public_error,
             )
 
     @property

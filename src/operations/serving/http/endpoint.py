@@ -25,9 +25,9 @@ from operations.jobs import Jobs
 from operations.serving.admission import Caller, challenge, read_headers
 from operations.serving.asgi import Receive, Response, Scope, Send, path_of
 from operations.serving.audit import AuditWriter
+from operations.serving.bodies import BodyReader, CallWatcher, ClientDisconnectedError
 from operations.serving.exposure import Exposure
 from operations.serving.http.accept_header import AcceptHeader, read_accept
-from operations.serving.http.bodies import BodyReader, CallWatcher, ClientDisconnectedError
 from operations.serving.http.events import EventStreams, StreamRequest, check_last_event_id
 from operations.serving.http.idempotency import (
     IdempotencyStore,

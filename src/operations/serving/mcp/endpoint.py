@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import types
 from collections.abc import AsyncIterator, Coroutine, Generator, Mapping
 from typing import Any, Protocol
@@ -16,12 +17,14 @@ from operations.exports.code_limits import CodeLimits
 from operations.jobs import Jobs
 from operations.serving.admission import Caller
 from operations.serving.audit import AuditWriter
+from operations.serving.bodies import BodyReader, ClientDisconnectedError
 from operations.serving.exposure import Exposure
 from operations.serving.mcp import fast_path
 from operations.serving.mcp.calls import CALLS_PER_IDENTITY, DEADLINE_SECONDS
 from operations.serving.mcp.server import VERSION, MCPServer
 from operations.serving.mcp.tasks import METHODS as TASK_METHODS
 from operations.serving.mcp.tools import Tool
+from operations.serving.refusals import RefusedError
 
 _log = logging.getLogger("operations.mcp")
 
@@ -60,6 +63,7 @@ class MCPEndpoint:
         jobs: Jobs | None = None,
         audit: AuditWriter | None = None,
         max_body: int = MAX_BODY,
+        body_seconds: float = BODY_SECONDS,
         calls_per_identity: int = CALLS_PER_IDENTITY,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:
@@ -78,6 +82,9 @@ class MCPEndpoint:
             deadline_seconds=deadline_seconds,
         )
         self._max_body = max_body
+        self._bodies = BodyReader(exposure.registry, max_bytes=max_body, seconds=body_seconds)
+        self._streams: set[asyncio.Timeout] = set()
+        """The requests that stay open without a call: streams of notifications."""
         self._sessions: HTTPFallback | None = None
         self._is_open = False
 
@@ -96,16 +103,18 @@ class MCPEndpoint:
 
     async def __call__(self, scope: Any, receive: Any, send: Any, caller: Caller) -> None:
         """Serve one request of an admitted caller."""
+        headers = caller.headers if caller.headers is not None else dict(scope["headers"])
         body = None
-        routing = _routing(scope)
-        if routing is not None:
-            received = await receive()
-            body = received.get("body", b"")
-            if received.get("more_body", False) or len(body) > self._max_body:
-                body = await self._read_body(body, receive)
-            if body is None:
-                await _respond(send, 413, b"")
+        if scope["method"] == "POST":
+            try:
+                body = await self._bodies.read(receive, headers)
+            except ClientDisconnectedError:
                 return
+            except RefusedError as refused:
+                await _respond(send, refused.status, b"")
+                return
+        if body is not None and _is_fast(scope, headers):
+            routing = headers
             message = fast_path.read(body)
             if message is not None and message.method in TASK_METHODS and self.mcp_server.tasks is not None:
                 await self._serve_task(message, routing, receive, send, caller)
@@ -173,22 +182,29 @@ class MCPEndpoint:
         # Some servers keep whitespace around header values, which the protocol ignores.
         headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         receive = receive if body is None else _replay(body, receive)
-        await self._sessions.handle({**scope, "headers": headers}, receive, send, caller)
+        handling = self._sessions.handle({**scope, "headers": headers}, receive, send, caller)
+        await self._handle_until(_expiry(caller), handling, is_stream=_is_stream(scope))
 
-    async def _read_body(self, first: bytes, receive: Any) -> bytes | None:
-        """Return a body of several parts; None if it is too large, too slow or incomplete."""
-        chunks, size = [first], len(first)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(BODY_SECONDS):
-                while size <= self._max_body:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return None
-                    chunks.append(message.get("body", b""))
-                    size += len(chunks[-1])
-                    if not message.get("more_body", False):
-                        return b"".join(chunks) if size <= self._max_body else None
-        return None
+    async def _handle_until(
+        self, expires_at: float | None, handling: Coroutine[Any, Any, None], *, is_stream: bool
+    ) -> None:
+        """Handle a request until the credentials of its caller expire. `end_streams` ends a stream earlier."""
+        limit = asyncio.timeout(None if expires_at is None else max(0.0, expires_at - time.time()))
+        try:
+            async with limit:
+                if is_stream:
+                    self._streams.add(limit)
+                await handling
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        finally:
+            self._streams.discard(limit)
+
+    def end_streams(self) -> None:
+        """End the streams of notifications, because a token was revoked. Clients with valid tokens open new ones."""
+        for limit in self._streams:
+            limit.reschedule(asyncio.get_running_loop().time())
 
 
 class _Disconnect:
@@ -233,17 +249,25 @@ class _Disconnect:
             task.cancel()
 
 
-def _routing(scope: Any) -> dict[bytes, bytes] | None:
-    """Return the headers if the fast path may serve the request; None otherwise."""
-    listed: list[tuple[bytes, bytes]] = scope["headers"]
-    headers = dict(listed)
-    if scope["method"] != "POST" or len(headers) != len(listed):
-        return None
+def _is_fast(scope: Any, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether the fast path may serve a POST request, by its headers."""
     accept = headers.get(b"accept", b"")
-    if headers.get(b"mcp-protocol-version", b"").strip(b" \t") != _VERSION or b"application/json" not in accept:
-        return None
-    is_json = headers.get(b"content-type", b"")[:16] == b"application/json"
-    return headers if is_json and b"text/event-stream" in accept else None
+    return (
+        headers.get(b"mcp-protocol-version", b"").strip(b" \t") == _VERSION
+        and b"application/json" in accept
+        and b"text/event-stream" in accept
+        and headers.get(b"content-type", b"")[:16] == b"application/json"
+        and len(headers) == len(scope["headers"])  # the SDK refuses repeated headers
+    )
+
+
+def _is_stream(scope: Any) -> bool:
+    """Whether a request stays open for notifications."""
+    return scope["method"] == "GET" or (b"mcp-method", b"subscriptions/listen") in scope["headers"]
+
+
+def _expiry(caller: Caller) -> float | None:
+    return None if caller.principal is None else caller.principal.expires_at
 
 
 def _agrees(routing: Mapping[bytes, bytes], message: fast_path.Message) -> bool:
@@ -271,6 +295,6 @@ def _replay(body: bytes, receive: Any) -> Any:
 
 
 async def _respond(send: Any, status: int, body: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

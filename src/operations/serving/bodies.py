@@ -31,6 +31,8 @@ class BodyReader:
     @types.coroutine
     def read(self, receive: Receive, headers: Mapping[bytes, bytes]) -> Generator[Any, Any, bytes]:
         """Return the body; raise RefusedError if it is too large or too slow."""
+        if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
+            raise _encoded()
         length = headers.get(b"content-length")
         if length is not None and (not length.isdigit() or int(length) > self._max_bytes):
             raise self._too_large()
@@ -82,6 +84,13 @@ class BodyReader:
             [(b"connection", b"close")],
             limit=self._max_bytes,
         )
+
+
+def _encoded() -> RefusedError:
+    """Return the error for a compressed body. It is not decompressed, as its size would not be known before."""
+    message = "unsupported Content-Encoding: send the body without one"
+    accepted = [(b"accept-encoding", b"identity")]
+    return RefusedError(415, ErrorCode.VALIDATION_ERROR, message, "CONTENT_ENCODING", accepted)
 
 
 class CallWatcher:
