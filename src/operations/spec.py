@@ -103,7 +103,7 @@ class OperationSpec(msgspec.Struct, frozen=True, kw_only=True):
     output_policy: Policy | None = None
     durable: bool = False
     id: str = ""
-    """`namespace.name`, whatever is given: kept, because every call uses it."""
+    """`namespace.name`; stored, because every call uses it."""
 
     def __post_init__(self) -> None:
         _require(

@@ -117,7 +117,7 @@ class Supervisor:
         self._reloading = asyncio.Lock()
         self._reloads: set[asyncio.Task[None]] = set()
         self.stopping = asyncio.Event()
-        """Set to stop."""
+        """Set it to stop all processes."""
         self.exit_code = OK
 
     @property

@@ -94,7 +94,7 @@ def open_transport(settings: TransportSettings, args: ParsedArguments) -> Abstra
 
 
 def _opener(extra: str) -> Callable[..., AbstractAsyncContextManager[Any]]:
-    """Return the connect function; `operations.pubsub.connect` would search the installed packages for a hub's."""
+    """Return the connect function of a scheme, without searching the installed packages as `pubsub.connect` does."""
     if extra == "ws":
         from operations.calls.hub.spoke import Spoke
 

@@ -1,4 +1,4 @@
-"""CodeLimits: what one script of code mode may use. It needs no sandbox."""
+"""CodeLimits: the limits of one script of code mode. It does not import the sandbox."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CodeLimits(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 100
     """Calls of operations."""
     refusals: int = 3
-    """Calls that are not approved; the last one ends the script, so that it cannot ask a person again and again."""
+    """Calls that are not approved; the last one ends the script, so that a person is not asked repeatedly."""
     output_bytes: int = 200_000
     """Printed output; a script that prints more fails."""
     code_characters: int = 50_000

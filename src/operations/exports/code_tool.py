@@ -85,7 +85,7 @@ class CodeTool(FixedTools):
     ) -> ToolResult:
         """Run a script; the text has its output and the value of its last expression. Failures are results.
 
-        Only a cancellation of the current task is raised. `timeout` is in seconds; at most that of the limits counts.
+        Only a cancellation of the current task is raised. `timeout` is in seconds, at most `limits.seconds`.
         `calls` runs the calls of the script in place of the tool set, and `owner` shares the sandboxes with others.
         """
         try:
@@ -156,7 +156,7 @@ class CodeTool(FixedTools):
         return CallError(ErrorCode.EXECUTION_ERROR, f"{message}{_after(printed)}")
 
     def prepare(self) -> None:
-        """Read the tool set and write the description, unless this was done; it may take seconds for large schemas."""
+        """Read the tool set and write the description on first use, which may take seconds for large schemas."""
         generation = self.tools.registry.generation
         if self._generation == generation:
             return

@@ -20,7 +20,7 @@ except ImportError:
 
 
 class _Owner(msgspec.Struct, eq=False):
-    """The scripts of one owner: those that run hold a turn."""
+    """The running and waiting scripts of one owner."""
 
     turns: asyncio.Semaphore
     scripts: int = 0
@@ -108,6 +108,6 @@ class SandboxPool:
 
 
 def _forget(running: asyncio.Future[Any]) -> None:
-    """Retrieve the exception of a script that nobody waits for, so that asyncio does not log it."""
+    """Retrieve the exception of an abandoned script, so that asyncio does not log it."""
     if not running.cancelled():
         running.exception()

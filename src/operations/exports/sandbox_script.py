@@ -28,7 +28,7 @@ async def describe_operations(ids: list[str]) -> str: ...
 """
 _HELPERS = ("search_operations", "describe_operations")
 _MAX_NAMED = 200
-"""Most operations that occur in a script: the stub of each takes milliseconds."""
+"""Maximum number of operations that a script may name: each stub takes milliseconds."""
 _MAX_DEPTH = 100
 _MAX_NODES = 200_000
 _MAX_CHARACTERS = 16 * 1024 * 1024
@@ -37,7 +37,7 @@ _SUSPENSIONS = 1_000
 
 
 class ScriptCalls(Protocol):
-    """What a script calls."""
+    """Runs the calls of a script."""
 
     async def call(self, tool: ModelTool, input: Any) -> Any:
         """Call an operation and return its data; a failure is a CallError."""
@@ -180,7 +180,7 @@ class SandboxScript:
             return await self._approved_call(tool, input)
 
     async def _approved_call(self, tool: ModelTool, input: Any) -> Any:
-        """Call an operation and count a refusal; after the last one, nothing is asked or run any more."""
+        """Call an operation and count a refusal; after the last allowed refusal, no call is asked for or run."""
         self._check()
         try:
             return await self._host.call(tool, input)
@@ -204,7 +204,7 @@ def _external(module: SandboxModule) -> monty.ExternalModule:
 
 
 def problem_of(value: Any) -> str | None:
-    """Return why a value may not enter or leave the sandbox: it is too large, or its text is no Unicode.
+    """Return why a value may not enter or leave the sandbox: it is too large, or a string is not valid Unicode.
 
     A list may contain itself many times over: `x = [x] * 10`, repeated, is small in memory and endless as JSON.
     """

@@ -41,7 +41,7 @@ class Cache:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not (ttl > 0 and max_entries >= 1 and max_bytes >= 1):
-            raise ValueError("invalid cache: ttl, max_entries and max_bytes are positive")
+            raise ValueError("invalid cache: expected positive ttl, max_entries and max_bytes")
         if share not in ("identity", "rights", "everyone"):
             raise ValueError(f"invalid share {share!r}: expected identity, rights or everyone")
         self._ttl = ttl

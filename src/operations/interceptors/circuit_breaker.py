@@ -41,7 +41,7 @@ class CircuitBreaker:
         if not 0 < failure_rate <= 1:
             raise ValueError(f"invalid failure_rate {failure_rate}: expected more than 0 and at most 1")
         if minimum < 1 or window <= 0 or open_seconds <= 0 or probes < 1:
-            raise ValueError("invalid circuit breaker: minimum, window, open_seconds and probes are positive")
+            raise ValueError("invalid circuit breaker: expected positive minimum, window, open_seconds and probes")
         self._failure_rate = failure_rate
         self._minimum = minimum
         self._window = window

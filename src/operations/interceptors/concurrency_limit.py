@@ -27,7 +27,7 @@ class ConcurrencyLimit:
         self, limit: int, *, queue: int = 0, max_wait: float | None = None, by: Iterable[KeyPart] = ()
     ) -> None:
         if limit < 1 or queue < 0 or (max_wait is not None and max_wait < 0):
-            raise ValueError("invalid concurrency limit: limit is at least 1, queue and max_wait are not negative")
+            raise ValueError("invalid concurrency limit: expected limit >= 1, queue >= 0 and max_wait >= 0")
         self._limit = limit
         self._queue = queue
         self._max_wait = max_wait

@@ -38,7 +38,7 @@ class RateLimit:
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
         if not (rate > 0 and per > 0 and max_wait >= 0 and max_keys >= 1) or (burst is not None and burst < 1):
-            raise ValueError("invalid rate limit: rate, per, burst and max_keys are positive, max_wait is not negative")
+            raise ValueError("invalid rate limit: expected positive rate, per, burst and max_keys, and max_wait >= 0")
         self._interval = per / rate
         self._tolerance = self._interval * ((max(1, int(rate)) if burst is None else burst) - 1)
         self._max_wait = max_wait

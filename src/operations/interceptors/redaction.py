@@ -32,7 +32,7 @@ class FieldRedactor:
 
     def __init__(self, fields: Iterable[str] = SECRET_NAMES, patterns: Iterable[str] = ()) -> None:
         if isinstance(fields, str) or isinstance(patterns, str):
-            raise ValueError("invalid redaction: fields and patterns are lists")
+            raise ValueError("invalid redaction: expected lists of fields and patterns")
         names = [translate(_plain(name)) for name in fields]
         self._names = re.compile("|".join(names)) if names else None
         try:

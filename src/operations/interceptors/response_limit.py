@@ -18,7 +18,7 @@ class ResponseLimit:
 
     def __init__(self, max_bytes: int, *, stream_bytes: int | None = None) -> None:
         if max_bytes < 1 or (stream_bytes is not None and stream_bytes < 1):
-            raise ValueError("invalid response limit: max_bytes and stream_bytes are positive")
+            raise ValueError("invalid response limit: expected positive max_bytes and stream_bytes")
         self._max_bytes = max_bytes
         self._stream_bytes = stream_bytes
 

@@ -38,7 +38,7 @@ class Retry:
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
         if attempts < 1 or budget < 0 or reserve < 0 or first_delay < 0 or longest_delay < 0:
-            raise ValueError("invalid retry: attempts is at least 1, budget, reserve and delays are not negative")
+            raise ValueError("invalid retry: expected attempts >= 1, and budget, reserve and delays >= 0")
         self._attempts = attempts
         self._first_delay = first_delay
         self._longest_delay = longest_delay

@@ -21,7 +21,7 @@ Part = TypeVar("Part")
 
 
 class DeliveryRefused(str):
-    """A permanent reason: the server denies this peer to send to the address."""
+    """A permanent reason for an undelivered message: the server does not allow this peer to send to the address."""
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -264,7 +264,7 @@ class ReportsConnection(Protocol):
 
     @property
     def unsent(self) -> int:
-        """Number of messages that were dropped without a report to their sender; most had no connection."""
+        """Number of messages that were dropped without a report to their sender, mostly while disconnected."""
 
 
 class TransportWrapper:

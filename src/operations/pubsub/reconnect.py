@@ -61,7 +61,7 @@ class ReconnectingTransport(ABC):
         self.reconnects = 0
         """How often a lost connection was restored."""
         self.unsent = 0
-        """Number of messages that were dropped without a report to their sender; most had no connection."""
+        """Number of messages that were dropped without a report to their sender, mostly while disconnected."""
         self._server = server
         self._delays = shortest_delay, longest_delay
         self._watchers = Watchers()

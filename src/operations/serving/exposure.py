@@ -70,7 +70,7 @@ class Exposure:
         return self._operations
 
     def rights(self, identity: Identity | None) -> Rights:
-        """Return the scopes and actions of an identity that any exposed operation requires."""
+        """Return those scopes and actions of an identity that exposed operations require."""
         self.operations  # noqa: B018  # refreshes the scopes and actions
         if identity is None or not (self._scopes or self._resources):
             return NO_RIGHTS

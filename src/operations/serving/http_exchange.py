@@ -112,7 +112,7 @@ class HTTPExchange:
             self._news.set()
 
     def disconnect(self) -> None:
-        """The client has gone: the application is told, and nothing more is written."""
+        """The client disconnected: notify the application, and write nothing more."""
         self.is_over = self.is_disconnected = True
         if self._news is not None:
             self._news.set()
@@ -184,7 +184,7 @@ class HTTPExchange:
         return b"".join((_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, headers, framing, closing))
 
     def _choose_framing(self, status: int, length: int | None) -> bytes:
-        """Return the header that says how the body ends, if the application did not set it."""
+        """Return the framing header (length or chunks) of the body, unless the application set it."""
         if self.scope["method"] == "HEAD" or status in _WITHOUT_BODY:
             self._left = 0
         elif self._left is None:

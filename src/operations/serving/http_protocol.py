@@ -21,7 +21,7 @@ _MAX_HEADERS = 128
 _MAX_PIPELINED = 64
 """Requests of one connection that wait for the response to an earlier one."""
 _HEAD_SECONDS = 10.0
-"""Time for a head, and for the rest of a body whose request is answered already."""
+"""Seconds for a head, and for the rest of a body whose request has its response."""
 _REFUSAL = "HTTP/1.1 {}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _BAD_REQUEST = _REFUSAL.format("400 Bad Request").encode()
 _TOO_LARGE = _REFUSAL.format("431 Request Header Fields Too Large").encode()
@@ -62,7 +62,7 @@ class HTTPProtocol(asyncio.Protocol):
         self._refusal = b""
         """The response to a request that cannot be read."""
         self._until = 0.0
-        """When the connection is closed unless something happens; 0 while a request runs."""
+        """Time at which an idle connection is closed; 0 while a request runs."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
@@ -132,7 +132,7 @@ class HTTPProtocol(asyncio.Protocol):
         self.can_write.clear()
 
     def resume_writing(self) -> None:
-        """The client has read what was written."""
+        """The client has read the written data."""
         self.can_write.set()
 
     # The parser
@@ -157,7 +157,7 @@ class HTTPProtocol(asyncio.Protocol):
         headers.append((name.lower(), value.strip()))
 
     def on_headers_complete(self) -> None:
-        """Make an exchange of a complete head."""
+        """Create the exchange of a complete head."""
         self._in_head = False
         self._until = 0.0
         parser = self._parser

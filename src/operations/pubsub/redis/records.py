@@ -223,7 +223,7 @@ class RedisRecords(KeepsRecords):
         """Store the request of a record again."""
         keys = self._bus.keys.of_namespace(address)
         if not await self._ask(_STORE_AGAIN, (keys.stored, *_keys(keys, record)), (message, *_value(record))):
-            raise CallError(ErrorCode.UNAVAILABLE, "the record is gone, or its request is stored", _NOT_EXECUTED)
+            raise CallError(ErrorCode.UNAVAILABLE, "no such record, or its request is already stored", _NOT_EXECUTED)
 
     def watch_record(self, address: str, key: str, changed: Callable[[], None]) -> Stop:
         """Call `changed` when a record is replaced because its request is gone."""

@@ -15,7 +15,7 @@ from operations.schema.checking.secrets import target_of
 AFFORDABLE = 4096
 """Maximum visits of one path for the native engine; beyond it, evaluating step by step is as fast."""
 EXPLAINABLE = 64
-"""The same for listing errors, where each visit may keep an error in memory."""
+"""Maximum visits of one path for listing errors, where each visit may keep an error in memory."""
 _BEYOND = 1 << 40
 _MAX_HEIGHT = 600
 """Maximum depth of schemas, through references, that the native engine compiles without a stack overflow."""

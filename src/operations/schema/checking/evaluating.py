@@ -104,7 +104,7 @@ class Evaluation:
         return answer
 
     def _cached_result(self, question: _Question, stack: _Stack) -> _Answer:
-        """Return a cached result; None if a new entry on the stack will find it."""
+        """Return a cached result; None if it has to be computed, by a new entry on the stack."""
         collects, schema, value = question
         key = (collects, id(schema), id(value))
         if key in self._known:

@@ -27,9 +27,9 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class RecordCodec:
-    """Schema, `load` and `dump` of an object with certain fields; written on first use, because most are never used.
+    """Schema, `load` and `dump` of an object with given fields, created on first use.
 
-    `load` and `dump` are None where valid data needs no conversion.
+    `load` and `dump` are None if valid data needs no conversion.
     """
 
     __slots__ = ("_extra", "_fields", "dump", "load", "schema")

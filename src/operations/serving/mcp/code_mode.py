@@ -27,9 +27,9 @@ from operations.serving.mcp.tools import ToolList
 from operations.serving.suspended_calls import InputRequired
 
 PROCESSES = 8
-"""Scripts that run at once."""
+"""Scripts that run at the same time."""
 PROCESSES_PER_IDENTITY = 2
-"""Scripts of one identity that run at once; others of it wait."""
+"""Scripts of one identity that run at the same time; its other scripts wait."""
 _SCRIPTS_PER_IDENTITY = 128
 _encode = msgspec.json.Encoder().encode
 

@@ -1,4 +1,4 @@
-"""ToolSets: what search mode and code mode make of the operations that a set of rights may call."""
+"""ToolSets: tool sets of the operations that each set of rights may call, for search mode and code mode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class ToolSets(Generic[T]):
-    """Keeps one `T` for each set of rights that was used last, made of a tool set of the operations of its callers.
+    """Cache of one object `T` per set of rights, created from a tool set of the operations that these rights may call.
 
     The tool sets list and describe; calls go through `MCPCalls`. A change of the registry clears all of them.
     """

@@ -42,7 +42,7 @@ class LazyObject(Mapping[str, Any]):
         return self._decoded[key]
 
     def peek(self, key: str) -> Any:
-        """Decode a property without keeping it, for those that look at every one of many."""
+        """Decode a property without caching it, for code that reads each of many properties once."""
         levels = self._levels
         deeper = levels.get(key, 0) if isinstance(levels, Mapping) else levels - 1
         return _decode_lazily(self._raw[key], deeper)

@@ -311,7 +311,7 @@ def _hint(documents: Documents, members: _Properties) -> dict[str, Any]:
 
 
 def _members_of(documents: Documents, node: DocNode, notes: list[str]) -> _Properties | None:
-    """Return the properties of a plain object schema that an input has; None for any other schema."""
+    """Return the properties of a plain object schema that an input may have; None for any other schema."""
     members = _properties_of(documents, node, notes)
     if members is None:
         return None

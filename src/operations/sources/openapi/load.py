@@ -316,7 +316,7 @@ def _absolute(path: str | Path, fs: OpenAPIFS | None) -> Path:
 
 
 def _mentions_streams(document: bytes | Mapping[str, Any]) -> bool:
-    """Whether a document may describe event streams, here or elsewhere: faster than reading every operation."""
+    """Whether a document, or one that it refers to, may describe event streams; faster than reading every operation."""
     if isinstance(document, bytes):
         return b"event-stream" in document
     pending: list[Any] = [document]
