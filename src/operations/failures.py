@@ -11,6 +11,8 @@ from typing import Any, Literal
 from operations.errors import CallError, ErrorCode
 
 Executed = Literal["no", "unknown", "yes"]
+NOT_CONVERTED = "NOT_CONVERTED"
+"""The reason of a message that a hub does not convert for its receiver because that would take long."""
 
 
 def unavailable(operation_id: str, reason: str, executed: Executed) -> CallError:
@@ -51,10 +53,18 @@ def too_large(operation_id: str, what: str, size: int, limit: int, executed: Exe
 
 
 def untranslatable(operation_id: str, what: str, problem: CallError, executed: Executed) -> CallError:
-    """Return the error for a value that the receiver's message format cannot represent."""
+    """Return the error for a message that was not converted to the receiver's format."""
     code = ErrorCode.VALIDATION_ERROR if executed == "no" else ErrorCode.EXECUTION_ERROR
-    details = {"operationId": operation_id, "reason": "UNTRANSLATABLE", "executed": executed}
+    is_large = isinstance(problem.details, dict) and problem.details.get("reason") == NOT_CONVERTED
+    reason = NOT_CONVERTED if is_large else "UNTRANSLATABLE"
+    details = {"operationId": operation_id, "reason": reason, "executed": executed}
     return CallError(code, f"{operation_id}: the {what} cannot be encoded: {problem.message}", details)
+
+
+def is_unconverted(error: CallError) -> bool:
+    """Return whether a hub refused a request because it is too large to convert it to the worker's message format."""
+    details = error.details
+    return isinstance(details, dict) and (details.get("reason"), details.get("executed")) == (NOT_CONVERTED, "no")
 
 
 def executed_of(error: CallError) -> Executed:

@@ -24,6 +24,11 @@ JSON_MARKERS = tuple(b"$\\")
 """Bytes that JSON with encoded bytes must contain: a dollar, or the escape that other writers may use."""
 _DOLLAR, _BACKSLASH = JSON_MARKERS
 _BIG_INTEGER = 1
+_LENGTH_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+"""Number of bytes of the length of bytes, extensions and strings in MessagePack, by the first byte."""
+_FIXED_SIZES = bytes(160) + bytes(range(32)) + bytes.fromhex("00000000000000 010101 0408 01020408 01020408 02030509 11")
+_FIXED_SIZES += bytes.fromhex("000000 02040204") + bytes(32)
+"""Number of other bytes after the first that belong to a value; the items of a container are values of their own."""
 _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder().decode
 _encode_msgpack = msgspec.msgpack.Encoder().encode
@@ -93,6 +98,21 @@ def decode_msgpack(data: bytes) -> Any:
         raise CallError(ErrorCode.VALIDATION_ERROR, f"malformed MessagePack: {error}") from None
     except RecursionError:
         raise CallError(ErrorCode.VALIDATION_ERROR, "malformed MessagePack: nested too deeply") from None
+
+
+def has_more_values(data: bytes, most: int) -> bool:
+    """Whether MessagePack contains more than so many values, without decoding them; any bytes can be passed."""
+    place, end = 0, len(data)
+    for _ in range(most):
+        if place >= end:
+            return False
+        first = data[place]
+        place += 1
+        size = _LENGTH_SIZES.get(first)
+        if size is not None:
+            place += size + int.from_bytes(data[place : place + size], "big")
+        place += _FIXED_SIZES[first]
+    return place < end
 
 
 def encode_portable(value: Any) -> bytes:

@@ -38,6 +38,9 @@ class Recorder:
     def received(self, message: bytes, connection: Link) -> None:
         self.messages.append(message)
 
+    def receiving(self, link: Link) -> None:
+        pass
+
     def backlogged(self, link: Link, size: int) -> None:
         self.backlogs += 1
 

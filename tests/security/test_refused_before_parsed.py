@@ -149,6 +149,9 @@ class Notes:
         self.handled.append((self.links.index(link), message))
         self.first.set()
 
+    def receiving(self, link: Link) -> None:
+        pass
+
     def backlogged(self, link: Link, size: int) -> None:
         """Nothing is sent."""
 
@@ -274,7 +277,7 @@ async def test_a_worker_that_does_not_read_gets_no_more_requests_and_stays(
             calls.append(asyncio.create_task(pending.call("shop.one0", {"text": "x" * (1 << 18)})))
             await asyncio.sleep(0.001)
             assert len(calls) < 1_000
-        (refused,) = [call for call in calls if call.done()]
+        refused = next(call for call in calls if call.done())
         error = await error_of(refused)
         assert error.details == {"operationId": "shop.one0", "executed": "no"}
         assert "too slowly" in error.message

@@ -13,7 +13,7 @@ from operations.calls.endpoint import Endpoint
 from operations.calls.events import CallCompleted, CallResponded
 from operations.calls.liveness import liveness_of
 from operations.errors import CallError, ErrorCode
-from operations.failures import Executed, executed_of, timed_out, unavailable
+from operations.failures import Executed, executed_of, is_unconverted, timed_out, unavailable
 from operations.pubsub import DeliveryRefused, Record, Stores, TooManyRecords, Transport
 
 _RETRY_SECONDS = 0.05
@@ -69,8 +69,19 @@ class PendingCall(msgspec.Struct, eq=False):
         elif error.code is ErrorCode.UNAVAILABLE and self._may_resend(executed_of(error)):
             self._risked = self._risked or executed_of(error) != "no"
             self._resend_later()
+        elif self._codec is not JSON and is_unconverted(error) and self._encode_as_json():
+            self.send()
         else:
             self._fail(error)
+
+    def _encode_as_json(self) -> bool:
+        """Encode the request as JSON, as the worker supports nothing else; return False if JSON cannot express it."""
+        try:
+            self._message, self._codec = transcode(self._message, JSON), JSON
+        except CallError:
+            return False
+        limit = self._endpoint.transport.capabilities.max_payload
+        return limit is None or len(self._message) <= limit
 
     def accepted(self, worker: str) -> None:
         """Note which worker runs the call: control messages go to that worker only."""

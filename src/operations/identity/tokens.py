@@ -29,6 +29,11 @@ class Principal(msgspec.Struct, frozen=True):
     audiences: Sequence[str] = ()
     """The audiences of its token; empty if the token names none."""
 
+    @property
+    def has_rights(self) -> bool:
+        """Whether it has any scope, resource or namespace."""
+        return bool(self.identity.scopes or self.identity.resources or self.namespaces)
+
     def identity_for(self, caller: Identity | None) -> Identity | None:
         """Return the identity of nested calls of this peer for a request of `caller`; None for an anonymous caller."""
         if caller is None or self.speaks_for_callers:

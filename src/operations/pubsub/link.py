@@ -57,6 +57,11 @@ class Turn:
             self._left, self._end = TURN_MESSAGES, perf_counter() + TURN_SECONDS
             asyncio.get_running_loop().call_soon(self._reset)
 
+    @property
+    def is_late(self) -> bool:
+        """Whether its time in this iteration is used up."""
+        return self._is_running and perf_counter() > self._end
+
     def is_over(self) -> bool:
         """Count a message that was handled; return whether the next one has to wait for the next iteration."""
         self._left -= 1
@@ -66,11 +71,31 @@ class Turn:
         self._is_running = False
 
 
+class LargeMessages:
+    """Lets one large message of all links of a server be handled in each iteration of the event loop."""
+
+    def __init__(self) -> None:
+        self._is_taken = False
+
+    def enter(self) -> bool:
+        """Whether a large message may be handled now."""
+        if self._is_taken:
+            return False
+        self._is_taken = True
+        asyncio.get_running_loop().call_soon(self._release)
+        return True
+
+    def _release(self) -> None:
+        self._is_taken = False
+
+
 class Link(Protocol):
     """One socket. Messages that one iteration of the event loop sends are one write."""
 
     turn: Turn
     """Limit on the messages of this link that are handled in each iteration of the event loop."""
+    large: LargeMessages
+    """Shared by the links of a server."""
     receive: Callable[[bytes, Any], None]
     """Called with each message and `source`, synchronously; it must not raise."""
     source: Any
@@ -79,6 +104,8 @@ class Link(Protocol):
     """The largest batch of messages in one frame that the peer accepts (see `framing`); 0 if it accepts none."""
     max_message: int
     """The largest message that is accepted; a peer that sends a larger one is disconnected."""
+    largest_buffer: int
+    """Largest size of an incomplete message so far; the buffer of a WebSocket does not become smaller."""
 
     @property
     def is_slow(self) -> bool:
@@ -116,6 +143,9 @@ class Callbacks(Protocol):
 
     def backlogged(self, link: Link, size: int) -> None:
         """`size` bytes were written to a slow link."""
+
+    def receiving(self, link: Link) -> None:
+        """Part of a large message arrived, and no earlier one was larger."""
 
     def closed(self, link: Link, reason: str) -> None:
         """The connection is closed; nothing is received any more."""

@@ -31,11 +31,13 @@ from operations.pubsub.link import (
     SLOW_READER,
     Admit,
     Callbacks,
+    LargeMessages,
     Turn,
     bearer_token,
     refusal_status,
     split_protocols,
 )
+from operations.pubsub.socket_reader import SocketReader
 
 try:
     import picows
@@ -46,6 +48,8 @@ _BAD_REQUEST = 400
 _LINES_A_MINUTE = 20
 _MAX_BACKLOG = 1 << 20
 """Bytes of received messages that may wait to be handled; beyond that nothing is read."""
+_FRAME_BYTES = 64
+"""Size of a waiting frame without its content."""
 _FEWEST_TOGETHER, _MOST_TOGETHER = 8, 32
 """Number of messages that are written together; the first write of an iteration is small so that the peer can begin."""
 _TEXT, _BINARY = picows.WSMsgType.TEXT, picows.WSMsgType.BINARY
@@ -80,7 +84,7 @@ class WebSocketLink(picows.WSListener):
         self.is_slow = False
         self._pong: bytes | None = None
         """The reply to the last ping that was not replied to."""
-        self._large = large or LargeMessages()
+        self.large = large or LargeMessages()
         self._backlog: deque[bytes] = deque()
         """Frames whose messages wait to be handled."""
         self._messages: Iterator[bytes] = iter(())
@@ -89,6 +93,8 @@ class WebSocketLink(picows.WSListener):
         self._handles = False
         """Whether `_handle_backlog` is scheduled."""
         self._is_paused = False
+        self._reader: SocketReader | None = None
+        self.largest_buffer = 0
         self._fragments = bytearray()
         self._loop = asyncio.get_running_loop()
         self._is_aborted = False
@@ -165,6 +171,7 @@ class WebSocketLink(picows.WSListener):
             self._is_aborted = True
             self._backlog.clear()
             self._messages = iter(())
+            self._fragments.clear()
             self.unsent += len(self._write_buffer)
             self._write_buffer.clear()
             self._transport.disconnect(graceful=False)
@@ -186,13 +193,24 @@ class WebSocketLink(picows.WSListener):
     def on_ws_connected(self, transport: Any) -> None:
         """Called by picows."""
         self._transport = transport
+        self._reader = SocketReader(transport.underlying_transport, lambda: self.turn, self._note_read)
         self._callbacks.opened(self)
+
+    def _note_read(self) -> None:
+        buffered = self._reader.unfinished + len(self._fragments)  # type: ignore[union-attr]
+        if buffered > self.largest_buffer:
+            self.largest_buffer = buffered
+            if buffered > LARGE_MESSAGE:
+                self._callbacks.receiving(self)
+                if buffered > self.max_message + 2 * HEADROOM:
+                    self.abort("a message is over the limit")
 
     def on_ws_frame(self, transport: Any, frame: Any) -> None:
         """Called by picows for each frame."""
         kind = frame.msg_type
         if self._is_aborted:
             return
+        self._reader.unfinished = 0  # type: ignore[union-attr]
         if kind in _CONTROL:
             self._control(kind, frame)
             return
@@ -208,7 +226,7 @@ class WebSocketLink(picows.WSListener):
             data[:1] != b"\0"  # type: ignore[index]
             and frame.last_in_buffer
             and not self._handles
-            and (size <= LARGE_MESSAGE or self._large.enter())
+            and (size <= LARGE_MESSAGE or self.large.enter())
         ):
             # The usual case: one message, handled immediately.
             self.received += 1
@@ -242,10 +260,10 @@ class WebSocketLink(picows.WSListener):
     def _queue(self, frame: bytes, *, is_last: bool) -> None:
         """Handle the messages of a frame in turns."""
         self._backlog.append(frame)
-        self._backlog_bytes += len(frame)
-        if self._backlog_bytes > _MAX_BACKLOG and not self._is_paused:
+        self._backlog_bytes += len(frame) + _FRAME_BYTES
+        if self._backlog_bytes > _MAX_BACKLOG and not self._is_paused and self._reader is not None:
             self._is_paused = True
-            self._transport.underlying_transport.pause_reading()
+            self._reader.hold()
         if not self._handles:
             if is_last:
                 self._handle_backlog()
@@ -267,10 +285,10 @@ class WebSocketLink(picows.WSListener):
                 if not self._backlog:
                     break
                 frame = self._backlog.popleft()
-                self._backlog_bytes -= len(frame)
+                self._backlog_bytes -= len(frame) + _FRAME_BYTES
                 messages = self._messages = messages_of(frame)
                 continue
-            if len(message) > LARGE_MESSAGE and not self._large.enter():
+            if len(message) > LARGE_MESSAGE and not self.large.enter():
                 self._messages = itertools.chain((message,), messages)
                 self._schedule_handling()
                 return
@@ -283,9 +301,9 @@ class WebSocketLink(picows.WSListener):
                 return
         if self._has_ended:
             self._finish()
-        elif self._is_paused:
+        elif self._is_paused and self._reader is not None:
             self._is_paused = False
-            self._transport.underlying_transport.resume_reading()
+            self._reader.release()
 
     def pause_writing(self) -> None:
         """Called by picows once the socket's write buffer is full."""
@@ -311,24 +329,6 @@ class WebSocketLink(picows.WSListener):
         if not self._gone.done():
             self._gone.set_result(None)
             self._callbacks.closed(self, self.reason or "the connection was lost")
-
-
-class LargeMessages:
-    """Lets one large message of all links of a server be handled in each iteration of the event loop."""
-
-    def __init__(self) -> None:
-        self._is_taken = False
-
-    def enter(self) -> bool:
-        """Whether a large message may be handled now."""
-        if self._is_taken:
-            return False
-        self._is_taken = True
-        asyncio.get_running_loop().call_soon(self._release)
-        return True
-
-    def _release(self) -> None:
-        self._is_taken = False
 
 
 def settings(heartbeat: float, max_payload: int) -> dict[str, Any]:

@@ -14,12 +14,14 @@ from operations.pubsub.framing import batches, messages_of
 from operations.pubsub.link import (
     CLOSE_SECONDS,
     HEADROOM,
+    LARGE_MESSAGE,
     MAX_UNSENT,
     PROTOCOL,
     PROTOCOLS_HEADER,
     SLOW_READER,
     Admit,
     Callbacks,
+    LargeMessages,
     Turn,
     bearer_token,
     refusal_status,
@@ -41,8 +43,10 @@ class ASGILink:
 
     def __init__(self, callbacks: Callbacks, max_message: int) -> None:
         self.turn = Turn()
+        self.large = LargeMessages()
         self.batch_bytes = 0
         self.max_message = max_message
+        self.largest_buffer = 0  # the server has it
         self.unsent = 0
         self.reason = ""
         """Why the connection was closed; empty while it is open."""
@@ -131,10 +135,12 @@ class ASGILink:
                 self.abort("a message is over the limit")
                 return
             for message in messages_of(frame):
+                while len(message) > LARGE_MESSAGE and not self.large.enter():  # noqa: ASYNC110  # one try an iteration
+                    await asyncio.sleep(0)
+                self.turn.begin()
                 self.receive(message, self.source)
                 if self._aborted.is_set():
                     return
-                self.turn.begin()
                 if self.turn.is_over():
                     # The server may return many frames without suspending.
                     await asyncio.sleep(0)

@@ -12,11 +12,11 @@ from time import perf_counter
 from weakref import WeakValueDictionary
 
 from operations.access import access_error, check_access
-from operations.calls.codec import CODEC_OF, JSON, UNREADABLE, Codec, codec_of, error_event, transcode
+from operations.calls.codec import CODEC_OF, JSON, UNREADABLE, Codec, codec_of, error_event
 from operations.calls.events import NULL, VERSION, AbortPayload, CallAborted, EventHeader
 from operations.calls.hub.directory import CallableOperation, HubDirectory
 from operations.calls.hub.route_observer import RouteObserver, parent_of, read_code, read_trace
-from operations.calls.hub.session import CallerQueue, HubSession, RoutedCall, request_size
+from operations.calls.hub.session import CallerQueue, HubSession, RoutedCall, convert, request_size
 from operations.context import Grant, Identity
 from operations.errors import CallError, ErrorCode
 from operations.failures import aborted, timed_out, too_large, unavailable, unreadable, untranslatable
@@ -39,6 +39,8 @@ _MOST_CLAIMED = 4096
 """Largest size of a claimed identity that is decoded."""
 _MOST_CONTROL = 4096
 """Largest payload of an abort or credit message that is forwarded; a larger one is replaced by a minimal one."""
+_MOST_REJECTED = 4 << 20
+"""Largest unreadable message whose id is looked for."""
 _ENDED_KEPT = 10_000
 _ENDS_PER_TURN = 256
 _EXPIRY_SECONDS = 2
@@ -334,7 +336,7 @@ class Router:
         message = codec.encode(header)
         if caller.codec is not None:
             try:
-                message = transcode(message, caller.codec)
+                message = convert(message, caller.codec)
             except CallError as error:
                 self._abort_worker(call, "the caller cannot decode the response")
                 self._fail(call, untranslatable(call.operation_id, "response", error, "yes"))
@@ -390,8 +392,10 @@ class Router:
         session.send(codec.encode(error_event(request_id, error, codec)))
 
     def _reject_unreadable(self, session: HubSession, codec: Codec, message: bytes, problem: Exception) -> None:
-        """Reject a request with an unreadable header before it times out."""
+        """Reject a request with an unreadable header before it times out; the id of a very large one is not read."""
         self.counters.malformed += 1
+        if len(message) > _MOST_REJECTED:
+            return
         try:
             outline = codec.decode_outline(message)
         except UNREADABLE:

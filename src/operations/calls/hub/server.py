@@ -23,7 +23,7 @@ from operations.identity.grants import CLOSING_SECONDS
 from operations.identity.tokens import Authenticator, Principal
 from operations.pubsub import Capabilities, Receive, Stop, Undelivered
 from operations.pubsub.limits import check_counts, check_seconds
-from operations.pubsub.link import HEARTBEAT_SECONDS, MAX_PAYLOAD, SLOW_READER, Callbacks, Listener, Turn
+from operations.pubsub.link import HEARTBEAT_SECONDS, MAX_PAYLOAD, SLOW_READER, Callbacks, LargeMessages, Listener, Turn
 from operations.pubsub.protocols import Part
 from operations.telemetry.counters import Counters
 from operations.telemetry.metrics import Measure
@@ -66,6 +66,7 @@ class Hub:
             check_seconds(closing_seconds=closing_seconds)
         self.router = Router(closing_seconds=closing_seconds, calls_per_caller=calls_per_caller)
         self.receive: Callable[[bytes, HubSession], None] = self.router.receive
+        self.large = LargeMessages()
         self.heartbeat = heartbeat
         self.max_payload = max_payload
         self._authenticator = authenticator

@@ -13,12 +13,13 @@ import msgspec
 from operations.calls.codec import CODECS, JSON, UNREADABLE, Codec, codec_of, transcode
 from operations.calls.events import VERSION, EventHeader, HelloPayload, HubHello, HubWelcome, WelcomePayload
 from operations.context import Grant
-from operations.errors import CallError
-from operations.failures import too_large, untranslatable
+from operations.errors import CallError, ErrorCode
+from operations.failures import NOT_CONVERTED, too_large, untranslatable
 from operations.identity.grants import Grants
 from operations.identity.tokens import Principal
-from operations.pubsub.link import BATCH_BYTES, SLOW_READER, Link, Turn
+from operations.pubsub.link import BATCH_BYTES, SLOW_READER, LargeMessages, Link, Turn
 from operations.telemetry.counters import Counters
+from operations.wire import has_more_values
 
 _HELLO_SECONDS = 5.0
 _HELLO_BYTES = 4096
@@ -34,6 +35,13 @@ _INTERIM_BYTES = 1 << 16
 """Largest payload of an interim response that is forwarded."""
 _MAX_UNSENT = 128 << 20
 """Largest number of unsent bytes of all peers of one token."""
+_MAX_RECEIVING = 64 << 20
+"""Largest total size of the receive buffers of all peers of one token without rights."""
+_MAX_WITHOUT_RIGHTS = 10 << 20
+"""Largest message of a peer without rights: reading the header takes as long as 3 ns for each byte after it."""
+_MAX_CONVERTED = 4 << 20
+_MAX_CONVERTED_VALUES = 25_000
+"""Largest message that is converted to JSON, and number of its values: each takes as long as 1.5 µs."""
 
 
 class HubSession:
@@ -56,7 +64,7 @@ class HubSession:
         self.hello: HelloPayload | None = None
         """The hello of the peer; None for the hub's own process."""
         self.codec: Codec | None = None
-        """The only codec that the peer supports; None if it supports all of them."""
+        """JSON, if the peer supports no other codec; None if it supports all of them."""
         self.max_payload: int | None = None
         self.deliver = deliver
         self.link: Link | None = None
@@ -82,7 +90,7 @@ class HubSession:
     def send(self, message: bytes) -> bool:
         """Send a message in a format that the peer supports; return False if it is larger than the peer accepts."""
         if self.codec is not None:
-            message = transcode(message, self.codec)
+            message = convert(message, self.codec)
         if self.max_payload is not None and len(message) > self.max_payload:
             return False
         self.deliver(message)
@@ -92,7 +100,7 @@ class HubSession:
         """Convert a request for this worker to its codec; raise a CallError if that is impossible or too large."""
         if self.codec is not None:
             try:
-                message = transcode(message, self.codec)
+                message = convert(message, self.codec)
             except CallError as problem:
                 raise untranslatable(operation_id, "request", problem, "no") from problem
         if self.max_payload is not None and len(message) > self.max_payload:
@@ -103,6 +111,16 @@ class HubSession:
         """Encode the peer's own identity, and keep it in `encoded_identity`: most requests need it."""
         written = self.encoded_identity[codec.name] = codec.write_identity(self.principal.identity)
         return written
+
+
+def convert(message: bytes, codec: Codec) -> bytes:
+    """Convert a message for a peer that supports only JSON; raise a CallError for one that would take long."""
+    is_short = message[:1] == b"{" or len(message) <= _MAX_CONVERTED_VALUES
+    if not is_short and (len(message) > _MAX_CONVERTED or has_more_values(message, _MAX_CONVERTED_VALUES)):
+        limits = f"{_MAX_CONVERTED >> 20} MiB with {_MAX_CONVERTED_VALUES:,} values"
+        reason = f"a hub converts at most {limits} to JSON, the only format of the receiver"
+        raise CallError(ErrorCode.VALIDATION_ERROR, reason, {"reason": NOT_CONVERTED})
+    return transcode(message, codec)
 
 
 class CallerQueue:
@@ -173,6 +191,7 @@ class ConnectionHost(Protocol):
 
     heartbeat: float
     max_payload: int
+    large: LargeMessages
     receive: Callable[[bytes, HubSession], None]
     """Routes a message."""
 
@@ -200,6 +219,11 @@ class TokenConnections:
         self.digest = digest
         """A hash of the token; the token itself is not kept."""
         self.links: set[Link] = set()
+
+    @property
+    def receives_too_much(self) -> bool:
+        """Whether the receive buffers of the connections are larger than those of a token without rights may be."""
+        return sum(link.largest_buffer for link in self.links) > _MAX_RECEIVING
 
     @property
     def is_exceeded(self) -> bool:
@@ -265,7 +289,7 @@ class HubConnection:
     def opened(self, link: Link) -> None:
         """Start the timers for the hello and for the expiry of the token."""
         self._link = self.session.link = link
-        link.turn = self._turn
+        link.turn, link.large = self._turn, self._hub.large
         self.session.deliver = link.send
         self.account.links.add(link)
         self._hub.enter(self)
@@ -289,9 +313,8 @@ class HubConnection:
         session = self.session
         session.peer, session.generation, session.max_payload = hello.peer, hello.generation, hello.max_payload
         session.hello = hello
-        codecs = frozenset(hello.codecs) & CODECS.keys() or {"json"}
-        if len(codecs) < len(CODECS):
-            (session.codec,) = (CODECS[name] for name in codecs)
+        codecs = {JSON.name, *hello.codecs} & CODECS.keys()
+        session.codec = JSON if len(codecs) < len(CODECS) else None
         if not self._hub.join(self):
             self._hub.counters.foreign += 1
             link.abort("another spoke has this name")
@@ -307,6 +330,11 @@ class HubConnection:
         if self.account.is_exceeded:
             link.abort(SLOW_READER)
         self._hub.limit_unsent()
+
+    def receiving(self, link: Link) -> None:
+        """Enforce the limit of received bytes."""
+        if not self.session.principal.has_rights and self.account.receives_too_much:
+            link.abort("the connections of this token receive too much")
 
     def closed(self, link: Link, reason: str) -> None:
         """Remove the session and its operations."""
@@ -334,17 +362,18 @@ class HubConnection:
 
     def _welcome(self, link: Link, codecs: tuple[str, ...], *, batch: bool) -> None:
         session, hub = self.session, self._hub
+        most = hub.max_payload if session.principal.has_rights else min(hub.max_payload, _MAX_WITHOUT_RIGHTS)
         welcome = WelcomePayload(
             session.name,
             codecs,
             hub.heartbeat,
-            hub.max_payload,
+            most,
             batch,
             session.principal.identity,
             list(session.principal.namespaces),
         )
         link.receive, link.source = hub.receive, session
-        link.max_message = hub.max_payload
+        link.max_message = most
         if batch:
             link.batch_bytes = min(BATCH_BYTES, session.max_payload or BATCH_BYTES)
         link.send(JSON.encode(HubWelcome(VERSION, "", session.peer, welcome)))

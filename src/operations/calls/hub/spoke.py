@@ -174,6 +174,9 @@ class Spoke(ReconnectingTransport):
     def backlogged(self, link: Link, size: int) -> None:
         """Do nothing: the link itself limits its buffer."""
 
+    def receiving(self, link: Link) -> None:
+        """Do nothing: the hub is trusted."""
+
     def closed(self, link: Link, reason: str) -> None:
         """Report the lost connection."""
         if self._welcomed is not None and not self._welcomed.done():

@@ -1,0 +1,86 @@
+"""SocketReader: reads one socket for picows, a limited number of bytes at a time.
+
+picows doubles its read buffer whenever a read fills it, and handles all frames of a read at once: a million empty
+frames would delay other connections for seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from operations.pubsub.link import Turn
+
+_READ_BYTES = 64 << 10
+_LATE_READ_BYTES = 1 << 10
+"""Number of bytes that one read returns; the second if the turn of its peer is over."""
+
+
+class SocketReader(asyncio.BufferedProtocol):
+    """Stands between the transport of a connection and the protocol of picows."""
+
+    def __init__(self, transport: asyncio.Transport, turn: Callable[[], Turn], after_read: Callable[[], None]) -> None:
+        self.unfinished = 0
+        """Number of bytes that were read since the last complete frame."""
+        self._transport = transport
+        self._inner = cast("Any", transport.get_protocol())
+        self._turn = turn
+        self._after_read = after_read
+        self._is_held = False
+        """Whether `hold` was called."""
+        self._waits = False
+        """Whether reading continues in the next iteration of the event loop."""
+        transport.set_protocol(self)
+
+    def hold(self) -> None:
+        """Read nothing until `release` is called."""
+        self._is_held = True
+        self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Continue to read."""
+        self._is_held = False
+        self._resume()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next read is stored."""
+        buffer: memoryview = self._inner.get_buffer(sizehint)
+        return buffer[: _LATE_READ_BYTES if self._turn().is_late else _READ_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle the frames of a read; the next read waits for the next iteration if they took long."""
+        turn = self._turn()
+        turn.begin()
+        self.unfinished += nbytes
+        self._inner.buffer_updated(nbytes)
+        self._after_read()
+        if turn.is_late and not self._waits:
+            self._waits = True
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self._waits = False
+        self._resume()
+
+    def _resume(self) -> None:
+        if not self._is_held and not self._waits and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def eof_received(self) -> bool | None:
+        """Called by the transport."""
+        return cast("bool | None", self._inner.eof_received())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the transport. The protocol refers to its listener: without this the collector would free both."""
+        inner, self._inner = self._inner, None
+        inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Called by the transport."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Called by the transport."""
+        self._inner.resume_writing()
