@@ -26,6 +26,7 @@ export const to = {
   trace: (traceId: string, span?: string) => `${BASE}traces/${encodeURIComponent(traceId)}${search({ span })}`,
   workers: () => `${BASE}workers`,
   jobs: () => `${BASE}jobs`,
+  job: (id: string) => `${BASE}jobs/${encodeURIComponent(id)}`,
   metrics: (query: Record<string, string | undefined> = {}) => `${BASE}metrics${search(query)}`,
   audit: () => `${BASE}audit`,
 };

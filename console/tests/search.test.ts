@@ -14,7 +14,7 @@ const index = buildIndex([
   entry("github.issues/list", { title: "List issues", fields: ["comment_sort"] }),
   entry("github.repos/get", { description: "Returns a repository and its comment settings" }),
   entry("shop.comment", { deprecated: true }),
-  entry("shop.quote", { tags: ["comment"] }),
+  entry("shop.quote", { tags: ["comment"], scopes: ["read"] }),
 ]);
 
 it("ranks ids before titles, tags, fields and descriptions", () => {
@@ -33,7 +33,9 @@ it("wants every word, and takes the beginning of one", () => {
   expect(searchIndex(index, "github.issues/l", {})[0]).toBe("github.issues/list");
 });
 
-it("filters by source, type and tag", () => {
+it("filters by source, type, tag and scope", () => {
+  expect(searchIndex(index, "comment", { scope: "read" })).toEqual(["shop.quote"]);
+  expect(searchIndex(index, "comment", { scope: "write" })).toEqual([]);
   expect(searchIndex(index, "comment", { source: "shop", tag: "comment" })).toEqual(["shop.quote"]);
   expect(searchIndex(index, "comment", { type: "mutation" })).toEqual(["github.issues/create-comment"]);
 });

@@ -1,6 +1,6 @@
 """A server with everything that the console shows: `python -m examples.console`, then open the address it prints.
 
-Local operations with nested calls, streams, failures and a slow one; two workers at a hub; and, with
+Local operations with nested calls, streams, failures, jobs and a slow one; two workers at a hub; and, with
 `--document github-api.json`, the operations of GitHub's API with a stand-in for GitHub behind them.
 """
 
@@ -22,11 +22,12 @@ from operations.calls.hub import Hub
 from operations.calls.hub.spoke import Spoke
 from operations.identity import Principal, StaticTokens
 from operations.interceptors import Retry
+from operations.jobs import Jobs
 from operations.serving import HTTPServer, Limits, app
 from operations.sources.openapi import HTTPServiceConfig, from_openapi_file
 
 TOKENS = {
-    "maria-token": Principal(Identity("maria.k", ("admin", "operations:watch", "operations:manage"))),
+    "maria-token": Principal(Identity("maria.k", ("admin", "operations:watch", "operations:manage", "jobs.admin"))),
     "guest-token": Principal(Identity("guest")),
     "weather-token": Principal(Identity("weather"), ("weather", "text")),
     "travel-token": Principal(Identity("travel"), ("travel",)),
@@ -52,6 +53,7 @@ async def main(arguments: argparse.Namespace) -> None:
             base_url = await stack.enter_async_context(upstream.running())
             config = HTTPServiceConfig(namespace="github", base_url=base_url)
             registry.register_all(await from_openapi_file(arguments.document, config))
+        jobs = await stack.enter_async_context(Jobs(registry))
         served = app(
             registry,
             authenticator=authenticator,
@@ -60,7 +62,8 @@ async def main(arguments: argparse.Namespace) -> None:
             console=True,
             console_bodies=True,
             metrics=True,
-            limits=Limits(concurrency=64, deadline_seconds=120),
+            jobs=jobs,
+            limits=Limits(concurrency=64, deadline_seconds=120, replay_seconds=30),
         )
         server = await stack.enter_async_context(HTTPServer(served, arguments.address))
         tokens = {} if arguments.open else {"operator": "maria-token", "guest": "guest-token"}

@@ -126,6 +126,43 @@ async def large(megabytes: Annotated[int, msgspec.Meta(ge=1, le=40)] = 10) -> li
     return [{"id": number, **row} for number in range(megabytes * 3_300)]
 
 
+@operation(id="shop.report", type="mutation", tags=["orders"], durable=True)
+async def report(
+    context: OperationContext,
+    month: str = "May",
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=600)] = 2.0,
+    broken: bool = False,
+) -> dict[str, Any]:
+    """Write a report: long enough to be a job that tells its progress, and to be cancelled or retried."""
+    for step in range(20):
+        if context.progress is not None:
+            context.progress(step, 20, f"page {step + 1} of 20")
+        await asyncio.sleep(seconds / 20)
+        if broken and step == 2:
+            raise CallError("PRINTER_JAM", "the printer has a paper jam")
+    return {"month": month, "pages": 20}
+
+
+_MARKUP = "<img src=x onerror=\"document.title='attacked'\"><script>document.title='attacked'</script>"
+
+
+@operation(
+    id="text.markup",
+    type="query",
+    title=f"Markup {_MARKUP}",
+    description=f"Markup is text. {_MARKUP} [a link](javascript:document.title='attacked') **bold** `<b>code</b>`",
+    tags=[_MARKUP],
+)
+async def markup(
+    text: Annotated[str, msgspec.Meta(title=_MARKUP, description=_MARKUP, examples=[_MARKUP])] = _MARKUP,
+    fails: bool = False,
+) -> dict[str, Any]:
+    """Return what would be harmful as HTML."""
+    if fails:
+        raise CallError(f"<b>{_MARKUP}</b>", _MARKUP, {_MARKUP: _MARKUP})
+    return {_MARKUP: _MARKUP, "svg": f"<svg onload=alert(1)>{_MARKUP}</svg>", "url": "javascript:alert(1)", "text": text}
+
+
 @operation(id="shop.clear", type="mutation", annotations={"destructiveHint": True}, access_control=ADMIN)
 async def clear() -> str:
     """Clear the shop; needs the scope `admin`."""
@@ -233,7 +270,7 @@ def _blocks() -> Operation[Any]:
 
 LOCAL: list[Operation[Any]] = [
     *(quote, order, stock, picture, slow, fail, mismatch, large, clear, temperatures, breaks, restock, flaky),
-    _blocks(),
+    *(report, markup, _blocks()),
 ]
 WEATHER: list[Operation[Any]] = [cities, forecast, headline]
 TRAVEL: list[Operation[Any]] = [plan]

@@ -283,6 +283,11 @@ def new_request_id() -> str:
     return f"{_process_id}-{next(_counter):x}"
 
 
+def is_own_request_id(request_id: str) -> bool:
+    """Whether an id has the form of those that this process makes; their next ones can be guessed."""
+    return request_id.startswith(f"{_process_id}-")
+
+
 def with_request_id(context: OperationContext | None) -> OperationContext:
     """Return the context with a request id; a new one without a context."""
     if context is None:

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -25,12 +25,13 @@ from operations.errors import CallError, ErrorCode
 from operations.recent import Recent
 from operations.schema import Policy, Problem, format_value_errors, jsonable
 from operations.schema.dialects.literals import escaped
-from operations.spec import Operation
+from operations.spec import Operation, OperationSpec
 from operations.wire import PLAIN
 
 _log = logging.getLogger("operations")
 _SCALARS = frozenset({str, int, float, bool, type(None), bytes})
 _MAX_PATHS = 20
+Normalised = Callable[[OperationSpec, Any, Any, Sequence[Problem]], None]
 _INDEX = re.compile(r"/\d+(?=/|$)")
 
 
@@ -38,6 +39,8 @@ class Mismatches:
     """Counter of schema violations; logs each path at most once a minute."""
 
     def __init__(self, *, every: float = 60.0, capacity: int = 10_000) -> None:
+        self.normalised: Normalised | None = None
+        """Called with each result that was changed or does not match: its operation, before, after, problems."""
         self._every = every
         self._capacity = capacity
         self._path_counts: Recent[tuple[str, str], _PathCount] = Recent(max(1, capacity // 2))
@@ -142,6 +145,8 @@ def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: M
     if not schema.is_unknown and (envelope is None or output_schema_applies(operation, envelope)):
         given = data
         data, problems = schema.normalise(data, policy)
+        if mismatches.normalised is not None and (data is not given or problems):
+            mismatches.normalised(operation.spec, given, data, problems)
         if data is not given:
             mismatches.note_removed(operation.id, given, data)
         if problems:

@@ -34,7 +34,7 @@ from operations.interceptors.base import (
 from operations.pipeline import Mismatches, check_declared_error, finish, output_schema_applies
 from operations.progress import ProgressReporter
 from operations.schema import Policy, Problem
-from operations.spec import Operation, require_policy
+from operations.spec import Operation, OperationSpec, require_policy
 from operations.telemetry.metrics import Measure, measures_of
 from operations.telemetry.observer import Kind, Observer, current_observed_call, observe_call, observe_stream
 from operations.telemetry.tracing import SDK, active_observers, modules
@@ -70,6 +70,7 @@ class OperationRegistry(OperationCatalogue):
         """Whether an MCP error result is raised as a CallError, as an HTTP error is."""
         self.output_policy: Policy = require_policy(output_policy)
         self.mismatches = Mismatches()
+        self.mismatches.normalised = self._tell_normalised
         self.interceptors = tuple(interceptors)
         """Interceptors around every call, the first outermost; one with `applies` only if that is true."""
         self.observers = tuple(observers)
@@ -436,6 +437,11 @@ class OperationRegistry(OperationCatalogue):
         if base.env not in (None, NO_ENV):
             return base
         return msgspec.structs.replace(base, env=build_env(self, base))
+
+    def _tell_normalised(self, spec: OperationSpec, given: Any, data: Any, problems: Sequence[Problem]) -> None:
+        observed = current_observed_call() if self.observers else None
+        if observed is not None and observed.call.operation_id == spec.id:
+            observed.normalised(given, data, problems)
 
     def _check_access(self, operation_id: str, context: OperationContext) -> None:
         operation = self._resolve(operation_id)

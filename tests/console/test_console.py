@@ -157,6 +157,44 @@ def test_a_stream_is_followed_paused_and_filtered(seen: dict[str, Any]) -> None:
     assert "the thermometer fell down" in seen["broken"]
 
 
+def test_a_stream_goes_on_after_its_connection_was_cut(seen: dict[str, Any]) -> None:
+    assert seen["resumedGaps"] == "0 gaps"
+    numbers = seen["resumedNumbers"]
+    assert len(numbers) > 10
+    assert numbers == list(range(numbers[0], numbers[-1] - 1, -1))
+
+
+def test_the_server_tells_what_it_did_to_fit_a_result_to_its_declaration(seen: dict[str, Any]) -> None:
+    assert seen["differs"].startswith("2 values differ from the declared schema and were cast or kept: /one")
+    assert seen["declared"] == [
+        '/one\tinteger\t"1"\tcast: 1',
+        '/two\tinteger\t"two"\tkept as it is ("two" is not an integer)',
+    ]
+
+
+def test_jobs_are_listed_with_their_progress_and_retried_and_cancelled(seen: dict[str, Any]) -> None:
+    assert seen["noJobs"].startswith("There is no job.")
+    assert seen["jobStates"] == "1 done, 1 failed, 1 running"
+    assert "PRINTER_JAM" in seen["failedJob"]
+    assert "the printer has a paper jam" in seen["failedJob"]
+    assert seen["nothingChosen"]
+    assert seen["doneJob"] == [True, True]
+    assert seen["finalStates"] == "1 cancelled, 1 done, 1 failed"
+    assert seen["onlyCancelled"] == 1
+
+
+def test_markup_of_operations_results_and_errors_stays_text(seen: dict[str, Any]) -> None:
+    assert seen["attacked"] == []
+    assert seen["markupOutcome"] == "ok"
+    assert "<script>" in seen["markupData"]
+    assert seen["markupError"].startswith("<img src=x")
+
+
+def test_operations_are_filtered_by_scope(seen: dict[str, Any]) -> None:
+    assert seen["scoped"] == ["shop.clear"]
+    assert seen["scopeAddress"] == "?scope=admin"
+
+
 def test_a_slow_call_is_cancelled(seen: dict[str, Any]) -> None:
     assert seen["cancelled"] == "cancelled"
 
@@ -183,3 +221,8 @@ def test_an_identity_without_rights_sees_less(seen: dict[str, Any]) -> None:
     assert "Operations" in shown
     assert not shown & {"Workers", "Metrics", "Audit"}
     assert "unknown, or not allowed" in seen["guestLink"]
+
+
+def test_signing_out_leaves_nothing_of_an_identity_in_the_page(seen: dict[str, Any]) -> None:
+    assert (seen["guestForm"], seen["guestResult"], seen["guestHistory"]) == ("", 0, 0)
+    assert not any("gold" in row or "shop.slow" in row for row in seen["guestCalls"])

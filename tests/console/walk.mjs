@@ -3,6 +3,7 @@
 import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
+import { connect, createServer } from "node:net";
 import { createInterface } from "node:readline";
 import { launch } from "../node/browser.mjs";
 
@@ -24,9 +25,32 @@ page.on("console", (message) => {
   if (message.type() === "error" && !isStatus && !isRestarting) report.errors.push(message.text());
 });
 page.on("request", (request) => {
-  const { protocol, host } = new URL(request.url());
+  const { protocol, host, port } = new URL(request.url());
+  if (Number(port) === proxy.address()?.port) return;
   if (!["data:", "blob:"].includes(protocol) && !report.hosts.includes(host)) report.hosts.push(host);
 });
+
+/** A proxy in front of the server whose connections can be cut, as by a network that fails for a moment. */
+const sockets = new Set();
+const proxy = createServer((inner) => {
+  const outer = connect(Number(new URL(url).port), new URL(url).hostname);
+  for (const [one, other] of [
+    [inner, outer],
+    [outer, inner],
+  ]) {
+    sockets.add(one);
+    one.pipe(other);
+    one.on("error", () => other.destroy());
+    one.on("close", () => {
+      sockets.delete(one);
+      other.destroy();
+    });
+  }
+});
+await once(proxy.listen(0, "127.0.0.1"), "listening");
+const cut = () => {
+  for (const socket of sockets) socket.destroy();
+};
 
 const text = (selector) => page.locator(selector).first().innerText();
 const all = (selector) => page.locator(selector).allInnerTexts();
@@ -197,6 +221,35 @@ const steps = {
     report.broken = await text(".ev.e");
   },
 
+  async resume() {
+    const direct = url;
+    const through = new URL(url);
+    through.port = String(proxy.address().port);
+    await page.goto(`${through}op/shop.temperatures`);
+    await signIn("maria-token");
+    await field("/per_second").fill("20");
+    await run();
+    await page.locator(".ev:not(.hd)").nth(10).waitFor();
+    isRestarting = true;
+    for (const times of [1, 2]) {
+      cut();
+      await page.locator(".bar", { hasText: `resumed ${times} time` }).waitFor();
+      const before = Number((await text('[data-testid="received"]')).replace(/\D/g, ""));
+      await page.waitForFunction(
+        (least) => Number(document.querySelector('[data-testid="received"]').textContent.replace(/\D/g, "")) > least,
+        before + 10,
+      );
+    }
+    await page.keyboard.press("Space");
+    report.resumedGaps = await text(".bar .n:has-text('gap')");
+    const rows = await all(".ev:not(.hd)");
+    report.resumedNumbers = rows.map((row) => Number(/number: (\d+)/.exec(row)?.[1])).filter((each) => each >= 0);
+    await page.getByRole("button", { name: "Stop" }).click();
+    await page.evaluate(() => sessionStorage.clear());
+    await page.goto(direct);
+    isRestarting = false;
+  },
+
   async cancel() {
     await go("op/shop.slow");
     await field("/seconds").fill("50");
@@ -236,6 +289,113 @@ const steps = {
     await go("audit");
     await page.locator("tbody tr:has-text('maria.k')").first().waitFor();
     await axe("audit");
+  },
+
+  async jobs() {
+    const submit = (input) =>
+      page.evaluate(async (body) => {
+        const response = await fetch("/shop/report", {
+          method: "POST",
+          headers: {
+            Authorization: `Bearer ${sessionStorage.getItem("operations.token")}`,
+            "Content-Type": "application/json",
+            Prefer: "respond-async",
+          },
+          body: JSON.stringify(body),
+        });
+        return (await response.json()).id;
+      }, input);
+    await go("jobs");
+    await page.locator(".empty").waitFor();
+    report.noJobs = await text(".empty");
+    const [quick, broken, long] = [
+      await submit({ seconds: 0 }),
+      await submit({ seconds: 0, broken: true }),
+      await submit({ seconds: 600 }),
+    ];
+    const row = (id, word) => page.locator(`tr[data-job="${id}"]`, { hasText: word });
+    await row(quick, "done").waitFor();
+    await row(broken, "failed").waitFor();
+    await row(long, "page 1 of 20").waitFor();
+    report.failedJob = await row(broken, "failed").innerText();
+    report.jobStates = await text(".head .sub");
+    await axe("jobs");
+    report.nothingChosen = await page.getByRole("button", { name: "Retry" }).isDisabled();
+    await page.getByLabel(`Choose ${quick}`).check();
+    report.doneJob = [
+      await page.getByRole("button", { name: "Retry" }).isDisabled(),
+      await page.getByRole("button", { name: "Cancel" }).isDisabled(),
+    ];
+    await page.getByLabel(`Choose ${broken}`).check();
+    await page.getByRole("button", { name: "Retry" }).click();
+    await page.locator(`tr[data-job="${broken}"]:has-text("failed") td.num:text-is("2")`).waitFor();
+    await page.getByLabel(`Choose ${long}`).check();
+    await page.getByRole("button", { name: "Cancel" }).click();
+    await row(long, "cancelled").waitFor();
+    report.finalStates = await text(".head .sub");
+    await page.getByRole("radiogroup", { name: "State" }).getByRole("radio", { name: "cancelled" }).click();
+    report.onlyCancelled = await page.locator("tbody tr").count();
+    await go(`jobs/${broken}`);
+    await page.locator(`tr[data-job="${broken}"].on`).waitFor();
+  },
+
+  async markup() {
+    const check = async (screen) => {
+      const found = await page.evaluate(() => [
+        document.title.includes("attacked"),
+        document.querySelectorAll("#main script, #main img[src='x'], #main svg[onload], a[href^='javascript:']").length,
+      ]);
+      if (found[0] || found[1]) report.attacked.push(screen);
+    };
+    report.attacked = [];
+    await go("?q=markup");
+    await page.locator(".op", { hasText: "text.markup" }).waitFor();
+    await page.locator(".sig").waitFor();
+    await check("search");
+    await go("op/text.markup");
+    await field("/text").waitFor();
+    await check("operation");
+    for (const tab of ["Schema", "Docs", "Calls"]) {
+      await page.getByRole("tab", { name: tab }).click();
+      await page.locator('[role="tab"][aria-selected="true"]', { hasText: tab }).waitFor();
+      await check(tab);
+    }
+    await page.getByRole("tab", { name: "Try" }).click();
+    await run();
+    report.markupOutcome = await outcome();
+    report.markupData = await text('[role="tree"]');
+    for (const tab of ["Data", "Meta", "Raw", "Declared"]) {
+      await page.getByRole("tab", { name: tab }).click();
+      await check(tab);
+    }
+    await go("calls");
+    await page.goto(`${url}op/text.markup#in=${btoa('{"fails":true}').replaceAll("=", "")}`);
+    await run();
+    await page.locator(".errc").waitFor();
+    await check("error");
+    report.markupError = await text(".errc .msgt");
+    await go("calls");
+    await page.locator('tr:has-text("text.markup")').first().waitFor();
+    await check("calls");
+  },
+
+  async declared() {
+    await go("op/shop.mismatch");
+    await run();
+    await outcome();
+    await page.locator(".note", { hasText: "differ" }).first().waitFor();
+    report.differs = await text(".note");
+    await page.getByRole("tab", { name: "Declared" }).click();
+    report.declared = await all('[role="tabpanel"] tbody tr');
+  },
+
+  async scope() {
+    await go("");
+    await page.getByRole("button", { name: "Scope", exact: true }).click();
+    await page.locator(".menu button", { hasText: "admin" }).click();
+    await page.locator('button[aria-label="Remove the filter Scope: admin"]').waitFor();
+    report.scoped = await all(".op .id");
+    report.scopeAddress = new URL(page.url()).search;
   },
 
   async dark() {
@@ -282,6 +442,16 @@ const steps = {
   },
 
   async guest() {
+    await go("op/shop.order");
+    await field("/address/city").fill("Lima");
+    await go("op/shop.quote");
+    await field("/item").fill("gold");
+    await run();
+    await page.locator('[role="treeitem"]:has-text("gold")').waitFor();
+    await go("op/shop.slow");
+    await field("/seconds").fill("50");
+    await run();
+    await page.getByRole("button", { name: "Cancel" }).waitFor();
     await page.getByRole("button", { name: /account menu/ }).click();
     await page.getByRole("button", { name: "Sign out" }).click();
     await signIn("guest-token");
@@ -294,7 +464,22 @@ const steps = {
     report.guestLink = await text(".empty");
     await go("?source=shop");
     await page.locator(".op").first().waitFor();
-    report.guestHistory = await page.evaluate(async () => (await indexedDB.databases()).length);
+    await page.locator(".op", { hasText: "shop.quote" }).click();
+    await field("/item").waitFor();
+    report.guestForm = await field("/item").inputValue();
+    report.guestResult = await page.locator("[data-outcome]").count();
+    await go("calls");
+    await page.locator("h1", { hasText: "Calls" }).waitFor();
+    report.guestCalls = await page.locator("tbody tr").allInnerTexts();
+    report.guestHistory = await page.evaluate(
+      () =>
+        new Promise((resolve) => {
+          indexedDB.open("operations.console").onsuccess = ({ target }) => {
+            const asked = target.result.transaction("calls").objectStore("calls").getAll();
+            asked.onsuccess = () => resolve(asked.result.filter((call) => !call.owner.endsWith("guest")).length);
+          };
+        }),
+    );
   },
 };
 

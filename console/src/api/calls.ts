@@ -16,6 +16,8 @@ export interface CallOptions {
   idempotencyKey?: string | undefined;
   traceId: string;
   signal: AbortSignal;
+  /** The last event of a stream that was lost: it goes on after that one. */
+  lastEventId?: string | undefined;
 }
 
 /** The answer of a call that was sent: its body is read as it came. */
@@ -32,6 +34,7 @@ function callHeaders(options: CallOptions, accept: string): Headers {
   const given = headers({ Accept: accept, "Content-Type": INPUT_TYPE, traceparent: traceparent(options.traceId) });
   if (options.deadlineSeconds !== undefined) given.set("Operations-Timeout", String(options.deadlineSeconds));
   if (options.idempotencyKey) given.set("Idempotency-Key", options.idempotencyKey);
+  if (options.lastEventId) given.set("Last-Event-ID", options.lastEventId);
   return given;
 }
 
@@ -88,6 +91,8 @@ export interface StreamItem {
 
 export interface StreamEnd {
   problem?: Problem;
+  /** Whether the connection was lost before the last event. */
+  isLost?: boolean;
 }
 
 /** Follow a stream; `receive` gets the events of each chunk. Resolves with how it ended. */
@@ -118,7 +123,7 @@ export async function follow(
   } catch (error) {
     if ((error as Error).name === "AbortError") throw error;
   }
-  return end ?? { problem: { ...UNREACHABLE, executed: "unknown", detail: "the connection was lost" } };
+  return end ?? { isLost: true, problem: { ...UNREACHABLE, executed: "unknown", detail: "the connection was lost" } };
 }
 
 function hex(bytes: number): string {

@@ -35,6 +35,7 @@ export interface CatalogueEntry {
   source: string;
   tags?: string[];
   fields?: string[];
+  scopes?: string[];
   method?: string;
   path?: string;
   deprecated?: boolean;
@@ -111,6 +112,17 @@ export interface Span {
   inputBytes?: number;
   outputBytes?: number;
   cancellable?: boolean;
+  differences?: Difference[];
+}
+
+/** Where a result differed from its declaration, and what the server did about it. */
+export interface Difference {
+  pointer: string;
+  action: "cast" | "stripped" | "default" | "kept" | "replaced";
+  declared?: string;
+  got?: string;
+  became?: string;
+  detail?: string;
 }
 
 export interface Worker {
@@ -153,7 +165,12 @@ export interface Job {
   attempts: number;
   nextAt?: number;
   createdAt: number;
+  startedAt?: number;
+  endedAt?: number;
+  owner?: string;
   code?: string;
+  message?: string;
+  progress?: { value: number; total?: number; message?: string };
 }
 
 export interface AuditEntry {

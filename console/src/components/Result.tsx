@@ -2,9 +2,8 @@
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
-import { differencesOf } from "../data/differences";
+import type { Difference } from "../api/types";
 import { LARGEST } from "../data/document";
-import type { Difference } from "../form/differences";
 import { plural, size } from "../format";
 import type { Path } from "../json/value";
 import { isObject, pathText } from "../json/value";
@@ -23,23 +22,18 @@ export function Result(props: { run: Run }) {
   const { run } = props;
   const [tab, setTab] = useState<Tab>("data");
   const [view, setView] = useState<"tree" | "table">("tree");
-  const [found, setFound] = useState<Difference[]>([]);
   const [finding, setFinding] = useState(false);
   const path = useSignal<Path>([]);
   const { document: data } = run;
   const table = data?.summary.table;
+  const all = run.differences ?? [];
+  const found = all.filter(({ action }) => action !== "stripped" && action !== "default");
+  const stripped = all.filter(({ action }) => action === "stripped").length;
   useEffect(() => {
     setTab("data");
-    setFound([]);
     setFinding(false);
     setView(table && table.length === 0 ? "table" : "tree");
     path.value = [];
-    if (!data) return;
-    let isCurrent = true;
-    void differencesOf(run.operation.outputSchema, data).then((all) => isCurrent && setFound(all));
-    return () => {
-      isCurrent = false;
-    };
   }, [run.id, run.state]);
   const tabs: Choice<Tab>[] = run.problem
     ? [
@@ -118,39 +112,53 @@ export function Result(props: { run: Run }) {
         )}
         {tab === "meta" && (run.problem ? <UpstreamAnswer run={run} /> : <Meta run={run} />)}
         {tab === "raw" && <Raw run={run} />}
-        {tab === "declared" && <DifferenceTable found={found} />}
+        {tab === "declared" && <DifferenceTable found={all} policy={run.operation.outputPolicy} />}
       </div>
       {hasView && (
         <div class="bar path hide">
           <code>{pathText(path.value)}</code>
-          <span class="right">{plural(data.summary.keys, "key")}</span>
+          <span class="right">
+            {plural(data.summary.keys, "key")}
+            {stripped > 0 && ` · ${plural(stripped, "undeclared key")} stripped`}
+          </span>
         </div>
       )}
     </>
   );
 }
 
+const DONE = {
+  cast: "cast",
+  stripped: "stripped: not declared",
+  default: "filled with the default",
+  kept: "kept as it is",
+  replaced: "replaced",
+};
+
 function DifferenceNotice(props: { found: Difference[] }) {
-  const [first] = props.found;
+  const { found } = props;
+  const [first] = found;
   if (!first) return null;
+  const actions = [...new Set(found.map(({ action }) => action))].join(" or ");
   return (
     <Notice>
-      {props.found.length === 1 ? "1 value differs" : `${props.found.length} values differ`} from the declared schema:{" "}
-      {first.declared.startsWith("object") || first.declared === "–" ? (
+      {found.length === 1 ? "1 value differs" : `${found.length} values differ`} from the declared schema and{" "}
+      {found.length === 1 ? "was" : "were"} {actions}: <code>{first.pointer || "data"}</code>{" "}
+      {first.declared && first.got !== undefined ? (
         <>
-          <code>{first.pointer || "data"}</code> {first.detail}
+          declared {first.declared}, got <code>{first.got}</code>
         </>
       ) : (
-        <>
-          <code>{first.pointer || "data"}</code> declared {first.declared}, got <code>{first.got}</code>
-        </>
+        first.detail
       )}
-      {props.found.length > 1 && `, and ${props.found.length - 1} more`}.
+      {found.length > 1 && `, and ${found.length - 1} more`}.
     </Notice>
   );
 }
 
-function DifferenceTable(props: { found: Difference[] }) {
+function DifferenceTable(props: { found: Difference[]; policy?: string | undefined }) {
+  if (props.policy === "off")
+    return <Empty>This operation returns data as it comes: its output policy is “off”.</Empty>;
   if (props.found.length === 0) return <Empty>The data is what the operation declares.</Empty>;
   return (
     <div class="tablewrap">
@@ -160,20 +168,26 @@ function DifferenceTable(props: { found: Difference[] }) {
             <th>Path</th>
             <th>Declared</th>
             <th>Got</th>
-            <th>Difference</th>
+            <th>Action</th>
           </tr>
         </thead>
         <tbody>
           {props.found.map((each) => (
-            <tr key={each.pointer + each.detail}>
+            <tr key={each.pointer + each.action}>
               <td>
                 <code>{each.pointer || "(data)"}</code>
               </td>
-              <td>{each.declared}</td>
-              <td>
-                <code>{each.got}</code>
+              <td>{each.declared ?? "–"}</td>
+              <td>{each.got === undefined ? "nothing" : <code>{each.got}</code>}</td>
+              <td class={each.action === "kept" || each.action === "replaced" ? "warn" : ""}>
+                {DONE[each.action]}
+                {each.became !== undefined && (
+                  <>
+                    : <code>{each.became}</code>
+                  </>
+                )}
+                {each.detail && ` (${each.detail})`}
               </td>
-              <td class="warn">{each.detail}</td>
             </tr>
           ))}
         </tbody>

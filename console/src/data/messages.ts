@@ -1,6 +1,6 @@
 /** Messages between the page and its worker. */
 
-import type { CatalogueEntry, Schema } from "../api/types";
+import type { CatalogueEntry } from "../api/types";
 import type { Filters } from "../search/ranking";
 
 export type Question =
@@ -8,7 +8,6 @@ export type Question =
   | { kind: "search"; query: string; filters: Filters }
   | { kind: "read"; document: number; body: ArrayBuffer; isEnvelope: boolean }
   | { kind: "close"; document: number }
-  | { kind: "differences"; document: number; schema: Schema }
   | { kind: "children" | "columns" | "rows" | "csv" | "find" | "part" | "text"; document: number; given: unknown[] };
 
 export interface Message {

@@ -25,10 +25,6 @@ async function answer(question: Question): Promise<unknown> {
   if (question.kind === "close") return documents.delete(question.document);
   const document = documents.get(question.document);
   if (!document) throw new Error("the document was closed");
-  if (question.kind === "differences") {
-    const { differences } = await import("../form/differences");
-    return differences(question.schema, document.value);
-  }
   const ask = document[question.kind] as (...given: unknown[]) => Promise<unknown>;
   return ask.apply(document, question.given);
 }

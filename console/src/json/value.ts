@@ -141,3 +141,12 @@ export function plain(value: Json): unknown {
 export function isBytes(value: Json | undefined): value is { $bytes: string } {
   return isObject(value) && typeof value.$bytes === "string" && Object.keys(value).length === 1;
 }
+
+export function shortText(value: Json | undefined): string {
+  if (value === undefined) return "nothing";
+  if (isBytes(value)) return "bytes";
+  if (Array.isArray(value)) return `array of ${value.length}`;
+  if (isObject(value)) return `object of ${Object.keys(value).length}`;
+  const text = JSON.stringify(value);
+  return text.length > 60 ? `${text.slice(0, 60)}…` : text;
+}

@@ -5,10 +5,9 @@ import { to } from "../addresses";
 import { Segmented } from "../components/Choices";
 import { Empty } from "../components/Notice";
 import { type DiffLine, diff } from "../data/diff";
-import { shortText } from "../form/differences";
 import { duration, moment } from "../format";
 import { parseJson, writeJson } from "../json/text";
-import { isObject, type Json, pathText } from "../json/value";
+import { isObject, type Json, pathText, shortText } from "../json/value";
 import { route } from "../router";
 import { history, type PastCall } from "../state/history";
 

@@ -6,13 +6,16 @@ import { api, RequestError } from "../api/client";
 import type { Job, Problem } from "../api/types";
 import { Button } from "../components/Button";
 import { Segmented } from "../components/Choices";
+import { Icon } from "../components/Icon";
 import { Empty, Failed, Loading, Notice } from "../components/Notice";
 import { age, clock, plural } from "../format";
 import { route } from "../router";
 import { jobs, loadJobs } from "../state/live";
 import { can, isLost, recoveries } from "../state/session";
 
+/** The states of jobs that can be retried, which are also the red ones, and of those that can be cancelled. */
 const BAD = new Set(["dead", "failed"]);
+const OPEN = new Set(["queued", "running"]);
 const REFRESH_MS = 5_000;
 
 export function Jobs() {
@@ -35,9 +38,11 @@ export function Jobs() {
     return () => clearInterval(timer);
   }, [recoveries.value, can("jobs")]);
   if (!can("jobs")) return <Empty command="ops jobs ls">This server keeps no jobs, or you may not see them.</Empty>;
+  const all = jobs.value;
+  const among = (states: Set<string>) => all?.filter((job) => chosen.has(job.id) && states.has(job.state)) ?? [];
   const act = async (action: "retry" | "cancel") => {
     const failed: string[] = [];
-    for (const id of chosen) {
+    for (const { id } of among(action === "retry" ? BAD : OPEN)) {
       await api.changeJob(id, action).catch((error: unknown) => {
         if (!(error instanceof RequestError)) throw error;
         failed.push(`${id}: ${error.message}`);
@@ -47,7 +52,6 @@ export function Jobs() {
     setChosen(new Set());
     await load();
   };
-  const all = jobs.value;
   const states = [...new Set(all?.map((job) => job.state) ?? [])].sort();
   const shown = all?.filter((job) => state === "all" || job.state === state) ?? [];
   const toggle = (id: string) =>
@@ -76,10 +80,15 @@ export function Jobs() {
       <div class="bar lined">
         <span class="t2">{chosen.size > 0 ? `${chosen.size} chosen` : "Choose jobs to retry or cancel them"}</span>
         <span class="right row">
-          <Button icon="again" disabled={chosen.size === 0} onClick={() => void act("retry")}>
+          <Button icon="again" disabled={isLost.value || among(BAD).length === 0} onClick={() => void act("retry")}>
             Retry
           </Button>
-          <Button look="d" icon="stop" disabled={chosen.size === 0} onClick={() => void act("cancel")}>
+          <Button
+            look="d"
+            icon="stop"
+            disabled={isLost.value || among(OPEN).length === 0}
+            onClick={() => void act("cancel")}
+          >
             Cancel
           </Button>
         </span>
@@ -91,56 +100,91 @@ export function Jobs() {
       ) : shown.length === 0 ? (
         <Empty command="ops call shop.quote item=tea --submit">There is no job.</Empty>
       ) : (
-        <JobTable jobs={shown} chosen={chosen} toggle={toggle} />
+        <JobTable jobs={shown} chosen={chosen} toggle={toggle} chooseAll={(ids) => setChosen(new Set(ids))} />
       )}
     </>
   );
 }
 
-function JobTable(props: { jobs: Job[]; chosen: ReadonlySet<string>; toggle: (id: string) => void }) {
+function JobTable(props: {
+  jobs: Job[];
+  chosen: ReadonlySet<string>;
+  toggle: (id: string) => void;
+  chooseAll: (ids: string[]) => void;
+}) {
+  const { jobs, chosen } = props;
+  const hasAll = jobs.every((job) => chosen.has(job.id));
   return (
     <div class="virtual">
       <table>
         <thead>
           <tr>
             <th>
-              <span class="hidden">Chosen</span>
+              <input
+                type="checkbox"
+                aria-label="Choose all"
+                checked={hasAll}
+                onChange={() => props.chooseAll(hasAll ? [] : jobs.map((job) => job.id))}
+              />
             </th>
             <th>Job</th>
             <th>Operation</th>
             <th>State</th>
+            <th>Progress</th>
             <th class="num">Attempts</th>
             <th>Next attempt</th>
+            <th>Caller</th>
             <th class="num">Age</th>
           </tr>
         </thead>
         <tbody>
-          {props.jobs.map((job) => (
-            <tr key={job.id} class={BAD.has(job.state) ? "bad" : ""}>
-              <td>
-                <input
-                  type="checkbox"
-                  aria-label={`Choose ${job.id}`}
-                  checked={props.chosen.has(job.id)}
-                  onChange={() => props.toggle(job.id)}
-                />
-              </td>
-              <td class="m">{job.id}</td>
-              <td>
-                <a class="m" href={to.operation(job.operationId)}>
-                  {job.operationId}
-                </a>
-              </td>
-              <td class={BAD.has(job.state) ? "err" : ""}>
-                {job.state} {job.code && <code>{job.code}</code>}
-              </td>
-              <td class="num">{job.attempts}</td>
-              <td class="t2">{job.nextAt ? clock(job.nextAt) : ""}</td>
-              <td class="num t2">{age(job.createdAt)}</td>
-            </tr>
+          {jobs.map((job) => (
+            <JobRow key={job.id} job={job} isChosen={chosen.has(job.id)} toggle={() => props.toggle(job.id)} />
           ))}
         </tbody>
       </table>
     </div>
+  );
+}
+
+function JobRow(props: { job: Job; isChosen: boolean; toggle: () => void }) {
+  const { job } = props;
+  const isBad = BAD.has(job.state);
+  return (
+    <tr class={`${isBad ? "bad" : ""} ${props.isChosen ? "on" : ""}`} data-job={job.id}>
+      <td>
+        <input type="checkbox" aria-label={`Choose ${job.id}`} checked={props.isChosen} onChange={props.toggle} />
+      </td>
+      <td class="m">
+        <a href={to.job(job.id)} title={job.id}>
+          {job.id.length > 16 ? `${job.id.slice(0, 8)}…${job.id.slice(-4)}` : job.id}
+        </a>
+      </td>
+      <td>
+        <a class="m" href={to.operation(job.operationId)}>
+          {job.operationId}
+        </a>
+      </td>
+      <td class={isBad ? "err" : ""} title={job.message}>
+        {isBad && <Icon name="error" small />} {job.state} {job.code && <code>{job.code}</code>}
+        {job.message && <div class="t2 cut">{job.message}</div>}
+      </td>
+      <td>{job.progress && <Progress job={job} />}</td>
+      <td class="num">{job.attempts}</td>
+      <td class="t2">{job.nextAt ? clock(job.nextAt) : ""}</td>
+      <td class="t2">{job.owner ?? ""}</td>
+      <td class="num t2">{age(job.createdAt)}</td>
+    </tr>
+  );
+}
+
+function Progress(props: { job: Job }) {
+  const { value, total, message } = props.job.progress ?? { value: 0 };
+  return (
+    <span class="row">
+      {total !== undefined && <progress max={total} value={Math.min(value, total)} aria-label="Progress" />}
+      <span class="n">{total === undefined ? value : `${Math.floor((100 * value) / (total || 1))} %`}</span>
+      {message && <span class="t2 cut">{message}</span>}
+    </span>
   );
 }

@@ -13,7 +13,7 @@ import { VirtualList } from "../components/VirtualList";
 import { ask } from "../data/thread";
 import { count } from "../format";
 import { go, route, setQuery } from "../router";
-import { highlight, passes, wordsOf } from "../search/ranking";
+import { highlight, type Filters as Narrowing, passes, wordsOf } from "../search/ranking";
 import { pins } from "../state/preferences";
 import { catalogue, catalogueProblem, loadCatalogue, sources } from "../state/session";
 
@@ -26,10 +26,7 @@ const NONE: CatalogueEntry[] = [];
 let indexed: CatalogueEntry[] | undefined;
 
 /** The entries that match the address: at once without words, from the worker with them. */
-function useFound(
-  query: string,
-  filters: { source?: string | undefined; type?: string | undefined; tag?: string | undefined },
-): Found {
+function useFound(query: string, filters: Narrowing): Found {
   const all = catalogue.value?.operations ?? NONE;
   const [found, setFound] = useState<{ key: string; ids: string[]; milliseconds: number } | undefined>();
   const key = JSON.stringify([query.trim(), filters, catalogue.value?.version]);
@@ -70,11 +67,12 @@ export function Search() {
     source: parameters.get("source") ?? undefined,
     type: parameters.get("type") ?? undefined,
     tag: parameters.get("tag") ?? undefined,
+    scope: parameters.get("scope") ?? undefined,
   };
   const { entries, milliseconds } = useFound(query, filters);
   const [marked, setMarked] = useState(0);
   const box = useRef<HTMLInputElement>(null);
-  useEffect(() => setMarked(0), [query, filters.source, filters.type, filters.tag]);
+  useEffect(() => setMarked(0), [query, filters.source, filters.type, filters.tag, filters.scope]);
   useEffect(() => {
     document.title = query ? `${query} – operations` : "operations";
     if (matchMedia("(min-width: 1024px)").matches) box.current?.focus();
@@ -211,10 +209,8 @@ function Marked(props: { text: string; words: string[] }) {
   );
 }
 
-function Filters(props: {
-  filters: { source?: string | undefined; type?: string | undefined; tag?: string | undefined };
-}) {
-  const { source, type, tag } = props.filters;
+function Filters(props: { filters: Narrowing }) {
+  const { source, type, tag, scope } = props.filters;
   const all = (catalogue.value?.operations ?? NONE).filter((entry) => passes(entry, { source }));
   return (
     <div class="row filt">
@@ -235,6 +231,12 @@ function Filters(props: {
         value={tag}
         choose={(value) => setQuery({ tag: value })}
         options={() => tally(all.flatMap((entry) => entry.tags ?? []))}
+      />
+      <Filter
+        name="Scope"
+        value={scope}
+        choose={(value) => setQuery({ scope: value })}
+        options={() => tally(all.flatMap((entry) => entry.scopes ?? []))}
       />
       <span class="t3 right row hide">
         <kbd>↑</kbd>

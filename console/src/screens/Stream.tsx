@@ -26,7 +26,7 @@ export function Stream(props: { stream: StreamState }) {
   const { stream } = props;
   const [tab, setTab] = useState<Tab>("events");
   const { operation } = stream;
-  const isLive = stream.state.value === "live";
+  const isLive = stream.state.value === "live" || stream.state.value === "resuming";
   useEffect(() => {
     shownSource.value = operation.source;
     document.title = `${stream.state.value === "failed" ? "✗ " : ""}${operation.id} – operations`;
@@ -112,8 +112,15 @@ export function Stream(props: { stream: StreamState }) {
   );
 }
 
-const STATES = { connecting: "Connecting", live: "Live", ended: "Ended", failed: "Failed", stopped: "Stopped" };
-const DOTS = { connecting: "o", live: "a", ended: "", failed: "e", stopped: "o" };
+const STATES = {
+  connecting: "Connecting",
+  live: "Live",
+  resuming: "Connection lost, resuming",
+  ended: "Ended",
+  failed: "Failed",
+  stopped: "Stopped",
+};
+const DOTS = { connecting: "o", live: "a", resuming: "e", ended: "", failed: "e", stopped: "o" };
 
 function Counts(props: { stream: StreamState; children?: preact.ComponentChildren }) {
   const { stream } = props;
@@ -124,7 +131,9 @@ function Counts(props: { stream: StreamState; children?: preact.ComponentChildre
     <div class="bar lined">
       <span class="row">
         <span class={`dot ${DOTS[state]}`} />
-        <b class={state === "failed" ? "err" : ""}>{stream.paused.value ? "Paused" : STATES[state]}</b>
+        <b class={state === "failed" || state === "resuming" ? "err" : ""}>
+          {stream.paused.value ? "Paused" : STATES[state]}
+        </b>
         {waiting > 0 && <span class="chip a">{count(waiting)} new</span>}
       </span>
       {state === "live" && <span class="t2 n hide">{stream.rate.value.toFixed(1)} events/s</span>}
@@ -133,6 +142,7 @@ function Counts(props: { stream: StreamState; children?: preact.ComponentChildre
       </span>
       {stream.ring.received > MOST_EVENTS && <span class="t3 n hide">last {count(stream.ring.size)} kept</span>}
       <span class={`n hide ${stream.gaps ? "err" : "t3"}`}>{plural(stream.gaps, "gap")}</span>
+      {stream.resumed > 0 && <span class="t3 n hide">resumed {plural(stream.resumed, "time")}</span>}
       {stream.warnings > 0 && <span class="warn n">{plural(stream.warnings, "warning")}</span>}
       {stream.failures > 0 && <span class="err n">{plural(stream.failures, "failure")}</span>}
       {props.children}

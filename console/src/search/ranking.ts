@@ -6,6 +6,7 @@ export interface Filters {
   source?: string | undefined;
   type?: string | undefined;
   tag?: string | undefined;
+  scope?: string | undefined;
 }
 
 interface Indexed {
@@ -72,6 +73,7 @@ function score(indexed: Indexed, whole: string, words: string[]): number {
 export function passes(entry: CatalogueEntry, filters: Filters): boolean {
   if (filters.source && entry.source !== filters.source) return false;
   if (filters.type && entry.type !== filters.type) return false;
+  if (filters.scope && !(entry.scopes ?? []).includes(filters.scope)) return false;
   return !filters.tag || (entry.tags ?? []).includes(filters.tag);
 }
 

@@ -1,7 +1,7 @@
 /** The page's own calls, kept in IndexedDB: the last 200 of a server and identity, and at most 20 MB. */
 
 import { signal } from "@preact/signals";
-import type { Problem } from "../api/types";
+import type { Difference, Problem } from "../api/types";
 import type { Json } from "../json/value";
 
 export interface PastCall {
@@ -21,6 +21,7 @@ export interface PastCall {
   problem?: Problem;
   /** The body of the answer, where it is no larger than 1 MB. */
   body?: string;
+  differences?: Difference[];
   bytes: number;
 }
 
@@ -70,7 +71,10 @@ export async function loadHistory(owner: string): Promise<void> {
   history.value = [...newer, ...own].sort((left, right) => right.at - left.at);
 }
 
+let isEnded = false;
+
 export async function remember(call: PastCall): Promise<void> {
+  if (isEnded) return;
   const all = [call, ...history.value.filter((each) => each.id !== call.id)];
   const { kept, dropped } = withinLimits(all);
   history.value = kept;
@@ -90,6 +94,12 @@ export function withinLimits(calls: PastCall[]): { kept: PastCall[]; dropped: Pa
     (kept.length < MOST_CALLS && bytes <= MOST_BYTES ? kept : dropped).push(call);
   }
   return { kept, dropped };
+}
+
+/** Clear the history before the page is left for another identity: what still runs is not kept. */
+export function endHistory(): Promise<void> {
+  isEnded = true;
+  return clearHistory();
 }
 
 export async function clearHistory(): Promise<void> {

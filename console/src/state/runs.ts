@@ -4,7 +4,7 @@ import { type Signal, signal } from "@preact/signals";
 import { callAddress } from "../addresses";
 import { type Answer, call, ENVELOPE_TYPE, newKey, newTraceId } from "../api/calls";
 import { api, RequestError } from "../api/client";
-import type { Operation, Problem } from "../api/types";
+import type { Difference, Operation, Problem } from "../api/types";
 import { type DataDocument, LARGE, LARGEST, readText } from "../data/document";
 import { readInWorker } from "../data/thread";
 import { withoutSecrets } from "../form/defaults";
@@ -13,10 +13,12 @@ import type { Json, JsonObject } from "../json/value";
 import { alertReader, announce } from "./announce";
 import { LARGEST_BODY, type PastCall, remember } from "./history";
 import { deadline } from "./preferences";
-import { historyOwner, suspect } from "./session";
+import { can, historyOwner, suspect } from "./session";
 
 export interface Run {
   id: string;
+  /** Whose call it is. */
+  owner: string;
   operation: Operation;
   input: Json;
   traceId: string;
@@ -33,6 +35,8 @@ export interface Run {
   /** The body as it came. */
   body?: Blob;
   bytes?: number;
+  /** Where the result differed from its declaration, as the server tells. */
+  differences?: Difference[];
   abort: () => void;
 }
 
@@ -56,6 +60,7 @@ export async function start(operation: Operation, input: Json): Promise<void> {
   const isMutation = operation.type === "mutation";
   const run: Run = {
     id: newKey(),
+    owner: historyOwner(),
     operation,
     input,
     traceId,
@@ -86,7 +91,23 @@ export async function start(operation: Operation, input: Json): Promise<void> {
   const done: Run = { ...run, state: "done", durationMs: performance.now() - began, ...ended };
   if (target.peek()?.id === run.id) target.value = done;
   say(done);
+  const differences = await differencesOf(done);
+  if (differences.length > 0) {
+    done.differences = differences;
+    if (target.peek()?.id === run.id) target.value = { ...done };
+  }
   await remember(await pastCall(done));
+}
+
+/** What the server did to fit a result to its declaration; nothing for a caller that it does not know. */
+async function differencesOf(run: Run): Promise<Difference[]> {
+  if (run.problem || !run.requestId || !can("calls")) return [];
+  try {
+    return (await api.call(run.requestId)).differences ?? [];
+  } catch (error) {
+    if (!(error instanceof RequestError)) throw error;
+    return [];
+  }
 }
 
 async function cancelTrace(traceId: string): Promise<void> {
@@ -180,7 +201,7 @@ async function pastCall(run: Run): Promise<PastCall> {
   const small = run.body && run.body.size <= LARGEST_BODY ? await run.body.text() : undefined;
   return {
     id: run.requestId || run.id,
-    owner: historyOwner(),
+    owner: run.owner,
     operationId: run.operation.id,
     at: run.startedAt,
     durationMs: run.durationMs ?? 0,
@@ -192,6 +213,7 @@ async function pastCall(run: Run): Promise<PastCall> {
     bytes: run.bytes ?? 0,
     ...(run.problem ? { problem: run.problem } : {}),
     ...(small !== undefined ? { body: small } : {}),
+    ...(run.differences ? { differences: run.differences } : {}),
   };
 }
 
@@ -199,6 +221,7 @@ async function pastCall(run: Run): Promise<PastCall> {
 export function showPast(operation: Operation, past: PastCall): void {
   const run: Run = {
     id: past.id,
+    owner: past.owner,
     operation,
     input: past.input,
     traceId: past.traceId,
@@ -211,6 +234,7 @@ export function showPast(operation: Operation, past: PastCall): void {
     bytes: past.bytes,
     abort: () => {},
     ...(past.problem ? { problem: past.problem } : {}),
+    ...(past.differences ? { differences: past.differences } : {}),
   };
   if (past.body !== undefined) {
     run.body = new Blob([past.body]);

@@ -1,9 +1,10 @@
 /** Who is signed in, what the server has, and whether it can be reached. */
 
 import { batch, computed, signal } from "@preact/signals";
+import { to } from "../addresses";
 import { api, forgetCatalogue, RequestError, refusals, setToken, token } from "../api/client";
 import type { Catalogue, CatalogueEntry, Feature, Problem, Session, Source } from "../api/types";
-import { clearHistory } from "./history";
+import { endHistory } from "./history";
 
 export const session = signal<Session | undefined>(undefined);
 export const catalogue = signal<Catalogue | undefined>(undefined);
@@ -114,10 +115,15 @@ export function changeSource(changed: Source): void {
 }
 
 export async function useToken(value: string): Promise<boolean> {
+  const before = session.peek();
   setToken(value);
   forgetCatalogue();
   try {
     const read = await api.session();
+    if (before && before.identity?.id !== read.identity?.id) {
+      location.reload(); // forms, results and streams are those of another identity
+      return true;
+    }
     batch(() => {
       session.value = read;
       catalogue.value = undefined;
@@ -138,15 +144,11 @@ export async function useToken(value: string): Promise<boolean> {
   }
 }
 
+/** Sign out. Loading the page again ends what runs and leaves nothing of this identity in memory. */
 export async function signOut(): Promise<void> {
-  await clearHistory();
+  await endHistory();
   setToken("");
-  forgetCatalogue();
-  batch(() => {
-    session.value = undefined;
-    catalogue.value = undefined;
-  });
-  await connect();
+  location.assign(to.operations());
 }
 
 export function startSession(): void {

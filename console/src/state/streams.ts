@@ -2,7 +2,7 @@
 
 import { signal } from "@preact/signals";
 import { callAddress, to } from "../addresses";
-import { follow, newKey, newTraceId, type StreamItem } from "../api/calls";
+import { follow, newKey, newTraceId, type StreamEnd, type StreamItem } from "../api/calls";
 import { RequestError } from "../api/client";
 import type { Operation, Problem } from "../api/types";
 import { withoutSecrets } from "../form/defaults";
@@ -19,12 +19,17 @@ const FRAME_MS = 8;
 /** Faster than ten times a second nobody reads. */
 const DRAW_MS = 100;
 const SAY_MS = 5_000;
+const FIRST_WAIT_MS = 500;
+const LONGEST_WAIT_MS = 8_000;
+/** Attempts to resume a stream before it counts as failed: about half a minute. */
+const MOST_ATTEMPTS = 7;
+const CANNOT_RESUME = "the connection was lost, and the server cannot resume this stream: start it again";
 
 export class StreamState {
   readonly ring = new Ring();
   /** Grows when something is to be shown again. */
   readonly version = signal(0);
-  readonly state = signal<"connecting" | "live" | "ended" | "failed" | "stopped">("connecting");
+  readonly state = signal<"connecting" | "live" | "resuming" | "ended" | "failed" | "stopped">("connecting");
   readonly paused = signal(false);
   readonly rate = signal(0);
   readonly requestId = signal("");
@@ -33,9 +38,12 @@ export class StreamState {
   failures = 0;
   /** Events that were not kept in order: a number was missing. */
   gaps = 0;
+  /** How often the stream went on after its connection was lost. */
+  resumed = 0;
   /** What is shown while paused. */
   frozen: { ring: StreamEvent[]; received: number } | undefined;
   readonly startedAt = Date.now();
+  readonly owner = historyOwner();
   readonly traceId = newTraceId();
   private readonly controller = new AbortController();
   private check: Check | undefined;
@@ -45,6 +53,8 @@ export class StreamState {
   private second = { at: performance.now(), received: 0 };
   private saidAt = 0;
   private lastNumber = 0;
+  /** The id of the last event, with which the stream is resumed. */
+  private lastId = "";
 
   constructor(
     readonly operation: Operation,
@@ -54,32 +64,68 @@ export class StreamState {
   async run(opened: () => void): Promise<void> {
     const { compile } = await import("../form/validate");
     this.check = compile(this.operation.outputSchema);
+    let end: StreamEnd = {};
+    try {
+      for (let attempt = 0; ; attempt++) {
+        const before = this.lastId;
+        end = await this.follow(opened);
+        if (!end.isLost || !this.lastId) break;
+        if (before !== this.lastId) attempt = 0;
+        suspect();
+        if (attempt >= MOST_ATTEMPTS) break;
+        this.state.value = "resuming";
+        this.draw();
+        await this.wait(Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** attempt));
+      }
+      // 410: the server keeps no events of this stream, or no longer.
+      this.end(end.problem?.status === 410 ? { ...end.problem, detail: CANNOT_RESUME } : end.problem);
+    } catch (error) {
+      if (!this.controller.signal.aborted) throw error;
+      this.state.value = "stopped";
+    }
+    this.draw();
+    await this.remember();
+  }
+
+  /** Follow the stream, after the last event that came: the server keeps events for a while. */
+  private async follow(opened: () => void): Promise<StreamEnd> {
     const options = {
       address: callAddress(this.operation.http?.path ?? ""),
       input: this.input,
       traceId: this.traceId,
       signal: this.controller.signal,
+      lastEventId: this.lastId,
     };
     try {
-      const end = await follow(
+      return await follow(
         options,
         (items) => this.receive(items),
         (requestId) => {
-          this.requestId.value = requestId;
+          if (this.state.peek() === "connecting") {
+            this.requestId.value = requestId;
+            opened();
+          } else {
+            this.resumed++;
+            announce("The stream goes on");
+          }
           this.state.value = "live";
-          opened();
         },
       );
-      this.end(end.problem);
     } catch (error) {
-      if (error instanceof RequestError) {
-        suspect();
-        this.end({ ...error.problem, executed: "unknown" });
-      } else if (this.controller.signal.aborted) this.state.value = "stopped";
-      else throw error;
+      if (!(error instanceof RequestError)) throw error;
+      return { isLost: true, problem: { ...error.problem, executed: "unknown" } };
     }
-    this.draw();
-    await this.remember();
+  }
+
+  private wait(milliseconds: number): Promise<void> {
+    const { signal } = this.controller;
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(resolve, milliseconds);
+      signal.addEventListener("abort", () => {
+        clearTimeout(timer);
+        reject(signal.reason);
+      });
+    });
   }
 
   private receive(items: StreamItem[]): void {
@@ -88,6 +134,7 @@ export class StreamState {
       const number = Number(/-(\d+)$/.exec(item.id)?.[1] ?? Number.NaN);
       if (this.lastNumber && number > this.lastNumber + 1) this.gaps++;
       if (!Number.isNaN(number)) this.lastNumber = number;
+      this.lastId = item.id || this.lastId;
       this.ring.push({ at, type: item.type, id: item.id, text: item.data });
     }
     this.draw();
@@ -156,7 +203,7 @@ export class StreamState {
     const outcome = this.state.peek() === "failed" ? "failed" : this.state.peek() === "stopped" ? "cancelled" : "ok";
     return remember({
       id: this.requestId.peek() || newKey(),
-      owner: historyOwner(),
+      owner: this.owner,
       operationId: this.operation.id,
       at: this.startedAt,
       durationMs: Date.now() - this.startedAt,
@@ -224,6 +271,7 @@ function showRefusal(stream: StreamState): void {
   const problem = stream.problem;
   runOf(stream.operation.id).value = {
     id: newKey(),
+    owner: stream.owner,
     operation: stream.operation,
     input: stream.input,
     traceId: stream.traceId,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from operations import __version__
 from operations.calls.addresses import ASKS, WORKERS
 from operations.calls.codec import JSON
 from operations.calls.endpoint import Endpoint
@@ -40,8 +42,18 @@ _OVERHEAD = 1_024
 class Announcer:
     """Announces the operations of one worker: at the start, on changes, on request, and after a reconnect."""
 
-    def __init__(self, served: Callable[[], list[Operation[Any]]], endpoint: Endpoint, *, pool: bool) -> None:
+    def __init__(
+        self,
+        served: Callable[[], list[Operation[Any]]],
+        endpoint: Endpoint,
+        *,
+        pool: bool,
+        slots: int = 0,
+        in_flight: Callable[[], int] = lambda: 0,
+    ) -> None:
         transport = endpoint.transport
+        self._slots = slots
+        self._in_flight = in_flight
         self.worker_id = f"{endpoint.peer}.{os.urandom(4).hex()}"
         self.rejected: Mapping[str, str] = {}
         """The operations that the hub rejected, each with the reason."""
@@ -150,7 +162,18 @@ class Announcer:
         limit = None if self._is_hub else self._transport.capabilities.max_payload
         parts = split(operations, limit)
         for number, part in enumerate(parts):
-            payload = AnnouncementPayload(self.worker_id, self._generation, part, self._pool, number, len(parts))
+            payload = AnnouncementPayload(
+                self.worker_id,
+                self._generation,
+                part,
+                self._pool,
+                number,
+                len(parts),
+                slots=self._slots,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                version=__version__,
+            )
             self._send(WorkerAnnounced(VERSION, self.worker_id, address, payload, namespaces), address)
 
     def _beat(self) -> None:
@@ -161,7 +184,7 @@ class Announcer:
     def _send_alive(self) -> None:
         reports = self._transport.optional(ReportsBacklog)
         backlog = () if reports is None else tuple(reports.backlog())
-        payload = WorkerPayload(self.worker_id, self._generation, self._is_gone, backlog)
+        payload = WorkerPayload(self.worker_id, self._generation, self._is_gone, backlog, self._in_flight())
         self._send(WorkerAlive(VERSION, "", WORKERS, payload))
 
     def _send(self, event: Event, address: str = WORKERS) -> None:

@@ -123,6 +123,12 @@ class AnnouncementPayload(msgspec.Struct, rename="camel", omit_defaults=True):
     part: int = 0
     parts: int = 1
     """More than one if the operations do not fit in one message of the transport."""
+    slots: int = 0
+    """How many calls the worker runs at a time; 0 if it does not say."""
+    host: str = ""
+    pid: _Whole | None = None
+    version: str = ""
+    """The worker's process and release, for operators."""
 
 
 class RegistrationPayload(msgspec.Struct, rename="camel"):
@@ -144,6 +150,8 @@ class WorkerPayload(msgspec.Struct, rename="camel", omit_defaults=True):
     """Whether the worker accepts no new requests."""
     behind: tuple[str, ...] = ()
     """The namespaces with a backlog: so many requests wait at the bus that the last ones will not run soon."""
+    in_flight: int = 0
+    """Calls that run or wait at the worker, for operators."""
 
 
 class AskPayload(msgspec.Struct, rename="camel", omit_defaults=True):

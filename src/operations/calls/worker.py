@@ -61,7 +61,9 @@ class CallHandler:
         self._stops: dict[str, list[Stop]] = {}
         self._queues: dict[str, Stop] = {}
         self._stop_control = self.endpoint.listen(f"peer.{self.endpoint.peer}")
-        self._announcer = Announcer(self._served, self.endpoint, pool=pool)
+        self._announcer = Announcer(
+            self._served, self.endpoint, pool=pool, slots=concurrency, in_flight=lambda: self.dispatcher.in_flight
+        )
         self.worker_id = self._announcer.worker_id
         """The id of this worker on its transport."""
         self._requests = RequestHandler(

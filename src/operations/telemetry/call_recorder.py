@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from operations.envelope import HTTPResponseMeta, ResponseEnvelope
 from operations.errors import CallError
+from operations.schema import Problem
 from operations.telemetry.call_records import CallRecord, CallRecords, caller_name
+from operations.telemetry.differences import Difference, differences_of
 from operations.telemetry.observer import Call, CallQueued, CallRetried, CallSized, Event, Observation
 
 _LONGEST_LABEL = 40
@@ -95,7 +97,7 @@ class CallRecorder:
 class _Recorded(Observation):
     """One call that is recorded."""
 
-    __slots__ = ("_call", "_output", "_record", "_recorder", "_status")
+    __slots__ = ("_call", "_differences", "_output", "_record", "_recorder", "_status")
 
     def __init__(self, recorder: CallRecorder, record: CallRecord, call: Call) -> None:
         self._recorder = recorder
@@ -103,10 +105,16 @@ class _Recorded(Observation):
         self._call = call
         self._status: int | None = None
         self._output: Any = None
+        self._differences: list[Difference] = []
 
     def item(self, envelope: ResponseEnvelope[Any]) -> None:
         """Count an item."""
         self._recorder.records.item(self._record, self._call.items)
+
+    def normalised(self, given: Any, data: Any, problems: Sequence[Problem]) -> None:
+        """Keep what the output schema changed; the items of a stream are too many for that."""
+        if not self._record.streaming:
+            self._differences = differences_of(given, data, problems)
 
     def result(self, envelope: ResponseEnvelope[Any]) -> None:
         """Note status and output."""
@@ -124,8 +132,9 @@ class _Recorded(Observation):
             message = recorder.explain(error, call.operation_id)
         record.items = call.items
         recorder.records.end(record, outcome, status=self._status, message=message, seconds=call.seconds)
-        if recorder.clean is not None:
-            recorder.records.keep_bodies(record, recorder.cleaned_input(call), self._cleaned_output())
+        if recorder.clean is not None or self._differences:
+            output = self._cleaned_output()
+            recorder.records.keep_bodies(record, recorder.cleaned_input(call), output, self._differences)
 
     def _cleaned_output(self) -> Any:
         spec, clean = self._call.spec, self._recorder.clean

@@ -6,13 +6,14 @@ import os
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Any, Literal
 
 import msgspec
 
-from operations.context import Identity
+from operations.context import Identity, is_own_request_id
+from operations.telemetry.differences import Difference
 from operations.telemetry.time_series import TimeSeries
 
 CallKind = Literal["local", "served", "routed"]
@@ -79,18 +80,21 @@ class CallRecord(msgspec.Struct, eq=False, kw_only=True, gc=False):
 
 
 class Bodies(msgspec.Struct, frozen=True):
-    """Input and output of a call as JSON; None if not retained."""
+    """Input and output of a call as JSON, and how its output was normalised; None if not retained."""
 
     input: bytes | None = None
     output: bytes | None = None
     input_bytes: int = 0
     output_bytes: int = 0
+    differences: bytes | None = None
 
 
 class CallRecords:
     """The last calls: all running ones, and a bounded number of ended ones.
 
-    `changed` is called with each change. Strings that callers choose are truncated. Bodies have a separate limit.
+    `changed` is called with each change. Strings that callers choose are truncated. Bodies have a separate limit. A
+    caller
+    with more than half of the records displaces its own, never those of others.
     """
 
     def __init__(
@@ -111,6 +115,8 @@ class CallRecords:
         self._max_records = max_records
         self._max_body_bytes = max_body_bytes
         self._records: OrderedDict[int, CallRecord] = OrderedDict()
+        self._of_callers: dict[str | None, dict[int, None]] = {}
+        """The numbers of the records of each caller, the oldest first."""
         self._by_id: dict[str, CallRecord] = {}
         self._traces: dict[str, dict[int, CallRecord]] = {}
         self._bodies: OrderedDict[int, Bodies] = OrderedDict()
@@ -157,11 +163,13 @@ class CallRecords:
             attempts=[],
         )
         self.running[record.number] = self._records[record.number] = record
-        # Callers choose some ids: one that is taken keeps its record.
-        self._by_id.setdefault(record.request_id, record)
+        self._of_callers.setdefault(caller, {})[record.number] = None
+        # Peers choose the ids of their requests: one that is taken, or could be one of ours, is not found by its id.
+        if door != "ws" or kind == "local" or not is_own_request_id(record.request_id):
+            self._by_id.setdefault(record.request_id, record)
         self._traces.setdefault(record.trace_id, {})[record.number] = record
         while len(self._records) > self._max_records:
-            self._evict()
+            self._evict(caller)
         return record
 
     def queue(self, record: CallRecord) -> None:
@@ -190,9 +198,16 @@ class CallRecords:
             self._tell("items", record)
 
     def end(
-        self, record: CallRecord, code: str, *, status: int | None = None, message: str | None = None, seconds: float
+        self,
+        record: CallRecord,
+        code: str,
+        *,
+        status: int | None = None,
+        message: str | None = None,
+        seconds: float,
+        is_measured: bool = True,
     ) -> None:
-        """Note how a call ended: `ok`, or a code."""
+        """Note how a call ended: `ok`, or a code. One that is not measured does not count in the series."""
         if self.running.pop(record.number, None) is None:
             return
         record.ended_at = self._now()
@@ -203,24 +218,26 @@ class CallRecords:
         if record.attempts:
             last = Attempt(self._attempt_start(record), record.ended_at, record.code, status)
             record.attempts.append(last)
-        # The consumer determines how long a stream takes: its time is not a latency.
-        self.series.add(
-            record.operation_id,
-            record.worker,
-            0.0 if record.streaming else seconds,
-            failed=record.outcome == "failed",
-        )
+        if is_measured:
+            # The consumer determines how long a stream takes: its time is not a latency.
+            self.series.add(
+                record.operation_id,
+                record.worker,
+                0.0 if record.streaming else seconds,
+                failed=record.outcome == "failed",
+            )
         if record.number not in self._records:
             self._forget(record)
         self._tell("ended", record)
 
-    def keep_bodies(self, record: CallRecord, input: Any, output: Any) -> None:
-        """Keep input and output of a call, unless they are too large; the oldest are dropped."""
+    def keep_bodies(self, record: CallRecord, input: Any, output: Any, differences: Sequence[Difference] = ()) -> None:
+        """Keep input, output and differences of a call, unless they are too large; the oldest are dropped."""
         if record.number not in self._records:
             return
         encoded = [_encode(value) for value in (input, output)]
         kept = [None if body is None or len(body) > _LONGEST_BODY else body for body in encoded]
-        bodies = Bodies(kept[0], kept[1], *(0 if body is None else len(body) for body in encoded))
+        sizes = (0 if body is None else len(body) for body in encoded)
+        bodies = Bodies(kept[0], kept[1], *sizes, differences=_encode(differences) if differences else None)
         self._bodies[record.number] = bodies
         self._body_bytes += _size(bodies)
         while self._body_bytes > self._max_body_bytes:
@@ -268,9 +285,15 @@ class CallRecords:
             return above.trace_id
         return f"{self._epoch}{self._last:016x}"
 
-    def _evict(self) -> None:
-        """Drop the oldest ended call."""
-        number, record = self._records.popitem(last=False)
+    def _evict(self, caller: str | None) -> None:
+        """Forget the oldest call, of this caller if it has too many; one that runs is kept until it ends."""
+        own = self._of_callers[caller]
+        number = next(iter(own if 2 * len(own) > self._max_records else self._records))
+        record = self._records.pop(number)
+        listed = self._of_callers[record.caller]
+        del listed[number]
+        if not listed:
+            del self._of_callers[record.caller]
         bodies = self._bodies.pop(number, None)
         if bodies is not None:
             self._body_bytes -= _size(bodies)
@@ -313,4 +336,4 @@ def _encode(value: Any) -> bytes | None:
 
 
 def _size(bodies: Bodies) -> int:
-    return len(bodies.input or b"") + len(bodies.output or b"") + 100
+    return len(bodies.input or b"") + len(bodies.output or b"") + len(bodies.differences or b"") + 100

@@ -15,6 +15,7 @@ import msgspec
 from operations.context import Identity, OperationContext, with_request_id
 from operations.envelope import MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
+from operations.schema import Problem
 from operations.spec import OperationSpec
 
 _log = logging.getLogger("operations")
@@ -66,6 +67,9 @@ class Observation:
 
     def result(self, envelope: ResponseEnvelope[Any]) -> None:
         """Handle the result of a call that is not a stream, before its end."""
+
+    def normalised(self, given: Any, data: Any, problems: Sequence[Problem]) -> None:
+        """Handle a result, or an item of a stream, that the output schema changed or that still does not match it."""
 
     def end(self, outcome: str, error: BaseException | None) -> None:
         """Handle the end: `ok`, `tool_error` for an MCP error result, else the code of the error."""
@@ -153,6 +157,11 @@ class ObservedCall:
         self.call.items += 1
         for observation in self._observations:
             _safely(observation.item, envelope)
+
+    def normalised(self, given: Any, data: Any, problems: Sequence[Problem]) -> None:
+        """Notify observers of a result that the output schema changed or that still does not match it."""
+        for observation in self._observations:
+            _safely(observation.normalised, given, data, problems)
 
     def end(self, error: BaseException | None, envelope: ResponseEnvelope[Any] | None = None) -> None:
         """Notify observers of the end."""

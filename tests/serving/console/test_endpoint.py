@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from operations import CallError, OperationContext, OperationRegistry, operation
+from operations import CallError, Operation, OperationContext, OperationRegistry, from_schema, operation
 from operations.interceptors import Retry
 from operations.serving import Limits, ServedApp, app
 from operations.serving.console.event_log import EventLog
 from operations.serving.console.pages import POLICY, Pages
 from operations.serving.console.sampling import Sampler
+from operations.spec import OperationSpec, OperationType
 from operations.telemetry.call_records import CallRecords
 from tests.serving.asgi_client import Answer, events_of, exchange, following, post, request
 from tests.serving.shop import Shop
@@ -80,6 +81,42 @@ async def test_a_call_has_its_input_and_output_without_secrets(served: ServedApp
     assert full["input"] == {"item": "tea", "extra": {"password": "[redacted]"}}
     assert full["output"]["item"] == "tea"
     assert "5" not in json.dumps(full["output"]["extra"])
+
+
+async def test_a_call_tells_where_its_result_differed_from_its_declaration() -> None:
+    declared = {
+        "type": "object",
+        "properties": {
+            "count": {"type": "integer"},
+            "state": {"anyOf": [{"enum": ["open", "closed"]}, {"type": "null"}]},
+            "rows": {"type": "array", "items": {"$ref": "#/$defs/row"}},
+        },
+        "$defs": {"row": {"type": "object", "properties": {"on": {"type": "boolean"}}}},
+    }
+
+    async def handler(input: Any, context: OperationContext) -> Any:
+        return {"count": "7", "state": "draft", "rows": [{"on": "true", "secret": "gold"}], "node": "R_1"}
+
+    spec = OperationSpec(
+        name="look", namespace="a", type=OperationType.QUERY, description="Look.", output_schema=from_schema(declared)
+    )
+    served = app(OperationRegistry([Operation(spec=spec, handler=handler)]), console=True, mcp=False)
+    answer = await post(served, "/a/look")
+    call = (await get(served, f"calls/{answer.headers['operations-request-id']}")).json
+    assert "output" not in call
+    assert call["differences"] == [
+        {"pointer": "/count", "action": "cast", "declared": "integer", "got": '"7"', "became": "7"},
+        {"pointer": "/rows/0/on", "action": "cast", "declared": "boolean", "got": '"true"', "became": "true"},
+        {"pointer": "/rows/0/secret", "action": "stripped", "got": "[redacted]"},
+        {"pointer": "/node", "action": "stripped", "got": '"R_1"'},
+        {
+            "pointer": "/state",
+            "action": "kept",
+            "declared": "open | closed | null",
+            "got": '"draft"',
+            "detail": call["differences"][-1]["detail"],
+        },
+    ]
 
 
 async def test_pages_of_calls_follow_each_other(served: ServedApp) -> None:

@@ -127,6 +127,37 @@ async def test_messages_and_bodies_of_others_are_not_shown_unless_retained(serve
     assert "input" not in own
 
 
+async def test_values_of_differences_are_told_to_their_caller_only(shop: Shop) -> None:
+    @operation(id="shop.wrong", type="query")
+    async def wrong() -> dict[str, int]:
+        return {"count": "7"}  # type: ignore[dict-item]
+
+    shop.registry.register(wrong)
+    served = app(shop.registry, authenticator=StaticTokens(TOKENS), console=True, console_bodies=True, mcp=False)
+    answer = await post(served, "/shop/wrong", token="ann-token")
+    path = f"calls/{answer.headers['operations-request-id']}"
+    assert (await get(served, path, "ann-token")).json["differences"] == [
+        {"pointer": "/count", "action": "cast", "declared": "integer", "got": '"7"', "became": "7"}
+    ]
+    assert (await get(served, path, "eye-token")).json["differences"] == [
+        {"pointer": "/count", "action": "cast", "declared": "integer"}
+    ]
+    quiet = app(shop.registry, authenticator=StaticTokens(TOKENS), console=True, mcp=False)
+    answer = await post(quiet, "/shop/wrong", token="ann-token")
+    path = f"calls/{answer.headers['operations-request-id']}"
+    assert "differences" in (await get(quiet, path, "ann-token")).json
+    assert "differences" not in (await get(quiet, path, "eye-token")).json
+
+
+async def test_the_catalogue_names_the_scopes_of_what_may_be_called(served: ServedApp) -> None:
+    listed = (await get(served, "catalogue", "bob-token")).json["operations"]
+    assert {each["id"]: each.get("scopes") for each in listed if "scopes" in each}["vault.put"] == ["write"]
+    assert all(
+        "write" not in each.get("scopes", ())
+        for each in (await get(served, "catalogue", "ann-token")).json["operations"]
+    )
+
+
 async def test_the_text_of_an_exception_is_never_sent(served: ServedApp) -> None:
     await post(served, "/shop/fail", {"how": "text"}, token="ann-token")
     [call] = (await get(served, "calls", "ann-token")).json["calls"]

@@ -48,6 +48,7 @@ class _RawAnnouncement(msgspec.Struct, rename="camel", omit_defaults=True):
     pool: bool = False
     part: int = 0
     parts: int = 1
+    slots: int = 0
 
 
 class _WorkerName(msgspec.Struct, rename="camel"):
@@ -105,6 +106,8 @@ class Registration(msgspec.Struct, eq=False):
     """The reasons by operation id, including operations that another session has registered."""
     refused: dict[str, str] = {}
     """The reasons by namespace."""
+    slots: int = 0
+    """How many calls it runs at a time; 0 if it does not say."""
 
 
 class CallableOperation(msgspec.Struct, eq=False):
@@ -155,7 +158,7 @@ class HubDirectory:
         workers[worker_id] = registration
         session.is_worker = session.is_worker or bool(operations)
         registration.generation, registration.pool = announcement.generation, announcement.pool
-        registration.refused = refused
+        registration.refused, registration.slots = refused, announcement.slots
         self._update(registration, operations, rejected)
 
     def retire(self, session: HubSession, header: EventHeader, codec: Codec) -> None:
@@ -179,6 +182,10 @@ class HubDirectory:
         """Send a session the announcements of all workers, and from now on of changes."""
         others = (workers for owner, workers in self._workers.items() if owner is not session)
         self._notices.watch(session, (each for workers in others for each in workers.values()))
+
+    def slots_of(self, session: HubSession) -> int:
+        """Return how many calls the workers of a session run at a time; 0 if they do not say."""
+        return sum(each.slots for each in self._workers.get(session, {}).values())
 
     def explain_missing(self, operation_id: str) -> CallError:
         """Return the error for a call of an operation that no worker has registered."""

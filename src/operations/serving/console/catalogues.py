@@ -27,6 +27,7 @@ _SLICE_SECONDS = 0.002
 _MOST_KEPT = 64
 _LONGEST_DESCRIPTION = 160
 _MOST_FIELDS = 100
+_MOST_SCOPES = 20
 _MOST_EXAMPLES = 10
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 _NO_VALUE: Any = object()
@@ -172,6 +173,7 @@ def _describe(operation: Operation[Any], source: str) -> dict[str, Any]:
         "title": spec.title,
         "tags": list(spec.tags),
         "fields": _fields(spec.input_schema.document),
+        "scopes": [*spec.access_control.required_scopes, *spec.access_control.required_scopes_any][:_MOST_SCOPES],
         "method": annotations.get("method"),
         "path": annotations.get("path"),
         "deprecated": annotations.get("deprecated") is True,

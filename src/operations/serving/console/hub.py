@@ -10,11 +10,11 @@ import msgspec
 from operations.calls.hub import Hub
 from operations.calls.hub.session import HubSession, RoutedCall
 from operations.context import Identity
-from operations.serving.console.workers import State, WorkerState
+from operations.serving.console.workers import MOST_SLOTS, State, WorkerState
 from operations.telemetry.call_records import CallRecord, CallRecords, caller_name
 
 _LOST_SECONDS = 300.0
-_MOST_LOST = 1_000
+_MOST_KNOWN = 1_000
 _LONGEST_TEXT = 100
 
 
@@ -104,7 +104,9 @@ class HubRecorder:
         record = self._records.add(request_id, operation_id, "routed", caller=caller, door="ws")
         if record is not None:
             self._records.start(record)
-            self._records.end(record, code, seconds=0.0)
+            # A peer chooses the ids of refused requests: series of their own would displace those of others.
+            is_offered = operation_id in self._hub.router.operations
+            self._records.end(record, code, seconds=0.0, is_measured=is_offered)
 
     def left(self, session: HubSession, reason: str) -> None:
         """Note that a spoke was lost."""
@@ -127,7 +129,7 @@ class HubRecorder:
                 known = self._spoke(session)
                 known.lost_at = known.reason = None
                 known.operations = frozenset(offered.get(session, ()))
-                yield _describe(known, session)
+                yield _describe(known, session, self._hub.router.directory.slots_of(session))
         connected = {session.peer for session in sessions}
         for peer, known in list(self._spokes.items()):
             if known.lost_at is not None and known.lost_at < oldest:
@@ -152,22 +154,32 @@ class HubRecorder:
             if session.hello is not None:
                 known.host, known.pid = session.hello.host[:_LONGEST_TEXT] or None, session.hello.pid
                 known.version = session.hello.version[:_LONGEST_TEXT] or None
-            while len(self._spokes) > _MOST_LOST:
-                del self._spokes[next(iter(self._spokes))]
+            if len(self._spokes) > _MOST_KNOWN:
+                self._forget_one()
         return known
 
+    def _forget_one(self) -> None:
+        """Forget the spoke that was lost first: one that connects again and again must not displace those that stay."""
+        connected = {session.peer for session in self._hub.router.sessions.values()}
+        lost = next((peer for peer in self._spokes if peer not in connected), None)
+        del self._spokes[lost if lost is not None else next(iter(self._spokes))]
+        if len(self._names) > _MOST_KNOWN:
+            kept = {known.name.rpartition("-")[0] for known in self._spokes.values()}
+            self._names = {name: number for name, number in self._names.items() if name in kept}
 
-def _describe(known: _Known, session: HubSession | None) -> WorkerState:
+
+def _describe(known: _Known, session: HubSession | None, slots: int = 0) -> WorkerState:
     state: State = "lost"
     if session is not None:
-        is_slow = session.link is not None and session.link.is_slow
-        state = "saturated" if is_slow else "ready" if known.operations else "draining"
+        is_full = 0 < slots <= len(session.running) or (session.link is not None and session.link.is_slow)
+        state = "draining" if not known.operations else "saturated" if is_full else "ready"
     return WorkerState(
         name=known.name,
         kind="spoke",
         transport="websocket",
         state=state,
         in_flight=0 if session is None else len(session.running),
+        slots=slots if 0 < slots <= MOST_SLOTS else None,
         operations=known.operations if session is not None else frozenset(),
         since=known.since,
         host=known.host,

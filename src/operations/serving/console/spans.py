@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 
 from operations.errors import ErrorCode
+from operations.serving.console.declared import declared_at
 from operations.serving.console.rights import Viewer
 from operations.serving.refusals import RefusedError
 from operations.telemetry.call_records import CallRecord, CallRecords
+from operations.telemetry.differences import Difference
 
 _MOST_SPANS = 5_000
 _SLICE = 500
@@ -112,6 +114,8 @@ class SpanReader:
                 "outputBytes": bodies.output_bytes or None,
             }
             answer |= {name: value for name, value in retained.items() if value is not None}
+            if bodies.differences is not None and self._may_read(record):
+                answer["differences"] = self._differences(record, bodies.differences)
         return answer
 
     def trace(self, trace_id: str) -> dict[str, Any]:
@@ -142,8 +146,21 @@ class SpanReader:
         return span
 
     def _may_read(self, record: CallRecord) -> bool:
-        """Whether the caller may read the message of an error, which may repeat parts of an input."""
+        """Whether the caller may read messages and differences, which may repeat parts of an input or an output."""
         return self._has_bodies or self._viewer.is_own(record)
+
+    def _differences(self, record: CallRecord, encoded: bytes) -> list[dict[str, Any]]:
+        """Return where the output differed from its declaration; values, which are not redacted, to the caller only."""
+        operation = self._viewer.operations.get(record.operation_id)
+        document = None if operation is None else operation.spec.output_schema.document
+        found: list[dict[str, Any]] = []
+        for each in msgspec.json.decode(encoded, type=list[Difference]):
+            declared = declared_at(document, each.pointer)
+            described = {"declared": declared, **msgspec.to_builtins(each)}
+            if not self._viewer.is_own(record):
+                described = {name: described.get(name) for name in ("pointer", "action", "declared")}
+            found.append({name: value for name, value in described.items() if value is not None})
+        return found
 
     async def _select(
         self, parameters: Parameters, keep: Sequence[Keep], *, default: int, most: int

@@ -14,6 +14,8 @@ from operations.dispatch import Dispatcher
 from operations.serving.console.rights import Viewer
 from operations.telemetry.time_series import TimeSeries
 
+MOST_SLOTS = 1_000_000
+"""What a worker says of itself is believed up to here."""
 State = Literal["ready", "saturated", "draining", "lost"]
 
 
@@ -21,7 +23,7 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
     """One worker; unknown fields are None."""
 
     name: str
-    kind: Literal["server", "spoke"]
+    kind: Literal["server", "spoke", "worker"]
     transport: str
     state: State
     in_flight: int

@@ -1,0 +1,109 @@
+"""Differences: what normalising changed in a result, and what still does not match the output schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from operations.redaction import Redactor
+from operations.schema import Problem
+
+Action = Literal["cast", "stripped", "default", "replaced", "kept"]
+MOST_DIFFERENCES = 50
+_LONGEST_TEXT = 80
+_LONGEST_POINTER = 300
+_MISSING: Any = object()
+_SECRETS = Redactor()
+
+
+class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One place where a result differs from its declaration, and what was done about it."""
+
+    pointer: str
+    action: Action
+    """`cast` to the declared type, `stripped` as undeclared, `default` filled in, `replaced`, or `kept` as it is."""
+    got: str | None = None
+    """The value as it came, in a few characters; None if there was none."""
+    became: str | None = None
+    detail: str | None = None
+    """What is wrong with a value that was kept or replaced."""
+
+
+def differences_of(given: Any, data: Any, problems: Sequence[Problem]) -> list[Difference]:
+    """Return the first differences between what a handler gave and what its caller gets."""
+    wrong = {problem.path: problem for problem in problems[:MOST_DIFFERENCES]}
+    found: list[Difference] = []
+    for pointer, before, after in _changes(given, data, ""):
+        if len(found) == MOST_DIFFERENCES:
+            return found
+        problem = wrong.pop(pointer, None)
+        found.append(_difference(pointer, before, after, problem))
+    for problem in list(wrong.values())[: MOST_DIFFERENCES - len(found)]:
+        got = None if problem.value is msgspec.UNSET else _text(problem.value, problem.path)
+        found.append(Difference(_cut(problem.path, _LONGEST_POINTER), "kept", got, detail=_cut(problem.message, 200)))
+    return found
+
+
+def _difference(pointer: str, before: Any, after: Any, problem: Problem | None) -> Difference:
+    action: Action = "replaced" if problem is not None else "cast"
+    if after is _MISSING:
+        action = "stripped"
+    elif before is _MISSING:
+        action = "default"
+    return Difference(
+        _cut(pointer, _LONGEST_POINTER),
+        action,
+        None if before is _MISSING else _text(before, pointer),
+        None if after is _MISSING else _text(after, pointer),
+        None if problem is None else _cut(problem.message, 200),
+    )
+
+
+def _changes(before: Any, after: Any, pointer: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each changed part with its value before and after; unchanged parts are shared and skipped."""
+    if before is after:
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name, value in before.items():
+            yield from _changes(value, after.get(name, _MISSING), f"{pointer}/{_escape(name)}")
+        for name, value in after.items():
+            if name not in before:
+                yield f"{pointer}/{_escape(name)}", _MISSING, value
+    elif isinstance(before, list | tuple) and isinstance(after, list | tuple):
+        for index, value in enumerate(before):
+            yield from _changes(value, after[index] if index < len(after) else _MISSING, f"{pointer}/{index}")
+    elif type(before) is not type(after) or before != after:
+        yield pointer, before, after
+
+
+def _escape(name: object) -> str:
+    return str(name).replace("~", "~0").replace("/", "~1")
+
+
+def _text(value: Any, pointer: str) -> str:
+    """Return a value in a few characters, as JSON where it is plain; nothing of a value with the name of a secret."""
+    text = _short(value)
+    for name in pointer.split("/")[1:]:
+        (text,) = _SECRETS.data({name: text}).values()
+    return text
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"object of {len(value)}"
+    if isinstance(value, list | tuple):
+        return f"array of {len(value)}"
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    try:
+        shown = value[:_LONGEST_TEXT] + "…" if isinstance(value, str) and len(value) > _LONGEST_TEXT else value
+        return _cut(msgspec.json.encode(shown).decode(), _LONGEST_TEXT)
+    except (TypeError, ValueError):
+        return type(value).__name__
+
+
+def _cut(text: str, most: int) -> str:
+    text = text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
