@@ -160,7 +160,7 @@ async def markup(
     """Return what would be harmful as HTML."""
     if fails:
         raise CallError(f"<b>{_MARKUP}</b>", _MARKUP, {_MARKUP: _MARKUP})
-    return {_MARKUP: _MARKUP, "svg": f"<svg onload=alert(1)>{_MARKUP}</svg>", "url": "javascript:alert(1)", "text": text}
+    return {_MARKUP: _MARKUP, "svg": f"<svg onload=alert(1)>{_MARKUP}</svg>", "url": "javascript:alert(1)", "is": text}
 
 
 @operation(id="shop.clear", type="mutation", annotations={"destructiveHint": True}, access_control=ADMIN)

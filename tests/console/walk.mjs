@@ -451,7 +451,7 @@ const steps = {
     await go("op/shop.slow");
     await field("/seconds").fill("50");
     await run();
-    await page.getByRole("button", { name: "Cancel" }).waitFor();
+    await page.locator('[data-outcome="running"]').waitFor();
     await page.getByRole("button", { name: /account menu/ }).click();
     await page.getByRole("button", { name: "Sign out" }).click();
     await signIn("guest-token");

@@ -49,11 +49,12 @@ class Announcer:
         *,
         pool: bool,
         slots: int = 0,
-        in_flight: Callable[[], int] = lambda: 0,
+        load: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0),
     ) -> None:
         transport = endpoint.transport
         self._slots = slots
-        self._in_flight = in_flight
+        self._load = load
+        """Returns how many calls run or wait, ended, and failed."""
         self.worker_id = f"{endpoint.peer}.{os.urandom(4).hex()}"
         self.rejected: Mapping[str, str] = {}
         """The operations that the hub rejected, each with the reason."""
@@ -72,7 +73,10 @@ class Announcer:
         # Announce before anything is sent again: until then a hub lets this peer call without a grant.
         endpoint.before_resending.append(self._announce_again)
         self._is_hub = transport.capabilities.identity == "hub"
-        if not transport.capabilities.tracks_peers:
+
+    def start_heartbeats(self) -> None:
+        """Send heartbeats, on a transport that does not report lost peers."""
+        if not self._transport.capabilities.tracks_peers:
             self._beat()
 
     def announce(self) -> None:
@@ -184,7 +188,7 @@ class Announcer:
     def _send_alive(self) -> None:
         reports = self._transport.optional(ReportsBacklog)
         backlog = () if reports is None else tuple(reports.backlog())
-        payload = WorkerPayload(self.worker_id, self._generation, self._is_gone, backlog, self._in_flight())
+        payload = WorkerPayload(self.worker_id, self._generation, self._is_gone, backlog, *self._load())
         self._send(WorkerAlive(VERSION, "", WORKERS, payload))
 
     def _send(self, event: Event, address: str = WORKERS) -> None:

@@ -152,6 +152,10 @@ class WorkerPayload(msgspec.Struct, rename="camel", omit_defaults=True):
     """The namespaces with a backlog: so many requests wait at the bus that the last ones will not run soon."""
     in_flight: int = 0
     """Calls that run or wait at the worker, for operators."""
+    finished: int = 0
+    """Calls that ended since the worker started."""
+    failed: int = 0
+    """Those of them that ended with an error."""
 
 
 class AskPayload(msgspec.Struct, rename="camel", omit_defaults=True):

@@ -68,6 +68,10 @@ class RequestHandler:
         self.endpoint = endpoint_of(transport)
         self.worker_id = worker_id
         self.show_error = show_error
+        self.finished = 0
+        """Number of calls that ended here."""
+        self.failed = 0
+        """Number of those that ended with an error."""
         self.acceptances = AcceptanceTimer()
         self.recording: set[asyncio.Task[None]] = set()
         """Tasks that wait for the shared record of signed requests."""
@@ -270,6 +274,9 @@ class Reply(msgspec.Struct, eq=False):
 
     def ended(self, envelope: ResponseEnvelope[Any] | None, error: CallError | None) -> None:
         """Send the outcome of the request."""
+        self.handler.finished += 1
+        if error is not None:
+            self.handler.failed += 1
         if self.progress is not None:
             self.progress.end()
         if self.since:

@@ -61,9 +61,7 @@ class CallHandler:
         self._stops: dict[str, list[Stop]] = {}
         self._queues: dict[str, Stop] = {}
         self._stop_control = self.endpoint.listen(f"peer.{self.endpoint.peer}")
-        self._announcer = Announcer(
-            self._served, self.endpoint, pool=pool, slots=concurrency, in_flight=lambda: self.dispatcher.in_flight
-        )
+        self._announcer = Announcer(self._served, self.endpoint, pool=pool, slots=concurrency, load=self._load)
         self.worker_id = self._announcer.worker_id
         """The id of this worker on its transport."""
         self._requests = RequestHandler(
@@ -81,6 +79,7 @@ class CallHandler:
         self._loop = asyncio.get_running_loop()
         self._unwatch_registry = registry.watch(self._registry_changed)
         self._unwatch_transport = transport.watch(self._connected, self._disconnected)
+        self._announcer.start_heartbeats()
         self.refresh()
 
     @property
@@ -208,6 +207,10 @@ class CallHandler:
         self._stored.close()
         if self._count in self.endpoint.in_flight:
             self.endpoint.in_flight.remove(self._count)
+
+    def _load(self) -> tuple[int, int, int]:
+        requests = self._requests
+        return self.dispatcher.in_flight, requests.finished, requests.failed
 
     def _count(self) -> int:
         return self.dispatcher.in_flight

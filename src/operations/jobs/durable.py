@@ -64,7 +64,7 @@ class DurableJobStore:
             )
             raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
         self._records = records
-        self._transport = transport
+        self.transport = transport
         self._pending = PendingRequestMap(transport)
         self._is_signed = transport.optional(SignsNestedCalls) is not None
         self._limits = limits
@@ -75,7 +75,7 @@ class DurableJobStore:
         """Store a job; a worker checks whether its submitter may call the operation."""
         operation_id, owner = submission.operation_id, submission.owner
         job = JobRequest(new_job_key(owner), int(submission.keep * 1000), owner)
-        claims = self._transport.capabilities.claims_identity
+        claims = self.transport.capabilities.claims_identity
         if submission.identity is not None and not (claims or self._is_signed):
             message = "an identity cannot be claimed on this transport: it must be trusted, or sign requests"
             raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
@@ -144,7 +144,7 @@ class DurableJobStore:
         error = aborted(record.operation_id, "the job was cancelled")
         cancelled = fail_job(record, error, b"", state=JobState.CANCELLED)
         if await self._records.end_record(address, kept(key, cancelled)):
-            endpoint = endpoint_of(self._transport)
+            endpoint = endpoint_of(self.transport)
             codec = codec_of(b"{")
             endpoint.abort_worker(record.request_id, control_address(record.operation_id), codec, "cancelled")
 
@@ -164,7 +164,7 @@ class DurableJobStore:
 
     def _forget_signed(self, message: bytes) -> None:
         """Let workers accept a signed request again: they store the requests that they have run."""
-        signed, remembers = split(message), self._transport.optional(Remembers)
+        signed, remembers = split(message), self.transport.optional(Remembers)
         if signed is not None and remembers is not None:
             outline = codec_of(signed.request).decode_outline(signed.request)
             remembers.forget(replay_key(stored_name(outline.id), signed.token))

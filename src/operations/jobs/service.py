@@ -53,6 +53,11 @@ class Jobs:
         self._sees_all = True
 
     @property
+    def transport(self) -> Transport | None:
+        """The transport that stores the jobs; None for jobs of this process."""
+        return self._store.transport if isinstance(self._store, DurableJobStore) else None
+
+    @property
     def keep_seconds(self) -> float:
         """How long an outcome is kept by default."""
         return min(KEEP_SECONDS, self._limits.keep_seconds)

@@ -93,8 +93,7 @@ class CallRecords:
     """The last calls: all running ones, and a bounded number of ended ones.
 
     `changed` is called with each change. Strings that callers choose are truncated. Bodies have a separate limit. A
-    caller
-    with more than half of the records displaces its own, never those of others.
+    caller with more than half of the records displaces its own, never those of others.
     """
 
     def __init__(
@@ -236,8 +235,9 @@ class CallRecords:
             return
         encoded = [_encode(value) for value in (input, output)]
         kept = [None if body is None or len(body) > _LONGEST_BODY else body for body in encoded]
-        sizes = (0 if body is None else len(body) for body in encoded)
-        bodies = Bodies(kept[0], kept[1], *sizes, differences=_encode(differences) if differences else None)
+        sizes = [0 if body is None else len(body) for body in encoded]
+        told = _encode(differences) if differences else None
+        bodies = Bodies(kept[0], kept[1], sizes[0], sizes[1], told)
         self._bodies[record.number] = bodies
         self._body_bytes += _size(bodies)
         while self._body_bytes > self._max_body_bytes:

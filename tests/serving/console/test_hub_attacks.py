@@ -14,6 +14,7 @@ from operations.calls import PendingRequestMap, from_call, serve_registry
 from operations.calls.codec import JSON
 from operations.calls.events import VERSION, CallRequested, RequestPayload
 from operations.calls.hub import Hub
+from operations.calls.hub.session import HubSession
 from operations.calls.hub.spoke import Spoke
 from operations.identity import Principal, StaticTokens
 from operations.serving import HTTPServer, ServedApp, app
@@ -176,10 +177,10 @@ async def _send_with_ids(field: Field, token: str, ids: list[str]) -> None:
     recorder, counted = field.hub.router.observer, 0
     note = recorder.refused
 
-    def count(*arguments: Any) -> None:
+    def count(session: HubSession, request_id: str, operation_id: str, code: str) -> None:
         nonlocal counted
         counted += 1
-        note(*arguments)
+        note(session, request_id, operation_id, code)
         if counted == len(ids):
             refused.set()
 

@@ -23,13 +23,17 @@ from operations.calls.events import (
 )
 from operations.calls.liveness import LOST_AFTER
 from operations.pubsub import Stop
-from operations.serving.console.workers import MOST_SLOTS, State, WorkerState
+from operations.serving.console.workers import MOST_SLOTS, Load, State, WorkerState
 
 _LOST_SECONDS = 300.0
 _MOST_WORKERS = 1_000
 _MOST_OPERATIONS = 10_000
 _LONGEST_ID = 128
 _LONGEST_TEXT = 100
+_STEP = 10
+_STEPS = 30
+"""The seconds of a step, and how many steps are kept."""
+_MOST_CALLS = 1 << 32
 
 
 class _Known(msgspec.Struct, eq=False):
@@ -42,6 +46,11 @@ class _Known(msgspec.Struct, eq=False):
     generation: int = -1
     in_flight: int = 0
     slots: int = 0
+    finished: int = 0
+    failed: int = 0
+    is_counted: bool = False
+    steps: dict[int, tuple[int, int]] = {}
+    """Calls and failures by the number of their 10 seconds."""
     is_behind: bool = False
     is_leaving: bool = False
     host: str = ""
@@ -61,8 +70,8 @@ class BusWorkers:
         self._names: dict[str, int] = {}
         self._stop_listening: Stop = endpoint.listen(WORKERS)
         endpoint.notice_handlers.append(self._notice)
-        question = WorkerAsked(VERSION, "", ASKS, AskPayload(endpoint.peer))
-        endpoint.transport.send(ASKS, JSON.encode(question))
+        self._asked_at = 0.0
+        self._ask()
 
     def close(self) -> None:
         """Stop listening."""
@@ -96,7 +105,16 @@ class BusWorkers:
             version=known.version or None,
             lost_at=known.heard_at * 1000 if is_lost else None,
             reason="no heartbeats" if is_lost else None,
+            load=self._load(known),
         )
+
+    def _load(self, known: _Known) -> Load:
+        last = int(self._clock()) // _STEP
+        rates = [known.steps.get(number, (0, 0))[0] for number in range(last - _STEPS, last)]
+        minute = [known.steps.get(number, (0, 0)) for number in range(last - 6, last)]
+        calls = sum(each[0] for each in minute)
+        seconds = max(1.0, min(60.0, self._clock() - known.since))
+        return Load(calls / seconds, sum(each[1] for each in minute) / calls if calls else 0.0, rates)
 
     def _notice(self, event: Event) -> None:
         if isinstance(event, WorkerAnnounced):
@@ -125,6 +143,28 @@ class BusWorkers:
         if known is not None:
             known.in_flight = max(0, min(payload.in_flight, MOST_SLOTS))
             known.is_behind, known.is_leaving = bool(payload.behind), payload.leaving
+            self._count(known, payload)
+            if payload.generation > known.generation and not payload.leaving:
+                self._ask()
+
+    def _count(self, known: _Known, payload: WorkerPayload) -> None:
+        """Count the calls that ended since the last heartbeat; the first one tells where to count from."""
+        number = int(self._clock()) // _STEP
+        calls, failures = payload.finished - known.finished, payload.failed - known.failed
+        if known.is_counted and 0 <= failures <= calls <= _MOST_CALLS:
+            before = known.steps.get(number, (0, 0))
+            known.steps[number] = before[0] + calls, before[1] + failures
+        known.finished, known.failed, known.is_counted = payload.finished, payload.failed, True
+        while len(known.steps) > _STEPS + 1:
+            del known.steps[next(iter(known.steps))]
+
+    def _ask(self) -> None:
+        """Ask the workers to announce themselves, at most once a second."""
+        now = self._clock()
+        if now - self._asked_at >= 1.0:
+            self._asked_at = now
+            question = WorkerAsked(VERSION, "", ASKS, AskPayload(self._endpoint.peer))
+            self._endpoint.transport.send(ASKS, JSON.encode(question))
 
     def _hear(self, worker_id: str) -> _Known | None:
         """Return a worker that sent something; None where too many are known."""

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from operations.calls.endpoint import Endpoint, endpoint_of
 from operations.calls.hub import Hub
 from operations.dispatch import Dispatcher
 from operations.errors import CallError
@@ -13,6 +14,7 @@ from operations.interceptors.redaction import FieldRedactor
 from operations.jobs import Jobs
 from operations.serving.admission import Caller
 from operations.serving.asgi import Receive, Response, Scope, Send
+from operations.serving.console.bus import Buses
 from operations.serving.console.endpoint import API, ConsoleEndpoint, ConsoleSettings
 from operations.serving.console.hub import HubRecorder
 from operations.serving.console.jobs import ConsoleJobs
@@ -55,7 +57,8 @@ class Console:
         registry.observers = (*registry.observers, self._recorder)
         self._own = OwnProcess(name, dispatchers, slots=settings.slots, version=settings.release)
         self._hub = None if hub is None else HubRecorder(hub, self.records)
-        workers: list[Workers] = [self._own] if self._hub is None else [self._own, self._hub]
+        self._buses = Buses(lambda: _endpoints(exposure, jobs))
+        workers: list[Workers] = [self._own, *([] if self._hub is None else [self._hub]), self._buses]
         self._endpoint = ConsoleEndpoint(
             exposure,
             self.records,
@@ -85,7 +88,8 @@ class Console:
         return self._pages.respond(path, scope.get("root_path") or "", dict(scope["headers"]))
 
     async def warm(self) -> None:
-        """Prepare the catalogue, while the server is idle."""
+        """Listen to workers, and prepare the catalogue while the server is idle."""
+        self._buses.find()
         await self._endpoint.warm()
 
     async def end_feeds(self) -> None:
@@ -98,6 +102,7 @@ class Console:
         self._registry.observers = tuple(each for each in self._registry.observers if each is not self._recorder)
         if self._hub is not None:
             self._hub.close()
+        self._buses.close()
         await self._endpoint.close()
 
     def _cancel(self, record: CallRecord) -> bool:
@@ -110,6 +115,14 @@ class Console:
         dispatchers = tuple(self._dispatchers())
         waiting = sum(each.slots.waiting.size for each in dispatchers)
         return max(0, sum(each.in_flight for each in dispatchers) - waiting), waiting
+
+
+def _endpoints(exposure: Exposure, jobs: Jobs | None) -> set[Endpoint]:
+    """Return the ends of the buses that served operations come from, and that jobs are stored on."""
+    operations = exposure.registry.operations.values()
+    found = {operation.origin for operation in operations if isinstance(operation.origin, Endpoint)}
+    transport = None if jobs is None else jobs.transport
+    return found if transport is None else {*found, endpoint_of(transport)}
 
 
 def _explain(error: CallError, operation_id: str) -> str:

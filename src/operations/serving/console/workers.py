@@ -37,6 +37,16 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None = None
     lost_at: float | None = None
     reason: str | None = None
+    load: Load | None = None
+    """What the worker itself tells; None for one whose calls are all recorded here."""
+
+
+class Load(msgspec.Struct, frozen=True):
+    """The calls of a worker in the last minute, and those of each 10 seconds of the last 5 minutes."""
+
+    rate: float
+    error_rate: float
+    rates: list[int]
 
 
 class Workers(Protocol):
@@ -82,6 +92,9 @@ def worker_json(worker: WorkerState, viewer: Viewer, series: TimeSeries) -> dict
     """Return a worker in the console's format."""
     key = ("worker", worker.name)
     rate, p95, error_rate = series.summary(key)
+    rates = series.counts(key)
+    if worker.load is not None:
+        rate, error_rate, rates = worker.load.rate, worker.load.error_rate, worker.load.rates
     visible = viewer.operations
     offered = visible.keys() if worker.operations is None else worker.operations & visible.keys()
     optional = {
@@ -101,7 +114,7 @@ def worker_json(worker: WorkerState, viewer: Viewer, series: TimeSeries) -> dict
         "inFlight": worker.in_flight,
         "rate": round(rate, 3),
         "errorRate": round(error_rate, 5),
-        "rates": series.counts(key),
+        "rates": rates,
         "operations": len(offered),
         "since": round(worker.since, 3),
         **{name: value for name, value in optional.items() if value is not None},
