@@ -125,6 +125,12 @@ def test_a_nested_form_is_filled_in_and_run(seen: dict[str, Any]) -> None:
     assert seen["brokenJson"].startswith("JSON has an error at 15:2")
 
 
+def test_the_editor_folds_and_marks_what_is_wrong(seen: dict[str, Any]) -> None:
+    assert seen["brokenJson"].endswith(seen["brokenMark"])
+    assert seen["folded"]
+    assert seen["marked"] == "1"
+
+
 def test_a_validation_error_is_shown_at_its_field_with_the_servers_message(seen: dict[str, Any]) -> None:
     assert 'missing required property "street"' in seen["missing"]
     assert seen["focused"] == "field:/address/street"

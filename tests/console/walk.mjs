@@ -128,7 +128,20 @@ const steps = {
     await page.keyboard.press("Control+End");
     await page.keyboard.type("x");
     report.brokenJson = await text(".pane .msg");
+    report.brokenMark = await page.locator(".j-wrong").first().getAttribute("title");
     await page.keyboard.press("Backspace");
+    await page.locator(".j-wrong").first().waitFor({ state: "detached" });
+    const lines = await page.locator(".cm-line").count();
+    await page.locator(".cm-foldGutter [title='Fold line']").nth(1).click();
+    await page.locator(".cm-foldPlaceholder").waitFor();
+    report.folded = (await page.locator(".cm-line").count()) < lines;
+    await page.locator(".cm-foldPlaceholder").click();
+    await page.keyboard.press("Control+a");
+    await page.keyboard.press("Delete");
+    await page.keyboard.insertText('{"lines": [], "address": {"street": 1, "city": "Oslo"}}');
+    await page.locator('.j-wrong[title="1 is not a string"]').waitFor();
+    report.marked = await text('.j-wrong[title="1 is not a string"]');
+    await axe("editor");
     await page.getByRole("radio", { name: "Form" }).click();
   },
 
@@ -486,6 +499,7 @@ const steps = {
 const chosen = process.argv.slice(3);
 for (const [name, step] of Object.entries(steps)) {
   if (chosen.length > 0 && !chosen.includes(name)) continue;
+  if (process.env.CONSOLE_TRACE) console.error(name, Math.round(performance.now()));
   try {
     await step();
   } catch (error) {

@@ -1,14 +1,13 @@
 /** The JSON editor: CodeMirror, loaded on use. It stands in a shadow root, where it may add its styles under our policy. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { Editor } from "../editor";
+import type { Editor, EditorProblem } from "../editor";
 
 export function JsonEditor(props: {
   text: string;
   label: string;
   change?: (text: string) => void;
-  isBad?: boolean;
-  error?: { line: number; column: number } | undefined;
+  problems?: EditorProblem[] | undefined;
 }) {
   const host = useRef<HTMLDivElement>(null);
   const editor = useRef<Editor | undefined>(undefined);
@@ -34,5 +33,7 @@ export function JsonEditor(props: {
     };
   }, []);
   useEffect(() => editor.current?.setText(props.text), [props.text, isReady]);
-  return <div class={`editor ${props.isBad ? "bad" : ""}`} ref={host} aria-busy={!isReady} data-editor />;
+  const { problems } = props;
+  useEffect(() => editor.current?.setProblems(problems ?? []), [problems, isReady]);
+  return <div class={`editor ${problems?.length ? "bad" : ""}`} ref={host} aria-busy={!isReady} data-editor />;
 }

@@ -140,7 +140,7 @@ function InputPane(props: { form: FormState; runner: ReturnType<typeof useRunner
             <JsonEditor
               label="Input as JSON"
               text={writeJson(form.value.value, 2)}
-              isBad={Boolean(form.jsonError.value)}
+              problems={form.marks.value}
               change={(text) => form.setText(text)}
             />
             {form.jsonError.value && (

@@ -31,6 +31,8 @@ export class FormState {
   private check: Check | undefined;
 
   readonly all = computed(() => [...this.problems.value, ...this.refused.value]);
+  /** What is wrong with the text in the editor: that it is no JSON, else what the schema says of its value. */
+  readonly marks = computed(() => (this.jsonError.value ? [{ detail: this.jsonError.value.message }] : this.all.value));
   readonly isValid = computed(() => this.all.value.length === 0 && !this.jsonError.value);
 
   constructor(readonly operation: Operation) {
