@@ -39,6 +39,16 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
                 raise CallError(ErrorCode.VALIDATION_ERROR, message)
 
 
+class Exposed(Protocol):
+    """The operations that the callers of one server may call."""
+
+    def serves(self, operation_id: str) -> bool:
+        """Whether an operation is served at all."""
+
+    def authorize(self, operation_id: str, identity: Identity | None) -> None:
+        """Raise the CallError that a call of an operation would get; do nothing if it would run."""
+
+
 class Grant(msgspec.Struct, eq=False, kw_only=True):
     """The right of one request's handler to make nested calls for the request's caller.
 
@@ -58,6 +68,8 @@ class Grant(msgspec.Struct, eq=False, kw_only=True):
     """Time at which it ends at the latest, in epoch milliseconds."""
     door: str = ""
     """Where its request came from: `http`, `mcp`, `ws`; for observers only."""
+    exposure: Exposed | None = None
+    """What the server of the request serves, for handlers whose callers name operations; None for no restriction."""
     ended: bool = False
     closing: float | None = None
     """At a hub: monotonic time at which it ends, once the request was aborted; None before."""

@@ -37,9 +37,13 @@ class Selection:
             return False
         if self._tags and self._tags.isdisjoint(spec.tags):
             return False
-        if self._allow and not any(fnmatchcase(spec.id, pattern) for pattern in self._allow):
+        return self.matches(spec.id)
+
+    def matches(self, operation_id: str) -> bool:
+        """Whether the patterns select an id."""
+        if self._allow and not any(fnmatchcase(operation_id, pattern) for pattern in self._allow):
             return False
-        return not any(fnmatchcase(spec.id, pattern) for pattern in self._deny)
+        return not any(fnmatchcase(operation_id, pattern) for pattern in self._deny)
 
 
 def _strings(name: str, values: Iterable[str]) -> tuple[str, ...]:

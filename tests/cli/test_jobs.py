@@ -24,6 +24,11 @@ async def add(a: int, b: int = 0) -> int:
     """Add two numbers."""
     return a + b
 
+@operation(id="work.once")
+async def once() -> str:
+    """Run at most once."""
+    return "once"
+
 @operation(id="work.slow", durable=True)
 async def slow() -> str:
     """Take a while."""
@@ -61,7 +66,7 @@ def test_jobs_are_submitted_listed_waited_for_and_cancelled(bus: Project) -> Non
     assert queued.code == 0, queued.err
     job_id = queued.out.strip()
     assert bus.run("jobs", "show", job_id, "--json").data["state"] == "queued"
-    with running(bus, "worker", said="serving 3 operations"):
+    with running(bus, "worker", said="serving 4 operations"):
         waited = bus.run("jobs", "wait", job_id, "--timeout", "30")
         assert (waited.code, waited.data) == (0, 3)
         assert bus.run("jobs", "submit", "work.add", "a=4", "--wait").data == 4
@@ -69,6 +74,8 @@ def test_jobs_are_submitted_listed_waited_for_and_cancelled(bus: Project) -> Non
         assert bus.run("jobs", "wait", slow, "--timeout", "0.1").code == 7
         assert bus.run("jobs", "cancel", slow, "--json").data["state"] == "cancelled"
         assert bus.run("jobs", "wait", slow).code == 6
+        refused = bus.run("jobs", "submit", "work.once")
+        assert (refused.code, "durable=True" in refused.err) == (2, True)
         failed = bus.run("jobs", "submit", "work.add", "--json").data["id"]
         assert bus.run("jobs", "wait", failed).code == 2
     listed = bus.run("jobs", "ls")
@@ -83,7 +90,7 @@ def test_jobs_are_submitted_listed_waited_for_and_cancelled(bus: Project) -> Non
 
 
 def test_dead_letters_are_listed_and_retried(bus: Project) -> None:
-    with running(bus, "worker", "--processes", "1", said="serving 3 operations"):
+    with running(bus, "worker", "--processes", "1", said="serving 4 operations"):
         job_id = bus.run("jobs", "submit", "work.risky").out.strip()
         dead: list[dict[str, object]] = []
         end = time.monotonic() + 90
@@ -95,4 +102,18 @@ def test_dead_letters_are_listed_and_retried(bus: Project) -> None:
         bus.write("repaired", "")
         assert bus.run("jobs", "retry", job_id, "--json").data["state"] == "queued"
         assert bus.run("jobs", "wait", job_id, "--timeout", "60").data == "repaired"
+        assert bus.run("jobs", "dead", "--json").data == []
+
+
+def test_a_dead_letter_of_a_durable_call_is_listed_shown_and_retried(bus: Project) -> None:
+    with running(bus, "worker", "--processes", "1", said="serving 4 operations"):
+        called = bus.run("call", "--url", "bus", "work.risky", "--timeout", "90")
+        assert (called.code, "ops jobs dead" in called.err) == (5, True), called.err
+        while not (dead := bus.run("jobs", "dead", "--json").data):
+            pass  # the caller gets its error before the worker has written the dead letter
+        assert [(job["operationId"], job["state"], job["attempts"]) for job in dead] == [("work.risky", "dead", 4)]
+        assert "dead-lettered after 3" in bus.run("jobs", "show", dead[0]["id"]).out
+        bus.write("repaired", "")
+        assert bus.run("jobs", "retry", dead[0]["id"], "--json").data["state"] == "queued"
+        assert bus.run("jobs", "wait", dead[0]["id"], "--timeout", "60").data == "repaired"
         assert bus.run("jobs", "dead", "--json").data == []

@@ -233,7 +233,7 @@ async def test_what_is_not_durable_is_not_run_from_a_store(bus: Bus, bank: Bank,
     end = await bus()
     ada = PendingRequestMap(SignedTransport(end, session=SESSION) if signed else end)
     error = await error_of(ada.call("bank.pay", wait=True, durable=True))
-    assert (error.code, error.details["reason"]) == (ErrorCode.ACCESS_DENIED, "NOT_DURABLE")
+    assert (error.code, error.details["reason"]) == (ErrorCode.VALIDATION_ERROR, "NOT_DURABLE")
     assert error.details["executed"] == "no"
     assert bank.ran == []
 

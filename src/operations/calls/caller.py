@@ -24,7 +24,7 @@ from operations.calls.events import (
     RequestPayload,
     ResponsePayload,
 )
-from operations.calls.job_records import JobRecord, JobRequest, kept
+from operations.calls.job_records import JobRecord, JobRequest, kept, largest_body
 from operations.calls.liveness import liveness_of
 from operations.calls.pending_call import DurableCall, JobSubmission, PendingCall, undelivered
 from operations.calls.replay_protection import STORED_SECONDS
@@ -151,6 +151,9 @@ class PendingRequestMap:
         message = self._encode(request, now, codec, grant=grant)
         if most_bytes is not None and len(message) > most_bytes and len(bytes(codec.raw(input))) > most_bytes:
             raise too_large(operation_id, "request", len(message), most_bytes, "no")
+        if (limit := transport.capabilities.max_payload) is not None and len(message) > largest_body(limit):
+            # A job that fails keeps its request in its record, which has to fit into a message as well.
+            raise too_large(operation_id, "request", len(message), largest_body(limit), "no")
         record = JobRecord(
             operation_id=operation_id,
             owner=job.owner,

@@ -117,6 +117,9 @@ class SignsNestedCalls(Protocol):
     def for_grant(self, grant: Grant | None, *, as_worker: bool) -> Transport:
         """Return the transport that signs a request for a grant, or with this process's own session."""
 
+    def sign_for(self, grant: Grant, address: str, message: bytes) -> bytes:
+        """Return a request signed for the caller of a grant; raise a CallError for a grant that is not signed."""
+
     def root_of(self, event: CallRequested) -> object:
         """Return the root of the request that is being received; None if it is not signed."""
 

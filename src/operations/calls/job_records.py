@@ -18,16 +18,23 @@ from operations.context import Identity
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.pubsub import Record
+from operations.spec import AccessControl
 from operations.wire import decode_json, encode_json
 
 MAX_RESULT_BYTES = 1 << 20
 """The largest result that is kept; a job with a larger one fails with `RESULT_TOO_LARGE`."""
+KEEP_SECONDS = 86_400.0
+"""How long an outcome is kept by default."""
 MAX_KEEP_SECONDS = 7 * 86_400.0
 """How long an outcome is kept at most."""
 DEAD_SECONDS = 30 * 86_400.0
 """How long a dead letter is kept."""
+MOST_DEAD_LETTERS = 10_000
+"""How many dead letters of durable calls have a record; the next ones have none and cannot be retried."""
 _OWNER_BYTES = 8
 _LONGEST_TEXT = 1_000
+_VALUE_BYTES = 1 << 14
+"""The largest size of a record without its body."""
 
 
 class JobState(StrEnum):
@@ -98,6 +105,8 @@ class JobRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     code: str | None = None
     message: str = ""
     request_id: str = ""
+    access: AccessControl | None = None
+    """What a caller needs to use the job, once a worker has accepted it: what its operation requires."""
     body: JobBody | None = None
     """The outcome, stored separately because it may be large; None before the job ends, and in lists."""
 
@@ -160,10 +169,25 @@ def new_job_key(owner: str | None) -> str:
     return owner_key(owner) + os.urandom(16).hex()
 
 
+def new_dead_letter_key() -> str:
+    """Return the name of the record of a dead letter: of a durable call, which has no proven owner."""
+    return blake2b(b"dead letters", digest_size=_OWNER_BYTES).hexdigest() + os.urandom(16).hex()
+
+
+def largest_body(max_payload: int | None) -> int:
+    """Return the largest size of a result, or of a request, that a record keeps on a transport."""
+    return MAX_RESULT_BYTES if max_payload is None else min(MAX_RESULT_BYTES, max_payload - _VALUE_BYTES)
+
+
 def end_job(
-    record: JobRecord, envelope: ResponseEnvelope[object] | None, error: CallError | None, *, request: bytes = b""
+    record: JobRecord,
+    envelope: ResponseEnvelope[object] | None,
+    error: CallError | None,
+    *,
+    request: bytes = b"",
+    most: int = MAX_RESULT_BYTES,
 ) -> JobRecord:
-    """Return the record of a job that ended with a result or an error."""
+    """Return the record of a job that ended with a result or an error; its body has at most `most` bytes."""
     record = msgspec.structs.replace(record, ended_at=now_ms(), progress=None)
     if error is None and envelope is not None:
         try:
@@ -171,16 +195,24 @@ def end_job(
         except (CallError, TypeError, ValueError, OverflowError, RecursionError):
             error = CallError(ErrorCode.EXECUTION_ERROR, f"{record.operation_id}: the result cannot be encoded")
         else:
-            if len(written) <= MAX_RESULT_BYTES:
+            if len(written) <= most:
                 record.state, record.body = JobState.DONE, JobBody(written)
                 return record
-            text = f"the result has {len(written):,} bytes; at most {MAX_RESULT_BYTES:,} are kept"
+            text = f"the result has {len(written):,} bytes; at most {most:,} are kept"
             details = {"reason": "RESULT_TOO_LARGE", "executed": "yes"}
             error = CallError(ErrorCode.EXECUTION_ERROR, f"{record.operation_id}: {text}", details)
-    return fail_job(record, error or CallError(ErrorCode.EXECUTION_ERROR, "the job ended without a result"), request)
+    error = error or CallError(ErrorCode.EXECUTION_ERROR, "the job ended without a result")
+    return fail_job(record, error, request, most=most)
 
 
-def fail_job(record: JobRecord, error: CallError, request: bytes, *, state: JobState = JobState.FAILED) -> JobRecord:
+def fail_job(
+    record: JobRecord,
+    error: CallError,
+    request: bytes,
+    *,
+    state: JobState = JobState.FAILED,
+    most: int = MAX_RESULT_BYTES,
+) -> JobRecord:
     """Return the record of a job that ended without a result, with what is needed to retry it."""
     details = None
     if error.details is not None:
@@ -188,7 +220,7 @@ def fail_job(record: JobRecord, error: CallError, request: bytes, *, state: JobS
             details = encode_json(error.details)
         except (CallError, TypeError, ValueError, OverflowError, RecursionError):
             details = None
-        if details is not None and len(details) > MAX_RESULT_BYTES:
+        if details is not None and len(details) + len(request) > most:
             details = None
     return msgspec.structs.replace(
         record,
@@ -201,6 +233,13 @@ def fail_job(record: JobRecord, error: CallError, request: bytes, *, state: JobS
     )
 
 
+def not_durable(operation_id: str) -> CallError:
+    """Return the error for a stored request of an operation that is not durable."""
+    text = "a stored call may run more than once, and the operation is not declared durable"
+    details = {"operationId": operation_id, "reason": "NOT_DURABLE", "executed": "no"}
+    return CallError(ErrorCode.VALIDATION_ERROR, f"{operation_id}: {text}; declare it with durable=True", details)
+
+
 def retried(record: JobRecord) -> JobRecord:
     """Return the record of a job that did not succeed and is to run again."""
     return JobRecord(
@@ -211,4 +250,5 @@ def retried(record: JobRecord) -> JobRecord:
         created_at=record.created_at,
         queued_at=now_ms(),
         request_id=record.request_id,
+        access=record.access,
     )

@@ -81,6 +81,11 @@ class RecordedDelivery:
         return self._inner.message
 
     @property
+    def record_key(self) -> str:
+        """The key of the record that was stored with the message."""
+        return self._inner.record_key
+
+    @property
     def number(self) -> int:
         """Number of deliveries of this request."""
         return self._inner.number

@@ -28,7 +28,7 @@ from operations.calls.progress_sender import ProgressSender
 from operations.calls.replay_protection import ReplayError
 from operations.calls.streams import LEASE_SECONDS, CreditGate
 from operations.catalogue import unknown_operation
-from operations.context import Grant, Identity
+from operations.context import Exposed, Grant, Identity
 from operations.dispatch import Dispatcher, Request
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError
@@ -36,12 +36,10 @@ from operations.failures import aborted, too_large, translate, unavailable, unre
 from operations.pubsub import Arrival, Transport
 from operations.recent import Recent
 from operations.registry import OperationRegistry
-from operations.spec import Operation, OperationType
+from operations.spec import OperationType
 
 Identify = Callable[[CallRequested], Identity | None]
 """Authenticator for requests that the transport does not authenticate, such as signed ones."""
-Serves = Callable[[Operation[Any]], bool]
-"""Decides whether an operation of the registry is served."""
 ShowError = Callable[[CallError, str], CallError]
 """Returns the error of an operation as its callers may see it."""
 _ACCEPT_SECONDS = 0.1
@@ -60,7 +58,7 @@ class RequestHandler:
         *,
         worker_id: str,
         identify: Identify | None,
-        serves: Serves | None,
+        exposure: Exposed | None,
         show_error: ShowError | None = None,
     ) -> None:
         self.registry = registry
@@ -77,7 +75,7 @@ class RequestHandler:
         """Tasks that wait for the shared record of signed requests."""
         self._dispatcher = dispatcher
         self._identify = identify
-        self._serves = serves
+        self._exposure = exposure
         self._verifies = identify is not None or transport.capabilities.identity == "hub"
         """Whether identities are authenticated; otherwise callers queue by the names of their peers."""
         self._signs = transport.optional(SignsNestedCalls) if identify is not None else None
@@ -179,10 +177,8 @@ class RequestHandler:
     def _read(self, event: CallRequested, codec: Codec) -> Request:
         """Return the request with its decoded input and authenticated caller."""
         payload = event.payload
-        if self._serves is not None:
-            operation = self.registry.get_operation(event.to)
-            if operation is None or not self._serves(operation):
-                raise unknown_operation(event.to, ())
+        if self._exposure is not None and not self._exposure.serves(event.to):
+            raise unknown_operation(event.to, ())
         if event.deadline is not None:  # the hub may have set an earlier deadline
             payload.deadline = min(event.deadline, event.deadline if payload.deadline is None else payload.deadline)
         input: Any = payload.input
@@ -203,6 +199,7 @@ class RequestHandler:
                 origin=self.endpoint,
                 deadline=payload.deadline,
                 door="ws",
+                exposure=self._exposure,
             ),
             caller=caller,
             deadline=payload.deadline,

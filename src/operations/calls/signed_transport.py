@@ -241,6 +241,13 @@ class SignedTransport(TransportWrapper):
             raise CallError(ErrorCode.ACCESS_DENIED, message, {"reason": "AS_WORKER", "executed": "no"})
         return self
 
+    def sign_for(self, grant: Grant, address: str, message: bytes) -> bytes:
+        """Return a request signed for the caller of a grant; raise a CallError for a grant that is not signed."""
+        if not isinstance(grant.signature, RootRequest):
+            problem = "the request that this call is nested in is not signed"
+            raise CallError(ErrorCode.ACCESS_DENIED, problem, {"reason": "UNSIGNED", "executed": "no"})
+        return self.sign_nested(grant.signature, address, message)
+
     def sign_nested(self, root: RootRequest, address: str, message: bytes) -> bytes:
         """Sign a nested call for the caller of its root."""
         key = self._keys.get(root.token)

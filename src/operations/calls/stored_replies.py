@@ -15,17 +15,20 @@ from operations.calls.job_records import (
     end_job,
     fail_job,
     kept,
+    largest_body,
+    not_durable,
     now_ms,
     owner_key,
     owner_of,
 )
 from operations.calls.replay_protection import STORED_SECONDS, ReplayError
 from operations.calls.request_handler import Reply, RequestHandler
-from operations.calls.stored_requests import StoredRequest, first_record
+from operations.calls.stored_requests import StoredRequest, first_record, job_of
 from operations.dispatch import Request
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.failures import aborted, executed_of
+from operations.spec import OPEN
 
 _NOTE_SECONDS = 0.5
 """Shortest time between two updates of a job's progress."""
@@ -34,7 +37,7 @@ _LONGEST_PROGRESS = 200
 
 def start_stored(handler: RequestHandler, event: CallRequested, codec: Codec, stored: StoredRequest) -> None:
     """Run a stored request; a refused one is also answered and acknowledged."""
-    job = event.payload.job
+    job = job_of(event, stored.delivery)
     reply: StoredReply = (
         StoredReply(handler, event, codec, stored=stored)
         if job is None
@@ -42,8 +45,7 @@ def start_stored(handler: RequestHandler, event: CallRequested, codec: Codec, st
     )
     spec = handler.registry.get_spec(event.to)
     if spec is not None and not spec.durable:
-        details = {"operationId": event.to, "reason": "NOT_DURABLE", "executed": "no"}
-        reply.refuse(CallError("ACCESS_DENIED", f"{event.to}: the operation is not durable", details))
+        reply.refuse(not_durable(event.to))
     else:
         handler.start(reply)
 
@@ -84,13 +86,17 @@ class JobReply(StoredReply, kw_only=True):
     def prepare(self, request: Request) -> None:
         """Refuse a job whose owner is not the authenticated submitter; follow its progress."""
         job, identity = self.job, request.grant.identity
-        if job.owner is None and identity is not None:
-            self.record.owner = identity.id  # the submitter signs, and need not know its own id
-        elif job.owner is not None and job.owner != owner_of(identity):
+        if job.owner is not None or identity is not None:
+            # What the submitter says is no proof; one that signs need not know its own id.
+            self.record.owner = owner_of(identity)
+        if job.owner is not None and job.owner != self.record.owner:
             details = {"operationId": self.event.to, "reason": "NOT_THE_OWNER", "executed": "no"}
             raise CallError("ACCESS_DENIED", f"{self.event.to}: the owner of the job is not its submitter", details)
-        if not job.key.startswith(owner_key(job.owner)):
+        if job is self.event.payload.job and not job.key.startswith(owner_key(job.owner)):
             raise CallError("VALIDATION_ERROR", f"{self.event.to}: invalid key of a job", {"executed": "no"})
+        spec = self.handler.registry.get_spec(self.event.to)
+        if spec is not None and spec.access_control != OPEN:
+            self.record.access = spec.access_control
         request.progress = self.report
         self.record.started_at = now_ms()
 
@@ -111,6 +117,7 @@ class JobReply(StoredReply, kw_only=True):
 
     def refuse(self, error: CallError) -> None:
         """Keep the error of a refused job; a job that the full queue refuses is for another worker."""
+        self.record.access = None  # its owner may know why it is refused
         if isinstance(error, ReplayError):
             self.stored.discard()
         elif error.code is ErrorCode.UNAVAILABLE and executed_of(error) == "no":
@@ -130,7 +137,8 @@ class JobReply(StoredReply, kw_only=True):
             error = aborted(self.event.to, "the job was cancelled")
             record = fail_job(self.record, error, b"", state=JobState.CANCELLED)
         else:
-            record = end_job(self.record, envelope, error, request=self.stored.delivery.message)
+            most = largest_body(self.handler.transport.capabilities.max_payload)
+            record = end_job(self.record, envelope, error, request=self.stored.delivery.message, most=most)
         self.stored.keep_outcome(kept(self.job.key, record))
 
     def _note(self) -> None:

@@ -13,17 +13,21 @@ from operations.calls.codec import UNREADABLE, Codec, codec_of
 from operations.calls.endpoint import RECONNECTED_WITHIN, Endpoint
 from operations.calls.events import CallRequested
 from operations.calls.job_records import (
+    KEEP_SECONDS,
     MAX_KEEP_SECONDS,
+    MOST_DEAD_LETTERS,
     JobRecord,
     JobRequest,
     JobState,
     fail_job,
     kept,
+    largest_body,
+    new_dead_letter_key,
     now_ms,
 )
 from operations.calls.signature_format import is_signed, split
 from operations.errors import CallError, ErrorCode
-from operations.pubsub import Arrival, Delivery, Record, Stop
+from operations.pubsub import Arrival, Delivery, KeepsRecords, Record, Stop
 from operations.recent import Recent
 
 MOST_DELIVERIES = 3
@@ -257,19 +261,31 @@ class StoredRequests:
         signed, event = split(message), None
         with contextlib.suppress(*UNREADABLE):
             event = None if signed is None else codec_of(signed.request).decode(signed.request)
-        if isinstance(event, CallRequested) and event.payload.job is not None:
+        if isinstance(event, CallRequested) and job_of(event, delivery) is not None:
             self._dead_letter(event, codec_of(message), delivery, CallError(ErrorCode.ACCESS_DENIED, reason))
         else:
             delivery.dead_letter(reason)
 
     def _dead_letter(self, event: CallRequested, codec: Codec, delivery: Delivery, error: CallError) -> None:
-        job = event.payload.job
-        if job is None:
+        """Set a request apart; a durable call gets a record, so that it is listed and retried like a job."""
+        job, transport = job_of(event, delivery), self._endpoint.transport
+        if job is None or not delivery.record_key:  # the record of a job is stored with it
             self._endpoint.send_error(event.id, error, codec)
-            delivery.dead_letter(error.message)
-        else:
-            record = fail_job(first_record(event, job, delivery), error, delivery.message, state=JobState.DEAD)
-            delivery.dead_letter(error.message, kept(job.key, record))
+            if transport.optional(KeepsRecords) is None:
+                delivery.dead_letter(error.message)
+                return
+            job = JobRequest(new_dead_letter_key(), int(KEEP_SECONDS * 1000))
+        most = largest_body(transport.capabilities.max_payload)
+        record = fail_job(first_record(event, job, delivery), error, delivery.message, state=JobState.DEAD, most=most)
+        delivery.dead_letter(error.message, kept(job.key, record, most=MOST_DEAD_LETTERS))
+
+
+def job_of(event: CallRequested, delivery: Delivery) -> JobRequest | None:
+    """Return the job of a stored request. A dead letter that is retried is a job, because it has a record."""
+    job, key = event.payload.job, delivery.record_key
+    if not key or (job is not None and job.key == key):
+        return job
+    return JobRequest(key, int(KEEP_SECONDS * 1000))
 
 
 def first_record(event: CallRequested, job: JobRequest, delivery: Delivery) -> JobRecord:

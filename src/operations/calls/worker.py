@@ -12,9 +12,10 @@ from operations.calls.addresses import namespaces_of
 from operations.calls.announcements import Announcer
 from operations.calls.caller import PendingRequestMap
 from operations.calls.endpoint import Endpoint, endpoint_of
-from operations.calls.request_handler import Identify, RequestHandler, Serves, ShowError
+from operations.calls.request_handler import Identify, RequestHandler, ShowError
 from operations.calls.stored_replies import start_stored
 from operations.calls.stored_requests import StoredRequests
+from operations.context import Exposed
 from operations.dispatch import CONCURRENCY, QUEUE, Dispatcher
 from operations.pubsub import Flushes, InProcess, ReportsConnection, Stop, Stores, Transport
 from operations.pubsub.limits import check_counts
@@ -44,7 +45,7 @@ class CallHandler:
         queue: int = QUEUE,
         pool: bool = False,
         identify: Identify | None = None,
-        serves: Serves | None = None,
+        exposure: Exposed | None = None,
         show_error: ShowError | None = None,
     ) -> None:
         check_counts(concurrency=concurrency)
@@ -56,7 +57,7 @@ class CallHandler:
         self.dispatcher = Dispatcher(
             registry, concurrency=concurrency, queue=queue, counters=self.endpoint.counters, remote=self.pending
         )
-        self._serves = serves
+        self._exposure = exposure
         self._concurrency = concurrency
         self._stops: dict[str, list[Stop]] = {}
         self._queues: dict[str, Stop] = {}
@@ -70,7 +71,7 @@ class CallHandler:
             transport,
             worker_id=self.worker_id,
             identify=identify,
-            serves=serves,
+            exposure=exposure,
             show_error=show_error,
         )
         self._stored = StoredRequests(self.endpoint, partial(start_stored, self._requests))
@@ -134,7 +135,8 @@ class CallHandler:
     def _served(self) -> list[Operation[Any]]:
         """Return the operations to serve: all but those that were imported from this transport."""
         served = [operation for operation in self.registry.operations.values() if operation.origin is not self.endpoint]
-        return served if self._serves is None else [operation for operation in served if self._serves(operation)]
+        exposure = self._exposure
+        return served if exposure is None else [operation for operation in served if exposure.serves(operation.id)]
 
     def _registry_changed(self) -> None:
         """Schedule an announcement, one for all changes in the same iteration of the event loop."""

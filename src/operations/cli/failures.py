@@ -136,6 +136,8 @@ def hint_for(error: CallError) -> str:
     if isinstance(details, dict):
         if isinstance(details.get("hint"), str):
             return str(details["hint"])
+        if details.get("reason") == "DEAD_LETTERED":
+            return "list dead letters with 'ops jobs dead'; run one again with 'ops jobs retry ID'"
         if "hub" in details:
             return _HUB_HINT if error.code == ErrorCode.ACCESS_DENIED else "check that the URL is a hub's"
         if details.get("statusCode", details.get("status")) in (401, 403):

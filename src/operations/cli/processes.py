@@ -60,7 +60,7 @@ def observe(args: ParsedArguments, registry: OperationRegistry) -> None:
     """Add the observers that the options select."""
     if args.log_format == "json":
         registry.observers += (LogContext(),)
-    if args.health is not None:
+    if getattr(args, "health", None) is not None:
         registry.observers += (CallMetrics(),)
     if args.audit_log is not None:
         try:

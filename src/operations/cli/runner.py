@@ -28,11 +28,20 @@ _SIGNAL_WINDOW = 1.0
 
 
 class _Warnings(logging.Handler):
-    """Prints the library's warnings."""
+    """Prints the library's warnings, and errors with their traceback: that of a failed handler is only in the log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
-        stderr.warn(record.getMessage(), logger=record.name)
+        if record.levelno < logging.ERROR or not record.exc_info:
+            stderr.warn(record.getMessage(), logger=record.name)
+            return
+        trace = logging.Formatter().formatException(record.exc_info)
+        if stderr.is_json():
+            stderr.write_record("error", record.getMessage(), {"logger": record.name, "traceback": trace})
+            return
+        stderr.warn(record.getMessage())
+        for line in stderr.redacted(trace).splitlines():
+            stderr.write_line(printable(line))
 
 
 class _Everything(logging.Handler):

@@ -161,6 +161,14 @@ class ToolSet:
             raise unknown_operation(name, self.tools)
         return tool
 
+    def serves(self, operation_id: str) -> bool:
+        """Whether an operation is a tool of this set."""
+        return any(tool.spec.id == operation_id for tool in self.tools.values())
+
+    def authorize(self, operation_id: str, identity: Identity | None) -> None:
+        """Raise the error that a call of an operation would get: one that is not in this set is unknown."""
+        self.find(operation_id)
+
     def openai(self, *, api: Literal["chat", "responses"] = "chat", strict: bool = False) -> list[dict[str, Any]]:
         """Return the definitions for OpenAI's chat completions or responses; at most 128.
 
@@ -302,7 +310,7 @@ class ToolSet:
         return self._dispatcher.stream(self._request(self._dispatcher, operation_id, value, deadline))
 
     def _request(self, host: Dispatcher, operation_id: str, value: Any, deadline: int | None) -> Request:
-        grant = Grant(identity=self.identity)
+        grant = Grant(identity=self.identity, exposure=self)
         return Request(
             host=host, operation_id=operation_id, input=value, grant=grant, deadline=deadline, client=self.client
         )

@@ -28,6 +28,7 @@ from operations.calls.job_records import (
 from operations.calls.replay_protection import STORED_SECONDS
 from operations.calls.signature_format import is_signed, split
 from operations.calls.signed_transport import replay_key, stored_name
+from operations.context import Identity, current_grant
 from operations.errors import CallError, ErrorCode
 from operations.failures import aborted
 from operations.jobs.status import JobLimits
@@ -148,7 +149,7 @@ class DurableJobStore:
             codec = codec_of(b"{")
             endpoint.abort_worker(record.request_id, control_address(record.operation_id), codec, "cancelled")
 
-    async def retry(self, job_id: str, record: JobRecord) -> None:
+    async def retry(self, job_id: str, record: JobRecord, identity: Identity | None) -> None:
         """Store the request of a job again."""
         place = _place(job_id)
         assert place is not None
@@ -156,11 +157,19 @@ class DurableJobStore:
         assert record.body is not None
         message, again = record.body.request, retried(record)
         if is_signed(message):
+            message = self._sign_again(address, message, identity)
             self._forget_signed(message)
         else:
-            message = _renew(message)
+            message = _renew(message, identity if self._transport.capabilities.claims_identity else None)
         sender = again.request_id.partition(".")[0]
         await self._records.store_again(address, message, kept(key, again, waiting=STORED_SECONDS), sender=sender)
+
+    def _sign_again(self, address: str, message: bytes, identity: Identity | None) -> bytes:
+        """Sign a request for the caller of the current request, whose token may have fewer rights than before."""
+        signs, grant, signed = self._transport.optional(SignsNestedCalls), current_grant.get(), split(message)
+        if identity is None or signs is None or grant is None or signed is None:
+            return message
+        return signs.sign_for(grant, address, _renew(signed.request, None))
 
     def _forget_signed(self, message: bytes) -> None:
         """Let workers accept a signed request again: they store the requests that they have run."""
@@ -199,10 +208,12 @@ def _decode(kept: tuple[bytes, bytes] | None) -> JobRecord | None:
     return record
 
 
-def _renew(message: bytes) -> bytes:
-    """Return a request with the lifetime of a new one."""
+def _renew(message: bytes, identity: Identity | None) -> bytes:
+    """Return a request with the lifetime of a new one, and with the rights of an identity if one is given."""
     codec = codec_of(message)
     event = codec.decode_any(message)
     assert isinstance(event, CallRequested)
     event.payload.not_after = now_ms() + int(STORED_SECONDS * 1000)
+    if identity is not None:
+        event.payload.identity = identity
     return codec.encode_wide(event)

@@ -27,6 +27,7 @@ from operations.failures import aborted
 from operations.jobs.status import JobLimits, too_large_input, too_many_jobs
 from operations.jobs.store import MaySee, Submission
 from operations.registry import OperationRegistry
+from operations.spec import OPEN
 from operations.wire import decode_msgpack, encode_msgpack
 
 
@@ -69,6 +70,7 @@ class MemoryJobStore:
     """The jobs of one registry in this process."""
 
     def __init__(self, registry: OperationRegistry, limits: JobLimits) -> None:
+        self._registry = registry
         self._dispatcher = Dispatcher(registry)
         self._limits = limits
         self._jobs: dict[str, _MemoryJob] = {}
@@ -93,6 +95,9 @@ class MemoryJobStore:
         record = JobRecord(
             operation_id=operation_id, owner=owner, keep=int(submission.keep * 1000), created_at=now_ms()
         )
+        spec = self._registry.get_spec(operation_id)
+        if spec is not None and spec.access_control != OPEN:
+            record.access = spec.access_control
         job_id = f"{operation_id.rpartition('.')[0]}.{new_job_key(owner)}"
         metadata = dict(submission.metadata or {})
         job = _MemoryJob(job_id, record, submission.identity, input, metadata, submission.client, asyncio.Event())
@@ -173,9 +178,11 @@ class MemoryJobStore:
         if call is not None:
             call.stop(error)
 
-    async def retry(self, job_id: str, record: JobRecord) -> None:
+    async def retry(self, job_id: str, record: JobRecord, identity: Identity | None) -> None:
         """Start a job again."""
         job = self._jobs[job_id]
+        if identity is not None:
+            job.identity = identity
         job.record = retried(record)
         job.ended = asyncio.Event()
         try:

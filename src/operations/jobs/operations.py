@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from operations.calls.job_records import JobState
 from operations.context import OperationContext
-from operations.errors import ErrorCode
+from operations.errors import CallError, ErrorCode
+from operations.failures import executed_of
 from operations.function import operation
 from operations.jobs.service import Jobs
 from operations.jobs.status import JOB_NOT_ENDED, JOB_NOT_FOUND, JobStatus
@@ -19,14 +21,19 @@ _MOST_LISTED = 1_000
 
 
 def job_operations(jobs: Jobs, *, namespace: str = "jobs") -> list[Operation[Any]]:
-    """Return the methods of `jobs` as operations; each caller uses its own jobs, by its verified identity."""
+    """Return the methods of `jobs` as operations; each caller uses its own jobs, by its verified identity.
 
-    def of(context: OperationContext) -> Jobs:
-        return jobs if context.is_trusted else jobs.of(context.identity)
+    A caller submits and uses jobs of operations that it may call at the server of its request, as in a call.
+    """
+
+    of = partial(_jobs_of, jobs)
 
     async def submit(operation_id: str, context: OperationContext, input: Any = None, keep: float | None = None) -> str:
         """Submit a call that runs later; return the id of the job."""
-        return await of(context).submit(operation_id, input, keep=keep)
+        try:
+            return await of(context).submit(operation_id, input, keep=keep)
+        except CallError as error:
+            raise _not_submitted(error, f"{namespace}.submit") from None
 
     async def status(job_id: str, context: OperationContext) -> dict[str, Any]:
         """Return the state of a job."""
@@ -65,6 +72,22 @@ def job_operations(jobs: Jobs, *, namespace: str = "jobs") -> list[Operation[Any
         for kind, functions in (("query", queries), ("mutation", mutations))
         for name, function in functions.items()
     ]
+
+
+def _jobs_of(jobs: Jobs, context: OperationContext) -> Jobs:
+    """Return the jobs as the caller of an operation may use them."""
+    if context.is_trusted:
+        return jobs
+    return jobs.of(context.identity, exposure=None if context.grant is None else context.grant.exposure)
+
+
+def _not_submitted(error: CallError, operation_id: str) -> CallError:
+    """Return the error of a submission: what was refused is an input of `jobs.submit`, which itself exists."""
+    if error.code is not ErrorCode.OPERATION_NOT_FOUND and executed_of(error) != "no":
+        return error
+    code = ErrorCode.VALIDATION_ERROR if error.code is ErrorCode.OPERATION_NOT_FOUND else error.code
+    details = error.details if isinstance(error.details, dict) else {}
+    return CallError(code, error.message, {**details, "operationId": operation_id, "executed": "no"})
 
 
 def _plain(status: JobStatus, context: OperationContext) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from operations.calls.job_records import JobRecord, JobState, owner_of
-from operations.context import Client, Identity
+from operations.access import check_access
+from operations.calls.job_records import KEEP_SECONDS, JobRecord, JobState, not_durable, owner_of
+from operations.context import Client, Exposed, Identity
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.failures import timed_out
@@ -24,8 +25,6 @@ from operations.spec import Operation
 
 ADMIN_SCOPE = "jobs.admin"
 """The scope of identities that may see, cancel and retry the jobs of others."""
-KEEP_SECONDS = 86_400.0
-"""How long an outcome is kept by default."""
 _MOST_LISTED = 10_000
 _LONGEST_ID = 256
 _OPERATION_ID = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.[A-Za-z0-9_/-]+")
@@ -50,6 +49,7 @@ class Jobs:
         )
         self._owner: str | None = None
         self._identity: Identity | None = None
+        self._exposure: Exposed | None = None
         self._sees_all = True
 
     @property
@@ -66,14 +66,16 @@ class Jobs:
         """Whether an operation can be a job: any in this process, durable ones on a transport."""
         return operation.spec.durable or isinstance(self._store, MemoryJobStore)
 
-    def of(self, identity: Identity | None) -> Jobs:
+    def of(self, identity: Identity | None, *, exposure: Exposed | None = None) -> Jobs:
         """Return the jobs as one caller may use them: its own, and all with the scope `jobs.admin`.
 
-        None is an anonymous caller. It can fetch jobs whose id it knows, and list none.
+        None is an anonymous caller. It can fetch jobs whose id it knows, and list none. A caller uses jobs of
+        operations that it may call: with the scopes that they require, and only those that `exposure` serves.
         """
         view = object.__new__(Jobs)
         view._limits, view._store = self._limits, self._store
         view._owner, view._identity = owner_of(identity), identity
+        view._exposure = exposure
         view._sees_all = identity is not None and ADMIN_SCOPE in identity.scopes
         return view
 
@@ -102,9 +104,13 @@ class Jobs:
         if owner is None and identity is not None:
             owner = identity.id
         operation_id = operation if isinstance(operation, str) else operation.id
+        if not isinstance(operation, str) and not self.runs(operation):
+            raise not_durable(operation_id)
         if len(operation_id) > _LONGEST_ID or _OPERATION_ID.fullmatch(operation_id) is None:
             message = f"invalid operation id {operation_id[:_LONGEST_ID]!r}: expected namespace.name"
             raise CallError(ErrorCode.VALIDATION_ERROR, message, {"executed": "no"})
+        if self._exposure is not None:
+            self._exposure.authorize(operation_id, self._identity)
         submission = Submission(
             operation_id=operation_id,
             input=input,
@@ -147,10 +153,15 @@ class Jobs:
     async def retry(self, job_id: str) -> JobStatus:
         """Retry a job that failed or is a dead letter; it keeps its id, input and identity."""
         record = await self._read(job_id)
-        if record.state not in (JobState.FAILED, JobState.DEAD) or record.body is None or not record.body.request:
-            message = f"the job {job_id} is {record.state.value}: only failed and dead jobs can be retried"
+        is_kept = record.body is not None and bool(record.body.request)
+        if record.state not in (JobState.FAILED, JobState.DEAD) or not is_kept:
+            problem = "only failed and dead jobs can be retried"
+            if record.state is JobState.DEAD:
+                problem = "its request is deleted; submit it again"
+            message = f"the job {job_id} is {record.state.value}: {problem}"
             raise CallError(ErrorCode.VALIDATION_ERROR, message, {"jobId": job_id, "state": record.state.value})
-        await self._store.retry(job_id, record)
+        is_owner = self._identity is not None and record.owner == self._owner
+        await self._store.retry(job_id, record, self._identity if is_owner else None)
         return await self.status(job_id)
 
     async def list(
@@ -198,7 +209,19 @@ class Jobs:
         return record
 
     def _may_see(self, record: JobRecord) -> bool:
-        return self._sees_all or record.owner == self._owner
+        """Whether the caller may use a job: its own, if it may call the operation, or any as an administrator."""
+        if self._sees_all:
+            return True
+        if record.owner != self._owner:
+            return False
+        if record.access is not None and not check_access(record.access, self._identity).allowed:
+            return False
+        if self._exposure is not None:
+            try:
+                self._exposure.authorize(record.operation_id, self._identity)
+            except CallError:
+                return False
+        return True
 
 
 def _outcome(job_id: str, record: JobRecord) -> ResponseEnvelope[Any]:

@@ -47,8 +47,8 @@ class JobStore(Protocol):
     async def cancel(self, job_id: str, record: JobRecord) -> None:
         """End a job that has not ended."""
 
-    async def retry(self, job_id: str, record: JobRecord) -> None:
-        """Run a job again that did not succeed."""
+    async def retry(self, job_id: str, record: JobRecord, identity: Identity | None) -> None:
+        """Run a job again that did not succeed: with the rights of its owner, or else as it was submitted."""
 
     async def close(self) -> None:
         """Release resources."""

@@ -143,6 +143,10 @@ class Delivery(Protocol):
         """The message as it is stored, with its signature if it is signed."""
 
     @property
+    def record_key(self) -> str:
+        """The key of the record that was stored with it; empty if it has none. A sender can name any key."""
+
+    @property
     def number(self) -> int:
         """Number of deliveries, this one included; more than one if a peer that held it was lost."""
 
@@ -151,7 +155,7 @@ class Delivery(Protocol):
         """Whether the server reports that it delivered this message before; a sender cannot forge that."""
 
     def done(self, record: Record | None = None) -> None:
-        """Delete the message, because it was handled. A record replaces the stored one in the same step."""
+        """Delete the message, because it was handled. A record replaces the one that was stored with the message."""
 
     def note(self, record: Record) -> None:
         """Replace the value of the record that was stored with the message, if this peer still holds the message."""
@@ -160,7 +164,11 @@ class Delivery(Protocol):
         """Release it for another peer."""
 
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
-        """Move it to the dead letters; it is not delivered again. A record that is given is the dead letter."""
+        """Move it to the dead letters; it is not delivered again. A record that is given is the dead letter.
+
+        The record replaces the one that was stored with the message. For a message without a record it is a new one,
+        unless its owner has `most` records.
+        """
 
 
 Take = Callable[[bytes, Delivery, Arrival], None]

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from operations.access import check_access
+from operations.access import check_access, require_access
 from operations.catalogue import unknown_operation
 from operations.context import Identity
 from operations.errors import CallError
@@ -99,6 +99,24 @@ class Exposure:
         else:
             self._views.move_to_end(rights)
         return view
+
+    def serves(self, operation_id: str) -> bool:
+        """Whether an operation is exposed."""
+        return operation_id in self.operations
+
+    def authorize(self, operation_id: str, identity: Identity | None) -> None:
+        """Raise the error that a call of an operation would get.
+
+        An operation that the registry does not have may run elsewhere; the patterns decide by its id.
+        """
+        operation = self.registry.operations.get(operation_id)
+        if operation is None:
+            if not self._selection.matches(operation_id):
+                raise self.not_found(operation_id, identity)
+        elif operation_id not in self.operations:
+            raise self.not_found(operation_id, identity)
+        else:
+            require_access(operation.spec, identity)
 
     def not_found(self, operation_id: str, identity: Identity | None) -> CallError:
         """Return the error for an unknown id. It suggests only operations that the caller may call."""

@@ -17,7 +17,6 @@ from operations.serving.audit import AuditWriter
 from operations.serving.exposure import Exposure
 from operations.serving.limits import Limits
 from operations.serving.refusals import public_error
-from operations.spec import Operation
 from operations.telemetry.metrics import Measurable
 
 
@@ -30,7 +29,6 @@ class WebSocketEndpoint:
     def __init__(
         self, exposure: Exposure, limits: Limits, hub: Hub | None = None, audit: AuditWriter | None = None
     ) -> None:
-        self._exposure = exposure
         self._limits = limits
         self._audit = audit or AuditWriter()
         self._callers: dict[str, Caller] = {}
@@ -44,7 +42,7 @@ class WebSocketEndpoint:
                 self._hub.transport(),
                 concurrency=limits.concurrency,
                 queue=limits.queue,
-                serves=self._is_exposed,
+                exposure=exposure,
                 show_error=public_error,
             )
 
@@ -95,9 +93,6 @@ class WebSocketEndpoint:
             self._audit.record(
                 "websocket", operation_id, caller, request_id=request_id, code=outcome, status=None, began=began
             )
-
-    def _is_exposed(self, operation: Operation[object]) -> bool:
-        return operation.id in self._exposure.operations
 
 
 class _NoTokens:

@@ -28,9 +28,12 @@ from operations.cli.output import Output, write_json
 from operations.cli.stderr import spinner, write_line
 from operations.cli.terminal import printable, write_text
 from operations.jobs import Jobs, JobState, JobStatus
+from operations.spec import Operation
 
 _SCHEMA_SECONDS = 3.0
-"""Seconds to wait for a worker that announces the operation."""
+"""Seconds to wait for a worker that announces the types of the operation."""
+_CHECK_SECONDS = 0.5
+"""Seconds to wait for a worker that announces whether the operation is durable."""
 
 
 @asynccontextmanager
@@ -54,27 +57,26 @@ def submit(args: ParsedArguments) -> Any:
 
 async def _submit(args: ParsedArguments, stdin: bytes) -> int:
     async with _open(args) as (jobs, transport):
-        document: object = {}
-        if any("=" in word and ":=" not in word for word in args.input):
-            document = await _input_schema(transport, args.operation)
+        needs_types = any("=" in word and ":=" not in word for word in args.input)
+        operation = await _describe(transport, args.operation, _SCHEMA_SECONDS if needs_types else _CHECK_SECONDS)
+        document = {} if operation is None else operation.spec.input_schema.document
         value = read_input(args.input, document, stdin)
-        job_id = await jobs.submit(args.operation, value, keep=args.keep)
+        job_id = await jobs.submit(operation or args.operation, value, keep=args.keep)
         if not args.wait:
             write_text(f'{{"id": "{job_id}"}}\n' if args.json else f"{job_id}\n")
             return OK
         return await _print_result(args, jobs, job_id)
 
 
-async def _input_schema(transport: Any, operation_id: str) -> object:
-    """Return the input schema, which types the values; one that accepts anything if no worker has announced it."""
+async def _describe(transport: Any, operation_id: str, seconds: float) -> Operation[Any] | None:
+    """Return the operation as a worker announces it: its types, and whether it is durable; None without a worker."""
     from operations.calls import from_call
     from operations.errors import CallError
 
     async with from_call(transport) as remote:
         with suppress(CallError):
-            await remote.ready(operation_id, timeout=_SCHEMA_SECONDS)
-        operation = remote.registry.get_operation(operation_id)
-        return {} if operation is None else operation.spec.input_schema.document
+            await remote.ready(operation_id, timeout=seconds)
+        return remote.registry.get_operation(operation_id)
 
 
 async def show(args: ParsedArguments) -> int:

@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from operations.cli.arguments import TOKEN_VARIABLE, Command, Option, ParsedArguments, seconds, whole_number
+from operations.cli.arguments import (
+    AUDIT_OPTION,
+    LOG_OPTIONS,
+    TOKEN_VARIABLE,
+    Command,
+    Option,
+    ParsedArguments,
+    seconds,
+    whole_number,
+)
 from operations.cli.commands import SUMMARIES
 from operations.cli.configuration import require_configuration
 from operations.cli.failures import DENIED, OK, TRANSPORT, CommandError
 from operations.cli.output import counted
-from operations.cli.processes import print_event
+from operations.cli.processes import observe, print_event
 from operations.cli.runner import stopping
 from operations.cli.session import open_sources, report_failures
 from operations.cli.terminal import results
@@ -52,6 +61,7 @@ async def _serve(args: ParsedArguments) -> int:
         workspace = await stack.enter_async_context(open_sources(config))
         stopped = await stack.enter_async_context(stopping())
         store_catalogue(workspace)
+        observe(args, workspace.registry)
         report_failures(args, workspace.reports)
         jobs = await stack.enter_async_context(_open_jobs(args, settings, config, workspace.registry))
         served = _application(args, settings, config, workspace, jobs)
@@ -157,6 +167,7 @@ async def _serve_stdio(args: ParsedArguments) -> int:
     principal = await stdio_principal(settings, args, config)
     async with contextlib.AsyncExitStack() as stack:
         workspace = await stack.enter_async_context(open_sources(config))
+        observe(args, workspace.registry)
         report_failures(args, workspace.reports)
         jobs = await stack.enter_async_context(_open_jobs(args, settings, config, workspace.registry))
         serving = serve_mcp_stdio(
@@ -238,6 +249,8 @@ COMMAND = Command(
         Option(
             "--grace", "time for running calls when the server stops", value="SECONDS", convert=seconds, default=30.0
         ),
+        *LOG_OPTIONS,
+        AUDIT_OPTION,
     ),
     notes="""
 Paths: operations at /<namespace>/<name>, the OpenAPI document at /openapi.json and /docs, MCP at /mcp, the call

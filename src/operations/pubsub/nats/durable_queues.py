@@ -31,7 +31,11 @@ _log = logging.getLogger("operations")
 _ASK_SECONDS = 10.0
 _MOST_ASKED = 256
 _TROUBLE_SECONDS = 0.25
+_MOST_READS = 4
+"""How often the record of a message is read before the message does not run: a replica may be behind."""
 _EXPIRED = (404, 408)
+_RECORD_HEADERS = 1 << 14
+"""Size of the headers of a record, at most."""
 
 
 class DurableQueues:
@@ -56,7 +60,7 @@ class DurableQueues:
         undelivered: Undelivered,
         record: Record | None = None,
     ) -> None:
-        """Store a message, and then its record."""
+        """Store a message, after its record."""
         if record is None:
             self._store(address, message, b"Nats-Msg-Id: %b\r\n" % key.encode(), stored, undelivered)
         else:
@@ -80,15 +84,16 @@ class DurableQueues:
             undelivered(TooManyRecords("its owner has too many records"))
             return
 
+        headers = b"Nats-Msg-Id: %b\r\n%b" % (key.encode(), self.records.header(record))
+
         def written(problem: str | None) -> None:
             if problem is None:
-                stored()
+                self._store(address, message, headers, stored, undelivered)
             else:
                 undelivered(f"JetStream did not store its record: {problem}")
 
-        headers = b"Nats-Msg-Id: %b\r\n%b: %b\r\n" % (key.encode(), RECORD_HEADER, record.key.encode())
-        # The message first: a record without a message would describe a job that never runs.
-        self._store(address, message, headers, lambda: self.records.create(address, record, written), undelivered)
+        # The record first: workers take a message only together with its record.
+        self.records.create(address, record, written)
 
     async def store_again(self, address: str, message: bytes, record: Record, *, sender: str) -> None:
         """Store a message again in the queue of redelivered messages, and replace its record."""
@@ -97,8 +102,7 @@ class DurableQueues:
         if subject is None:
             raise CallError(ErrorCode.VALIDATION_ERROR, f"{sender!r} cannot be part of a NATS subject")
         await self.records.reopen(address, record)
-        headers = b"%b: %b\r\n" % (RECORD_HEADER, record.key.encode())
-        answer = await self.jetstream.request(subject, message, headers=headers)
+        answer = await self.jetstream.request(subject, message, headers=self.records.header(record))
         if answer.error is not None:
             problem = f"JetStream did not store it: {answer.error.description}"
             raise CallError(ErrorCode.UNAVAILABLE, problem, {"executed": "unknown"})
@@ -171,7 +175,7 @@ class DurableQueues:
         subject = self.subjects.target(f"suspect.{namespace}", caller=caller)
         headers = b"Nats-Msg-Id: %b-%d\r\n" % (self.jetstream.stream.encode(), delivery.sequence)
         if delivery.record_key:
-            headers += b"%b: %b\r\n" % (RECORD_HEADER, delivery.record_key.encode())
+            headers += b"%b: %b.%b\r\n" % (RECORD_HEADER, delivery.record_key.encode(), delivery.link)
         if subject is not None:
             self._publish_or_warn(subject, message, headers, delivery.done)
 
@@ -342,18 +346,28 @@ class DurableQueueReader:
             self._ask_again()
 
     async def _take_recorded(self, message: NatsMessage, delivery: NatsDelivery, arrival: Arrival) -> None:
-        """Pass a message on, unless its record says that it was handled or deleted."""
-        try:
-            kept = await self.queues.records.read(arrival.address, delivery.record_key)
-        except ValueError:
-            delivery.dead_letter("the key of its record is not valid")
-            return
-        except CallError:
-            kept = None  # run it: twice is better than never
-        if kept is not None and kept.is_final:
+        """Pass a message on, unless it is not the one of its record, or the record says that it was handled."""
+        kept, is_known = None, False
+        for attempt in range(_MOST_READS):
+            if attempt:
+                await asyncio.sleep(_TROUBLE_SECONDS)
+            try:
+                kept, is_known = await self.queues.records.read(arrival.address, delivery.record_key), True
+            except ValueError:
+                delivery.dead_letter("the key of its record is not valid")
+                return
+            except CallError:
+                is_known = False
+                continue
+            if kept is not None and not kept.is_final and delivery.link and kept.link == delivery.link:
+                self._take(message.data, delivery, arrival)
+                return
+        if not is_known:
+            delivery.release()
+        elif kept is not None and kept.is_final:
             delivery.done()
         else:
-            self._take(message.data, delivery, arrival)
+            delivery.dead_letter("its record is not there, or belongs to another message")
 
     def _status_received(self, message: NatsMessage) -> None:
         """Handle the end of a request: request again, after creating the consumer if it was missing."""
@@ -377,7 +391,7 @@ class DurableQueueReader:
 class NatsDelivery:
     """A message that this end holds."""
 
-    __slots__ = ("_message", "_reader", "is_redelivered", "number", "record_key", "sequence")
+    __slots__ = ("_message", "_reader", "is_redelivered", "link", "number", "record_key", "sequence")
 
     def __init__(self, reader: DurableQueueReader, message: NatsMessage) -> None:
         self._reader = reader
@@ -386,7 +400,8 @@ class NatsDelivery:
         # A message in the queue of redelivered ones was delivered before.
         self.number = deliveries + reader.alone
         self.is_redelivered = self.number > 1
-        self.record_key = header_of(message.headers, RECORD_HEADER).decode(errors="replace")
+        key, _, self.link = header_of(message.headers, RECORD_HEADER).partition(b".")
+        self.record_key = key.decode(errors="replace")
         """The key of its record; empty if it has none."""
 
     @property
@@ -396,7 +411,7 @@ class NatsDelivery:
 
     def done(self, record: Record | None = None) -> None:
         """Delete the message: it was handled. Its record is replaced before."""
-        if record is None:
+        if record is None or record.key != self.record_key:
             self._settle(b"+ACK")
         else:
             self._replace_record(record, b"+ACK")
@@ -404,7 +419,8 @@ class NatsDelivery:
     def note(self, record: Record) -> None:
         """Replace its record."""
         queues = self._reader.queues
-        _ = queues.jetstream.spawn(self._note(queues, record))
+        if record.key == self.record_key:
+            _ = queues.jetstream.spawn(self._note(queues, record))
 
     async def _note(self, queues: DurableQueues, record: Record) -> None:
         with contextlib.suppress(CallError):  # the next note, or the outcome, replaces the record
@@ -416,12 +432,22 @@ class NatsDelivery:
 
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
         """Move it to the dead letters, and only then delete it; a record that is given is the dead letter."""
-        if record is not None:
+        queues = self._reader.queues
+        if record is not None and record.key == self.record_key:
             self._replace_record(record, b"+TERM")
-            return
-        self._reader.queues.dead_letter(
-            self._reader.namespace, self._message.data, reason, lambda: self._settle(b"+TERM")
-        )
+        elif record is not None and not self.record_key:
+            _ = queues.jetstream.spawn(self._dead_letter_recorded(queues, reason, record))
+        else:
+            queues.dead_letter(self._reader.namespace, self.message, reason, lambda: self._settle(b"+TERM"))
+
+    async def _dead_letter_recorded(self, queues: DurableQueues, reason: str, record: Record) -> None:
+        """Write the record of a message that had none, unless its owner has too many or it is too large."""
+        is_admitted = len(record.body) + _RECORD_HEADERS <= queues.client.max_payload
+        with contextlib.suppress(CallError):
+            if is_admitted and await queues.records.admit(record):
+                self._replace_record(record, b"+TERM")
+                return
+        self.dead_letter(reason)
 
     def _replace_record(self, record: Record, word: bytes) -> None:
         """Replace the record and then settle the message; on failure the message is delivered again."""

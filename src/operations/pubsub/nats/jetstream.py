@@ -10,7 +10,7 @@ import msgspec
 
 from operations.pubsub.nats.replies import Replies
 from operations.pubsub.nats.wire import NatsMessage, ReceiveMessage, publish
-from operations.pubsub.protocols import Stop, Undelivered
+from operations.pubsub.protocols import DeliveryRefused, Stop, Undelivered
 
 DUPLICATES_SECONDS = 120
 """How long JetStream stores the key of a message, to drop duplicates."""
@@ -22,6 +22,8 @@ RECORD_SECONDS = 40 * 86_400
 ANSWER_SECONDS = 5.0
 HOUR = 3_600
 _SLACK = 60
+_HEADER_BLOCK = 14
+"""Size of what surrounds the headers of a message."""
 SECOND = 1_000_000_000
 """One second in JetStream's unit of time."""
 
@@ -30,6 +32,10 @@ class NatsClient(Protocol):
     """The part of the transport that queues use."""
 
     replies: Replies
+
+    @property
+    def max_payload(self) -> int:
+        """The largest message, with its headers, that the server accepts."""
 
     def subscribe(self, subject: bytes, *, full: ReceiveMessage) -> Stop:
         """Subscribe to a subject, over any number of connections."""
@@ -163,6 +169,10 @@ class JetStream:
         undelivered: Undelivered,
     ) -> None:
         """Publish a message that JetStream acknowledges."""
+        size, most = len(data) + len(headers) + _HEADER_BLOCK, self.client.max_payload
+        if size > most:  # the server would close the connection
+            undelivered(DeliveryRefused(f"the message has {size:,} bytes; the server accepts {most:,}"))
+            return
 
         def read(message: NatsMessage) -> None:
             stop()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import time
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -18,7 +20,9 @@ from operations.pubsub.nats.wire import NatsMessage, header_of, publish
 from operations.pubsub.protocols import Record, Stop
 
 RECORD_HEADER = b"Operations-Record"
-"""The header of a stored message that names its record."""
+"""The header of a stored message with the key of its record, a dot, and its link."""
+_LINK = b"Operations-Link"
+"""The header of a record with its link: a secret of the record and its message, so that no other message changes it."""
 _VALUE = b"Operations-Value"
 """The header with the value of a record, as base64; its body is the message."""
 _FINAL = b"Operations-Final"
@@ -26,6 +30,7 @@ _FINAL = b"Operations-Final"
 _WRONG_SEQUENCE = 10_071
 _LISTED_TOGETHER = 1_000
 _COUNTED_SECONDS = 10.0
+_MOST_COUNTED = 10_000
 _BEYOND_ALL = 1 << 30
 _NOT_EXECUTED = {"executed": "no"}
 
@@ -37,6 +42,7 @@ class KeptRecord(msgspec.Struct, frozen=True):
     body: bytes
     sequence: int
     is_final: bool
+    link: bytes
 
 
 class NatsRecords:
@@ -47,29 +53,51 @@ class NatsRecords:
         self._subjects = subjects
         self._counts: dict[str, tuple[float, int]] = {}
         """Per owner: the time of the last count, and the number of records that this end knows of."""
+        self._counting = asyncio.Lock()
         self._fetches = 0
+        self._secret = os.urandom(16)
+
+    def header(self, record: Record) -> bytes:
+        """Return the header that links a message to its record."""
+        return b"%b: %b.%b\r\n" % (RECORD_HEADER, record.key.encode(), self._link(record))
+
+    def _link(self, record: Record) -> bytes:
+        """Return the link of a record; it is the same when this end writes the record again."""
+        return blake2b(record.key.encode(), key=self._secret, digest_size=16).hexdigest().encode()
 
     async def admit(self, record: Record) -> bool:
         """Return whether an owner may have one more record; the server's count is requested at intervals."""
         problem = await self.jetstream.make_job_records()
         if problem is not None:
             raise _unreachable(problem)
-        counted_at, count = self._counts.get(record.owner, (0.0, 0))
-        if time.monotonic() - counted_at > _COUNTED_SECONDS or (record.most and count >= record.most):
-            answer = await self.jetstream.ask(
-                f"STREAM.INFO.{self.jetstream.record_stream}",
-                # The offset leaves the subjects themselves out.
-                {"subjects_filter": f"{self._subjects.prefix}.record.{record.owner}.>", "offset": _BEYOND_ALL},
-            )
-            if answer.error is not None:
-                raise _unreachable(answer.error.description)
-            counted_at, count = time.monotonic(), answer.total
+        if self._is_uncertain(record):
+            async with self._counting:
+                if self._is_uncertain(record):
+                    await self._count(record.owner)
+        counted_at, count = self._counts[record.owner]
         self._counts[record.owner] = counted_at, count + 1
         return not record.most or count < record.most
 
+    def _is_uncertain(self, record: Record) -> bool:
+        """Whether the records of an owner have to be counted: it was long ago, or there seem to be too many."""
+        counted_at, count = self._counts.get(record.owner, (-_COUNTED_SECONDS, 0))
+        return time.monotonic() - counted_at >= _COUNTED_SECONDS or 0 < record.most <= count
+
+    async def _count(self, owner: str) -> None:
+        answer = await self.jetstream.ask(
+            f"STREAM.INFO.{self.jetstream.record_stream}",
+            # The offset leaves the subjects themselves out.
+            {"subjects_filter": f"{self._subjects.prefix}.record.{owner}.>", "offset": _BEYOND_ALL},
+        )
+        if answer.error is not None:
+            raise _unreachable(answer.error.description)
+        if len(self._counts) >= _MOST_COUNTED:
+            self._counts.clear()
+        self._counts[owner] = time.monotonic(), answer.total
+
     def create(self, address: str, record: Record, then: Callable[[str | None], None]) -> None:
-        """Write the first value of a record, unless a worker has written one."""
-        headers = b"Nats-Expected-Last-Subject-Sequence: 0\r\n" + _headers(record)
+        """Write the first value of a record, unless it was written before."""
+        headers = b"Nats-Expected-Last-Subject-Sequence: 0\r\n" + _headers(record, self._link(record))
 
         def answered(answer: JetStreamReply) -> None:
             is_there = answer.error is None or answer.error.err_code == _WRONG_SEQUENCE
@@ -78,7 +106,7 @@ class NatsRecords:
         self.jetstream.publish(self._subjects.record(address, record.key), record.body, headers, answered, then)
 
     def replace(self, address: str, record: Record, then: Callable[[str | None], None]) -> None:
-        """Write the final value of a record: its message was handled."""
+        """Write the final value of a record: its message was handled or dead-lettered."""
         headers = b"%b: 1\r\n%b" % (_FINAL, _headers(record))
 
         def answered(answer: JetStreamReply) -> None:
@@ -99,13 +127,14 @@ class NatsRecords:
             return None
         sequence = header_of(reply.headers, b"Nats-Sequence")
         number = int(sequence) if sequence.isdigit() else 0
-        return KeptRecord(_read_value(reply.headers), reply.data, number, bool(header_of(reply.headers, _FINAL)))
+        is_final, link = bool(header_of(reply.headers, _FINAL)), header_of(reply.headers, _LINK)
+        return KeptRecord(_read_value(reply.headers), reply.data, number, is_final, link)
 
     async def note(self, address: str, record: Record) -> None:
         """Replace a record whose message is being handled; one that changes meanwhile stays as it is."""
         kept = await self.read(address, record.key)
         if kept is not None and not kept.is_final:
-            await self._write(address, record, kept, b"")
+            await self._write(address, record, kept, _headers(record, kept.link))
 
     async def end(self, address: str, record: Record) -> bool:
         """Write the final value of a record, so that its message is dropped; return False if it already has one."""
@@ -113,13 +142,14 @@ class NatsRecords:
             kept = await self.read(address, record.key)
             if kept is None or kept.is_final:
                 return False
-            if await self._write(address, record, kept, b"%b: 1\r\n" % _FINAL):
+            if await self._write(address, record, kept, b"%b: 1\r\n%b" % (_FINAL, _headers(record))):
                 return True
 
     async def reopen(self, address: str, record: Record) -> None:
         """Write a value that is not final: the message is stored again."""
         kept = await self.read(address, record.key)
-        if kept is None or not kept.is_final or not await self._write(address, record, kept, b""):
+        headers = _headers(record, self._link(record))
+        if kept is None or not kept.is_final or not await self._write(address, record, kept, headers):
             message = "the record is gone, or its message is stored"
             raise CallError(ErrorCode.UNAVAILABLE, message, _NOT_EXECUTED)
 
@@ -133,7 +163,7 @@ class NatsRecords:
                 answered.set_result(answer)
 
         subject = self._subjects.record(address, record.key)
-        self.jetstream.publish(subject, record.body, expected + headers + _headers(record), settle, settle)
+        self.jetstream.publish(subject, record.body, expected + headers, settle, settle)
         await asyncio.wait((answered,), timeout=ANSWER_SECONDS)
         answer = answered.result() if answered.done() else "JetStream does not respond"
         if isinstance(answer, str):
@@ -231,9 +261,11 @@ class NatsRecords:
         return self.jetstream.client.subscribe(self._subjects.record(address, key), full=came)
 
 
-def _headers(record: Record) -> bytes:
+def _headers(record: Record, link: bytes = b"") -> bytes:
+    """Return the headers of a record; one whose message is gone has no link."""
     lifetime = max(1, int(record.seconds))
-    return b"Nats-TTL: %ds\r\n%b: %b\r\n" % (lifetime, _VALUE, base64.b64encode(record.value))
+    headers = b"Nats-TTL: %ds\r\n%b: %b\r\n" % (lifetime, _VALUE, base64.b64encode(record.value))
+    return headers + b"%b: %b\r\n" % (_LINK, link) if link else headers
 
 
 def _read_value(headers: bytes) -> bytes:

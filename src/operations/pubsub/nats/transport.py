@@ -230,6 +230,11 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
         if self._connection is not None:
             self._connection.abort(reason)
 
+    @property
+    def max_payload(self) -> int:
+        """The largest message, with its headers, that the server accepts."""
+        return self.capabilities.max_payload or 0
+
     def publish(self, data: bytes) -> bool:
         """Send bytes of the client protocol; return False without a connection."""
         if self._connection is None:

@@ -108,7 +108,7 @@ def _number(text: str, url: str) -> int:
 class NamespaceKeys:
     """The keys of one namespace; the braces keep them on one server of a cluster, so that a script can use them all."""
 
-    __slots__ = ("changes", "dead", "owners", "queue", "stored", "workers")
+    __slots__ = ("_start", "changes", "dead", "owners", "queue", "stored", "workers")
 
     def __init__(self, prefix: str, namespace: str) -> None:
         start = f"{prefix}:{{{namespace}}}"
@@ -120,7 +120,8 @@ class NamespaceKeys:
         """A stream: the requests that are kept until they are handled."""
         self.dead = f"{start}:dead".encode()
         """A stream: the dead letters."""
-        self.owners = f"{start}:stored:owners".encode()
+        self._start = start.encode()
+        self.owners = f"{start}:owners".encode()
         """A set: the owners of records."""
         self.changes = f"{prefix}:records.{namespace}".encode()
         """A channel: the keys of records whose message is gone."""
@@ -131,11 +132,11 @@ class NamespaceKeys:
 
     def record(self, key: str) -> bytes:
         """Return the key of a record, a hash: `value`, and `entry` while its message is stored."""
-        return self.stored + b":record:" + key.encode()
+        return self._start + b":record:" + key.encode()
 
     def owned(self, owner: str) -> bytes:
         """Return the key of an owner's records, a sorted set: their keys by the time at which they expire."""
-        return self.stored + b":owned:" + owner.encode()
+        return self._start + b":owned:" + owner.encode()
 
 
 class RedisKeys:

@@ -24,6 +24,7 @@ from operations.pubsub.redis.records import (
     RELEASE_RECORDED,
     TOO_MANY,
     ask_script,
+    dead_letter_recorded,
     explain,
     list_namespace,
     settle_recorded,
@@ -235,8 +236,10 @@ class DurableStreamReader:
             self._suspect = None
         epoch, keys = self._bus.epoch, self._keys
         if epoch is not None:
-            if record is not None:
+            if record is not None and (delivery.record_key or becomes == b"done"):
                 settle_recorded(epoch, keys, delivery.entry, record)
+            elif record is not None:
+                dead_letter_recorded(epoch, keys, delivery.entry, delivery.message, note, record)
             elif delivery.record_key and becomes == b"release":
                 arguments = (delivery.entry, delivery.message, note, delivery.record_key.encode())
                 names = (keys.stored, keys.record(delivery.record_key))

@@ -75,9 +75,26 @@ RELEASE_RECORDED = Script(
     "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\n"
     "redis.call('XDEL', KEYS[1], ARGV[1])\n"
     "local entry = redis.call('XADD', KEYS[1], '*', 'message', ARGV[2], 'before', ARGV[3], 'record', ARGV[4])\n"
-    "if redis.call('EXISTS', KEYS[2]) == 1 then redis.call('HSET', KEYS[2], 'entry', entry) end\nreturn 1"
+    "if redis.call('HGET', KEYS[2], 'entry') == ARGV[1] then redis.call('HSET', KEYS[2], 'entry', entry) end\nreturn 1"
 )
 """Store a request again for another worker. Keys: stream, record; arguments: its id, the request, deliveries, key."""
+
+_DEAD_LETTER = Script(
+    _NOW
+    + _REPLACE
+    + "if redis.call('XACK', KEYS[1], 'workers', ARGV[1]) == 0 then return 0 end\n"
+    + "redis.call('XDEL', KEYS[1], ARGV[1])\n"
+    + "redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)\n"
+    + "if redis.call('ZCARD', KEYS[3]) >= tonumber(ARGV[6]) then\n"
+    + "  redis.call('XADD', KEYS[5], 'MAXLEN', '~', '100000', '*', 'message', ARGV[7], 'reason', ARGV[8])\n"
+    + "  return 1\nend\n"
+    + "replace(KEYS[2], KEYS[3], ARGV[2], ARGV[3], ARGV[4], ARGV[5])\n"
+    + f"redis.call('SADD', KEYS[4], string.sub(ARGV[5], 1, {OWNER_LENGTH}))\nreturn 1"
+)
+"""Delete a request without a record and write one for it, or move it to the dead letters if there are too many.
+
+Keys: stream, record, the owner's records, owners, dead letters; arguments: the request's id, value, body, lifetime,
+key, the most records, request, reason."""
 
 NOTE_RECORDED = Script(
     "local held = redis.call('XPENDING', KEYS[1], 'workers', ARGV[1], ARGV[1], 1)\n"
@@ -322,6 +339,15 @@ def settle_recorded(epoch: ConnectionEpoch, keys: NamespaceKeys, entry: bytes, r
     """Delete a request that was handled and replace its record."""
     arguments = (entry, *_value(record), keys.changes)
     epoch.put(SETTLE_RECORDED, (keys.stored, *_keys(keys, record)), arguments, lambda reply: None)
+
+
+def dead_letter_recorded(
+    epoch: ConnectionEpoch, keys: NamespaceKeys, entry: bytes, message: bytes, reason: bytes, record: Record
+) -> None:
+    """Delete a request that had no record and write its record, unless its owner has too many."""
+    arguments = (entry, *_value(record), b"%d" % record.most, message, reason)
+    names = (keys.stored, *_keys(keys, record), keys.owners, keys.dead)
+    epoch.put(_DEAD_LETTER, names, arguments, lambda reply: None)
 
 
 def list_namespace(epoch: ConnectionEpoch, keys: RedisKeys, address: str) -> None:

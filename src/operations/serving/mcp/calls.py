@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from operations.context import ASK_SECONDS, NO_ASK, TRACE_FIELDS, Client, Grant, Identity, Progress
+from operations.context import ASK_SECONDS, NO_ASK, TRACE_FIELDS, Client, Exposed, Grant, Identity, Progress
 from operations.dispatch import Dispatcher, Request
 from operations.envelope import MCPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
@@ -87,12 +87,14 @@ class MCPCalls:
         dispatcher: Dispatcher,
         suspended_calls: SuspendedCalls,
         *,
+        exposure: Exposed,
         audit: AuditWriter,
         calls_per_identity: int = CALLS_PER_IDENTITY,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> None:
         self.dispatcher = dispatcher
         self.suspended_calls = suspended_calls
+        self._exposure = exposure
         self._audit = audit
         self._running = ConcurrencyLimits(calls_per_identity, "calls at once")
         self._deadline_seconds = deadline_seconds
@@ -146,7 +148,7 @@ class MCPCalls:
             caller=caller.key,
             operation_id=operation.id,
             input=input,
-            grant=Grant(identity=caller.identity, door="mcp"),
+            grant=Grant(identity=caller.identity, door="mcp", exposure=self._exposure),
             deadline=int((time.time() + self._deadline_seconds) * 1000),
             metadata=_trace(meta),
         )
@@ -248,7 +250,7 @@ class MCPCalls:
             deadline=None if is_stream else int((time.time() + seconds) * 1000),
             operation_id=operation.id,
             input=input,
-            grant=Grant(identity=info.identity, door="mcp"),
+            grant=Grant(identity=info.identity, door="mcp", exposure=self._exposure),
             metadata=_trace(info.meta),
             progress=info.progress,
             client=client,

@@ -81,6 +81,7 @@ class MCPServer:
         self.calls = MCPCalls(
             dispatcher,
             self.suspended_calls,
+            exposure=exposure,
             audit=audit or AuditWriter(),
             calls_per_identity=calls_per_identity,
             deadline_seconds=deadline_seconds,
