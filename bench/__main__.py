@@ -31,7 +31,7 @@ BENCHMARKS = [
 
 
 def main() -> int:
-    """Run each in a process of its own, so that none warms the others' caches."""
+    """Run each in a separate process, so that none warms the others' caches."""
     failed = 0
     for name in BENCHMARKS:
         print(f"\n=== {name} ===", flush=True)

@@ -136,7 +136,7 @@ class BrokerBenchmark:
 
     @contextmanager
     def worker(self, name: str = OURS, *options: int) -> Iterator[int]:
-        """A worker in a process of its own, by the id of that; it ends when its standard input does."""
+        """A worker in a separate process, by the id of that; it ends when its standard input does."""
         command = [sys.executable, "-m", self._bus.module, "--server", name, self._url, *map(str, options)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
@@ -151,7 +151,7 @@ class BrokerBenchmark:
             process.stdout.close()
 
     def apart(self, *arguments: object) -> Any:
-        """A client in a process of its own, so that none inherits another's garbage."""
+        """A client in a separate process, so that none inherits another's garbage."""
         command = [sys.executable, "-m", self._bus.module, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180)
         return json.loads(done.stdout.splitlines()[-1])

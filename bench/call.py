@@ -90,7 +90,7 @@ async def fastmcp_calls() -> dict[str, Callable[[], Awaitable[object]]]:
 
 
 def imports() -> dict[str, float]:
-    """CPU time of a cold import, each in a process of its own."""
+    """CPU time of a cold import, each in a separate process."""
     commands = {
         "bare interpreter": ["-c", "pass"],
         "import asyncio": ["-c", "import asyncio"],

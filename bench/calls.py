@@ -1,6 +1,6 @@
 """Calls in memory and over WebSocket: against a bare execute, raw picows, tRPC and python-socketio.
 
-`python -m bench.calls` measures at concurrency 1, 64 and 1,024, each peer with its server in a process of its own.
+`python -m bench.calls` measures at concurrency 1, 64 and 1,024, each peer with its server in a separate process.
 Where there are cores enough, every client has one to itself and every server another: what is compared is the work,
 not where the scheduler happened to put it. Calls from spoke to spoke take a third process, the hub between them.
 """
@@ -111,7 +111,7 @@ async def serve_hub() -> None:
 
 
 async def serve_spoke() -> None:
-    """A hub that answers nothing itself, and a spoke in a process of its own that does."""
+    """A hub that answers nothing itself, and a spoke in a separate process that does."""
     from operations.calls.hub import Hub
     from operations.identity import Principal, StaticTokens
 
@@ -244,7 +244,7 @@ MODULES = {
 
 @contextmanager
 def server_process(command: list[str]) -> Iterator[int]:
-    """A server in a process of its own; it ends when its standard input does."""
+    """A server in a separate process; it ends when its standard input does."""
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: pin("server")
     )
@@ -259,7 +259,7 @@ def server_process(command: list[str]) -> Iterator[int]:
 
 
 def measure_apart(contender: str, port: int, concurrency: int) -> Figures:
-    """Run one client in a process of its own, so that none inherits another's garbage."""
+    """Run one client in a separate process, so that none inherits another's garbage."""
     command = [sys.executable, "-m", "bench.calls", "--client", contender, str(port), str(concurrency)]
     return run_client(command)
 
@@ -279,7 +279,7 @@ def measure_trpc(folder: Path, port: int, concurrency: int) -> Figures:
 
 
 def install_trpc(folder: Path) -> bool:
-    """tRPC from npm, in a folder of its own; False, and said, where that is not possible."""
+    """tRPC from npm, in a separate directory; False, and said, where that is not possible."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         print("Node is not installed: tRPC is left out")
         return False

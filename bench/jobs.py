@@ -157,7 +157,7 @@ CONTENDERS: dict[str, tuple[Any, Any, str]] = {
 
 
 def part(name: str, role: str, url: str, count: int, rounds: int, together: int | None) -> None:
-    """The worker or the submitter of a contender, in a process of its own."""
+    """The worker or the submitter of a contender, in a separate process."""
     serve, submit, _ = CONTENDERS[name]
     outcome = serve(url) if role == "serve" else submit(url, count, rounds, together)
     if asyncio.iscoroutine(outcome):

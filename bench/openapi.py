@@ -84,7 +84,7 @@ LOADERS = {
 
 
 def load_once(path: Path, code: str) -> tuple[float, float]:
-    """CPU seconds of loading in a process of its own, imports not counted, and the peak of memory it adds, in MiB."""
+    """CPU seconds of loading in a separate process, imports not counted, and the peak of memory it adds, in MiB."""
     program = (
         "import sys, time, warnings, logging\n"
         "warnings.simplefilter('ignore'); logging.disable(50)\n"

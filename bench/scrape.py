@@ -1,6 +1,6 @@
 """How long a scrape of `/metrics` with 1,223 operations delays a call of a served registry.
 
-`python -m bench.scrape`. The server, the scraper and the caller are processes of their own.
+`python -m bench.scrape`. The server, the scraper and the caller are separate processes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Serving: the server's CPU for a request, against raw ASGI with msgspec and against FastAPI; streams; tokens.
 
-`python -m bench.serving`. Each contender runs in a process of its own on uvicorn (httptools, uvloop); 64 connections
+`python -m bench.serving`. Each contender runs in a separate process on uvicorn (httptools, uvloop); 64 connections
 send one request after another; the server's process times are divided by the number of requests.
 """
 
@@ -182,7 +182,7 @@ def serve(name: str) -> None:
 
 
 class Contender:
-    """A server in a process of its own."""
+    """A server in a separate process."""
 
     def __init__(self, name: str) -> None:
         self.name = name

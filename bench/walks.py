@@ -4,7 +4,7 @@
 
 Method
 - All peers of a walk run in one process and one event loop, so that caller, hub and worker are traced together. Servers
-  that are not part of `operations` (HTTP, MCP, NATS) run in processes of their own and are not counted.
+  that are not part of `operations` (HTTP, MCP, NATS) run in separate processes and are not counted.
 - `sys.setprofile` and `threading.setprofile` report each function that is entered. Functions in files below
   `src/operations` count. The operation's own function, libraries and comprehensions do not, nor does what runs while a
   module is imported.
@@ -212,7 +212,7 @@ asyncio.run(main())
 
 @contextlib.contextmanager
 def http_server() -> Iterator[str]:
-    """A small HTTP server in a process of its own; its base URL."""
+    """A small HTTP server in a separate process; its base URL."""
     command = [sys.executable, "-c", SERVER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         assert server.stdout is not None

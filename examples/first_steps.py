@@ -41,7 +41,7 @@ async def stock(item: str) -> int:
 
 @operation(namespace="shop")
 async def buy(item: str, context: OperationContext, count: int = 1) -> Order:
-    """Buy some of an item; asks another operation what is there."""
+    """Buy some items; call another operation for the stock."""
     there = (await context.env.shop.stock(item=item)).data
     if there < count:
         raise CallError("OUT_OF_STOCK", f"only {there} {item} left", {"item": item, "left": there})

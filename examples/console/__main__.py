@@ -32,7 +32,7 @@ TOKENS = {
     "weather-token": Principal(Identity("weather"), ("weather", "text")),
     "travel-token": Principal(Identity("travel"), ("travel",)),
 }
-"""Who may come: an operator, somebody without rights, and the two workers."""
+"""The accepted tokens: an operator, a caller without rights, and the two workers."""
 
 
 async def main(arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""A small HTTP API that stands in for GitHub: enough to run its operations without the network."""
+"""A small HTTP API in place of GitHub's, so that its operations run without a network."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One program, in one process or in four: `python shop.py`, `python shop.py --split`, `python shop.py --bus URL`.
 
 The shop's three namespaces are served by three workers. In one process they share a bus in memory; split, each is a
-spoke in a process of its own, and a hub is between them; on a bus, each is a process on any machine that reaches the
+spoke in a separate process, and a hub is between them; on a bus, each is a process on any machine that reaches the
 Redis or NATS server (`redis://127.0.0.1`, `nats://127.0.0.1`). The program that uses them does not know which.
 """
 
@@ -53,7 +53,7 @@ async def follow_price(item: str, changes: int) -> AsyncIterator[float]:
 
 @operation(id="orders.place")
 async def place(item: str, count: int, context: OperationContext) -> dict[str, float]:
-    """Place an order: two calls to other workers, made on behalf of whoever called this one."""
+    """Place an order: two calls to other workers, on behalf of the caller."""
     price = (await context.env.prices.of(item=item)).data
     remaining = (await context.env.stock.take(item=item, count=count)).data
     return {"total": price * count, "left": remaining}
@@ -97,7 +97,7 @@ async def run_in_one_process() -> None:
 
 
 async def run_split() -> None:
-    """The hub and the program here, each worker a spoke in a process of its own."""
+    """The hub and the program here, each worker a spoke in a separate process."""
     from operations.calls.hub import Hub
     from operations.identity import Principal, StaticTokens
 
@@ -107,7 +107,7 @@ async def run_split() -> None:
 
 
 async def run_on_bus(url: str) -> None:
-    """The program here, each worker in a process of its own, and a server between them that only we reach."""
+    """The program here, each worker in a separate process, with a broker that only this program reaches."""
     async with connect(url, trusted=True) as transport:
         await run_with_workers(transport, url)
 
@@ -128,7 +128,7 @@ async def run_with_workers(transport: Transport, url: str) -> None:
 
 
 async def run_worker(name: str, url: str) -> None:
-    """One worker, until it is told to stop: a hub wants a token, a server of ours trusts its callers."""
+    """Run one worker until it is stopped. A hub requires a token; the broker is declared as trusted."""
     opened = connect(url, token=f"{name}-token") if url.startswith("ws") else connect(url, trusted=True)
     async with opened as transport:
         await serve_registry(OperationRegistry(WORKERS[name]), transport)

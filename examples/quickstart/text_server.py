@@ -1,4 +1,4 @@
-"""An MCP server of two tools, over stdio: what a third party's server would be."""
+"""An MCP server with two tools, over stdio."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ READS = ToolAnnotations(read_only_hint=True)
 
 
 class Count(TypedDict):
-    """What there is of a text."""
+    """The size of a text."""
 
     words: int
     characters: int
@@ -21,13 +21,13 @@ class Count(TypedDict):
 
 @server.tool(annotations=READS)
 def count(text: str) -> Count:
-    """How many words and characters a text has."""
+    """Count the words and characters of a text."""
     return {"words": len(text.split()), "characters": len(text)}
 
 
 @server.tool(annotations=READS)
 def headline(text: str) -> str:
-    """A text as a headline; an empty one is an error, as tools report errors."""
+    """Return a text as a headline; an empty text is an error."""
     if not text.strip():
         raise ToolError("there is no text")
     return text.strip().title()

@@ -1,7 +1,7 @@
-"""The tour that `make run` gives: the commands a newcomer would type, run one after the other on this folder.
+"""The tour of `make run`: the commands that a new user would type, run one after the other in this directory.
 
-The weather API and the server of the last step are started for the tour on free ports of the loopback, and ended with
-it.
+The weather API and the server of the last step are started for the tour on free ports of the loopback, and stopped at
+its end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COLOURED = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def main() -> int:
-    """Run the steps; the exit code tells whether they went as they should."""
+    """Run the steps; return 0 if each had the expected result."""
     api = subprocess.Popen(
         [sys.executable, str(HERE / "weather_api.py"), "--port", "0", "--idle", "120"],
         stdout=subprocess.PIPE,
@@ -81,7 +81,7 @@ def serve(environment: dict[str, str]) -> bool:
 
 
 def fetch(address: str) -> bool:
-    """Ask for an address, by curl where that is installed; False where the answer is no success."""
+    """Request a URL, with curl if it is installed; return False unless the response is a success."""
     print(paint("36", f"$ curl -s '{address}'"), flush=True)
     if shutil.which("curl") is not None:
         code = subprocess.run(["curl", "-s", "--fail-with-body", address], check=False).returncode
@@ -108,7 +108,7 @@ def split(command: str) -> list[str]:
 
 
 def show_next() -> None:
-    """Say what to type next."""
+    """Print what to type next."""
     here = os.path.relpath(HERE)
     print(f"\n{paint('1', 'Now you')}")
     for command, about in (

@@ -1,6 +1,6 @@
 """An HTTP API with a stream of events, on the loopback: `python weather_api.py [--port 8765] [--idle 600]`.
 
-Its description is weather.json. It ends by itself when nobody asks it anything for a while.
+Its description is weather.json. It exits after some time without a request.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Weather(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def stream(self, city: str, interval: float) -> None:
-        """Answer with events, until the other side hangs up."""
+        """Send events until the client disconnects."""
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
@@ -71,11 +71,11 @@ class Weather(BaseHTTPRequestHandler):
             time.sleep(interval)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing of single requests."""
+        """Log nothing."""
 
 
 class Server(ThreadingHTTPServer):
-    """The server, which remembers when it was last asked something."""
+    """The server, with the time of its last request."""
 
     daemon_threads = True
     asked = time.monotonic()
@@ -90,7 +90,7 @@ def forecast(city: str, days: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve until nobody asked anything for a while."""
+    """Serve until no request has arrived for some time."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=8765)
     parser.add_argument("--idle", type=float, default=600.0)

@@ -1,4 +1,4 @@
-"""A hub in a process of its own: it prints its port, and its counters once its input ends."""
+"""A hub in a separate process: it prints its port, and its counters once its input ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting the example's own API, so that there is something to call."""
+"""An operation that starts the HTTP API of this example."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ API = Path(__file__).parent.parent / "weather_api.py"
 
 @operation(id="demo.start_api")
 def start_api(minutes: float = 10.0) -> dict[str, str]:
-    """Start the weather API in the background; it ends when nobody asked it anything for some minutes.
+    """Start the weather API in the background; it exits after some minutes without a request.
 
     Args:
-        minutes: how long it waits for somebody to ask
+        minutes: time without a request after which it exits
     """
     port = int(os.environ.get("QUICKSTART_PORT", "8765"))
     url = f"http://127.0.0.1:{port}"
@@ -36,11 +36,11 @@ def start_api(minutes: float = 10.0) -> dict[str, str]:
         if answers(port):
             return {"url": url, "state": f"it ends after {minutes:g} minutes without a request"}
         time.sleep(0.05)
-    raise CallError("NOT_STARTED", f"the API did not start on port {port}; QUICKSTART_PORT names another")
+    raise CallError("NOT_STARTED", f"the API did not start on port {port}: set QUICKSTART_PORT to another port")
 
 
 def answers(port: int) -> bool:
-    """Whether anybody listens at a port."""
+    """Whether a server listens at a port."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
             return True

@@ -13,7 +13,7 @@ PRICES = {"tea": 2.5, "honey": 7.0, "umbrella": 18.0}
 
 @dataclass
 class Quote:
-    """What something would cost."""
+    """The price of some items."""
 
     item: str
     count: int
@@ -22,11 +22,11 @@ class Quote:
 
 @operation(id="shop.quote", type="query")
 async def quote(item: str, count: int = 1) -> Quote:
-    """What some of an item would cost.
+    """Return the price of some items.
 
     Args:
         item: tea, honey or umbrella
-        count: how many
+        count: number of items
     """
     if item not in PRICES:
         raise CallError("NOT_SOLD", f"{item} is not sold here", {"sold": list(PRICES)})
@@ -35,10 +35,10 @@ async def quote(item: str, count: int = 1) -> Quote:
 
 @operation(id="shop.advise", type="query")
 async def advise(city: str, context: OperationContext) -> str:
-    """What to buy for tomorrow: asks the weather API, and an MCP tool for the wording.
+    """Recommend what to buy for tomorrow, by the weather API and a tool of the MCP server.
 
     Args:
-        city: where one will be
+        city: city of the forecast
     """
     forecast = (await context.env.weather.forecast(city=city, days=2)).data
     item = {"rain": "umbrella", "sunny": "honey"}.get(forecast["days"][-1]["sky"], "tea")
@@ -52,7 +52,7 @@ async def watch(item: str, times: int = 3, interval: float = 0.2) -> AsyncIterat
 
     Args:
         item: tea, honey or umbrella
-        times: how many prices
+        times: number of prices
         interval: seconds between them
     """
     for number in range(times):

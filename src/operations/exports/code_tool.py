@@ -1,6 +1,6 @@
 """CodeTool: one tool that runs a model's Python code in a sandbox, where `env` has the operations of a tool set.
 
-The sandbox is pydantic-monty: an interpreter without access to files, network and processes, in a process of its own.
+The sandbox is pydantic-monty: an interpreter without access to files, network and processes, in a separate process.
 The type checker of the sandbox checks a script against the operations' schemas before anything runs.
 """
 

@@ -48,7 +48,7 @@ MOMENTS = st.sampled_from([0.0, 0.01, 0.05, 0.2, 0.5])
 
 
 class Schedule(RuleBasedStateMachine):
-    """One bus, up to three workers in processes of their own, one caller; every link goes through a proxy.
+    """One bus, up to three workers in separate processes, one caller; every link goes through a proxy.
 
     What may be chosen depends on earlier choices alone, never on what became of them: hypothesis insists.
     """

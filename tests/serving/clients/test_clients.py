@@ -71,7 +71,7 @@ def generator(name: str) -> Path:
 
 
 def fuzz(folder: Path, url: str, *options: str, seconds: float = 300) -> int:
-    """Run schemathesis with every check in a folder of its own; returns the number of requests that it made."""
+    """Run schemathesis with every check in a separate directory; returns the number of requests that it made."""
     command: tuple[str | Path, ...] = (tool("schemathesis"), "run", url, "--checks", "all", "--no-color", *options)
     told = run(*command, cwd=folder, seconds=seconds)
     found = re.search(r"(\d+) generated", told)

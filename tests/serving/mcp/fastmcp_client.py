@@ -1,4 +1,4 @@
-"""FastMCP's client lists and calls, in an environment of its own: `python fastmcp_client.py URL`."""
+"""FastMCP's client lists and calls, in a separate environment: `python fastmcp_client.py URL`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from operations.pubsub.tls_probe import has_no_tls, is_reachable, plain_reply, s
 
 try:
     import hiredis
-except ImportError:  # pragma: no cover  # the message is tested in a process of its own
+except ImportError:  # pragma: no cover  # the message is tested in a separate process
     raise require_extra("hiredis", "redis") from None
 
 Reply = Any
