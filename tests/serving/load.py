@@ -1,6 +1,6 @@
-"""Load on a served registry: connections that call one after the other while the server is replaced by another one.
+"""Load on a served registry: connections that call while the server is replaced, and listeners of idle streams.
 
-`python -m tests.serving.load` runs it for 30 seconds with 256 connections, as `make faults` does.
+`python -m tests.serving.load` runs 256 connections for 30 seconds and holds 10,000 listeners, as `make faults` does.
 """
 
 from __future__ import annotations
@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 BODY = b'{"wait":1 }'
@@ -44,8 +47,16 @@ async def serve(descriptor: int) -> None:
         await asyncio.sleep(wait / 1000)
         return wait
 
+    @operation(namespace="shop")
+    async def silence() -> AsyncIterator[int]:
+        """Send no event."""
+        await asyncio.Event().wait()
+        yield 1
+
+    allow_files()
     shared = socket.socket(fileno=descriptor)
-    served: ServedApp = app(OperationRegistry([work]), mcp=False, limits=Limits(calls=100_000))
+    limits = Limits(calls=100_000, streams=100_000, all_streams=100_000)
+    served: ServedApp = app(OperationRegistry([work, silence]), mcp=False, limits=limits)
     with contextlib.ExitStack() as stack:
         original = server._listen
         server._listen = lambda host, port: shared  # the port outlives this process
@@ -56,6 +67,12 @@ async def serve(descriptor: int) -> None:
             sys.stdout.write("ready\n")
             sys.stdout.flush()
             await stopped.wait()
+
+
+def allow_files() -> None:
+    """Let this process open as many files as it may."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def start(listener: socket.socket) -> subprocess.Popen[str]:
@@ -132,6 +149,49 @@ async def run(connections: int, seconds: float) -> Tally:
     return tally
 
 
+async def listen(place: tuple[str, int]) -> asyncio.StreamWriter:
+    """Open a stream and wait for its head."""
+    reader, writer = await asyncio.open_connection(*place)
+    writer.write(b"GET /shop/silence HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+    await reader.readuntil(b"retry: 2000")
+    return writer
+
+
+async def hold(listeners: int) -> float:
+    """Hold idle listeners while a call is answered; return the bytes of the server's memory for each."""
+    allow_files()
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    place = listener.getsockname()[:2]
+    process = start(listener)
+    held: list[asyncio.StreamWriter] = []
+    try:
+        held.append(await listen(place))
+        before = memory(process.pid)
+        while len(held) < listeners:
+            held += await asyncio.gather(*(listen(place) for _ in range(min(100, listeners - len(held)))))
+        taken = (memory(process.pid) - before) / listeners
+        reader, writer = await asyncio.open_connection(*place)
+        writer.write(REQUEST)
+        async with asyncio.timeout(30):
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        held.append(writer)
+    finally:
+        for writer in held:
+            writer.close()
+        process.terminate()
+        assert await asyncio.to_thread(process.wait, 60) == 0
+        assert process.stdout is not None
+        process.stdout.close()
+        listener.close()
+    return taken
+
+
+def memory(process: int) -> int:
+    """Return the bytes that a process has in memory."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("VmRSS"))) * 1024
+
+
 def main() -> int:
     """Run the long form and print what became of every request."""
     if sys.argv[1:2] == ["serve"]:
@@ -141,6 +201,8 @@ def main() -> int:
     tally = asyncio.run(run(256, seconds))
     refused = f"{tally.refused} refused while draining"
     sys.stdout.write(f"{tally.answered:,} answered, {refused}, {tally.lost} connections lost\n")
+    taken = asyncio.run(hold(10_000))
+    sys.stdout.write(f"10,000 idle listeners: {taken / 1024:.1f} KiB each\n")
     sys.stdout.writelines(f"{each!r}\n" for each in tally.unexpected[:5])
     return 1 if tally.unexpected else 0
 
