@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from importlib.util import find_spec
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,14 +22,16 @@ from operations.identity.rate_limits import FailureLimits, RateLimits
 from operations.identity.tokens import AnyAuthenticator
 from operations.registry import OperationRegistry
 from operations.serving.admission import LOOPBACK_HOSTS, Admission, Caller, read_headers
-from operations.serving.asgi import Headers, Receive, Response, Scope, Send, path_of
+from operations.serving.asgi import Receive, Response, Scope, Send, path_of
 from operations.serving.audit import AuditWriter
+from operations.serving.cors import is_preflight, preflight_response, readable_by
 from operations.serving.exposure import Exposure
 from operations.serving.http.document import DOCUMENT_PATH, DocumentEndpoint
 from operations.serving.http.endpoint import HTTPEndpoint
 from operations.serving.http.pages import PAGES
 from operations.serving.http.problems import problem_response
 from operations.serving.http.shared_components import TOKENS, Security
+from operations.serving.lazy_mcp import LazyMCP
 from operations.serving.limits import Limits
 from operations.serving.metrics import METRICS_PATH, MetricsEndpoint
 from operations.serving.refusals import RefusedError
@@ -42,11 +44,6 @@ if TYPE_CHECKING:
 
 WEBSOCKET_PATH = "/ws"
 CONSOLE_API = "/console/api/"
-_PREFLIGHT_SECONDS = b"600"
-_EXPOSED_HEADERS = (
-    b"Operations-Request-Id, Operations-Source, Operations-Upstream-Status, Retry-After, Location, Preference-Applied"
-)
-"""Response headers that a page of another configured origin may read."""
 _PUBLIC_STARTS = frozenset({"/c", "/h", "/r", "/.", *(page[:2] for page in PAGES)})
 """The first two characters of the public paths; other paths skip the comparison with each of them."""
 _POLICY_VIOLATION = 1008
@@ -93,7 +90,7 @@ class ServedApp:
             jobs=settings.jobs,
             challenge=settings.challenge,
         )
-        self._mcp = _MCP(self) if settings.mcp and find_spec("operations.serving.mcp") else None
+        self._mcp = LazyMCP(functools.partial(_make_mcp, self)) if settings.mcp else None
         self._websocket: WebSocketEndpoint | None = None
         self._default: tuple[Endpoint, str | None] = (self._http, None)
         self._endpoints: dict[str, tuple[Endpoint, str | None]] = {}
@@ -126,11 +123,12 @@ class ServedApp:
                     return
             headers = self._check(scope)
             if b"origin" in headers:
-                readable = self._cross_origin(scope, headers, send)
-                if readable is None:
-                    await self._preflight(scope).send(send)
-                    return
-                send = readable
+                self.admission.check_source(headers)
+                if self.admission.is_foreign_allowed(headers[b"origin"]):
+                    if is_preflight(scope, headers):
+                        await preflight_response(headers).send(send)
+                        return
+                    send = readable_by(headers[b"origin"], send)
             endpoint, audience = self._endpoints.get(path, self._default)
             if self.console is not None and path.startswith(CONSOLE_API):
                 endpoint = self.console
@@ -272,41 +270,6 @@ class ServedApp:
         }
         return Response(200, [_JSON, (b"access-control-allow-origin", b"*")], msgspec.json.encode(metadata))
 
-    def _cross_origin(self, scope: Scope, headers: Mapping[bytes, bytes], send: Send) -> Send | None:
-        """Return a `send` that adds CORS headers for a configured origin; None for a preflight request."""
-        self.admission.check_source(headers)
-        origin = headers[b"origin"]
-        if not self.admission.is_foreign_allowed(origin):
-            return send
-        if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
-            return None
-
-        async def send_readable(event: Any) -> None:
-            if event["type"] == "http.response.start":
-                event["headers"] = [
-                    *event["headers"],
-                    (b"access-control-allow-origin", origin),
-                    (b"access-control-expose-headers", _EXPOSED_HEADERS),
-                    (b"vary", b"Origin"),
-                ]
-            await send(event)
-
-        return send_readable
-
-    def _preflight(self, scope: Scope) -> Response:
-        """Return the response to a CORS preflight request of a configured origin."""
-        headers = dict(scope["headers"])
-        allowed: Headers = [
-            (b"access-control-allow-origin", headers[b"origin"]),
-            (b"access-control-allow-methods", b"GET, HEAD, POST, DELETE, OPTIONS"),
-            (b"access-control-max-age", _PREFLIGHT_SECONDS),
-            (b"vary", b"Origin"),
-        ]
-        wanted = headers.get(b"access-control-request-headers")
-        if wanted is not None:
-            allowed.append((b"access-control-allow-headers", wanted))
-        return Response(204, allowed)
-
 
 def app(
     registry: OperationRegistry,
@@ -341,75 +304,25 @@ def app(
     )
 
 
-class _MCP:
-    """The MCP endpoint, imported and started on first use."""
+def _make_mcp(served: ServedApp) -> Any:
+    from operations.serving.mcp.endpoint import MCPEndpoint  # type: ignore[import-not-found, unused-ignore]
 
-    def __init__(self, served: ServedApp) -> None:
-        self._served = served
-        self._endpoint: Any = None
-        self._is_running = False
-        self._background: asyncio.Task[None] | None = None
-        self._ready: asyncio.Future[None] | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
-        """Serve one request. Without a lifespan, the first request starts the endpoint in a background task."""
-        if not self._is_running:
-            await self._run_in_background()
-        await self._endpoint(scope, receive, send, caller)
-
-    def end_streams(self) -> None:
-        """End the streams of notifications."""
-        if self._endpoint is not None:
-            self._endpoint.end_streams()
-
-    @contextlib.asynccontextmanager
-    async def run(self) -> AsyncIterator[None]:
-        """Run the endpoint within the block."""
-        async with self._open().run():
-            self._is_running = True
-            try:
-                yield
-            finally:
-                self._is_running = False
-
-    def _open(self) -> Any:
-        from operations.serving.mcp.endpoint import MCPEndpoint  # type: ignore[import-not-found, unused-ignore]
-
-        served = self._served
-        limits = served.settings.limits
-        self._endpoint = MCPEndpoint(
-            served.exposure,
-            served.dispatcher,
-            name=served.settings.title,
-            version=served.settings.version,
-            audit=served.audit,
-            state_key=served.settings.state_key,
-            search=served.settings.search,
-            code=served.settings.code,
-            jobs=served.settings.jobs,
-            max_body=limits.body_bytes,
-            body_seconds=limits.body_seconds,
-            calls_per_identity=limits.calls,
-            deadline_seconds=limits.deadline_seconds,
-        )
-        return self._endpoint
-
-    async def _run_in_background(self) -> None:
-        if self._background is None or self._background.done():
-            self._ready = asyncio.get_running_loop().create_future()
-            self._background = asyncio.create_task(self._run_forever(self._ready))
-        assert self._ready is not None
-        await asyncio.shield(self._ready)
-
-    async def _run_forever(self, ready: asyncio.Future[None]) -> None:
-        try:
-            async with self.run():
-                ready.set_result(None)
-                await asyncio.Event().wait()
-        except Exception as error:  # raised in the requests that wait for the start
-            if ready.done():
-                raise
-            ready.set_exception(error)
+    limits = served.settings.limits
+    return MCPEndpoint(
+        served.exposure,
+        served.dispatcher,
+        name=served.settings.title,
+        version=served.settings.version,
+        audit=served.audit,
+        state_key=served.settings.state_key,
+        search=served.settings.search,
+        code=served.settings.code,
+        jobs=served.settings.jobs,
+        max_body=limits.body_bytes,
+        body_seconds=limits.body_seconds,
+        calls_per_identity=limits.calls,
+        deadline_seconds=limits.deadline_seconds,
+    )
 
 
 def _console(served: ServedApp) -> Console:

@@ -14,30 +14,22 @@ from typing import Any
 
 import msgspec
 
-from operations.deadlines import TimerWheel
 from operations.dispatch import Dispatcher, Request
 from operations.envelope import MCPResponseMeta, ResponseEnvelope, SSEEvent
 from operations.errors import CallError, ErrorCode
 from operations.failures import aborted, too_large
 from operations.identity.rate_limits import ConcurrencyLimits
-from operations.serving.asgi import Headers, Receive, Send
+from operations.serving.asgi import Receive, Send
+from operations.serving.http.event_connection import EventConnection
 from operations.serving.http.problems import encode_problem, problem
 from operations.serving.http.responses import write_json
 from operations.serving.http.routes import Route
 from operations.serving.limits import Limits
 from operations.serving.refusals import RefusedError
 
-MEDIA_TYPE = "text/event-stream"
 COMPLETE = "operations.complete"
 PROBLEM = "operations.problem"
 PROGRESS = "operations.progress"
-_HEADERS: Headers = [
-    (b"content-type", MEDIA_TYPE.encode()),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-]
-_RETRY = b"retry: 2000\n\n"
-_HEARTBEAT = b":\n\n"
 _DEFAULT_TYPE = "message"
 _OWN_TYPES = "operations."
 _MAX_EVENTS = 256
@@ -45,9 +37,6 @@ _MAX_BYTES = 1 << 20
 _MAX_STREAMS = 10_000
 _MAX_ID_LENGTH = 512
 _MAX_MESSAGE = 4_096
-_MAX_BUFFERED = 64 << 10
-_MAX_PUSHED = 64
-"""Buffered bytes and events above which the handler waits until the server has sent them."""
 
 
 class StreamRequest(msgspec.Struct, kw_only=True):
@@ -79,7 +68,7 @@ class EventStreams:
         Raises CallError if nothing was sent yet.
         """
         wheel = self.dispatcher.registry.wheel
-        connection = _Connection(send, wheel, self._limits.heartbeat_seconds, wanted.request.id)
+        connection = EventConnection(send, wheel, self._limits.heartbeat_seconds, wanted.request.id)
         if wanted.last_event_id is not None and not wanted.route.is_resumable:
             stream = self._find(wanted, wanted.last_event_id)
             await stream.attach(connection, _number(wanted.last_event_id))
@@ -93,7 +82,7 @@ class EventStreams:
             stream.detach(connection)
         return stream.code
 
-    async def _begin(self, wanted: StreamRequest, connection: _Connection) -> _Stream:
+    async def _begin(self, wanted: StreamRequest, connection: EventConnection) -> _Stream:
         self._open.acquire(wanted.owner)
         replays = self._limits.replay_seconds > 0 and not wanted.route.is_resumable
         stream = _Stream(self, wanted, connection, self._limits.replay_seconds if replays else 0.0)
@@ -143,7 +132,7 @@ class _Stream:
     """A running stream and the recent events that a client may request again."""
 
     def __init__(
-        self, streams: EventStreams, wanted: StreamRequest, connection: _Connection, replay_seconds: float
+        self, streams: EventStreams, wanted: StreamRequest, connection: EventConnection, replay_seconds: float
     ) -> None:
         self.wanted = wanted
         self.name = os.urandom(8).hex()
@@ -152,7 +141,7 @@ class _Stream:
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Resolved by the first item or the end."""
         self._streams = streams
-        self._connection: _Connection | None = connection
+        self._connection: EventConnection | None = connection
         self._replays = replay_seconds > 0
         self._is_over = False
         self._error: CallError | None = None
@@ -219,7 +208,7 @@ class _Stream:
         else:
             await connection.finish(self._last_event())
 
-    async def attach(self, connection: _Connection, number: int) -> None:
+    async def attach(self, connection: EventConnection, number: int) -> None:
         """Continue with another connection, after the event with this number."""
         if self._connection is not None:
             self._connection.finish_later(b"")
@@ -231,7 +220,7 @@ class _Stream:
         else:
             await connection.finish(missed + self._last_event())
 
-    def detach(self, connection: _Connection) -> None:
+    def detach(self, connection: EventConnection) -> None:
         """Stop the stream, or wait for the client to reconnect."""
         if self._connection is not connection:
             return
@@ -299,109 +288,6 @@ class _Expiry(msgspec.Struct, eq=False):
     def expire(self) -> None:
         if self.stream.changes == self.changes:
             self.stream.stop()
-
-
-class _Connection:
-    """The response that a stream is written to."""
-
-    def __init__(self, send: Send, wheel: TimerWheel, heartbeat: float, request_id: str) -> None:
-        self.is_open = False
-        self.is_finished = False
-        self._is_closed = False
-        self._send = send
-        self._wheel = wheel
-        self._heartbeat = heartbeat
-        self._request_id = request_id
-        self._lock = asyncio.Lock()
-        self._was_written = False
-        self._task: asyncio.Task[None] | None = None
-        self._buffer: list[bytes] = []
-        self._buffered = 0
-        self._flushing: asyncio.Task[None] | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether data was sent or is about to be sent."""
-        return self.is_open or self._flushing is not None
-
-    def push(self, chunk: bytes) -> Awaitable[None] | None:
-        """Send an event together with others of this loop iteration. The result is awaited before the next event."""
-        if self._is_closed:
-            return None
-        self._buffer.append(chunk)
-        self._buffered += len(chunk)
-        flushing = self._flushing
-        if flushing is None:
-            flushing = self._flushing = asyncio.get_running_loop().create_task(self._flush())
-        return asyncio.shield(flushing) if self.is_full else None
-
-    @property
-    def is_full(self) -> bool:
-        """Whether events wait for the server to send them."""
-        return self._buffered > _MAX_BUFFERED or len(self._buffer) >= _MAX_PUSHED
-
-    async def open(self) -> None:
-        """Send the head of the response."""
-        await self.write(b"")
-
-    async def write(self, chunk: bytes) -> None:
-        """Send events; return when the server has accepted them."""
-        async with self._lock:
-            await self._write(chunk)
-
-    async def finish(self, chunk: bytes) -> None:
-        """Send the last events and end the response."""
-        async with self._lock:
-            await self._write(self._take_buffer() + chunk, more=False)
-
-    def finish_later(self, chunk: bytes) -> None:
-        """End the response in a separate task."""
-        if not self._is_closed:
-            self._task = asyncio.get_running_loop().create_task(self.finish(chunk))
-
-    def close(self) -> None:
-        """Discard further events: the client disconnected, or the response is complete."""
-        self._is_closed = True
-
-    def expire(self) -> None:
-        """Send a comment if no event was sent since the last check, so that proxies keep the connection open."""
-        if self._is_closed or self.is_finished:
-            return
-        self._wheel.add(self, self._heartbeat)
-        if not self._was_written and not self._lock.locked():
-            self._task = asyncio.get_running_loop().create_task(self.write(_HEARTBEAT))
-        self._was_written = False
-
-    async def _flush(self) -> None:
-        try:
-            async with self._lock:
-                while self._buffer:
-                    await self._write(self._take_buffer())
-        finally:
-            self._flushing = None
-
-    def _take_buffer(self) -> bytes:
-        """Return and clear the buffer."""
-        taken = b"".join(self._buffer)
-        self._buffer.clear()
-        self._buffered = 0
-        return taken
-
-    async def _write(self, chunk: bytes, *, more: bool = True) -> None:
-        if self._is_closed or self.is_finished:
-            return
-        self._was_written = chunk is not _HEARTBEAT
-        self.is_finished = not more
-        try:
-            if not self.is_open:
-                self.is_open = True
-                headers = [*_HEADERS, (b"operations-request-id", self._request_id.encode())]
-                await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-                self._wheel.add(self, self._heartbeat)
-                chunk = _RETRY + chunk
-            await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
-        except OSError:  # the client disconnected, which `receive` reports too
-            self._is_closed = True
 
 
 def check_last_event_id(header: bytes) -> str:

@@ -17,11 +17,12 @@ from operations.errors import CallError, ErrorCode
 from operations.exports.results import readable
 from operations.identity.rate_limits import ConcurrencyLimits
 from operations.serving.admission import Caller
+from operations.serving.asking_client import capability_of
 from operations.serving.audit import AuditWriter
 from operations.serving.mcp.results import Result, error_result, tool_result, whole_envelope
 from operations.serving.mcp.tools import Tool, can_ask
 from operations.serving.refusals import public_error
-from operations.serving.suspended_calls import CallKey, InputRequired, InvalidStateError, SuspendedCalls, capability_of
+from operations.serving.suspended_calls import CallKey, InputRequired, InvalidStateError, SuspendedCalls
 from operations.sources.mcp.own_fields import BYTES, INPUT, OWN, STREAM, plain_json, put_bytes
 from operations.spec import Operation
 

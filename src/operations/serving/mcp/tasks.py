@@ -17,6 +17,7 @@ import msgspec
 from operations.context import Identity
 from operations.errors import CallError
 from operations.jobs import JOB_NOT_FOUND, Jobs, JobState, JobStatus
+from operations.serving.asking_client import AskingClient
 from operations.serving.exposure import Exposure
 from operations.serving.mcp.calls import (
     INTERNAL_ERROR,
@@ -31,7 +32,7 @@ from operations.serving.mcp.calls import (
 from operations.serving.mcp.results import Result, error_result
 from operations.serving.mcp.tools import QUESTIONS_FIRST, REQUIRED, Tool, ToolList
 from operations.serving.refusals import public_error
-from operations.serving.suspended_calls import MAX_PER_IDENTITY, AskingClient, CallKey, InputRequired
+from operations.serving.suspended_calls import MAX_PER_IDENTITY, CallKey, InputRequired
 from operations.sources.mcp.own_fields import plain_json
 
 EXTENSION = "io.modelcontextprotocol/tasks"

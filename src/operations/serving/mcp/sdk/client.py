@@ -18,8 +18,8 @@ from pydantic import BaseModel, ValidationError
 from operations.context import ELICIT, Question
 from operations.dispatch import Slots
 from operations.errors import CallError, ErrorCode
+from operations.serving.asking_client import has_capability, is_usable
 from operations.serving.mcp.sdk.change_notifications import ChangeNotifications
-from operations.serving.suspended_calls import has_capability, is_usable
 
 _log = logging.getLogger("operations.mcp")
 _REQUESTS: dict[str, tuple[type[Any], tuple[type[BaseModel], ...]]] = {
