@@ -160,13 +160,13 @@ class DurableJobStore:
             message = self._sign_again(address, message, identity)
             self._forget_signed(message)
         else:
-            message = _renew(message, identity if self._transport.capabilities.claims_identity else None)
+            message = _renew(message, identity if self.transport.capabilities.claims_identity else None)
         sender = again.request_id.partition(".")[0]
         await self._records.store_again(address, message, kept(key, again, waiting=STORED_SECONDS), sender=sender)
 
     def _sign_again(self, address: str, message: bytes, identity: Identity | None) -> bytes:
         """Sign a request for the caller of the current request, whose token may have fewer rights than before."""
-        signs, grant, signed = self._transport.optional(SignsNestedCalls), current_grant.get(), split(message)
+        signs, grant, signed = self.transport.optional(SignsNestedCalls), current_grant.get(), split(message)
         if identity is None or signs is None or grant is None or signed is None:
             return message
         return signs.sign_for(grant, address, _renew(signed.request, None))

@@ -200,7 +200,7 @@ class MemoryJobStore:
         is_kept = job.id in self._jobs
         self._sizes[record.owner] -= job.size if is_kept else 0
         self._unfinished[record.owner] -= 1
-        job.record, job.call = record, None
+        job.record, job.call, job.client = record, None, None
         job.input = b"" if record.body is None else record.body.request  # what can be retried
         self._sizes[record.owner] += job.size if is_kept else 0
         job.ended.set()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -52,11 +53,12 @@ class TaskCreated(msgspec.Struct, frozen=True):
     fields: Mapping[str, Any]
 
 
-class _Waiting(msgspec.Struct, eq=False):
-    """A task of this process that can ask its client."""
+class _TaskClient(AskingClient):
+    """The client of a task of this process; it exists as long as the job, which holds it, has not ended."""
 
-    key: CallKey
-    client: AskingClient
+    def __init__(self, key: CallKey, capabilities: Any, has_room: Callable[[], bool]) -> None:
+        super().__init__(_NoSlots(), capabilities, None, has_room)
+        self.key = key
 
 
 def declares_tasks(info: RequestInfo) -> bool:
@@ -80,8 +82,8 @@ class Tasks:
         self._exposure = exposure
         self._tool_list = tool_list
         self._calls = calls
-        self._waiting: dict[str, _Waiting] = {}
-        """Tasks of this process that can ask, by id, the oldest first."""
+        self._clients: WeakValueDictionary[str, _TaskClient] = WeakValueDictionary()
+        """The clients of tasks of this process that can ask, by task id."""
 
     def creates(self, tool: Tool, info: RequestInfo) -> bool:
         """Whether a call becomes a task; raise ProtocolError if it must and the client does not support that."""
@@ -107,20 +109,20 @@ class Tasks:
         identity, jobs = info.identity, self._jobs.of(info.identity)
         key = CallKey.of(tool.operation.id, plain_json(input)[0], identity.id if identity is not None else None)
         if info.state is not None:
-            job_id, waiting = info.state, self._waiting.get(info.state)
+            job_id, client = info.state, self._clients.get(info.state)
             await self._find(job_id, identity)
-            if waiting is None or waiting.key != key:
+            if client is None or client.key != key:
                 raise ProtocolError(INVALID_PARAMS, "Invalid requestState")
-            self._answer(waiting, info.responses)
+            self._answer(client, info.responses)
         else:
-            waiting = self._make_client(key, info) if tool.can_ask else None
-            job_id = await jobs.submit(tool.operation, input, client=waiting.client if waiting is not None else None)
-            if waiting is not None:
-                self._waiting[job_id] = waiting
+            client = self._make_client(key, info) if tool.can_ask else None
+            job_id = await jobs.submit(tool.operation, input, client=client)
+            if client is not None:
+                self._clients[job_id] = client
                 if tool.task_support == QUESTIONS_FIRST:
-                    await _until_asked(jobs, job_id, waiting.client)
-        if tool.task_support == QUESTIONS_FIRST and waiting is not None and waiting.client.open:
-            return InputRequired({name: each.question for name, each in waiting.client.open.items()}, job_id)
+                    await _until_asked(jobs, job_id, client)
+        if tool.task_support == QUESTIONS_FIRST and client is not None and client.open:
+            return InputRequired({name: each.question for name, each in client.open.items()}, job_id)
         status = await jobs.status(job_id)
         return TaskCreated({**self._fields(status, None), "resultType": "task"})
 
@@ -129,18 +131,17 @@ class Tasks:
         if not declares_tasks(info):
             raise missing_extension()
         status, tool = await self._find(task_id, info.identity)
-        waiting = self._waiting.get(task_id)
+        client = self._clients.get(task_id)
         if method == UPDATE:
-            if waiting is not None:
-                self._answer(waiting, responses)
+            if client is not None:
+                self._answer(client, responses)
             return {"resultType": "complete"}
         if method == CANCEL:
             await self._jobs.of(info.identity).cancel(task_id)
             return {"resultType": "complete"}
         if status.is_final:
-            self._waiting.pop(task_id, None)
             return {**await self._ended(status, tool, info), "resultType": "complete"}
-        return {**self._fields(status, waiting), "resultType": "complete"}
+        return {**self._fields(status, client), "resultType": "complete"}
 
     async def _ended(self, status: JobStatus, tool: Tool, info: RequestInfo) -> dict[str, Any]:
         """Return a task that has ended: the tool's result, or the error of a call that was not completed."""
@@ -156,7 +157,7 @@ class Tasks:
                 return {**fields, "status": "failed", "error": {"code": INTERNAL_ERROR, "message": shown.message}}
             return {**fields, "status": "completed", "result": error_result(error, tool.operation.id).to_dict()}
 
-    def _fields(self, status: JobStatus, waiting: _Waiting | None) -> dict[str, Any]:
+    def _fields(self, status: JobStatus, client: _TaskClient | None) -> dict[str, Any]:
         updated = status.ended_at or status.started_at or status.created_at
         fields: dict[str, Any] = {
             "taskId": status.id,
@@ -168,7 +169,7 @@ class Tasks:
         }
         if status.progress is not None and status.progress.message:
             fields["statusMessage"] = status.progress.message
-        questions = waiting.client.open if waiting is not None else {}
+        questions = client.open if client is not None else {}
         if questions:
             fields["status"] = "input_required"
             fields["inputRequests"] = {
@@ -190,26 +191,21 @@ class Tasks:
         return status, tool
 
     @staticmethod
-    def _answer(waiting: _Waiting, responses: Any) -> None:
+    def _answer(client: _TaskClient, responses: Any) -> None:
         for name, result in responses.items() if isinstance(responses, Mapping) else ():
-            waiting.client.answer(name, result)
+            client.answer(name, result)
 
-    def _make_client(self, key: CallKey, info: RequestInfo) -> _Waiting | None:
+    def _make_client(self, key: CallKey, info: RequestInfo) -> _TaskClient | None:
         """Return the client of a task; None if there are too many, so that the task cannot ask."""
-        own = [job_id for job_id, each in self._waiting.items() if each.key.identity == key.identity]
-        if len(own) >= _CLIENTS_PER_IDENTITY:
-            idle = next((job_id for job_id in own if not self._waiting[job_id].client.open), None)
-            if idle is None:
-                return None
-            del self._waiting[idle]
-        if len(self._waiting) >= _MAX_CLIENTS:
+        own = sum(1 for each in self._clients.values() if each.key.identity == key.identity)
+        if own >= _CLIENTS_PER_IDENTITY or len(self._clients) >= _MAX_CLIENTS:
             return None
-        client = AskingClient(_NoSlots(), info.capabilities, None, lambda: self._has_room(key.identity))
+        client = _TaskClient(key, info.capabilities, lambda: self._has_room(key.identity))
         client.given = dict(info.responses) if isinstance(info.responses, Mapping) else {}
-        return _Waiting(key, client)
+        return client
 
     def _has_room(self, identity: str | None) -> bool:
-        own = sum(1 for each in self._waiting.values() if each.key.identity == identity and each.client.open)
+        own = sum(1 for each in self._clients.values() if each.key.identity == identity and each.open)
         return own < MAX_PER_IDENTITY
 
 
