@@ -115,6 +115,11 @@ def _sizes(schema: Mapping[str, Any]) -> Iterator[str]:
     nodes = list(walk(schema))
     if sum(len(node.get("properties", {})) for _, node in nodes) > 5_000:
         yield "more than 5,000 properties"
+    enums = [node["enum"] for _, node in nodes if "enum" in node]
+    if sum(map(len, enums)) > 1_000:
+        yield "more than 1,000 values of enum"
+    if any(len(values) > 250 and sum(len(str(each)) for each in values) > 15_000 for values in enums):
+        yield "an enum of more than 15,000 characters"
     for part in (schema, *schema.get("$defs", {}).values()):
         if _depth({key: value for key, value in part.items() if key != "$defs"}) > 10:
             yield "deeper than 10"

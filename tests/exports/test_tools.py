@@ -16,6 +16,7 @@ from operations import (
     from_schema,
     operation,
 )
+from operations.envelope import mcp_envelope
 from operations.exports.names import TOOL_NAME, property_name, tool_names
 from operations.exports.schema_fitting import OMIT, fit_schema
 from operations.exports.schema_subsets import ANTHROPIC_STRICT, GEMINI, OPENAI_STRICT, PLAIN
@@ -190,6 +191,31 @@ async def test_results_are_truncated_projected_and_redacted() -> None:
     assert own.text == "gone"
 
 
+async def test_errors_and_other_blocks_are_redacted_too() -> None:
+    secret = "sk-live-1234567890abcdef1234"
+    resource = {"uri": "x:y", "text": f"key {secret}", "api_key": secret}
+    image = {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}
+    envelope = mcp_envelope("fine", content=[{"type": "resource", "resource": resource}, image])
+
+    @operation(id="shop.leak")
+    async def leak() -> None:
+        raise CallError("UPSTREAM", f"Bearer {secret} was refused", {"token": secret})
+
+    shop = OperationRegistry([stub_operation("shop.blocks", returns=envelope), leak])
+    tools = shop.tools(redact=True)
+    shown = await tools.call("shop_blocks")
+    assert [block["type"] for block in shown.blocks] == ["text", "resource", "image"]
+    assert secret not in str(shown.blocks)
+    assert shown.blocks[2] == image
+    assert secret not in (await tools.call("shop_leak")).text
+    assert [block["type"] for block in (await shop.tools(fields=["a"]).call("shop_blocks")).blocks] == ["text", "image"]
+
+
+async def test_text_that_utf8_cannot_express_is_replaced() -> None:
+    shop = OperationRegistry([stub_operation("shop.odd", returns={"\ud800": ["a\udfffb"]})])
+    assert (await shop.tools().call("shop_odd")).text == '{"?":["a?b"]}'
+
+
 async def test_lists_are_projected_and_bytes_are_counted() -> None:
     made = stub_operation("a.b", returns=[{"a": 1, "b": b"\xff" * 2000}, {"b": 2}])
     tools = OperationRegistry([made]).tools()
@@ -335,6 +361,23 @@ def test_schemas_that_repeat_themselves_take_bounded_work() -> None:
     assert len(signature(spec)) < 5_000
     assert len(describe(spec)) < 5_000
     assert len(make_stubs([spec]).files["a.pyi"]) < 20_000_000
+
+
+def test_strict_schemas_have_a_bounded_number_of_properties_and_values() -> None:
+    inner = {"type": "object", "properties": {f"q{number}": {"type": "string"} for number in range(100)}}
+    wide = {"type": "object", "properties": {f"p{number}": inner for number in range(100)}}
+    values = [f"value-{number}" for number in range(1_001)]
+    long = [f"value-{number:060}" for number in range(300)]
+    listed = {
+        "type": "object",
+        "properties": {"few": {"enum": ["a"]}, "many": {"enum": values}, "long": {"enum": long}},
+    }
+    assert problems_of_schema("openai", fit_schema(wide, OPENAI_STRICT), strict=True) == []
+    fitted = fit_schema(listed, OPENAI_STRICT)
+    assert problems_of_schema("openai", fitted, strict=True) == []
+    assert fitted["properties"]["few"]["anyOf"][0]["enum"] == ["a"]
+    assert fitted["properties"]["many"]["description"].startswith('(enum: ["value-0","value-1"')
+    assert "enum" in fit_schema(listed, PLAIN)["properties"]["many"]
 
 
 async def test_names_of_any_length_are_refused_quickly() -> None:

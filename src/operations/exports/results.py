@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,6 +13,7 @@ from operations.errors import CallError, ErrorCode
 from operations.redaction import REDACTED, Redactor
 
 _MAX_DETAILS = 2_000
+_MEDIA = ("image", "audio")
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 Redaction = bool | Sequence[str] | Callable[[Any], Any]
@@ -46,8 +47,16 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
         text = self.text(self.data(envelope.data))
         blocks: list[Mapping[str, Any]] = [{"type": "text", "text": text}]
         if isinstance(meta, MCPResponseMeta):
-            blocks += [block.to_dict() for block in meta.content if block.type != "text"]
+            blocks += self._other_blocks(meta)
         return ToolResult(text=text, is_error=is_error, blocks=blocks, envelope=envelope)
+
+    def _other_blocks(self, meta: MCPResponseMeta) -> Iterator[Mapping[str, Any]]:
+        """Yield the blocks beside the text. Those that may repeat it are redacted, or left out if it is only a part."""
+        for block in meta.content:
+            if block.type in _MEDIA:
+                yield block.to_dict()
+            elif block.type != "text" and not self.fields and not callable(self.redact):
+                yield self._redacted(block.to_dict())
 
     def items(self, envelopes: Sequence[ResponseEnvelope[Any]], *, is_complete: bool) -> ToolResult:
         """Return the result of a stream: its items so far."""
@@ -59,8 +68,8 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
     def failure(self, error: CallError) -> ToolResult:
         """Return the result of a call that failed: code, message, and the details from its source."""
         try:
-            message = self.redact(error.message) if callable(self.redact) else error.message
-            text = self.truncate(f"{error.code}: {message}{self._details(error)}")
+            message = self._redacted(error.message)
+            text = printable(self.truncate(f"{error.code}: {message}{self._details(error)}"))
         except Exception:  # noqa: BLE001  # details that cannot be redacted or encoded are not shown
             text = str(error.code)
         return ToolResult(text=text, is_error=True, blocks=[{"type": "text", "text": text}], error=error)
@@ -137,9 +146,16 @@ def as_text(data: Any) -> str:
 
 
 def readable(data: Any) -> Any:
-    """Return data with bytes replaced by their length: a model cannot read them."""
+    """Return data with bytes replaced by their length, and without lone surrogates: a model cannot read them."""
+    if isinstance(data, str):
+        return printable(data)
     if isinstance(data, (bytes, bytearray, memoryview)):
         return f"<{len(data):,} bytes>"
     if isinstance(data, dict):
-        return {key if isinstance(key, str) else str(key): readable(value) for key, value in data.items()}
+        return {printable(key if isinstance(key, str) else str(key)): readable(value) for key, value in data.items()}
     return [readable(each) for each in data] if isinstance(data, (list, tuple)) else data
+
+
+def printable(text: str) -> str:
+    """Return text with a question mark for each lone surrogate, which UTF-8 cannot express."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -160,7 +160,7 @@ class SandboxScript:
         except (Exception, concurrent.futures.CancelledError):  # noqa: BLE001  # its text is not for the model
             _log.exception("a call of a script failed")
             text = f"{ErrorCode.EXECUTION_ERROR}: internal error"
-        return {"exc_type": "RuntimeError", "message": _printable(text)}
+        return {"exc_type": "RuntimeError", "message": text}
 
     async def _call(self, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._is_stopped:
@@ -204,7 +204,7 @@ def _external(module: SandboxModule) -> monty.ExternalModule:
 
 
 def problem_of(value: Any) -> str | None:
-    """Return why a value may not enter or leave the sandbox: it is too large, or a string is not valid Unicode.
+    """Return why a value may not enter or leave the sandbox; None if it may.
 
     A list may contain itself many times over: `x = [x] * 10`, repeated, is small in memory and endless as JSON.
     """
@@ -220,17 +220,10 @@ def problem_of(value: Any) -> str | None:
             inner = each
         elif isinstance(each, (str, bytes)):
             characters += len(each)
-            if isinstance(each, str) and each != _printable(each):
-                return "has characters that are not Unicode"
         if depth > _MAX_DEPTH or nodes + len(pending) + len(inner) > _MAX_NODES or characters > _MAX_CHARACTERS:
             return "is too large or nested too deep"
         pending.extend((item, depth + 1) for item in inner)
     return None
-
-
-def _printable(text: str) -> str:
-    """Return text without lone surrogates, which the sandbox cannot read."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _never(*args: Any, **kwargs: Any) -> Any:

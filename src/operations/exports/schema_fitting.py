@@ -36,6 +36,8 @@ _JSON_TEXT = "as JSON text"
 _MAX_NOTE = 200
 _MAX_NODES = 20_000
 """Most parts of one schema that are fitted: merging `allOf` can repeat parts many times."""
+_LONG_ENUM = 250
+"""Values above which the characters of an `enum` are limited."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -67,6 +69,8 @@ class _Fitter:
         self._fitted: dict[str, Any] = {}
         self._refers_to_root = False
         self._nodes_left = _MAX_NODES
+        self._properties_left = _MAX_NODES if subset.max_properties is None else subset.max_properties
+        self._values_left = subset.max_values
 
     def fit(self) -> dict[str, Any]:
         root = self._object_root()
@@ -165,6 +169,8 @@ class _Fitter:
         if kinds == ["object"]:
             if not schema.get("properties") and schema.get("additionalProperties") is not False:
                 return _json_text(schema)
+            if len(schema.get("properties", ())) > self._properties_left:
+                return _json_text(schema)
             return self._object(schema, depth)
         if kinds == ["array"]:
             return self._array(schema, depth)
@@ -172,6 +178,7 @@ class _Fitter:
 
     def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
         properties, required = {}, []
+        self._properties_left -= len(schema.get("properties", ()))
         needed = set(schema.get("required", ()))
         for name, child in schema.get("properties", {}).items():
             if child is False:
@@ -215,9 +222,12 @@ class _Fitter:
     def _scalar(self, schema: Mapping[str, Any], kinds: Sequence[str]) -> dict[str, Any]:
         fitted: dict[str, Any] = {"type": kinds[0] if len(kinds) == 1 else list(kinds)}
         values = [schema["const"]] if "const" in schema else schema.get("enum")
-        if values is not None:
-            fitted["enum"] = list(values)
         lost = []
+        if values is not None:
+            if self._has_room(values):
+                fitted["enum"] = list(values)
+            else:
+                lost.append("enum")
         for keyword in (
             "minimum",
             "maximum",
@@ -234,6 +244,17 @@ class _Fitter:
             else:
                 lost.append(keyword)
         return self._described(fitted, schema, lost)
+
+    def _has_room(self, values: Sequence[Any]) -> bool:
+        """Count the values of an `enum`; return False if the subset does not accept so many."""
+        most = self._subset.max_enum_characters
+        if most is not None and len(values) > _LONG_ENUM and sum(len(str(each)) for each in values) > most:
+            return False
+        if self._values_left is not None:
+            if len(values) > self._values_left:
+                return False
+            self._values_left -= len(values)
+        return True
 
     def _accepts(self, keyword: str, value: Any) -> bool:
         if keyword == "format":

@@ -49,6 +49,12 @@ class Subset(msgspec.Struct, frozen=True, kw_only=True):
     has_const: bool = True
     max_depth: int | None = None
     """How deep objects and arrays may be nested; deeper values are sent as JSON strings."""
+    max_properties: int | None = None
+    """Properties of the whole schema; objects with more are sent as JSON strings."""
+    max_values: int | None = None
+    """Values of all `enum` of the schema; an `enum` with more is moved into the description."""
+    max_enum_characters: int | None = None
+    """Characters of one long `enum`; a longer one is moved into the description."""
 
 
 _OPENAI_FORMATS = frozenset(
@@ -66,6 +72,9 @@ OPENAI_STRICT = Subset(
     dropped=_NOISE | {"examples"},
     formats=_OPENAI_FORMATS,
     max_depth=10,
+    max_properties=5_000,
+    max_values=1_000,
+    max_enum_characters=15_000,
 )
 ANTHROPIC_STRICT = Subset(
     name="Anthropic strict",

@@ -132,7 +132,7 @@ class MCPCalls:
         try:
             if tool.is_stream:
                 items = await self.report(operation, info.caller, self._follow(tool, input, info, client))
-                return items.structured["items"]
+                return readable(items.structured["items"])
             work = self.dispatcher.call(self._request(operation, input, info, client))
             envelope = await self.report(operation, info.caller, work)
             envelope.raise_for_error()
