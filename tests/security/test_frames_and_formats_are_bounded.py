@@ -35,7 +35,7 @@ TOKENS = StaticTokens(
     }
 )
 NAME = "w" * 32
-MOST_READ = 64 << 10
+MOST_READ = 32 << 10
 EMPTY_FRAME = b"\x81\x80" + bytes(4)
 
 
@@ -63,6 +63,9 @@ async def test_one_read_returns_few_frames_however_large_the_buffer_is() -> None
     link.turn.begin()
     link.turn._end = 0.0
     assert len(protocol.get_buffer(-1)) <= MOST_READ // 64, "the turn of its identity is over"
+    protocol.buffer_updated(0)
+    assert not link._transport.underlying_transport.is_reading(), "until the next iteration"
+    await until(link._transport.underlying_transport.is_reading)
     await peer.close()
     await listener.close()
 

@@ -7,26 +7,33 @@ frames would delay other connections for seconds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from operations.pubsub.link import Turn
 
-_READ_BYTES = 64 << 10
-_LATE_READ_BYTES = 1 << 10
+_READ_BYTES = 32 << 10
+_SHORT_READ_BYTES = 256
 """Number of bytes that one read returns; the second if the turn of its peer is over."""
+
+
+class Reading(Protocol):
+    """The part of a link that its reader uses."""
+
+    turn: Turn
+    unfinished: int
+    """Number of bytes of the incomplete message, which the reader adds to and the link resets."""
+
+    def note_unfinished(self) -> None:
+        """Handle a read that left a message incomplete."""
 
 
 class SocketReader(asyncio.BufferedProtocol):
     """Stands between the transport of a connection and the protocol of picows."""
 
-    def __init__(self, transport: asyncio.Transport, turn: Callable[[], Turn], after_read: Callable[[], None]) -> None:
-        self.unfinished = 0
-        """Number of bytes that were read since the last complete frame."""
+    def __init__(self, transport: asyncio.Transport, link: Reading) -> None:
         self._transport = transport
+        self._link = link
         self._inner = cast("Any", transport.get_protocol())
-        self._turn = turn
-        self._after_read = after_read
         self._is_held = False
         """Whether `hold` was called."""
         self._waits = False
@@ -46,19 +53,21 @@ class SocketReader(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next read is stored."""
         buffer: memoryview = self._inner.get_buffer(sizehint)
-        return buffer[: _LATE_READ_BYTES if self._turn().is_late else _READ_BYTES]
+        return buffer[: _SHORT_READ_BYTES if self._link.turn.is_late else _READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle the frames of a read; the next read waits for the next iteration if they took long."""
-        turn = self._turn()
-        turn.begin()
-        self.unfinished += nbytes
+        link = self._link
+        link.unfinished += nbytes
+        if nbytes > _SHORT_READ_BYTES:
+            link.turn.begin()
         self._inner.buffer_updated(nbytes)
-        self._after_read()
-        if turn.is_late and not self._waits:
+        if link.turn.is_late and not self._waits:
             self._waits = True
             self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._continue)
+        if link.unfinished:
+            link.note_unfinished()
 
     def _continue(self) -> None:
         self._waits = False

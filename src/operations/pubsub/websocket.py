@@ -93,7 +93,10 @@ class WebSocketLink(picows.WSListener):
         self._handles = False
         """Whether `_handle_backlog` is scheduled."""
         self._is_paused = False
+        self._is_server = large is not None
         self._reader: SocketReader | None = None
+        """Set at the server's end; the server itself is trusted."""
+        self.unfinished = 0
         self.largest_buffer = 0
         self._fragments = bytearray()
         self._loop = asyncio.get_running_loop()
@@ -193,16 +196,16 @@ class WebSocketLink(picows.WSListener):
     def on_ws_connected(self, transport: Any) -> None:
         """Called by picows."""
         self._transport = transport
-        self._reader = SocketReader(transport.underlying_transport, lambda: self.turn, self._note_read)
+        self._reader = SocketReader(transport.underlying_transport, self) if self._is_server else None
         self._callbacks.opened(self)
 
-    def _note_read(self) -> None:
-        buffered = self._reader.unfinished + len(self._fragments)  # type: ignore[union-attr]
-        if buffered > self.largest_buffer:
-            self.largest_buffer = buffered
-            if buffered > LARGE_MESSAGE:
+    def note_unfinished(self) -> None:
+        """Called by the reader."""
+        if self.unfinished > self.largest_buffer:
+            self.largest_buffer = self.unfinished
+            if self.unfinished > LARGE_MESSAGE:
                 self._callbacks.receiving(self)
-                if buffered > self.max_message + 2 * HEADROOM:
+                if self.unfinished > self.max_message + 2 * HEADROOM:
                     self.abort("a message is over the limit")
 
     def on_ws_frame(self, transport: Any, frame: Any) -> None:
@@ -210,7 +213,7 @@ class WebSocketLink(picows.WSListener):
         kind = frame.msg_type
         if self._is_aborted:
             return
-        self._reader.unfinished = 0  # type: ignore[union-attr]
+        self.unfinished = len(self._fragments)
         if kind in _CONTROL:
             self._control(kind, frame)
             return
@@ -252,6 +255,7 @@ class WebSocketLink(picows.WSListener):
             self.abort("a message in fragments is over the limit")
             return None
         if not is_last:
+            self.unfinished = len(self._fragments)
             return None
         message = bytes(self._fragments)
         self._fragments.clear()
@@ -261,9 +265,12 @@ class WebSocketLink(picows.WSListener):
         """Handle the messages of a frame in turns."""
         self._backlog.append(frame)
         self._backlog_bytes += len(frame) + _FRAME_BYTES
-        if self._backlog_bytes > _MAX_BACKLOG and not self._is_paused and self._reader is not None:
+        if self._backlog_bytes > _MAX_BACKLOG and not self._is_paused:
             self._is_paused = True
-            self._reader.hold()
+            if self._reader is None:
+                self._transport.underlying_transport.pause_reading()
+            else:
+                self._reader.hold()
         if not self._handles:
             if is_last:
                 self._handle_backlog()
@@ -301,9 +308,12 @@ class WebSocketLink(picows.WSListener):
                 return
         if self._has_ended:
             self._finish()
-        elif self._is_paused and self._reader is not None:
+        elif self._is_paused:
             self._is_paused = False
-            self._reader.release()
+            if self._reader is None:
+                self._transport.underlying_transport.resume_reading()
+            else:
+                self._reader.release()
 
     def pause_writing(self) -> None:
         """Called by picows once the socket's write buffer is full."""
