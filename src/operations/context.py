@@ -66,7 +66,7 @@ class Grant(msgspec.Struct, eq=False, kw_only=True):
     """The end of the transport that the request came from; at a hub, the id of the request."""
     deadline: int | None = None
     """Time at which it ends at the latest, in epoch milliseconds."""
-    door: str = ""
+    protocol: str = ""
     """Where its request came from: `http`, `mcp`, `ws`; for observers only."""
     exposure: Exposed | None = None
     """What the server of the request serves, for handlers whose callers name operations; None for no restriction."""

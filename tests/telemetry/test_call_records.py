@@ -152,7 +152,7 @@ async def test_attempts_items_and_failures_are_recorded() -> None:
     await error_of(registry.execute("a.bad"))
     good, bad = reversed(records.newest())
     assert [attempt.code for attempt in good.attempts] == ["UNAVAILABLE", "UNAVAILABLE", None]
-    assert (good.outcome, good.worker, good.door, good.kind) == ("ok", "me", "local", "local")
+    assert (good.outcome, good.worker, good.protocol, good.kind) == ("ok", "me", "local", "local")
     assert (bad.outcome, bad.code, bad.attempts) == ("failed", "EMPTY", [])
     assert changes == ["started", "attempt", "attempt", "ended", "started", "ended"]
 

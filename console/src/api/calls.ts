@@ -1,4 +1,4 @@
-/** Calls of operations through the HTTP door: one answer, or a stream of events. Aborting a request cancels its call. */
+/** Calls of operations over HTTP: one answer, or a stream of events. Aborting a request cancels its call. */
 
 import { parseJson, writeJson } from "../json/text";
 import type { Json } from "../json/value";

@@ -91,7 +91,7 @@ export interface Span {
   parentRequestId?: string;
   operationId?: string;
   caller?: string;
-  door?: string;
+  protocol?: string;
   kind?: string;
   worker?: string;
   queuedAt: number;
@@ -177,7 +177,7 @@ export interface AuditEntry {
   at: number;
   caller?: string;
   operationId: string;
-  door: string;
+  protocol: string;
   outcome: string;
   code?: string;
   durationMs: number;

@@ -105,7 +105,7 @@ export function CallsTable(props: Query & { outcome?: string | undefined }) {
                 <th>Outcome</th>
                 <th class="num">Duration</th>
                 <th class="hide">Caller</th>
-                <th class="hide">Door</th>
+                <th class="hide">Protocol</th>
                 <th class="hide">Worker</th>
                 <th class="num hide">Size</th>
                 <th>
@@ -150,7 +150,7 @@ function CallRow(props: { span: Span }) {
       </td>
       <td class="num">{span.endedAt ? duration(span.endedAt - span.queuedAt) : ""}</td>
       <td class="t2 hide">{span.caller ?? "anonymous"}</td>
-      <td class="t2 hide">{span.door}</td>
+      <td class="t2 hide">{span.protocol}</td>
       <td class="t2 hide">{span.worker}</td>
       <td class="num t2 hide">{span.bytes === undefined ? "" : size(span.bytes)}</td>
       <td>

@@ -10,7 +10,7 @@ import { duration, moment } from "../format";
 import { route, setQuery } from "../router";
 import { can, recoveries } from "../state/session";
 
-const FILTERS = ["caller", "operation", "outcome", "door"] as const;
+const FILTERS = ["caller", "operation", "outcome", "protocol"] as const;
 
 export function Audit() {
   const { query } = route.value;
@@ -78,7 +78,7 @@ export function Audit() {
                 <th>Time</th>
                 <th>Caller</th>
                 <th>Operation</th>
-                <th>Door</th>
+                <th>Protocol</th>
                 <th>Outcome</th>
                 <th class="num">Duration</th>
               </tr>
@@ -93,7 +93,7 @@ export function Audit() {
                       {entry.operationId}
                     </a>
                   </td>
-                  <td class="t2">{entry.door}</td>
+                  <td class="t2">{entry.protocol}</td>
                   <td class={entry.outcome === "failed" ? "err" : ""}>
                     {entry.outcome} {entry.code && <code>{entry.code}</code>}
                   </td>

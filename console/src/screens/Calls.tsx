@@ -157,7 +157,7 @@ function facts(span: Span | undefined, past: PastCall | undefined): Record<strin
     duration: took === undefined ? undefined : duration(took),
     queued: span?.startedAt ? duration(span.startedAt - span.queuedAt) : undefined,
     caller: span?.caller,
-    door: span?.door,
+    protocol: span?.protocol,
     worker: span?.worker,
     attempts: span?.attempts.length || undefined,
     items: span?.items,

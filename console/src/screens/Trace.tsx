@@ -148,7 +148,7 @@ function Shown(props: { traceId: string; spans: Span[]; chosen: string | undefin
           </div>
         </div>
         <div class="sub">
-          Started {preciseClock(begin)} by {root.caller ?? "an anonymous caller"} over {root.door?.toUpperCase()} ·{" "}
+          Started {preciseClock(begin)} by {root.caller ?? "an anonymous caller"} over {root.protocol?.toUpperCase()} ·{" "}
           {plural(spans.length, "call")}
           {workers.length > 0 && ` on ${plural(workers.length, "worker")}`}
           {retries > 0 && ` · ${plural(retries, "retry", "retries")}`}

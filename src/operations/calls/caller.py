@@ -300,7 +300,7 @@ class PendingRequestMap:
             operation_id=request.operation_id,
             input=request.input,
             parent_id=request.parent_request_id,
-            grant=Grant(identity=request.identity, origin=self._endpoint, deadline=deadline, door="ws"),
+            grant=Grant(identity=request.identity, origin=self._endpoint, deadline=deadline, protocol="ws"),
             deadline=deadline,
             idle_timeout=idle_timeout,
             metadata=request.metadata,

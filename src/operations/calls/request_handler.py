@@ -198,7 +198,7 @@ class RequestHandler:
                 signature=None if self._signs is None else self._signs.root_of(event),
                 origin=self.endpoint,
                 deadline=payload.deadline,
-                door="ws",
+                protocol="ws",
                 exposure=self._exposure,
             ),
             caller=caller,

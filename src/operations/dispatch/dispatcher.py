@@ -471,7 +471,7 @@ def _describe(request: Request) -> Call:
         request_id=request.id or new_request_id(),
         parent_request_id=request.parent_id,
         identity=request.grant.identity,
-        door=request.grant.door,
+        protocol=request.grant.protocol,
         deadline=request.deadline,
         metadata=request.metadata or {},
         input=request.input,

@@ -71,7 +71,7 @@ class CallRecorder:
             call.kind,
             parent=call.parent_request_id,
             caller=caller_name(call.identity),
-            door=call.door or "local",
+            protocol=call.protocol or "local",
             worker=self.worker,
             trace_parent=call.metadata.get("traceparent"),
             streaming=call.streaming,

@@ -56,7 +56,7 @@ class CallRecord(msgspec.Struct, eq=False, kw_only=True, gc=False):
     parent_request_id: str | None = None
     caller: str | None = None
     """As `caller_name` writes the identity; None for an anonymous caller."""
-    door: str = ""
+    protocol: str = ""
     worker: str | None = None
     queued_at: float | None = None
     started_at: float | None = None
@@ -135,7 +135,7 @@ class CallRecords:
         *,
         parent: str | None = None,
         caller: str | None = None,
-        door: str = "",
+        protocol: str = "",
         worker: str | None = None,
         trace_parent: object = None,
         streaming: bool = False,
@@ -155,7 +155,7 @@ class CallRecords:
             kind=kind,
             parent_request_id=parent,
             caller=caller,
-            door=door,
+            protocol=protocol,
             worker=worker,
             streaming=streaming,
             label=None if label is None else _cut(label, _LONGEST_ID),
@@ -164,7 +164,7 @@ class CallRecords:
         self.running[record.number] = self._records[record.number] = record
         self._of_callers.setdefault(caller, {})[record.number] = None
         # Peers choose the ids of their requests: one that is taken, or could be one of ours, is not found by its id.
-        if door != "ws" or kind == "local" or not is_own_request_id(record.request_id):
+        if protocol != "ws" or kind == "local" or not is_own_request_id(record.request_id):
             self._by_id.setdefault(record.request_id, record)
         self._traces.setdefault(record.trace_id, {})[record.number] = record
         while len(self._records) > self._max_records:

@@ -34,7 +34,7 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
     request_id: str
     parent_request_id: str | None = None
     identity: Identity | None = None
-    door: str = ""
+    protocol: str = ""
     """Where the call, or the call around it, came from: `http`, `mcp` or `ws`; empty for the program itself."""
     deadline: int | None = None
     metadata: Mapping[str, Any] = {}
@@ -281,7 +281,7 @@ def _call(spec: OperationSpec, input: Any, context: OperationContext, kind: Kind
         request_id=context.request_id,
         parent_request_id=context.parent_request_id,
         identity=context.identity,
-        door="" if context.grant is None else context.grant.door,
+        protocol="" if context.grant is None else context.grant.protocol,
         deadline=context.deadline,
         metadata=context.metadata,
         input=input,

@@ -74,7 +74,7 @@ async def test_a_call_has_its_input_and_output_without_secrets(served: ServedApp
     await post(served, "/shop/quote", {"item": "tea", "extra": {"password": 5}}, headers=TRACED)
     [call] = (await get(served, "calls")).json["calls"]
     assert call["traceId"] == TRACE
-    assert call["door"] == "http"
+    assert call["protocol"] == "http"
     assert call["outcome"] == "ok"
     assert call["label"] == "tea"
     full = (await get(served, f"calls/{call['requestId']}")).json
@@ -132,7 +132,7 @@ async def test_pages_of_calls_follow_each_other(served: ServedApp) -> None:
     [failed] = (await get(served, "calls?outcome=failed")).json["calls"]
     assert failed["code"] == "SOLD_OUT"
     assert (await get(served, f"calls?since={failed['startedAt']}")).json["calls"][0] == failed
-    assert (await get(served, "calls?code=SOLD_OUT&door=http&kind=served")).json["calls"] == [failed]
+    assert (await get(served, "calls?code=SOLD_OUT&protocol=http&kind=served")).json["calls"] == [failed]
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ async def test_calls_from_spokes_are_recorded_with_their_trace(field: Field) -> 
         items = [item.data async for item in PendingRequestMap(spoke).subscribe("b.stream")]
     assert items == [0, 1, 2]
     [span] = (await get(field, f"traces/{TRACE}", "ann-token")).json["spans"]
-    assert (span["kind"], span["door"], span["worker"]) == ("routed", "ws", "b-1")
+    assert (span["kind"], span["protocol"], span["worker"]) == ("routed", "ws", "b-1")
     assert "parentRequestId" not in span
     [stream] = (await get(field, "calls?operation=b.stream", "ann-token")).json["calls"]
     assert (stream["items"], stream["outcome"]) == (3, "ok")
@@ -149,7 +149,7 @@ async def test_calls_of_spokes_are_audited_refused_ones_included(field: Field) -
         with pytest.raises(CallError):
             await PendingRequestMap(spoke).call("b.nothing")
     entries = (await get(field, "audit")).json["entries"]
-    assert [(each["operationId"], each["door"]) for each in entries] == [("b.inner", "ws"), ("a.outer", "http")]
+    assert [(each["operationId"], each["protocol"]) for each in entries] == [("b.inner", "ws"), ("a.outer", "http")]
     [refused] = (await get(field, "calls?operation=b.nothing", "ann-token")).json["calls"]
     assert (refused["outcome"], refused["code"]) == ("failed", "OPERATION_NOT_FOUND")
 

@@ -153,7 +153,7 @@ def _write_list(args: ParsedArguments, found: list[JobStatus]) -> int:
         columns = (job.id, job.operation_id, job.state.value, _date(job.created_at), job.code or "", more)
         write_text("  ".join(printable(column) for column in columns if column) + "\n")
     if not found and not args.quiet:
-        write_line("no jobs")
+        write_line("no jobs found")
     return OK
 
 

@@ -71,7 +71,7 @@ class HubRecorder:
             "routed",
             parent=parent,
             caller=caller_name(identity),
-            door="ws",
+            protocol="ws",
             worker=self._spoke(call.worker).name,
             trace_parent=trace_parent,
             streaming=call.stream,
@@ -101,7 +101,7 @@ class HubRecorder:
     def refused(self, session: HubSession, request_id: str, operation_id: str, code: str) -> None:
         """Record a refused request of a spoke."""
         caller = caller_name(session.principal.identity)
-        record = self._records.add(request_id, operation_id, "routed", caller=caller, door="ws")
+        record = self._records.add(request_id, operation_id, "routed", caller=caller, protocol="ws")
         if record is not None:
             self._records.start(record)
             # A peer chooses the ids of refused requests: series of their own would displace those of others.

@@ -45,7 +45,7 @@ def span_json(record: CallRecord) -> dict[str, Any]:
         "requestId": record.request_id,
         "traceId": record.trace_id,
         "operationId": record.operation_id,
-        "door": record.door,
+        "protocol": record.protocol,
         "kind": record.kind,
         "queuedAt": record.began_at,
         "attempts": msgspec.to_builtins(record.attempts),
@@ -189,7 +189,7 @@ def _audit_json(record: CallRecord) -> dict[str, Any]:
     return {
         "at": record.began_at,
         "operationId": record.operation_id,
-        "door": record.door,
+        "protocol": record.protocol,
         "outcome": record.outcome,
         "durationMs": round((record.ended_at or record.began_at) - record.began_at, 3),
         "requestId": record.request_id,
@@ -204,7 +204,7 @@ def _filters(parameters: Parameters) -> list[Keep]:
     if pattern:
         _check_length("operation", pattern)
         keep.append(lambda record: fnmatchcase(record.operation_id, pattern))
-    for name, field in (("caller", "caller"), ("door", "door"), ("worker", "worker"), ("code", "code")):
+    for name, field in (("caller", "caller"), ("protocol", "protocol"), ("worker", "worker"), ("code", "code")):
         wanted = parameters.get(name)
         if wanted:
             keep.append(lambda record, field=field, wanted=wanted: getattr(record, field) == wanted)  # type: ignore[misc]

@@ -278,7 +278,7 @@ class HTTPEndpoint:
             operation_id=call.route.id,
             input=call.input,
             id=call.id,
-            grant=Grant(identity=call.caller.identity, deadline=deadline, door="http", exposure=self._exposure),
+            grant=Grant(identity=call.caller.identity, deadline=deadline, protocol="http", exposure=self._exposure),
             deadline=deadline,
             metadata=_trace(headers) if b"traceparent" in headers else None,
         )

@@ -149,7 +149,7 @@ class MCPCalls:
             caller=caller.key,
             operation_id=operation.id,
             input=input,
-            grant=Grant(identity=caller.identity, door="mcp", exposure=self._exposure),
+            grant=Grant(identity=caller.identity, protocol="mcp", exposure=self._exposure),
             deadline=int((time.time() + self._deadline_seconds) * 1000),
             metadata=_trace(meta),
         )
@@ -251,7 +251,7 @@ class MCPCalls:
             deadline=None if is_stream else int((time.time() + seconds) * 1000),
             operation_id=operation.id,
             input=input,
-            grant=Grant(identity=info.identity, door="mcp", exposure=self._exposure),
+            grant=Grant(identity=info.identity, protocol="mcp", exposure=self._exposure),
             metadata=_trace(info.meta),
             progress=info.progress,
             client=client,
