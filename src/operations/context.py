@@ -296,7 +296,7 @@ def new_request_id() -> str:
 
 
 def is_own_request_id(request_id: str) -> bool:
-    """Whether an id has the form of those that this process makes; their next ones can be guessed."""
+    """Whether an id has the form of ids that this process creates, which can be guessed."""
     return request_id.startswith(f"{_process_id}-")
 
 

@@ -12,7 +12,7 @@ from operations.errors import CallError, ErrorCode
 
 Executed = Literal["no", "unknown", "yes"]
 NOT_CONVERTED = "NOT_CONVERTED"
-"""The reason of a message that a hub does not convert for its receiver because that would take long."""
+"""The reason of a message that a hub does not convert to the receiver's format, because that would take too long."""
 
 
 def unavailable(operation_id: str, reason: str, executed: Executed) -> CallError:

@@ -28,7 +28,7 @@ _LENGTH_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 
 """Number of bytes of the length of bytes, extensions and strings in MessagePack, by the first byte."""
 _FIXED_SIZES = bytes(160) + bytes(range(32)) + bytes.fromhex("00000000000000 010101 0408 01020408 01020408 02030509 11")
 _FIXED_SIZES += bytes.fromhex("000000 02040204") + bytes(32)
-"""Number of other bytes after the first that belong to a value; the items of a container are values of their own."""
+"""Number of further bytes of a value after its first byte; the items of a container count as separate values."""
 _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder().decode
 _encode_msgpack = msgspec.msgpack.Encoder().encode
@@ -101,7 +101,7 @@ def decode_msgpack(data: bytes) -> Any:
 
 
 def has_more_values(data: bytes, most: int) -> bool:
-    """Whether MessagePack contains more than so many values, without decoding them; any bytes can be passed."""
+    """Whether MessagePack contains more than `most` values, without decoding them; any bytes can be passed."""
     place, end = 0, len(data)
     for _ in range(most):
         if place >= end:

@@ -124,7 +124,7 @@ class AnnouncementPayload(msgspec.Struct, rename="camel", omit_defaults=True):
     parts: int = 1
     """More than one if the operations do not fit in one message of the transport."""
     slots: int = 0
-    """How many calls the worker runs at a time; 0 if it does not say."""
+    """Number of calls that the worker runs at a time; 0 if unknown."""
     host: str = ""
     pid: _Whole | None = None
     version: str = ""

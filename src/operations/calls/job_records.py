@@ -30,7 +30,7 @@ MAX_KEEP_SECONDS = 7 * 86_400.0
 DEAD_SECONDS = 30 * 86_400.0
 """How long a dead letter is kept."""
 MOST_DEAD_LETTERS = 10_000
-"""How many dead letters of durable calls have a record; the next ones have none and cannot be retried."""
+"""Largest number of records of dead letters of durable calls; further ones have none and cannot be retried."""
 _OWNER_BYTES = 8
 _LONGEST_TEXT = 1_000
 _VALUE_BYTES = 1 << 14
@@ -106,7 +106,7 @@ class JobRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     message: str = ""
     request_id: str = ""
     access: AccessControl | None = None
-    """What a caller needs to use the job, once a worker has accepted it: what its operation requires."""
+    """Access control of the job's operation, which applies to the job, once a worker has accepted it."""
     body: JobBody | None = None
     """The outcome, stored separately because it may be large; None before the job ends, and in lists."""
 

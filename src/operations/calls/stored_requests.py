@@ -267,7 +267,7 @@ class StoredRequests:
             delivery.dead_letter(reason)
 
     def _dead_letter(self, event: CallRequested, codec: Codec, delivery: Delivery, error: CallError) -> None:
-        """Set a request apart; a durable call gets a record, so that it is listed and retried like a job."""
+        """Dead-letter a request; a durable call gets a record, so that it is listed and retried like a job."""
         job, transport = job_of(event, delivery), self._endpoint.transport
         if job is None or not delivery.record_key:  # the record of a job is stored with it
             self._endpoint.send_error(event.id, error, codec)

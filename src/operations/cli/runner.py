@@ -28,7 +28,7 @@ _SIGNAL_WINDOW = 1.0
 
 
 class _Warnings(logging.Handler):
-    """Prints the library's warnings, and errors with their traceback: that of a failed handler is only in the log."""
+    """Prints the library's warnings, and errors with their traceback, which for a failed handler only the log has."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""

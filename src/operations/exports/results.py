@@ -51,7 +51,10 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
         return ToolResult(text=text, is_error=is_error, blocks=blocks, envelope=envelope)
 
     def _other_blocks(self, meta: MCPResponseMeta) -> Iterator[Mapping[str, Any]]:
-        """Yield the blocks beside the text. Those that may repeat it are redacted, or left out if it is only a part."""
+        """Yield the blocks beside the text.
+
+        Blocks that may repeat the text are redacted, or left out if the text is only a part of the data.
+        """
         for block in meta.content:
             if block.type in _MEDIA:
                 yield block.to_dict()

@@ -37,7 +37,7 @@ _MAX_NOTE = 200
 _MAX_NODES = 20_000
 """Most parts of one schema that are fitted: merging `allOf` can repeat parts many times."""
 _LONG_ENUM = 250
-"""Values above which the characters of an `enum` are limited."""
+"""Number of values above which the characters of an `enum` are limited."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -246,7 +246,7 @@ class _Fitter:
         return self._described(fitted, schema, lost)
 
     def _has_room(self, values: Sequence[Any]) -> bool:
-        """Count the values of an `enum`; return False if the subset does not accept so many."""
+        """Count the values of an `enum`; return False if they exceed the subset's limit."""
         most = self._subset.max_enum_characters
         if most is not None and len(values) > _LONG_ENUM and sum(len(str(each)) for each in values) > most:
             return False

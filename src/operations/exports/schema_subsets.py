@@ -50,11 +50,11 @@ class Subset(msgspec.Struct, frozen=True, kw_only=True):
     max_depth: int | None = None
     """How deep objects and arrays may be nested; deeper values are sent as JSON strings."""
     max_properties: int | None = None
-    """Properties of the whole schema; objects with more are sent as JSON strings."""
+    """Maximum number of properties in the schema; objects beyond it are sent as JSON strings."""
     max_values: int | None = None
-    """Values of all `enum` of the schema; an `enum` with more is moved into the description."""
+    """Maximum number of `enum` values in the schema; an `enum` with more is moved into the description."""
     max_enum_characters: int | None = None
-    """Characters of one long `enum`; a longer one is moved into the description."""
+    """Maximum number of characters of one long `enum`; a longer one is moved into the description."""
 
 
 _OPENAI_FORMATS = frozenset(

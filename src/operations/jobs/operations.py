@@ -82,7 +82,7 @@ def _jobs_of(jobs: Jobs, context: OperationContext) -> Jobs:
 
 
 def _not_submitted(error: CallError, operation_id: str) -> CallError:
-    """Return the error of a submission: what was refused is an input of `jobs.submit`, which itself exists."""
+    """Return the error of a refused submission as an invalid input of `jobs.submit`."""
     if error.code is not ErrorCode.OPERATION_NOT_FOUND and executed_of(error) != "no":
         return error
     code = ErrorCode.VALIDATION_ERROR if error.code is ErrorCode.OPERATION_NOT_FOUND else error.code

@@ -48,7 +48,7 @@ class JobStore(Protocol):
         """End a job that has not ended."""
 
     async def retry(self, job_id: str, record: JobRecord, identity: Identity | None) -> None:
-        """Run a job again that did not succeed: with the rights of its owner, or else as it was submitted."""
+        """Run a job again that did not succeed, with the current rights of its owner, if known."""
 
     async def close(self) -> None:
         """Release resources."""

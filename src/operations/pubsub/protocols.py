@@ -144,7 +144,7 @@ class Delivery(Protocol):
 
     @property
     def record_key(self) -> str:
-        """The key of the record that was stored with it; empty if it has none. A sender can name any key."""
+        """The key of the record that was stored with it; empty if it has none. A sender can state any key."""
 
     @property
     def number(self) -> int:
@@ -164,10 +164,10 @@ class Delivery(Protocol):
         """Release it for another peer."""
 
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
-        """Move it to the dead letters; it is not delivered again. A record that is given is the dead letter.
+        """Move it to the dead letters; it is not delivered again.
 
-        The record replaces the one that was stored with the message. For a message without a record it is a new one,
-        unless its owner has `most` records.
+        With a record, that is the dead letter: it replaces the one stored with the message, or is a new one unless its
+        owner has `most` records.
         """
 
 

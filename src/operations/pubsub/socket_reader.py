@@ -1,6 +1,6 @@
 """SocketReader: reads one socket for picows, a limited number of bytes at a time.
 
-picows doubles its read buffer whenever a read fills it, and handles all frames of a read at once: a million empty
+picows doubles its read buffer whenever a read fills it, and handles all frames of a read together: a million empty
 frames would delay other connections for seconds.
 """
 
@@ -13,7 +13,7 @@ from operations.pubsub.link import Turn
 
 _READ_BYTES = 32 << 10
 _SHORT_READ_BYTES = 256
-"""Number of bytes that one read returns; the second if the turn of its peer is over."""
+"""Number of bytes that one read returns, and that it returns after the turn of its peer."""
 
 
 class Reading(Protocol):
@@ -28,7 +28,7 @@ class Reading(Protocol):
 
 
 class SocketReader(asyncio.BufferedProtocol):
-    """Stands between the transport of a connection and the protocol of picows."""
+    """Passes data from the transport of a connection to the protocol of picows."""
 
     def __init__(self, transport: asyncio.Transport, link: Reading) -> None:
         self._transport = transport
@@ -51,7 +51,7 @@ class SocketReader(asyncio.BufferedProtocol):
         self._resume()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next read is stored."""
+        """Return the buffer of the next read."""
         buffer: memoryview = self._inner.get_buffer(sizehint)
         return buffer[: _SHORT_READ_BYTES if self._link.turn.is_late else _READ_BYTES]
 

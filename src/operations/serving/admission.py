@@ -24,7 +24,7 @@ _MAX_HOSTS = 1_000
 _MAX_TOKEN = 16_384
 _SITE = b"sec-fetch-site"
 _OWN_SITES = (b"same-origin", b"none")
-"""Who caused a request of a browser: a page of this server, or the user."""
+"""Values of `Sec-Fetch-Site` for requests of this server's own pages or of the user."""
 _PORTS = {"http": "80", "https": "443"}
 
 

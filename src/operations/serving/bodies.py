@@ -87,7 +87,7 @@ class BodyReader:
 
 
 def _encoded() -> RefusedError:
-    """Return the error for a compressed body. It is not decompressed, as its size would not be known before."""
+    """Return the error for a compressed body. Bodies are not decompressed, because their size would be unknown."""
     message = "unsupported Content-Encoding: send the body without one"
     accepted = [(b"accept-encoding", b"identity")]
     return RefusedError(415, ErrorCode.VALIDATION_ERROR, message, "CONTENT_ENCODING", accepted)

@@ -15,7 +15,7 @@ _EXPOSED_HEADERS = (
 
 
 def is_preflight(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a browser asks which requests a page may send."""
+    """Whether a request is a CORS preflight request of a browser."""
     return bool(scope["method"] == "OPTIONS" and b"access-control-request-method" in headers)
 
 

@@ -12,7 +12,7 @@ from operations.serving.asgi import Receive, Scope, Send
 
 
 class LazyMCP:
-    """The MCP endpoint, made by `make` and started on first use, as its modules take long to import."""
+    """The MCP endpoint, created by `make` and started on first use, because its modules are slow to import."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make

@@ -206,7 +206,7 @@ class CallRecords:
         seconds: float,
         is_measured: bool = True,
     ) -> None:
-        """Note how a call ended: `ok`, or a code. One that is not measured does not count in the series."""
+        """Note how a call ended: `ok`, or a code. Without `is_measured`, the call does not count in the series."""
         if self.running.pop(record.number, None) is None:
             return
         record.ended_at = self._now()
@@ -286,7 +286,7 @@ class CallRecords:
         return f"{self._epoch}{self._last:016x}"
 
     def _evict(self, caller: str | None) -> None:
-        """Forget the oldest call, of this caller if it has too many; one that runs is kept until it ends."""
+        """Drop the oldest record, of this caller if it has too many; a running call keeps its record until it ends."""
         own = self._of_callers[caller]
         number = next(iter(own if 2 * len(own) > self._max_records else self._records))
         record = self._records.pop(number)

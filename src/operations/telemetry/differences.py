@@ -1,4 +1,4 @@
-"""Differences: what normalising changed in a result, and what still does not match the output schema."""
+"""Differences between a result and its output schema: what normalising changed, and what still does not match."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _SECRETS = Redactor()
 
 
 class Difference(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One place where a result differs from its declaration, and what was done about it."""
+    """One path at which a result differs from its declaration, and the action that was taken."""
 
     pointer: str
     action: Action
     """`cast` to the declared type, `stripped` as undeclared, `default` filled in, `replaced`, or `kept` as it is."""
     got: str | None = None
-    """The value as it came, in a few characters; None if there was none."""
+    """The original value in a few characters; None if there was none."""
     became: str | None = None
     detail: str | None = None
     """What is wrong with a value that was kept or replaced."""
 
 
 def differences_of(given: Any, data: Any, problems: Sequence[Problem]) -> list[Difference]:
-    """Return the first differences between what a handler gave and what its caller gets."""
+    """Return the first differences between a handler's result and the caller's data."""
     wrong = {problem.path: problem for problem in problems[:MOST_DIFFERENCES]}
     found: list[Difference] = []
     for pointer, before, after in _changes(given, data, ""):
@@ -83,7 +83,7 @@ def _escape(name: object) -> str:
 
 
 def _text(value: Any, pointer: str) -> str:
-    """Return a value in a few characters, as JSON where it is plain; nothing of a value with the name of a secret."""
+    """Return a value in a few characters, as JSON if possible; a value with a secret name is hidden."""
     text = _short(value)
     for name in pointer.split("/")[1:]:
         (text,) = _SECRETS.data({name: text}).values()

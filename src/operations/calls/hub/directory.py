@@ -107,7 +107,7 @@ class Registration(msgspec.Struct, eq=False):
     refused: dict[str, str] = {}
     """The reasons by namespace."""
     slots: int = 0
-    """How many calls it runs at a time; 0 if it does not say."""
+    """Number of calls that it runs at a time; 0 if unknown."""
 
 
 class CallableOperation(msgspec.Struct, eq=False):
@@ -184,7 +184,7 @@ class HubDirectory:
         self._notices.watch(session, (each for workers in others for each in workers.values()))
 
     def slots_of(self, session: HubSession) -> int:
-        """Return how many calls the workers of a session run at a time; 0 if they do not say."""
+        """Return the number of calls that the workers of a session run at a time; 0 if unknown."""
         return sum(each.slots for each in self._workers.get(session, {}).values())
 
     def explain_missing(self, operation_id: str) -> CallError:

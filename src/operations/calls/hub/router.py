@@ -40,7 +40,7 @@ _MOST_CLAIMED = 4096
 _MOST_CONTROL = 4096
 """Largest payload of an abort or credit message that is forwarded; a larger one is replaced by a minimal one."""
 _MOST_REJECTED = 4 << 20
-"""Largest unreadable message whose id is looked for."""
+"""Largest unreadable message that is searched for its id."""
 _ENDED_KEPT = 10_000
 _ENDS_PER_TURN = 256
 _EXPIRY_SECONDS = 2

@@ -38,10 +38,10 @@ _MAX_UNSENT = 128 << 20
 _MAX_RECEIVING = 64 << 20
 """Largest total size of the receive buffers of all peers of one token without rights."""
 _MAX_WITHOUT_RIGHTS = 10 << 20
-"""Largest message of a peer without rights: reading the header takes as long as 3 ns for each byte after it."""
+"""Largest message of a peer without rights: reading its header takes up to 3 ns per byte of the payload."""
 _MAX_CONVERTED = 4 << 20
 _MAX_CONVERTED_VALUES = 25_000
-"""Largest message that is converted to JSON, and number of its values: each takes as long as 1.5 µs."""
+"""Largest message that is converted to JSON, and its number of values: each takes up to 1.5 µs."""
 
 
 class HubSession:
@@ -222,7 +222,7 @@ class TokenConnections:
 
     @property
     def receives_too_much(self) -> bool:
-        """Whether the receive buffers of the connections are larger than those of a token without rights may be."""
+        """Whether the receive buffers of the connections exceed the limit of a token without rights."""
         return sum(link.largest_buffer for link in self.links) > _MAX_RECEIVING
 
     @property

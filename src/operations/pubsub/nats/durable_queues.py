@@ -32,10 +32,10 @@ _ASK_SECONDS = 10.0
 _MOST_ASKED = 256
 _TROUBLE_SECONDS = 0.25
 _MOST_READS = 4
-"""How often the record of a message is read before the message does not run: a replica may be behind."""
+"""Number of attempts to read the record of a message before the message is skipped: a replica may lag behind."""
 _EXPIRED = (404, 408)
 _RECORD_HEADERS = 1 << 14
-"""Size of the headers of a record, at most."""
+"""Maximum size of the headers of a record."""
 
 
 class DurableQueues:
@@ -346,7 +346,7 @@ class DurableQueueReader:
             self._ask_again()
 
     async def _take_recorded(self, message: NatsMessage, delivery: NatsDelivery, arrival: Arrival) -> None:
-        """Pass a message on, unless it is not the one of its record, or the record says that it was handled."""
+        """Pass a message on, unless its record belongs to another message or marks it as handled."""
         kept, is_known = None, False
         for attempt in range(_MOST_READS):
             if attempt:

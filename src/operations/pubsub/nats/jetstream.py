@@ -23,7 +23,7 @@ ANSWER_SECONDS = 5.0
 HOUR = 3_600
 _SLACK = 60
 _HEADER_BLOCK = 14
-"""Size of what surrounds the headers of a message."""
+"""Size of the framing of a message's headers."""
 SECOND = 1_000_000_000
 """One second in JetStream's unit of time."""
 

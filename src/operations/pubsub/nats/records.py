@@ -79,7 +79,7 @@ class NatsRecords:
         return not record.most or count < record.most
 
     def _is_uncertain(self, record: Record) -> bool:
-        """Whether the records of an owner have to be counted: it was long ago, or there seem to be too many."""
+        """Whether the records of an owner have to be counted again: the last count is old, or near the limit."""
         counted_at, count = self._counts.get(record.owner, (-_COUNTED_SECONDS, 0))
         return time.monotonic() - counted_at >= _COUNTED_SECONDS or 0 < record.most <= count
 

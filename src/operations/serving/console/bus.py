@@ -32,12 +32,12 @@ _LONGEST_ID = 128
 _LONGEST_TEXT = 100
 _STEP = 10
 _STEPS = 30
-"""The seconds of a step, and how many steps are kept."""
+"""Seconds of a step, and number of steps that are kept."""
 _MOST_CALLS = 1 << 32
 
 
 class _Known(msgspec.Struct, eq=False):
-    """A worker that was heard of; times are epoch seconds."""
+    """A worker that announced itself; times are epoch seconds."""
 
     name: str
     since: float
@@ -59,7 +59,10 @@ class _Known(msgspec.Struct, eq=False):
 
 
 class BusWorkers:
-    """The workers of one bus by their announcements and heartbeats. Whoever may publish on the bus can announce one."""
+    """The workers of one bus by their announcements and heartbeats.
+
+    Every user who may publish on the bus can announce one.
+    """
 
     def __init__(self, endpoint: Endpoint, *, clock: Callable[[], float] = time.time) -> None:
         self._endpoint = endpoint
@@ -79,7 +82,7 @@ class BusWorkers:
         self._stop_listening()
 
     def states(self) -> Iterable[WorkerState]:
-        """Return the workers that are heard of, and those that fell silent a short time ago."""
+        """Return the workers that send heartbeats, and those that stopped a short time ago."""
         now = self._clock()
         for worker_id, known in list(self._known.items()):
             silent = now - known.heard_at
@@ -148,7 +151,7 @@ class BusWorkers:
                 self._ask()
 
     def _count(self, known: _Known, payload: WorkerPayload) -> None:
-        """Count the calls that ended since the last heartbeat; the first one tells where to count from."""
+        """Count the calls that ended since the last heartbeat; the first heartbeat has the starting values."""
         number = int(self._clock()) // _STEP
         calls, failures = payload.finished - known.finished, payload.failed - known.failed
         if known.is_counted and 0 <= failures <= calls <= _MOST_CALLS:
@@ -167,7 +170,7 @@ class BusWorkers:
             self._endpoint.transport.send(ASKS, JSON.encode(question))
 
     def _hear(self, worker_id: str) -> _Known | None:
-        """Return a worker that sent something; None where too many are known."""
+        """Return the worker that sent a message; None if too many are known."""
         known = self._known.get(worker_id)
         now = self._clock()
         if known is None:

@@ -1,4 +1,4 @@
-"""What an output schema declares at a place in a result, in a few words."""
+"""declared_at: the type that an output schema declares at a path of a result, in a few words."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def declared_at(document: Any, pointer: str) -> str | None:
 
 
 def _members(parts: SchemaParts, schema: Any, name: str) -> list[Any]:
-    """Return the schemas that declare a member of a value."""
+    """Return the schemas that declare a property or item of a value."""
     found: list[Any] = []
     for node in parts.variants(schema):
         properties, items = node.get("properties"), node.get("items")

@@ -159,7 +159,7 @@ class HubRecorder:
         return known
 
     def _forget_one(self) -> None:
-        """Forget the spoke that was lost first: one that connects again and again must not displace those that stay."""
+        """Drop the spoke that was lost first, so that a spoke which reconnects repeatedly does not displace others."""
         connected = {session.peer for session in self._hub.router.sessions.values()}
         lost = next((peer for peer in self._spokes if peer not in connected), None)
         del self._spokes[lost if lost is not None else next(iter(self._spokes))]

@@ -38,7 +38,10 @@ class Viewer:
         return self._exposure.visible(self.identity)
 
     def is_own(self, record: CallRecord) -> bool:
-        """Whether the caller made a call, or the one around it. Without an authenticator all are the same caller."""
+        """Whether the caller made a call, or the call that it is nested in.
+
+        Without an authenticator all callers are one.
+        """
         return self.is_known and record.caller == self.name and (self.name is not None or self.is_open)
 
     def sees(self, record: CallRecord) -> bool:

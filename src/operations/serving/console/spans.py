@@ -150,7 +150,7 @@ class SpanReader:
         return self._has_bodies or self._viewer.is_own(record)
 
     def _differences(self, record: CallRecord, encoded: bytes) -> list[dict[str, Any]]:
-        """Return where the output differed from its declaration; values, which are not redacted, to the caller only."""
+        """Return the differences between output and declaration; unredacted values are for the caller only."""
         operation = self._viewer.operations.get(record.operation_id)
         document = None if operation is None else operation.spec.output_schema.document
         found: list[dict[str, Any]] = []

@@ -15,7 +15,7 @@ from operations.serving.console.rights import Viewer
 from operations.telemetry.time_series import TimeSeries
 
 MOST_SLOTS = 1_000_000
-"""What a worker says of itself is believed up to here."""
+"""Largest number of slots that is accepted from a worker's announcement."""
 State = Literal["ready", "saturated", "draining", "lost"]
 
 
@@ -38,7 +38,7 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
     lost_at: float | None = None
     reason: str | None = None
     load: Load | None = None
-    """What the worker itself tells; None for one whose calls are all recorded here."""
+    """The load that the worker reports; None if all of its calls are recorded here."""
 
 
 class Load(msgspec.Struct, frozen=True):

@@ -54,7 +54,7 @@ class TaskCreated(msgspec.Struct, frozen=True):
 
 
 class _TaskClient(AskingClient):
-    """The client of a task of this process; it exists as long as the job, which holds it, has not ended."""
+    """The client of a task of this process; its job holds it until it ends."""
 
     def __init__(self, key: CallKey, capabilities: Any, has_room: Callable[[], bool]) -> None:
         super().__init__(_NoSlots(), capabilities, None, has_room)
