@@ -169,7 +169,7 @@ class SandboxScript:
         if self._calls > self._limits.calls:
             raise CallError(ErrorCode.UNAVAILABLE, f"a script may make at most {self._limits.calls} calls")
         if path in _HELPERS:
-            return self._help(path, args, kwargs)
+            return await self._help(path, args, kwargs)
         if len(args) > 1 or path not in self._operations:
             raise CallError(ErrorCode.VALIDATION_ERROR, f"{path}: expected an operation with keyword arguments")
         input = merge_input(path, args[0] if args else None, kwargs)
@@ -189,10 +189,11 @@ class SandboxScript:
                 self._refusals += 1
             raise
 
-    def _help(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    async def _help(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Search or describe, in a thread: the first search builds an index."""
         method = self._search.search if name == "search_operations" else self._search.describe
         try:
-            return method(*args, **kwargs)
+            return await asyncio.to_thread(method, *args, **kwargs)
         except (TypeError, ValueError, AttributeError):
             raise CallError(ErrorCode.VALIDATION_ERROR, f"invalid arguments of {name}") from None
 

@@ -102,10 +102,10 @@ class SearchTools(FixedTools):
         ]
 
     def _current_index(self) -> SearchIndex:
-        tools = self.tools.tools
-        if self._generation != self.tools.registry.generation:
-            self._generation = self.tools.registry.generation
-            self._index = SearchIndex(search_document(tool.spec) for tool in tools.values())
+        generation = self.tools.registry.generation
+        if self._generation != generation:
+            self._index = SearchIndex(search_document(tool.spec) for tool in self.tools.tools.values())
+            self._generation = generation  # the last step: another thread may search meanwhile
         return self._index
 
 
