@@ -32,7 +32,7 @@ async def test_memory_buses_are_shared_by_name() -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("ws://127.0.0.1:99999", "the port 99999 is not one of 1 to 65535"),
+        ("ws://127.0.0.1:99999", "invalid port 99999: expected 1 to 65535"),
         ("ws://127.0.0.1:0/", "the port 0 is not one"),
         ("ws://127.0.0.1:http/", "the port 'http' is not a number"),
         ("ws://", "it has no host: ws://host:port"),

@@ -232,7 +232,7 @@ class Remembers(Protocol):
         """
 
     def forget(self, key: str) -> None:
-        """Delete a key, if a released message counts as a new one; otherwise do nothing."""
+        """Delete the key of a released message, if that counts as a new message; otherwise do nothing."""
 
 
 @runtime_checkable

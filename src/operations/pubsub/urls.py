@@ -65,7 +65,7 @@ def read_host_and_port(text: str, default: int, url: str) -> tuple[str, int]:
         # In a URL with credentials, a part of them may have been taken for the port.
         raise wrong_address(url, "its port is not a number" if "@" in url else f"the port {port!r} is not a number")
     if not 1 <= int(port[:9]) <= 65535:
-        raise wrong_address(url, f"the port {port[:9]} is not one of 1 to 65535")
+        raise wrong_address(url, f"invalid port {port[:9]}: expected 1 to 65535")
     return host, int(port)
 
 

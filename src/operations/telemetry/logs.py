@@ -30,7 +30,7 @@ class LogContext:
 
 
 class _Current(Observation):
-    """The current call, step by step."""
+    """The observation of one call, which is current during each of its steps."""
 
     __slots__ = ("_call",)
 

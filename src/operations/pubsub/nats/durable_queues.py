@@ -431,7 +431,7 @@ class NatsDelivery:
         self._settle(b"-NAK")
 
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
-        """Move it to the dead letters, and only then delete it; a record that is given is the dead letter."""
+        """Move it to the dead letters, and only then delete it; with a record, that is the dead letter."""
         queues = self._reader.queues
         if record is not None and record.key == self.record_key:
             self._replace_record(record, b"+TERM")

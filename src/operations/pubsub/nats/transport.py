@@ -427,7 +427,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
                 self._set_receiver(connection, subscription)
 
     def _next_replies(self) -> Replies:
-        """Return the replies for a new connection; while there is another one, it needs none of its own yet."""
+        """Return the replies for a new connection; during a move to another server, an empty set."""
         return self.replies if self._connection is None else Replies(self.replies.inbox)
 
     def _all_replies(self) -> list[Replies]:

@@ -349,5 +349,5 @@ class RedisDelivery:
         self._reader.settle(self, b"release", b"%d" % (self.number - 1))
 
     def dead_letter(self, reason: str, record: Record | None = None) -> None:
-        """Move it to the dead letters, with the reason; a record that is given is the dead letter."""
+        """Move it to the dead letters, with the reason; with a record, that is the dead letter."""
         self._reader.settle(self, b"dead_letter", reason.encode(), record)
