@@ -191,7 +191,7 @@ def test_a_refused_connection_is_a_transport_failure(project: Project) -> None:
         (["spoke"], "no transport selected"),
         (["spoke", "--url", "main"], "unknown transport 'main'"),
         (["call", "a.b", "--url", "ftp://x"], "'ftp://x' is not a valid address: unknown scheme 'ftp'"),
-        (["call", "shop.quote", "--url", "ws://h:99999"], "'ws://h:99999' is not a valid address: the port 99999"),
+        (["call", "shop.quote", "--url", "ws://h:99999"], "'ws://h:99999' is not a valid address: invalid port 99999"),
         (["worker", "--url", "redis://[::1"], "'redis://[::1' is not a valid address: its IPv6 address"),
         (["worker", "--url", "nats://"], "'nats://' is not a valid address: it has no host"),
         (["spoke", "--url", "ws://"], "'ws://' is not a valid address: it has no host"),

@@ -178,7 +178,7 @@ def test_the_table_of_a_project_file(tmp_path: Path) -> None:
         ),
         (
             "[transports.a]\nurl = 'ws://x:99999'",
-            "2: transports.a.url: 'ws://x:99999' is not a valid address: the port 99999",
+            "2: transports.a.url: 'ws://x:99999' is not a valid address: invalid port 99999",
         ),
         ("[hub]\nport = 70000", "2: hub.port: expected int <= 65535"),
         ("[hub]\nheartbeat = 0", "2: hub.heartbeat: expected float >= 0.001"),

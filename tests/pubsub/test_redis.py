@@ -73,7 +73,7 @@ def test_urls_are_read(url: str, nodes: list[tuple[str, int]], more: dict[str, A
         ("http://localhost", "unknown scheme 'http'"),
         ("redis://h:port", "'port' is not a number"),
         ("redis://h/first", "the database 'first' is not a number"),
-        ("redis+sentinel://h", "names the service"),
+        ("redis+sentinel://h", "it has no service"),
         ("redis+cluster://h/3", "only the database 0"),
     ],
 )

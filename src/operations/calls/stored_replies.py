@@ -116,7 +116,7 @@ class JobReply(StoredReply, kw_only=True):
         Reply.abort(self, reason)
 
     def refuse(self, error: CallError) -> None:
-        """Keep the error of a refused job; a job that the full queue refuses is for another worker."""
+        """Keep the error of a refused job; a job that the full queue refuses is released for another worker."""
         self.record.access = None  # its owner may know why it is refused
         if isinstance(error, ReplayError):
             self.stored.discard()

@@ -196,7 +196,7 @@ class _Fitter:
         return self._described(fitted, schema, lost)
 
     def _optional(self, fitted: dict[str, Any], child: Any) -> dict[str, Any]:
-        """Return the schema of an optional property that must be sent: null leaves it out."""
+        """Return the schema of an optional property where every property is required: null omits it."""
         if self._parts.accepts_null(child):
             unset = {"type": "string", "enum": [OMIT]}
             return _add_note({"anyOf": [fitted, unset]}, f"{OMIT} leaves it out")

@@ -128,7 +128,7 @@ class BatchSizing:
 
 
 def messages_of(batch: bytes) -> Iterator[bytes]:
-    """Yield the messages of a batch; a large batch is not split as a whole."""
+    """Yield the messages of a batch one by one, without a list of all of them."""
     count = _NUMBER.unpack_from(batch, 1)[0] if batch[:1] in BATCH_MARKS and len(batch) >= _START else 0
     return _iterate(batch, count) if count > _USUAL else iter(split(batch))
 

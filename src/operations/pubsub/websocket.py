@@ -51,7 +51,7 @@ _MAX_BACKLOG = 1 << 20
 _FRAME_BYTES = 64
 """Size of a waiting frame without its content."""
 _FEWEST_TOGETHER, _MOST_TOGETHER = 8, 32
-"""Number of messages that are written together; the first write of an iteration is small, so that the peer starts early."""
+"""Number of messages that are written together; the first write of an iteration is small, for low latency."""
 _TEXT, _BINARY = picows.WSMsgType.TEXT, picows.WSMsgType.BINARY
 _CLOSE, _PING, _PONG = picows.WSMsgType.CLOSE, picows.WSMsgType.PING, picows.WSMsgType.PONG
 _CONTROL = frozenset({_CLOSE, _PING, _PONG})

@@ -81,7 +81,7 @@ def _arrange(known: RedisAddress, place: str, options: dict[str, str], url: str)
     hosts, *path = place.split("/")
     service = path.pop(0) if arrangement == "sentinel" and path else ""
     if arrangement == "sentinel" and not service:
-        raise wrong_address(url, "a sentinel URL names the service: redis+sentinel://host:26379/service")
+        raise wrong_address(url, "it has no service: expected redis+sentinel://host:26379/service")
     database = _number(path[0] if path and path[0] else options.get("db", "0"), url)
     if arrangement == "cluster" and database:
         raise wrong_address(url, "a Redis cluster has only the database 0")

@@ -254,7 +254,7 @@ class _Writer:
 
 
 def _only_container(node: Node) -> Node | None:
-    """Return the only branch of a union that is not scalar, such as one that may also be null."""
+    """Return the only branch of a union that is not scalar, such as the object in `object | null`."""
     if not node.unions or node.conditional:
         return None
     branches = [node.choose(branch) for branch in node.unions[0]]

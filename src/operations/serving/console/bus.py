@@ -50,7 +50,7 @@ class _Known(msgspec.Struct, eq=False):
     failed: int = 0
     is_counted: bool = False
     steps: dict[int, tuple[int, int]] = {}
-    """Calls and failures by the number of their 10 seconds."""
+    """Calls and failures by the number of their 10-second step."""
     is_behind: bool = False
     is_leaving: bool = False
     host: str = ""

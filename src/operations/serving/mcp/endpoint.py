@@ -175,7 +175,9 @@ class MCPEndpoint:
             try:
                 from operations.serving.mcp.sdk.http import SDKSessions
             except ModuleNotFoundError as error:
-                _log.error('only MCP 2026-07-28 tools are served; for all of MCP: pip install "operations[mcp]" (%s)', error)
+                _log.error(
+                    'only MCP 2026-07-28 tools are served; for all of MCP: pip install "operations[mcp]" (%s)', error
+                )
                 await _respond(send, 501, _NO_SDK)
                 return
             self._sessions = SDKSessions(self.mcp_server, max_body=self._max_body)

@@ -60,7 +60,7 @@ def read_data(content_type: str, body: bytes) -> Any:
 
 
 def _read_broken(content_type: str, body: bytes, error: Exception) -> Any:
-    """Return malformed JSON as text, or parsed without a byte order mark."""
+    """Parse malformed JSON again without its byte order mark; return it as text if that fails."""
     if body.startswith(BOM_UTF8):
         return read_data(content_type, body.removeprefix(BOM_UTF8))
     _log.warning("response of type %s is not valid JSON (%s): returned as text", content_type, error)

@@ -55,10 +55,7 @@ class ModuleTree:
             self.install()
 
     def install(self) -> None:
-        """Register the tree with the import system, permanently.
-
-        A function may import a sibling module only when called.
-        """
+        """Register the tree permanently with the import system: functions may import sibling modules when called."""
         if _finder not in sys.meta_path:
             sys.meta_path.insert(0, _finder)
         _finder.trees[self.root] = self
