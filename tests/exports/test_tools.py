@@ -211,6 +211,20 @@ async def test_errors_and_other_blocks_are_redacted_too() -> None:
     assert [block["type"] for block in (await shop.tools(fields=["a"]).call("shop_blocks")).blocks] == ["text", "image"]
 
 
+async def test_of_a_long_result_only_the_beginning_is_redacted() -> None:
+    secret = "sk-live-1234567890abcdef1234"
+    rows = [{"name": f"row {number}", "note": f"key {secret}", "password": "hunter2"} for number in range(10_000)]
+    shop = OperationRegistry([stub_operation("shop.rows", returns=rows)])
+    text = (await shop.tools(redact=True, max_characters=1_000).call("shop_rows")).text
+    begun, _, note = text.partition("\n")
+    assert begun.startswith('[{"name":"row 0","note":"key [redacted]","password":"[redacted]"},{"name":"row 1"')
+    assert "row 8" in begun
+    assert secret not in text
+    assert "hunter2" not in text
+    assert note.startswith(f"[truncated: {len(begun):,} of ")
+    assert (await shop.tools(redact=["pass*"], max_characters=1_000).call("shop_rows")).text.count("hunter2") == 0
+
+
 async def test_text_that_utf8_cannot_express_is_replaced() -> None:
     shop = OperationRegistry([stub_operation("shop.odd", returns={"\ud800": ["a\udfffb"]})])
     assert (await shop.tools().call("shop_odd")).text == '{"?":["a?b"]}'

@@ -44,7 +44,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
         """Return the result of a call."""
         meta = envelope.meta
         is_error = isinstance(meta, MCPResponseMeta) and meta.is_error
-        text = self.text(self.data(envelope.data))
+        text = self.text(envelope.data)
         blocks: list[Mapping[str, Any]] = [{"type": "text", "text": text}]
         if isinstance(meta, MCPResponseMeta):
             blocks += self._other_blocks(meta)
@@ -63,7 +63,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
 
     def items(self, envelopes: Sequence[ResponseEnvelope[Any]], *, is_complete: bool) -> ToolResult:
         """Return the result of a stream: its items so far."""
-        text = self.text(self.data([envelope.data for envelope in envelopes]))
+        text = self.text([envelope.data for envelope in envelopes])
         if not is_complete:
             text += f"\n[the stream goes on after these {len(envelopes)} items]"
         return ToolResult(text=text, blocks=[{"type": "text", "text": text}])
@@ -88,19 +88,30 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
 
     def data(self, data: Any) -> Any:
         """Return data with the chosen fields and without secrets."""
-        if self.fields:
-            data = project(data, self.fields)
-        return self._redacted(readable(data))
+        return self._redacted(self._chosen(data))
 
     def text(self, data: Any) -> str:
-        """Return data as JSON, strings as they are, truncated."""
-        return self.truncate(as_text(data))
+        """Return data as JSON, strings as they are: with the chosen fields, without secrets, truncated."""
+        chosen = self._chosen(data)
+        whole = as_text(chosen)
+        if not self.redact:
+            return self.truncate(whole)
+        if callable(self.redact) or len(whole) <= 2 * self.max_characters:
+            return self.truncate(as_text(self._redacted(chosen)))
+        # Of long data, only what may be shown is searched for secrets.
+        begun = as_text(self._redacted(_beginning(chosen, [self.max_characters])))
+        return self.truncate(begun, len(whole))
 
-    def truncate(self, text: str) -> str:
-        """Return a text of at most `max_characters`, with a note if it was longer."""
-        if len(text) <= self.max_characters:
+    def truncate(self, text: str, length: int | None = None) -> str:
+        """Return a text of at most `max_characters`, with a note if it, or the whole of `length`, is longer."""
+        length = len(text) if length is None else length
+        if length <= self.max_characters:
             return text
-        return f"{text[: self.max_characters]}\n[truncated: {self.max_characters:,} of {len(text):,} characters]"
+        shown = text[: self.max_characters]
+        return f"{shown}\n[truncated: {len(shown):,} of {length:,} characters]"
+
+    def _chosen(self, data: Any) -> Any:
+        return readable(project(data, self.fields) if self.fields else data)
 
     def _redacted(self, data: Any) -> Any:
         if callable(self.redact):
@@ -141,6 +152,27 @@ def _project(data: Any, paths: Sequence[Sequence[str]]) -> Any:
         if name in data:
             kept[name] = _project(data[name], [path[1:] for path in paths if path[0] == name])
     return kept
+
+
+def _beginning(data: Any, left: list[int]) -> Any:
+    """Return data without the entries after the first `left[0]` characters. Strings stay whole, secrets in them too."""
+    if isinstance(data, dict):
+        kept: dict[str, Any] = {}
+        for key, value in data.items():
+            if left[0] <= 0:
+                break
+            left[0] -= len(key)
+            kept[key] = _beginning(value, left)
+        return kept
+    if isinstance(data, list):
+        items = []
+        for item in data:
+            if left[0] <= 0:
+                break
+            items.append(_beginning(item, left))
+        return items
+    left[0] -= len(data) if isinstance(data, str) else 1
+    return data
 
 
 def as_text(data: Any) -> str:
