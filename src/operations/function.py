@@ -182,7 +182,7 @@ def make_operation(
     inline: bool = False,
     **declared: Any,
 ) -> FunctionOperation[..., Any, Any]:
-    """Make a function an operation; `scope` has the names of the place where it is defined, for annotations."""
+    """Make a function an operation; `scope` has the names of the enclosing scope, for annotations."""
     documentation = read_docstring(inspect.getdoc(function))
     signature = _read_signature(function, scope, documentation.parameters)
     if id is not None:

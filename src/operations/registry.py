@@ -138,9 +138,9 @@ class OperationRegistry(OperationCatalogue):
         self, operation: FunctionOperation[P, R, Any], /, *args: P.args, **kwargs: P.kwargs
     ) -> ResponseEnvelope[R]: ...
     async def call(self, operation: FunctionOperation[..., Any, Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call an operation that was made of a function with the function's own arguments, which type checkers check.
+        """Call the operation of a function with the function's own arguments, which type checkers check.
 
-        A context that is the function's first parameter is not given here; the call gets one of its own.
+        If the first parameter is a context, leave it out: the call creates one.
         """
         if not isinstance(operation, FunctionOperation):
             message = f"call takes a function with @operation, not {type(operation).__name__}: use execute"

@@ -1,4 +1,4 @@
-"""Settings: mappings read as structs, and every field checked where it is given. Messages contain no values."""
+"""Settings: reads mappings as structs and checks every field. Error messages contain no values."""
 
 from __future__ import annotations
 

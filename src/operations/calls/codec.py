@@ -1,4 +1,4 @@
-"""Codecs: events as JSON or, if both sides support it, MessagePack; the first byte tells the formats apart."""
+"""Codecs: events as JSON or, if both sides support it, MessagePack; the first byte distinguishes the formats."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class Endpoint:
         return functools.partial(self.receive, expected=_EXPECTED[address.partition(".")[0]])
 
     def receive(self, message: bytes, arrival: Arrival, expected: frozenset[type[Event]] | None = None) -> None:
-        """Pass a message to its receiver; never raise, whatever the message contains."""
+        """Pass a message to its receiver; never raise, for any bytes."""
         try:
             codec = CODEC_OF.get(message[:1]) or codec_of(message)
             try:

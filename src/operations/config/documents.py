@@ -48,7 +48,7 @@ class ConfigDocument(msgspec.Struct, frozen=True):
 
 
 def read_document(path: Path, text: str | None = None) -> ConfigDocument:
-    """Parse a TOML or JSON file, or a text as if the file had it; raise an error with file and line."""
+    """Parse a TOML or JSON file, or `text` in place of its content; raise an error with file and line."""
     text = _read_text(path) if text is None else text
     if path.suffix == ".json":
         return _read_json(path, text)

@@ -160,7 +160,7 @@ def _append(text: str, addition: str) -> str:
 
 
 def _without(document: ConfigDocument, path: Path, name: str) -> tuple[str, int]:
-    """Return the text without the lines of a source, and where its first line was; raise if lines do not suffice."""
+    """Return the text without the lines of a source, and the position of the first; raise if that is not enough."""
     key, text = (*_prefix(path), "sources", name), document.text
     parts, end, position = [], 0, None
     for statement in toml_statements(text):

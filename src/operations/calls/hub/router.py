@@ -119,7 +119,7 @@ class Router:
             asyncio.get_running_loop().call_soon(self._end_in_turns, calls, session, reason)
 
     def receive(self, message: bytes, session: HubSession) -> None:
-        """Route one message; never raise, whatever the message contains."""
+        """Route one message; never raise, for any bytes."""
         try:
             codec = CODEC_OF.get(message[:1]) or codec_of(message)
             header = codec.decode_header(message)

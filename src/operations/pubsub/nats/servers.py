@@ -114,7 +114,7 @@ def read_settings(
 def _read_server(url: str) -> NatsServer:
     url = url if "://" in url else f"nats://{url}"
     if url.partition("://")[0].lower() not in ("nats", "tls"):
-        raise wrong_address(url, "the URL of a NATS server is nats://host:port or tls://host:port")
+        raise wrong_address(url, "expected nats://host:port or tls://host:port")
     return NatsServer(*hosts_and_ports(url)[0])
 
 

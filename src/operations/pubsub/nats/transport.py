@@ -427,7 +427,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
                 self._set_receiver(connection, subscription)
 
     def _next_replies(self) -> Replies:
-        """Return the replies for a new connection; during a move to another server, an empty set."""
+        """Return the replies for a new connection: the present ones, or during a move to another server new ones."""
         return self.replies if self._connection is None else Replies(self.replies.inbox)
 
     def _all_replies(self) -> list[Replies]:

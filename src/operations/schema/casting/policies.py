@@ -40,7 +40,7 @@ class Caster:
         self._limit = limit
         self._last_changed = False
         self._generated_helps = True
-        """Whether generated code may be sufficient: not where it changed nothing and repair changed nothing either."""
+        """Whether generated code may be sufficient; false once both it and the repair changed nothing."""
         self._parts: dict[int, Callable[[Any], bool]] = {}
 
     def entry_points(self) -> tuple[Callable[..., Normalised], Callable[..., Any]]:

@@ -69,7 +69,7 @@ class Explainer:
     def problems(self, value: Any, *, bounded: bool = False) -> list[Problem]:
         """Return every problem of a value known to be invalid; at least one.
 
-        `bounded` says that the value is known to be neither too deep nor too shared.
+        With `bounded`, the value is known to be neither too deep nor too shared.
         """
         if not bounded and self._limit is not None and too_deep(value, self._limit):
             return [Problem("", "", f"nested deeper than {self._limit} levels")]
@@ -97,7 +97,7 @@ class Explainer:
         return _ordered([*problems, *others])
 
     def _causes(self, value: Any, strategy: Strategy) -> tuple[list[Cause], list[Foreign]]:
-        """Return the causes, and what could not be read, which is searched only if the native engine fails."""
+        """Return the causes, and the parts that are not JSON, which are searched only if the native engine fails."""
         if strategy.diagnosis is None:
             try:
                 return self._found(value, strategy), []

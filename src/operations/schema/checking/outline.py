@@ -48,7 +48,7 @@ class Outline:
         return iter(()) if validator is None else validator.iter_errors(value)
 
     def locate(self, path: Sequence[str | int]) -> tuple[list[str | int], Union | None]:
-        """Return where a location of the outline is in the schema, and the union at it."""
+        """Return the location in the schema for one of the outline, and the union at it."""
         node: Any = self._document
         found: list[str | int] = []
         index = 0
