@@ -42,6 +42,12 @@ function timeText(time: number, shown: number): string {
   return new Date(time * 1_000).toTimeString().slice(0, shown < 300 ? 8 : 5);
 }
 
+/** A number with its unit; long times in seconds, so that they fit. */
+function levelText(value: number, unit: string, highest: number): string {
+  const isLong = unit.trim() === "ms" && highest >= 1_000;
+  return isLong ? `${(value / 1_000).toLocaleString("en")} s` : `${value.toLocaleString("en")}${unit}`;
+}
+
 export function openPlot(host: HTMLElement, options: PlotOptions): Plot {
   const text = resolved(host, "text-3");
   const line = resolved(host, "line");
@@ -68,7 +74,7 @@ export function openPlot(host: HTMLElement, options: PlotOptions): Plot {
           ...axis,
           size: 54,
           space: 40,
-          values: (_, values) => values.map((value) => `${value.toLocaleString("en")}${options.unit}`),
+          values: (_, values) => values.map((value) => levelText(value, options.unit, values.at(-1) ?? 0)),
         },
       ],
       series: [

@@ -70,3 +70,8 @@ def test_nothing_of_a_secret_is_told() -> None:
         ("/password", "[redacted]"),
         ("/credentials", "[redacted]"),
     ]
+
+
+def test_every_problem_of_one_value_is_told() -> None:
+    schema = from_schema({"type": "object", "required": ["a", "b"]})
+    assert [action for _, action, _, _ in _found({}, schema=schema)] == ["kept", "kept"]

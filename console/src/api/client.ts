@@ -81,13 +81,28 @@ export async function problemOf(response: Response): Promise<Problem> {
 /** Called for every 401, so that the page asks for a token. */
 export const refusals: { refused: () => void } = { refused: () => {} };
 
-async function ask<T>(path: string, init: RequestInit = {}): Promise<T> {
+/** Ask the API. Its own numbers are plain ones; `read` keeps the digits of an operation's values. */
+async function ask<T>(
+  path: string,
+  init: RequestInit = {},
+  read: (text: string) => unknown = (text) => JSON.parse(text),
+): Promise<T> {
   const response = await send(API + path, { ...init, headers: headers({ Accept: "application/json" }) });
   if (!response.ok) {
     if (response.status === 401) refusals.refused();
     throw new RequestError(await problemOf(response));
   }
-  return parseJson(await response.text()) as T;
+  return read(await response.text()) as T;
+}
+
+/** A call: its times are plain numbers, its input and output have every digit. */
+function readCall(text: string): Span {
+  const { input, output } = parseJson(text) as unknown as Span;
+  return {
+    ...(JSON.parse(text) as Span),
+    ...(input === undefined ? {} : { input }),
+    ...(output === undefined ? {} : { output }),
+  };
 }
 
 type Query = Record<string, string | number | undefined>;
@@ -125,9 +140,9 @@ export function forgetCatalogue(): void {
 export const api = {
   session: () => ask<Session>("session"),
   catalogue,
-  operation: (id: string) => ask<Operation>(`operations/${idPath(id)}`),
+  operation: (id: string) => ask<Operation>(`operations/${idPath(id)}`, {}, parseJson),
   calls: (query: Query) => ask<{ calls: Span[]; next?: string }>(`calls${search(query)}`),
-  call: (id: string) => ask<Span>(`calls/${encodeURIComponent(id)}`),
+  call: (id: string) => ask<Span>(`calls/${encodeURIComponent(id)}`, {}, readCall),
   cancel: (id: string) => ask<Json>(`calls/${encodeURIComponent(id)}`, { method: "DELETE" }),
   trace: (id: string) =>
     ask<{ traceId: string; spans: Span[]; truncated?: boolean }>(`traces/${encodeURIComponent(id)}`),

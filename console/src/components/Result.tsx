@@ -144,7 +144,7 @@ function DifferenceNotice(props: { found: Difference[] }) {
     <Notice>
       {found.length === 1 ? "1 value differs" : `${found.length} values differ`} from the declared schema and{" "}
       {found.length === 1 ? "was" : "were"} {actions}: <code>{first.pointer || "data"}</code>{" "}
-      {first.declared && first.got !== undefined ? (
+      {first.declared && first.got !== undefined && !/^(object|array) of/.test(first.got) ? (
         <>
           declared {first.declared}, got <code>{first.got}</code>
         </>

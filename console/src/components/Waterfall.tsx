@@ -9,6 +9,8 @@ const ROW = 34;
 const TOP = 34;
 const LEFT = 462;
 const NARROW = 260;
+/** Pixels that the text of a bar needs. */
+const TEXT_ROOM = 170;
 
 interface WaterfallProps {
   rows: TimelineRow[];
@@ -195,23 +197,34 @@ function Row(
           x={x(ended)}
           y={y + 11}
           width={props.width}
-          room={x(ended) - x(started)}
+          room={x(ended) - x(span.attempts.at(-1)?.startedAt ?? started)}
+          start={x(span.queuedAt)}
         />
       )}
     </g>
   );
 }
 
-/** The text after a bar; inside it where there is no room at the right. */
-function BarText(props: { text: string; failed: boolean; x: number; y: number; width: number; room: number }) {
-  const isInside = props.x > props.width - 170;
-  if (isInside && props.room < 170) return null;
+/** The text after a bar; where there is no room at the right, inside it or before it. */
+function BarText(props: {
+  text: string;
+  failed: boolean;
+  x: number;
+  y: number;
+  width: number;
+  room: number;
+  start: number;
+}) {
+  const fits = props.x <= props.width - TEXT_ROOM;
+  const isInside = !fits && props.room >= TEXT_ROOM;
+  if (!fits && !isInside && props.start < LEFT + TEXT_ROOM) return null;
+  const x = fits ? props.x + 8 : isInside ? props.x - 8 : props.start - 8;
   return (
     <text
       class={isInside ? "onbar" : props.failed ? "terr" : ""}
-      x={props.x + (isInside ? -8 : 8)}
+      x={x}
       y={props.y}
-      text-anchor={isInside ? "end" : "start"}
+      text-anchor={fits ? "start" : "end"}
     >
       {props.text}
     </text>

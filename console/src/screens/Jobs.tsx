@@ -6,7 +6,6 @@ import { api, RequestError } from "../api/client";
 import type { Job, Problem } from "../api/types";
 import { Button } from "../components/Button";
 import { Segmented } from "../components/Choices";
-import { Icon } from "../components/Icon";
 import { Empty, Failed, Loading, Notice } from "../components/Notice";
 import { age, clock, plural } from "../format";
 import { route } from "../router";
@@ -166,7 +165,10 @@ function JobRow(props: { job: Job; isChosen: boolean; toggle: () => void }) {
         </a>
       </td>
       <td class={isBad ? "err" : ""} title={job.message}>
-        {isBad && <Icon name="error" small />} {job.state} {job.code && <code>{job.code}</code>}
+        <span class="row">
+          <span class={`dot ${isBad ? "e" : job.state === "running" ? "a" : job.state === "done" ? "" : "o"}`} />
+          {job.state} {job.code && <code>{job.code}</code>}
+        </span>
         {job.message && <div class="t2 cut">{job.message}</div>}
       </td>
       <td>{job.progress && <Progress job={job} />}</td>

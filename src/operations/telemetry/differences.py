@@ -40,7 +40,8 @@ def differences_of(given: Any, data: Any, problems: Sequence[Problem]) -> list[D
             return found
         problem = wrong.pop(pointer, None)
         found.append(_difference(pointer, before, after, problem))
-    for problem in list(wrong.values())[: MOST_DIFFERENCES - len(found)]:
+    remaining = [problem for problem in problems[:MOST_DIFFERENCES] if problem.path in wrong]
+    for problem in remaining[: MOST_DIFFERENCES - len(found)]:
         got = None if problem.value is msgspec.UNSET else _text(problem.value, problem.path)
         found.append(Difference(_cut(problem.path, _LONGEST_POINTER), "kept", got, detail=_cut(problem.message, 200)))
     return found
