@@ -59,7 +59,7 @@ LIMITS: dict[str, Limit] = {
     "MCP": Limit(13),
     "hub": Limit(18, 35),
     "NATS": Limit(18, 39),
-    "ops call": Limit(60),
+    "ops call": Limit(40),
 }
 """What `tests/bench/test_walks.py` holds each walk to."""
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-_SPHINX = re.compile(r"^:(?:param|parameter|arg|argument|key)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)$")
-_SPHINX_OTHER = re.compile(r"^:\w+[^:]*:")
-_GOOGLE_ITEM = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
-_NUMPY_ITEM = re.compile(r"^\*{0,2}(\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
+_SPHINX = r"^:(?:param|parameter|arg|argument|key)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)$"
+_SPHINX_OTHER = r"^:\w+[^:]*:"
+_GOOGLE_ITEM = r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$"
+_NUMPY_ITEM = r"^\*{0,2}(\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$"
 _PARAMETER_SECTIONS = {"args", "arguments", "parameters", "params", "keyword args", "keyword arguments"}
 _OTHER_SECTIONS = {
     *(
@@ -78,16 +78,17 @@ def _split_sphinx(lines: list[str]) -> tuple[list[str], dict[str, str]]:
     current: str | None = None
     in_fields = False
     for line in lines:
-        field = _SPHINX.match(line.strip())
+        text = line.strip()
+        field = re.match(_SPHINX, text) if text.startswith(":") else None
         if field is not None:
             current, in_fields = field.group(1), True
             parameters[current] = field.group(2)
-        elif _SPHINX_OTHER.match(line.strip()):
+        elif text.startswith(":") and re.match(_SPHINX_OTHER, text):
             current, in_fields = None, True
         elif not in_fields:
             plain.append(line)
-        elif current is not None and line.strip():
-            parameters[current] = f"{parameters[current]} {line.strip()}".strip()
+        elif current is not None and text:
+            parameters[current] = f"{parameters[current]} {text}".strip()
     return plain, parameters
 
 
@@ -111,7 +112,7 @@ def _read_items(lines: list[str]) -> dict[str, str]:
 
 def _read_item(line: str, *, numpy: bool) -> tuple[list[str], str]:
     if numpy:
-        match = _NUMPY_ITEM.match(line)
+        match = re.match(_NUMPY_ITEM, line)
         return ([name.strip(" *") for name in match.group(1).split(",")] if match else []), ""
-    match = _GOOGLE_ITEM.match(line)
+    match = re.match(_GOOGLE_ITEM, line)
     return ([match.group(1)], match.group(2)) if match else ([], "")

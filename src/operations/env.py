@@ -199,3 +199,19 @@ def merge_input(operation_id: str, input: Any, members: Mapping[str, Any]) -> An
         )
         raise CallError(ErrorCode.VALIDATION_ERROR, message)
     return {**input, **members}
+
+
+def blocking_context(context: OperationContext) -> OperationContext:
+    """Return the context of a plain function, whose env waits for its calls and whose progress crosses threads."""
+    loop = asyncio.get_running_loop()
+    env = BlockingEnv(context.env, loop)
+    if context.progress is None:
+        return msgspec.structs.replace(context, env=env)
+    from operations.progress import ProgressReporter  # few handlers report progress
+
+    tell = ProgressReporter(context.progress).tell
+
+    def report(progress: float, total: float | None = None, message: str | None = None) -> None:
+        loop.call_soon_threadsafe(tell, progress, total, message)
+
+    return msgspec.structs.replace(context, env=env, progress=report)

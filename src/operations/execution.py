@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from operations.context import OperationContext
 from operations.errors import CallError, ErrorCode
 from operations.spec import Handler
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor  # only for plain functions
 
 _MOST_DEPTH = 16
 _depth: contextvars.ContextVar[int] = contextvars.ContextVar("thread_depth", default=0)
@@ -61,6 +63,8 @@ class Execution:
         if depth >= _MOST_DEPTH:
             message = f"plain functions call each other more than {_MOST_DEPTH} levels deep: use `async def`"
             raise CallError(ErrorCode.EXECUTION_ERROR, message)
+        from concurrent.futures import ThreadPoolExecutor
+
         pool = self._pools[depth] = ThreadPoolExecutor(self._threads, thread_name_prefix="operations")
         return pool
 

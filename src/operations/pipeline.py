@@ -7,6 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -32,7 +33,7 @@ _log = logging.getLogger("operations")
 _SCALARS = frozenset({str, int, float, bool, type(None), bytes})
 _MAX_PATHS = 20
 Normalised = Callable[[OperationSpec, Any, Any, Sequence[Problem]], None]
-_INDEX = re.compile(r"/\d+(?=/|$)")
+_INDEX = r"/\d+(?=/|$)"
 
 
 class Mismatches:
@@ -43,9 +44,15 @@ class Mismatches:
         """Called with each result that was changed or does not match: its operation, before, after, problems."""
         self._every = every
         self._capacity = capacity
-        self._path_counts: Recent[tuple[str, str], _PathCount] = Recent(max(1, capacity // 2))
         self._spread: dict[tuple[str, str], set[str]] = {}
-        self._removed: Recent[tuple[str, str], int] = Recent(max(1, capacity // 2))
+
+    @cached_property
+    def _path_counts(self) -> Recent[tuple[str, str], _PathCount]:
+        return Recent(max(1, self._capacity // 2))
+
+    @cached_property
+    def _removed(self) -> Recent[tuple[str, str], int]:
+        return Recent(max(1, self._capacity // 2))
 
     def report(self, operation_id: str, problems: Iterable[Problem]) -> None:
         """Count each problem, and log one line for each path that was not logged recently."""
@@ -85,7 +92,7 @@ class Mismatches:
 
     def _pattern(self, operation_id: str, path: str, rule: str) -> str:
         """Return a path, the same for all items of a list and all keys of a map."""
-        path = _INDEX.sub("/*", path)
+        path = re.sub(_INDEX, "/*", path)
         paths = self._spread.setdefault((operation_id, rule), set())
         if path in paths or len(paths) < _MAX_PATHS:
             paths.add(path)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
 from operations.access import require_access
-from operations.batch import BatchCall, run_batch
 from operations.catalogue import OperationCatalogue, explain_operation
 from operations.context import NO_ENV, OperationContext, limit_context, with_request_id
 from operations.deadlines import Deadline, StreamDeadline, TimerWheel, check_deadline
-from operations.env import BlockingEnv, build_env
+from operations.env import blocking_context, build_env
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.execution import Execution
@@ -32,15 +32,15 @@ from operations.interceptors.base import (
     intercept_stream,
 )
 from operations.pipeline import Mismatches, check_declared_error, finish, output_schema_applies
-from operations.progress import ProgressReporter
 from operations.schema import Policy, Problem
 from operations.spec import Operation, OperationSpec, require_policy
-from operations.telemetry.metrics import Measure, measures_of
-from operations.telemetry.observer import Kind, Observer, current_observed_call, observe_call, observe_stream
 from operations.telemetry.tracing import SDK, active_observers, modules
 
 if TYPE_CHECKING:
+    from operations.batch import BatchCall
     from operations.exports.tools import ToolOptions, ToolSet
+    from operations.telemetry.metrics import Measure
+    from operations.telemetry.observer import Kind, Observer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,10 +75,23 @@ class OperationRegistry(OperationCatalogue):
         """Interceptors around every call, the first outermost; one with `applies` only if that is true."""
         self.observers = tuple(observers)
         """Notified of every call, around the interceptors; OpenTelemetry's observer is added if its SDK is set up."""
-        self._chosen = ChosenInterceptors()
-        self.wheel = TimerWheel()
-        self._execution = Execution(threads=threads)
+        self._threads = threads
         self.register_all(operations)
+
+    # What a registry without interceptors, deadlines and plain functions never needs.
+
+    @cached_property
+    def wheel(self) -> TimerWheel:
+        """The timers of its deadlines."""
+        return TimerWheel()
+
+    @cached_property
+    def _chosen(self) -> ChosenInterceptors:
+        return ChosenInterceptors()
+
+    @cached_property
+    def _execution(self) -> Execution:
+        return Execution(threads=self._threads)
 
     @overload
     async def execute(
@@ -219,6 +232,8 @@ class OperationRegistry(OperationCatalogue):
         """
         if context is not None or timeout is not None:
             context = limit_context(context, timeout)
+        from operations.batch import run_batch  # most programs run none
+
         return await run_batch(self.execute, calls, concurrency=concurrency, context=context)
 
     async def execute_nested(self, operation_id: str, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
@@ -260,6 +275,8 @@ class OperationRegistry(OperationCatalogue):
         `observed` and `intercepted` mark steps that are already done.
         """
         if not observed and (self.observers or SDK in modules) and (observers := active_observers(self.observers)):
+            from operations.telemetry.observer import observe_call  # most programs have no observers
+
             return await observe_call(
                 observers,
                 operation.spec,
@@ -281,7 +298,7 @@ class OperationRegistry(OperationCatalogue):
         try:
             if operation.threaded:
                 if operation.wants_context:
-                    context = _blocking(context)
+                    context = blocking_context(context)
                 result = await self._execution.in_thread(handler, value, context)
             else:
                 result = handler(value, context)
@@ -302,6 +319,8 @@ class OperationRegistry(OperationCatalogue):
     ) -> AsyncGenerator[ResponseEnvelope[Any], None]:
         """Run the stream of a registered operation, like `run`."""
         if not observed and (self.observers or SDK in modules) and (observers := active_observers(self.observers)):
+            from operations.telemetry.observer import observe_stream
+
             return observe_stream(
                 observers,
                 operation.spec,
@@ -327,6 +346,8 @@ class OperationRegistry(OperationCatalogue):
 
     def measures(self) -> Iterator[Measure]:
         """Return the metrics of the registry, its observers and its interceptors."""
+        from operations.telemetry.metrics import Measure, measures_of  # most programs read none
+
         yield from measures_of(self.observers)
         yield Measure("operations_handlers_abandoned", self.abandoned)
         for (operation_id, _), count in self.mismatches.counts().items():
@@ -340,7 +361,8 @@ class OperationRegistry(OperationCatalogue):
 
     async def close(self) -> None:
         """Let idle worker threads end; a later call starts new ones."""
-        self._execution.close()
+        if "_execution" in vars(self):
+            self._execution.close()
 
     async def __aenter__(self) -> OperationRegistry:
         return self
@@ -395,8 +417,7 @@ class OperationRegistry(OperationCatalogue):
         self, chosen: Sequence[Interceptor], operation: Operation[Any], input: Any, context: OperationContext | None
     ) -> ResponseEnvelope[Any]:
         completed = self._complete(context)
-        observed_call = current_observed_call() if self.observers else None
-        retried = None if observed_call is None else observed_call.retried
+        retried = _retry_reporter() if self.observers else None
         invocation = Invocation(operation.spec, {} if input is None else input, completed, False, retried)
         innermost = self._innermost(operation, completed, streaming=False)
         envelope: ResponseEnvelope[Any] = await intercept(chosen, invocation, innermost)
@@ -484,18 +505,12 @@ def subscribe(
     return registry.subscribe(operation, input, context)
 
 
-def _blocking(context: OperationContext) -> OperationContext:
-    """Return the context of a plain function, whose env waits for its calls and whose progress crosses threads."""
-    loop = asyncio.get_running_loop()
-    env = BlockingEnv(context.env, loop)
-    if context.progress is None:
-        return msgspec.structs.replace(context, env=env)
-    tell = ProgressReporter(context.progress).tell
+def _retry_reporter() -> Callable[[int, CallError, float], None] | None:
+    """Return what reports failed attempts to the observers of the current call."""
+    from operations.telemetry.observer import current_observed_call
 
-    def report(progress: float, total: float | None = None, message: str | None = None) -> None:
-        loop.call_soon_threadsafe(tell, progress, total, message)
-
-    return msgspec.structs.replace(context, env=env, progress=report)
+    observed_call = current_observed_call()
+    return None if observed_call is None else observed_call.retried
 
 
 def _explain_missing(operation: Operation[Any], *, streaming: bool) -> CallError:

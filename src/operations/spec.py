@@ -35,7 +35,7 @@ NAMESPACE_PATTERN = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
 NAME_PATTERN = r"^[A-Za-z0-9_/-]+$"
 _NAMESPACE = re.compile(NAMESPACE_PATTERN)
 _NAME = re.compile(NAME_PATTERN)
-_INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_/-]+")
+_INVALID_CHARACTERS = r"[^A-Za-z0-9_/-]+"
 
 
 class OperationType(StrEnum):
@@ -238,7 +238,7 @@ def map_source_name(original: str) -> tuple[str, dict[str, Any]]:
 
     The mapping is deterministic; two originals may map to the same name, which the source must resolve.
     """
-    name = _INVALID_CHARACTERS.sub("_", original) or "_"
+    name = re.sub(_INVALID_CHARACTERS, "_", original) or "_"
     return name, {} if name == original else {"sourceName": original}
 
 

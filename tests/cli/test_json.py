@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from operations.cli.commands import SUMMARIES, find_command
+from operations.cli.arguments import find_command
+from operations.cli.commands import SUMMARIES
 from operations.cli.main import main
 from tests.cli.conftest import make_project
 from tests.cli.driving import Done, Project

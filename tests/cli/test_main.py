@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from operations.cli.commands import SUMMARIES, find_command
+from operations.cli.arguments import find_command
+from operations.cli.commands import SUMMARIES
 from operations.cli.main import main
 from tests.cli.driving import OPS, Project
 

@@ -218,6 +218,7 @@ def test_reading_it_imports_nothing_of_the_sources() -> None:
         "operations.config",
         "operations.config.cache",
         "operations.config.trust",
+        "operations.errors",
     ]
     assert not {"tomllib", "asyncio.subprocess", "importlib.metadata", "mcp", "pyreqwest"} & set(run.stdout.split())
 

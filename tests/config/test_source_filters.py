@@ -10,7 +10,8 @@ import pytest
 from operations import AccessControl, CallError, Operation, OperationSpec
 from operations.catalogue import OperationCatalogue
 from operations.config.settings import AccessRule, PythonSettings, Source
-from operations.config.source_filters import FilteredCatalogue, SourceFilter
+from operations.config.source_filters import SourceFilter
+from operations.config.workspace import FilteredCatalogue
 
 
 def make(operation_id: str, **spec: Any) -> Operation[Any]:
@@ -33,7 +34,7 @@ def shape(
         settings=PythonSettings(python="x", **settings),
         directory=Path("/"),
         file=Path("/x"),
-        line=1,
+        locate=lambda: 1,
         written={},
     )
     return SourceFilter(source, access or {}, prefix=prefix, namespace=namespace)

@@ -16,7 +16,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from operations import CallError, ErrorCode
-from operations.cli.commands import SUMMARIES, find_command
+from operations.cli.arguments import find_command
+from operations.cli.commands import SUMMARIES
 from operations.config import find_config, load_config
 from operations.config.file_writer import write_config
 from tests.asgi_server import serving

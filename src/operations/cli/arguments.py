@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any, NamedTuple
 
 
@@ -164,6 +165,12 @@ def seconds(text: str) -> float:
     if not 0 < duration < 10**9:
         raise ValueError("expected a positive duration")
     return duration
+
+
+def find_command(name: str) -> Command:
+    """Return the declaration of a command, from its module."""
+    command: Command = import_module(f"operations.cli.commands.{name}").COMMAND
+    return command
 
 
 def parse(command: Command, words: Sequence[str], *, before: Mapping[str, Any] | None = None) -> ParsedArguments:

@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from operations.cli.arguments import COMMON, Argument, Command, Option, ParsedArguments
-from operations.cli.commands import SUMMARIES, find_command
+from operations.cli.arguments import COMMON, Argument, Command, Option, ParsedArguments, find_command
+from operations.cli.commands import SUMMARIES
 from operations.cli.fields import Fields
 from operations.cli.terminal import write_text
 from operations.config.cache import Catalogue, load_catalogue

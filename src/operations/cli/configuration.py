@@ -14,7 +14,7 @@ from operations.cli.arguments import ParsedArguments
 from operations.cli.failures import DENIED, CommandError
 from operations.cli.terminal import is_terminal, printable
 from operations.config import Config, load_config
-from operations.config.actions import actions_of, describe_actions, digest_actions, require_own_files
+from operations.config.actions import actions_of, describe_actions, digest_actions
 from operations.config.loading import load_draft
 from operations.config.redaction import redact
 from operations.config.trust import (
@@ -24,8 +24,10 @@ from operations.config.trust import (
     is_trusted,
     read_trust,
     refusal,
+    require_own_files,
     search_config,
     store_trust,
+    trusts_every_file,
 )
 from operations.errors import CallError, ErrorCode
 
@@ -61,7 +63,7 @@ def read_configuration(path: Path, draft: str | None = None) -> Config:
         hint = "fix the file; 'ops config schema' prints its JSON Schema for editors"
         raise CallError(error.code, error.message, {**(error.details or {}), "hint": hint}) from None
     stderr.redact_with(lambda text: redact(text, config))
-    require_own_files(config)
+    require_own_files(config.files)
     return config
 
 
@@ -128,7 +130,7 @@ def is_trusted_file(path: Path) -> bool:
 
 def has_trust(config: Config) -> bool:
     """Whether the user trusts a configuration."""
-    return is_trusted(config.path, digest_actions(config))
+    return trusts_every_file() or is_trusted(config.path, digest_actions(config))
 
 
 def ensure_trust(args: ParsedArguments, config: Config) -> None:

@@ -16,8 +16,8 @@ from operations.cli.fields import Path as InputPath
 from operations.cli.stderr import warn
 from operations.spec import Operation
 
-_WORD = re.compile(r"^(?P<key>[^=@:]+(?::(?!=)[^=@:]*)*?)(?P<sign>:=@|=@|:=|=|@)(?P<value>.*)$", re.S)
-_STEP = re.compile(r"\[(\d*)\]|([^.\[\]]+)")
+_WORD = r"(?s)^(?P<key>[^=@:]+(?::(?!=)[^=@:]*)*?)(?P<sign>:=@|=@|:=|=|@)(?P<value>.*)$"
+_STEP = r"\[(\d*)\]|([^.\[\]]+)"
 _APPEND = -1
 _STDIN = ("-", "@-")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -57,7 +57,7 @@ def read_input(words: Sequence[str], document: object, stdin: bytes = b"", *, se
                 raise UsageError(f"more than one whole input: {word!r}")
             whole = _read_whole(word, stdin)
             continue
-        match = _WORD.match(word)
+        match = re.match(_WORD, word)
         if match is None:
             raise UsageError(
                 f"invalid input {word!r}: expected key=value, key:=json, key@file or @input.json", _example(fields)
@@ -181,7 +181,7 @@ def _parse_key(key: str, fields: Fields) -> list[str | int]:
         return [key]
     steps: list[str | int] = []
     end = 0
-    for match in _STEP.finditer(key):
+    for match in re.finditer(_STEP, key):
         if key[end : match.start()] not in ("", "."):
             break
         end = match.end()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import io
 import os
 import sys
 from collections.abc import Container, Sequence
 
 from operations.cli import terminal
-from operations.cli.arguments import COMMON, Command, ParsedArguments, UsageError, parse, suggestion
-from operations.cli.commands import SUMMARIES, find_command
+from operations.cli.arguments import COMMON, Command, ParsedArguments, UsageError, find_command, parse, suggestion
+from operations.cli.commands import SUMMARIES
 from operations.cli.failures import INTERRUPTED, OK, Terminated, report
 from operations.cli.stderr import json_on_stderr
 
@@ -66,6 +67,7 @@ def program() -> None:
     deadline nor Ctrl-C could end the program.
     """
     terminal.claim_stdout()
+    gc.disable()  # imports leave little garbage; `_finish` enables it
     code = main()
     threading = sys.modules.get("threading")  # not imported: no threads
     started = [] if threading is None else [each for each in threading.enumerate() if each.name != "MainThread"]
@@ -113,6 +115,7 @@ def _run(words: Sequence[str]) -> int:
 def _finish(command: Command, args: ParsedArguments) -> int:
     from operations.cli.runner import run, show_log
 
+    gc.enable()
     assert command.run is not None
     as_json, level = getattr(args, "log_format", "text") == "json", getattr(args, "log_level", None)
     show_log(quiet=args.quiet, debug=args.debug, as_json=as_json, level=level)

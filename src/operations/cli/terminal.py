@@ -11,9 +11,8 @@ from typing import Any
 
 _UNSAFE = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 """Control characters (C0 except tab and line feed, DEL, C1), bidirectional controls, line separators, surrogates."""
-_CONTROLS = re.compile(_UNSAFE)
-_CONTROLS_BUT_STYLES = re.compile(rf"(\x1b\[[0-9;]*m)|{_UNSAFE}")
-_JSON_PART = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)')
+_CONTROLS_BUT_STYLES = rf"(\x1b\[[0-9;]*m)|{_UNSAFE}"
+_JSON_PART = r'("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)'
 _STYLES = {
     "bold": "1",
     "dim": "2",
@@ -119,17 +118,17 @@ def discard_results() -> None:
 
 def printable(text: str) -> str:
     """Escape control characters in external text."""
-    return _CONTROLS.sub(_escaped, text)
+    return re.sub(_UNSAFE, _escaped, text)
 
 
 def printable_json(text: str) -> str:
     """Escape control characters in JSON text as JSON escapes; its meaning is unchanged."""
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return re.sub(_UNSAFE, lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def styled_only(text: str) -> str:
     """Escape control characters for a terminal, except the styles of `paint`."""
-    return _CONTROLS_BUT_STYLES.sub(lambda found: found[1] or _escaped(found), text)
+    return re.sub(_CONTROLS_BUT_STYLES, lambda found: found[1] or _escaped(found), text)
 
 
 def _escaped(found: re.Match[str]) -> str:
@@ -155,4 +154,4 @@ def paint_json(text: str, stream: Any = None) -> str:
             return paint("cyan" if part[2] else "green", part[1], stream) + (part[2] or "")
         return paint("magenta" if part[3] else "yellow", part[0], stream)
 
-    return _JSON_PART.sub(coloured, text)
+    return re.sub(_JSON_PART, coloured, text)

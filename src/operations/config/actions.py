@@ -12,7 +12,7 @@ import msgspec
 
 from operations.config.redaction import variables_of, written_without_secrets
 from operations.config.settings import Config, EntryPointSettings, MCPSettings, PythonSettings, Source
-from operations.config.trust import HINT, is_trusted, refusal
+from operations.config.trust import HINT, is_trusted, require_own_files
 from operations.errors import CallError, ErrorCode
 
 _HARMLESS = frozenset(
@@ -23,7 +23,7 @@ _HARMLESS = frozenset(
     }
 )
 """Source settings that affect neither what runs nor what is sent where."""
-_PLAIN = re.compile(r"[^\s'\"\\]+")
+_PLAIN = r"[^\s'\"\\]+"
 _MAX_SHOWN = 4
 _MAX_LENGTH = 200
 
@@ -72,17 +72,9 @@ def describe_actions(config: Config, *, limit: int = _MAX_SHOWN) -> str:
     return "; ".join(text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…" for text in shown) + more
 
 
-def require_own_files(config: Config) -> None:
-    """Raise if a file of the configuration, or one that it includes, belongs to another user."""
-    for path in config.files:
-        reason = refusal(path)
-        if reason is not None:
-            raise CallError(ErrorCode.ACCESS_DENIED, f"{path} {reason}", {"hint": "copy the file to own it"})
-
-
 def require_trust(config: Config, environ: Mapping[str, str] | None = None) -> None:
     """Raise if the user does not trust the actions of a configuration."""
-    require_own_files(config)
+    require_own_files(config.files)
     if not is_trusted(config.path, digest_actions(config), environ):
         message = f"{config.path} is not trusted; it would {describe_actions(config)}"
         raise CallError(ErrorCode.ACCESS_DENIED, message, {"hint": HINT})
@@ -102,7 +94,7 @@ def _source_actions(source: Source) -> Iterator[str]:
         # Variables such as NODE_OPTIONS and PYTHONPATH decide what a program runs.
         environment = (f"{name}={value}" for name, value in dict(written.get("env") or {}).items())
         words = [*environment, str(written.get("command")), *map(str, written.get("args") or ())]
-        yield f"start {' '.join(word if _PLAIN.fullmatch(word) else shlex.quote(word) for word in words)}"
+        yield f"start {' '.join(word if re.fullmatch(_PLAIN, word) else shlex.quote(word) for word in words)}"
     elif variables:
         key = "url" if isinstance(settings, MCPSettings) else "openapi"
         address = written.get("base_url") or written.get(key)

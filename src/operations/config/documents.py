@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,27 +13,30 @@ import msgspec
 
 from operations.config.problems import ConfigProblem, Key, problems_error
 
-_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.S)
-_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])', re.S)
-_JSON_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\],:]|[^\s{}\[\],:"]+|\n', re.S)
+_COMMENT = r'(?s)"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/'
+_COMMA = r'(?s)"(?:\\.|[^"\\])*"|,(?=\s*[}\]])'
+_JSON_TOKEN = r'(?s)"(?:\\.|[^"\\])*"|[{}\[\],:]|[^\s{}\[\],:"]+|\n'
 _KEY = r"""(?:[A-Za-z0-9_-]+|"(?:\\.|[^"\\\n])*"|'[^'\n]*')"""
-_PART = re.compile(_KEY)
-_HEADER = re.compile(rf"\[(\[)?[ \t]*({_KEY}(?:[ \t]*\.[ \t]*{_KEY})*)[ \t]*\]")
-_ASSIGNMENT = re.compile(rf"({_KEY}(?:[ \t]*\.[ \t]*{_KEY})*)[ \t]*=")
-_TOML_TOKEN = re.compile(
-    r'''"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|\#[^\n]*|[\[{]|[\]}]|\n|[^"'\#\[\]{}\n]+''',
-    re.S,
+_HEADER = rf"\[(\[)?[ \t]*({_KEY}(?:[ \t]*\.[ \t]*{_KEY})*)[ \t]*\]"
+_ASSIGNMENT = rf"({_KEY}(?:[ \t]*\.[ \t]*{_KEY})*)[ \t]*="
+_TOML_TOKEN = (
+    r'''(?s)"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'|'''
+    r""""(?:\\.|[^"\\\n])*"|'[^'\n]*'|\#[^\n]*|[\[{]|[\]}]|\n|[^"'\#\[\]{}\n]+"""
 )
-_TOML_LOCATION = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_TOML_LOCATION = r" \(at (?:line (\d+), column \d+|end of document)\)$"
 
 
-class ConfigDocument(msgspec.Struct, frozen=True):
+class ConfigDocument(msgspec.Struct, frozen=True, dict=True):
     """A parsed file."""
 
     path: Path
     tree: dict[str, Any]
-    lines: Mapping[Key, int]
     text: str
+
+    @cached_property
+    def lines(self) -> Mapping[Key, int]:
+        """The line of each key, found on first use: most files have no problems."""
+        return json_lines(without_comments(self.text)) if self.path.suffix == ".json" else toml_lines(self.text)
 
     def line(self, key: Key, mention: str = "") -> int:
         """Return the line of a key or its nearest parent; with `mention`, the next line that contains it."""
@@ -55,11 +58,11 @@ def read_document(path: Path, text: str | None = None) -> ConfigDocument:
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        place = _TOML_LOCATION.search(str(error))
+        place = re.search(_TOML_LOCATION, str(error))
         line = int(place[1]) if place and place[1] else max(len(text.splitlines()), 1)
-        message = f"invalid TOML: {_TOML_LOCATION.sub('', str(error))}"
+        message = f"invalid TOML: {re.sub(_TOML_LOCATION, '', str(error))}"
         raise problems_error([ConfigProblem(path, line, "", message)]) from None
-    return ConfigDocument(path, tree, toml_lines(text), text)
+    return ConfigDocument(path, tree, text)
 
 
 def _read_text(path: Path) -> str:
@@ -73,16 +76,17 @@ def _read_text(path: Path) -> str:
 
 
 def _read_json(path: Path, text: str) -> ConfigDocument:
-    plain = without_comments(text)
+    import json  # most files are TOML
+
     try:
-        tree = json.loads(plain)
+        tree = json.loads(without_comments(text))
     except (json.JSONDecodeError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
         message = f"invalid JSON: {getattr(error, 'msg', 'nested too deeply')}"
         raise problems_error([ConfigProblem(path, line, "", message)]) from None
     if not isinstance(tree, dict):
         raise problems_error([ConfigProblem(path, 1, "", "expected an object at the top level")])
-    return ConfigDocument(path, tree, json_lines(plain), text)
+    return ConfigDocument(path, tree, text)
 
 
 def without_comments(text: str) -> str:
@@ -92,16 +96,18 @@ def without_comments(text: str) -> str:
         found = match[0]
         return found if found.startswith('"') else re.sub(r"[^\n]", " ", found)
 
-    return _COMMA.sub(blank, _COMMENT.sub(blank, text))
+    return re.sub(_COMMA, blank, re.sub(_COMMENT, blank, text))
 
 
 def json_lines(text: str) -> dict[Key, int]:
     """Return the line of every property and item in JSON text."""
+    import json
+
     lines: dict[Key, int] = {}
     stack: list[str | int] = []
     line = 1
     pending: str | None = None
-    for token in _JSON_TOKEN.findall(text):
+    for token in re.findall(_JSON_TOKEN, text):
         if token == "\n":
             line += 1
         elif token in ("{", "["):
@@ -132,14 +138,15 @@ class Statement(NamedTuple):
 
 def toml_statements(text: str) -> Iterator[Statement]:
     """Yield the headers and assignments of TOML text with their positions (`tomllib` has none)."""
+    headers, assignments = re.compile(_HEADER), re.compile(_ASSIGNMENT)
     counts: dict[Key, int] = {}
     prefix: Key = ()
     position, counted, line = 0, 0, 1
     while position < len(text):
         line += text.count("\n", counted, position)
         counted = position
-        header = _HEADER.match(text, position)
-        assignment = None if header else _ASSIGNMENT.match(text, position)
+        header = headers.match(text, position)
+        assignment = None if header else assignments.match(text, position)
         if header is not None:
             prefix = _enter(_parts(header[2]), counts, is_item=header[1] is not None)
             yield Statement(prefix, position, header.end(), line, is_header=True)
@@ -178,13 +185,15 @@ def _enter(parts: list[str], counts: dict[Key, int], *, is_item: bool) -> Key:
 
 
 def _parts(text: str) -> list[str]:
-    return [_unquote(part) for part in _PART.findall(text)]
+    return [_unquote(part) for part in re.findall(_KEY, text)]
 
 
 def _unquote(part: str) -> str:
     if part.startswith("'"):
         return part[1:-1]
     if part.startswith('"'):
+        import json
+
         try:
             return str(json.loads(part))
         except ValueError:
@@ -194,9 +203,10 @@ def _unquote(part: str) -> str:
 
 def _skip_value(text: str, position: int) -> int:
     """Return the end of a value, which may span lines in brackets or a multi-line string."""
+    tokens = re.compile(_TOML_TOKEN)
     depth = 0
     while position < len(text):
-        token = _TOML_TOKEN.match(text, position)
+        token = tokens.match(text, position)
         if token is None:
             return position + 1
         found = token[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +222,7 @@ class _ConfigReader:
             settings=settings,
             directory=given.directory,
             file=checker.document.path,
-            line=checker.document.line(key),
+            locate=partial(checker.document.line, key),
             written=given.table,
             problem=given.problem or "; ".join(map(str, missing.values())) or None,
         )

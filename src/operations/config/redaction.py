@@ -11,10 +11,8 @@ import msgspec
 from operations.config.settings import Config
 
 REDACTED = "[redacted]"
-_SECRET_NAME = re.compile(
-    r"token|secret|passw|pwd|api[-_]?key|apikey|credential|auth|cookie|bearer|private|session", re.I
-)
-_SECRET_PARAMETER = re.compile(r"(.*[-_.])?(key|sig|signature|code)", re.I)
+_SECRET_NAME = r"(?i)token|secret|passw|pwd|api[-_]?key|apikey|credential|auth|cookie|bearer|private|session"
+_SECRET_PARAMETER = r"(?i)(.*[-_.])?(key|sig|signature|code)"
 """Names of query parameters that are secret, in addition to the general ones."""
 _SECRET_TABLES = frozenset({"headers", "env", "security"})
 _PUBLIC = frozenset(
@@ -22,12 +20,12 @@ _PUBLIC = frozenset(
 )
 _SECRET_KEYS = (("jwt", "key"), ("signing", "key"))
 _NAMES_ONLY = frozenset({"access", "rename", "allow", "deny"})
-_FLAG = re.compile(r"(--?[\w-]+)(=)?", re.S)
-_HEADER_FLAG = re.compile(r"--?(H|header|headers|e|env|u|user)$")
-_ASSIGNED = re.compile(r"([\w.-]+)(\s*[:=]\s*)(.+)", re.S)
-_USER_IN_URL = re.compile(r"(?<=://)[^/?#\s]+(?=@)")
-_QUERY = re.compile(r"([?&])([^=&#\s]+)=([^&#\s]*)")
-_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)[^}]*\}")
+_FLAG = r"(?s)(--?[\w-]+)(=)?"
+_HEADER_FLAG = r"--?(H|header|headers|e|env|u|user)$"
+_ASSIGNED = r"(?s)([\w.-]+)(\s*[:=]\s*)(.+)"
+_USER_IN_URL = r"(?<=://)[^/?#\s]+(?=@)"
+_QUERY = r"([?&])([^=&#\s]+)=([^&#\s]*)"
+_VARIABLE = r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)[^}]*\}"
 
 Hide = Callable[[str], str]
 
@@ -53,7 +51,7 @@ def written_without_secrets(table: Mapping[str, Any], key: tuple[str, ...]) -> d
 def variables_of(value: Any) -> list[str]:
     """Return the names of the variables in a table's strings."""
     if isinstance(value, str):
-        return [match[1] for match in _VARIABLE.finditer(value)]
+        return [match[1] for match in re.finditer(_VARIABLE, value)]
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
     return list(dict.fromkeys(name for item in items for name in variables_of(item)))
 
@@ -81,7 +79,7 @@ def secret_values(config: Config) -> list[str]:
         _walk(msgspec.to_builtins(config.hub), ("hub",), note)
     if config.serve is not None:
         _walk(msgspec.to_builtins(config.serve), ("serve",), note)
-    found.update(value for name, value in config.variables.items() if _SECRET_NAME.search(name))
+    found.update(value for name, value in config.variables.items() if re.search(_SECRET_NAME, name))
     # The secret is the last word of `Bearer abc`, and the part after the colon in a URL's user info.
     found.update(word for text in list(found) for word in re.split(r"[\s:]+", text))
     return sorted(filter(_may_be_secret, found), key=len, reverse=True)
@@ -94,10 +92,10 @@ def _may_be_secret(text: str) -> bool:
 
 def secret_variables(config: Config) -> set[str]:
     """Return the names of secret variables, by where they are used or by their names."""
-    found = {name for name in config.variables if _SECRET_NAME.search(name)}
+    found = {name for name in config.variables if re.search(_SECRET_NAME, name)}
 
     def note(text: str) -> str:
-        found.update(match[1] for match in _VARIABLE.finditer(text))
+        found.update(match[1] for match in re.finditer(_VARIABLE, text))
         return text
 
     for source in config.sources.values():
@@ -131,18 +129,18 @@ def _is_secret(key: tuple[str, ...]) -> bool:
         return False
     if any(part in _SECRET_TABLES for part in key[:-1]):
         return True
-    return _SECRET_NAME.search(key[-1]) is not None and key[-1] not in ("oauth", "auth", "tokens")
+    return re.search(_SECRET_NAME, key[-1]) is not None and key[-1] not in ("oauth", "auth", "tokens")
 
 
 def _walk_text(text: str, hide: Hide) -> str:
     """Redact the secrets within a string that is not itself secret, such as a URL."""
-    text = _USER_IN_URL.sub(lambda match: hide(match[0]), text)
+    text = re.sub(_USER_IN_URL, lambda match: hide(match[0]), text)
 
     def parameter(match: re.Match[str]) -> str:
-        is_secret = _SECRET_NAME.search(match[2]) or _SECRET_PARAMETER.fullmatch(match[2])
+        is_secret = re.search(_SECRET_NAME, match[2]) or re.fullmatch(_SECRET_PARAMETER, match[2])
         return f"{match[1]}{match[2]}={hide(match[3]) if is_secret else match[3]}"
 
-    return _QUERY.sub(parameter, text)
+    return re.sub(_QUERY, parameter, text)
 
 
 def _walk_arguments(arguments: Iterable[str], hide: Hide) -> list[str]:
@@ -150,25 +148,25 @@ def _walk_arguments(arguments: Iterable[str], hide: Hide) -> list[str]:
     walked: list[str] = []
     after_flag = False
     for argument in arguments:
-        flag = _FLAG.match(argument)
-        assigned = _ASSIGNED.fullmatch(argument)
+        flag = re.match(_FLAG, argument)
+        assigned = re.fullmatch(_ASSIGNED, argument)
         if after_flag:
             walked.append(hide(argument))
-        elif assigned is not None and "://" not in assigned[1] + assigned[2] and _SECRET_NAME.search(assigned[1]):
+        elif assigned is not None and "://" not in assigned[1] + assigned[2] and re.search(_SECRET_NAME, assigned[1]):
             walked.append(f"{assigned[1]}{assigned[2]}{hide(assigned[3])}")
         else:
             walked.append(_walk_text(argument, hide))
-        sounds_secret = flag is not None and (_SECRET_NAME.search(flag[1]) or _HEADER_FLAG.fullmatch(flag[1]))
+        sounds_secret = flag is not None and (re.search(_SECRET_NAME, flag[1]) or re.fullmatch(_HEADER_FLAG, flag[1]))
         after_flag = bool(sounds_secret) and "=" not in argument
     return walked
 
 
 def _hide(text: str) -> str:
     """Return what is shown of a secret: the names of its variables, or `[redacted]`."""
-    names = [f"${{{match[1]}}}" for match in _VARIABLE.finditer(text)]
+    names = [f"${{{match[1]}}}" for match in re.finditer(_VARIABLE, text)]
     if not names:
         return REDACTED
-    rest = _VARIABLE.sub("", text)
+    rest = re.sub(_VARIABLE, "", text)
     if rest == ":":  # user name and password in a URL
-        return _VARIABLE.sub(lambda match: f"${{{match[1]}}}", text)
+        return re.sub(_VARIABLE, lambda match: f"${{{match[1]}}}", text)
     return f"{REDACTED} {' '.join(names)}" if rest.strip() not in ("", "Bearer", "Basic", "Token") else " ".join(names)

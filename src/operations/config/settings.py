@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from operations.schema import Policy
 
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
+_NOT_IN_NAMES = r"[^A-Za-z0-9_-]+"
 
 Patterns = list[str]
 Text = Annotated[str, Meta(min_length=1)]
@@ -411,7 +411,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     directory: Path
     """Directory that its relative paths start from."""
     file: Path
-    line: int
+    locate: Callable[[], int]
+    """Returns its line in the file."""
     written: Mapping[str, Any]
     """The table as written, with `${…}`."""
     problem: str | None = None
@@ -423,9 +424,14 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return self.settings.kind
 
     @property
+    def line(self) -> int:
+        """Its line in the file."""
+        return self.locate()
+
+    @property
     def namespace(self) -> str:
         """Namespace of operations without their own: the setting, or the source's name."""
-        segments = (_NOT_IN_NAMES.sub("_", segment) or "_" for segment in self.name.split("."))
+        segments = (re.sub(_NOT_IN_NAMES, "_", segment) or "_" for segment in self.name.split("."))
         return self.settings.namespace or ".".join(segments)
 
     def __repr__(self) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from operations.catalogue import OperationCatalogue
 from operations.config.settings import AccessRule, Source
 from operations.errors import CallError, ErrorCode
-from operations.sources.scanner import Skipped
 from operations.spec import AccessControl, Operation, OperationSpec
 
 
@@ -80,76 +78,6 @@ class SourceFilter:
         if name != spec.name and "sourceName" not in spec.annotations:
             changes["annotations"] = {**spec.annotations, "sourceName": spec.name}
         return changes
-
-
-class FilteredCatalogue(OperationCatalogue):
-    """A source's view of a registry: operations registered here are registered there, filtered and renamed.
-
-    An id of another source is skipped and reported in `skipped`.
-    """
-
-    def __init__(
-        self, registry: OperationCatalogue, rules: SourceFilter, owner_of: Callable[[str], str | None]
-    ) -> None:
-        super().__init__()
-        self.skipped: dict[str, Skipped] = {}
-        self._registry = registry
-        self._rules = rules
-        self._owner_of = owner_of
-        self._registered: dict[str, str] = {}
-        self._owned: dict[str, None] = {}
-
-    @property
-    def ids(self) -> list[str]:
-        """This source's ids in the registry."""
-        return list(self._owned)
-
-    def owns(self, operation_id: str) -> bool:
-        """Whether an id in the registry is this source's."""
-        return operation_id in self._owned
-
-    def register_all(self, operations: Iterable[Operation[Any]], *, replace: bool = False) -> None:
-        """Register in the source's view and, if the filter allows, in the registry."""
-        given = list(operations)
-        super().register_all(given, replace=replace)
-        for operation in given:
-            self._show(operation)
-
-    def unregister(self, operation_id: str) -> Operation[Any]:
-        """Remove from the source's view and from the registry."""
-        operation = super().unregister(operation_id)
-        self._withdraw(operation_id)
-        return operation
-
-    def _show(self, operation: Operation[Any]) -> None:
-        before = self._withdraw(operation.id)
-        self.skipped.pop(operation.id, None)
-        try:
-            changed = self._rules.apply(operation)
-        except CallError as error:
-            self.skipped[operation.id] = Skipped(operation.id, error.message)
-            return
-        if changed is None:
-            return
-        if changed.id in self._registry:
-            owner = self._owner_of(changed.id)
-            holder = f"source {owner}" if owner else "another operation of this source"
-            taken = f"duplicate id {changed.id}: already registered by {holder}"
-            self.skipped[operation.id] = Skipped(operation.id, f"{taken}; set rename or namespace")
-            return
-        if before is not None and before.handler is not None and changed.handler is None and changed.stream is None:
-            # A spec is registered again: keep its handler.
-            changed = msgspec.structs.replace(before, spec=changed.spec)
-        self._registry.register(changed)
-        self._registered[operation.id] = changed.id
-        self._owned[changed.id] = None
-
-    def _withdraw(self, operation_id: str) -> Operation[Any] | None:
-        shown = self._registered.pop(operation_id, None)
-        if shown is None:
-            return None
-        del self._owned[shown]
-        return self._registry.unregister(shown) if shown in self._registry else None
 
 
 def _compile(pattern: str) -> re.Pattern[str]:

@@ -9,12 +9,14 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+
+from operations.errors import CallError, ErrorCode
 
 FILE_NAME = "operations.toml"
 PROJECT_FILE = "pyproject.toml"
@@ -77,10 +79,22 @@ def refusal(path: Path) -> str | None:
     return None if other is None else f"belongs to another user (uid {other.st_uid}) and is not used"
 
 
+def require_own_files(files: Iterable[Path]) -> None:
+    """Raise if a file of a configuration, or one that it includes, belongs to another user."""
+    for path in files:
+        reason = refusal(path)
+        if reason is not None:
+            raise CallError(ErrorCode.ACCESS_DENIED, f"{path} {reason}", {"hint": "copy the file to own it"})
+
+
+def trusts_every_file(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the environment trusts whatever configuration is used."""
+    return (os.environ if environ is None else environ).get(VARIABLE) == "1"
+
+
 def is_trusted(config_path: Path, digest: str, environ: Mapping[str, str] | None = None) -> bool:
     """Whether a configuration may be used; an empty digest means that it runs nothing."""
-    values = os.environ if environ is None else environ
-    if not digest or values.get(VARIABLE) == "1":
+    if not digest or trusts_every_file(environ):
         return True
     record = read_trust(config_path, environ)
     return record is not None and record.digest == digest

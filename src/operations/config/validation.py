@@ -38,8 +38,8 @@ from operations.spec import NAME_PATTERN, NAMESPACE_PATTERN
 S = TypeVar("S", bound=Settings)
 
 _KEY_BYTES = 32
-_KEY = re.compile(rf"(?:[0-9a-fA-F]{{2}}){{{_KEY_BYTES},}}")
-_LOCATION = re.compile(r" - at `\$(.*)`$")
+_KEY = rf"(?:[0-9a-fA-F]{{2}}){{{_KEY_BYTES},}}"
+_LOCATION = r" - at `\$(.*)`$"
 
 
 class Checker:
@@ -109,8 +109,8 @@ class Checker:
             return msgspec.convert(_plain(value), expected, strict=not _is_substituted(value))
         except msgspec.ValidationError as error:
             # The message names types, never values.
-            match = _LOCATION.search(str(error))
-            message = _LOCATION.sub("", str(error)).replace("`", "")
+            match = re.search(_LOCATION, str(error))
+            message = re.sub(_LOCATION, "", str(error)).replace("`", "")
             suffix = match[1] if match else ""
             where = f"at {suffix.lstrip('.')}: " if suffix and suffix != "[...]" else ""
             self.report(key, f"{where}{message[:1].lower()}{message[1:]}")
@@ -287,7 +287,7 @@ def check_source(document: ConfigDocument, given: SourceTable) -> None:
             settings=settings,
             directory=given.directory,
             file=document.path,
-            line=0,
+            locate=lambda: 0,
             written=given.table,
         )
         inconsistency = source_problem(source)
@@ -317,7 +317,7 @@ def _check_signing(checker: Checker, signing: SigningSettings, key: Key) -> None
     """Check secrets and keys; messages never quote them."""
     accepted = [("accepted_secrets", text) for text in signing.accepted_secrets]
     for name, text in (("secret", signing.secret), *accepted, ("key", signing.key)):
-        if text is not None and _KEY.fullmatch(text) is None:
+        if text is not None and re.fullmatch(_KEY, text) is None:
             message = f"expected at least {_KEY_BYTES} random bytes in hexadecimal: run openssl rand -hex {_KEY_BYTES}"
             checker.report((*key, name), message)
     if signing.secret is None and (signing.token is None or signing.key is None):

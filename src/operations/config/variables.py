@@ -12,8 +12,8 @@ import msgspec
 from operations.config.problems import Key
 from operations.errors import CallError, ErrorCode
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*)", re.S)
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_ASSIGNMENT = r"(?s)(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*(.*)"
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
@@ -75,7 +75,7 @@ class Variables:
         if name.startswith("input:"):
             message = f"unsupported variable {mention}: use an environment variable instead"
             raise UnsupportedVariable(message, mention)
-        if _NAME.fullmatch(name) is None:
+        if re.fullmatch(_NAME, name) is None:
             # The text is not quoted: it may be part of a password.
             message = "invalid ${…}: expected ${NAME} or ${NAME:-default}; write $${ for a literal ${"
             raise VariableProblem(message, mention)
@@ -147,7 +147,7 @@ def read_variables(text: str) -> tuple[dict[str, str], list[int]]:
         number += 1
         if not line or line.startswith("#"):
             continue
-        match = _ASSIGNMENT.fullmatch(line)
+        match = re.fullmatch(_ASSIGNMENT, line)
         if match is None:
             bad.append(first)
             continue

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from operations.catalogue import OperationCatalogue
 from operations.config.problems import nearest
 from operations.config.redaction import redact
 from operations.config.settings import (
@@ -22,7 +23,6 @@ from operations.config.settings import (
     Source,
     SourceCallbacks,
 )
-from operations.config.source_filters import FilteredCatalogue, SourceFilter
 from operations.config.sources import OpenedSource, SourceReport, failure_report, open_source
 from operations.context import OperationContext, new_request_id
 from operations.env import build_env
@@ -33,13 +33,84 @@ from operations.sources.scanner import Skipped
 from operations.spec import Operation
 
 if TYPE_CHECKING:
-    from operations.interceptors.approval import Ask  # most configurations have no interceptors
+    from operations.config.source_filters import SourceFilter  # most configurations have neither filters
+    from operations.interceptors.approval import Ask  # nor interceptors
 
 __all__ = ["SourceReport", "Workspace", "open_workspace"]
 
 _log = logging.getLogger("operations.config")
 
 Outcome = tuple[OpenedSource | None, SourceReport]
+
+
+class FilteredCatalogue(OperationCatalogue):
+    """A source's view of a registry: operations registered here are registered there, filtered and renamed.
+
+    An id of another source is skipped and reported in `skipped`.
+    """
+
+    def __init__(
+        self, registry: OperationCatalogue, rules: SourceFilter | None, owner_of: Callable[[str], str | None]
+    ) -> None:
+        super().__init__()
+        self.skipped: dict[str, Skipped] = {}
+        self._registry = registry
+        self._rules = rules
+        self._owner_of = owner_of
+        self._registered: dict[str, str] = {}
+        self._owned: dict[str, None] = {}
+
+    @property
+    def ids(self) -> list[str]:
+        """This source's ids in the registry."""
+        return list(self._owned)
+
+    def owns(self, operation_id: str) -> bool:
+        """Whether an id in the registry is this source's."""
+        return operation_id in self._owned
+
+    def register_all(self, operations: Iterable[Operation[Any]], *, replace: bool = False) -> None:
+        """Register in the source's view and, if the filter allows, in the registry."""
+        given = list(operations)
+        super().register_all(given, replace=replace)
+        for operation in given:
+            self._show(operation)
+
+    def unregister(self, operation_id: str) -> Operation[Any]:
+        """Remove from the source's view and from the registry."""
+        operation = super().unregister(operation_id)
+        self._withdraw(operation_id)
+        return operation
+
+    def _show(self, operation: Operation[Any]) -> None:
+        before = self._withdraw(operation.id)
+        self.skipped.pop(operation.id, None)
+        try:
+            changed = operation if self._rules is None else self._rules.apply(operation)
+        except CallError as error:
+            self.skipped[operation.id] = Skipped(operation.id, error.message)
+            return
+        if changed is None:
+            return
+        if changed.id in self._registry:
+            owner = self._owner_of(changed.id)
+            holder = f"source {owner}" if owner else "another operation of this source"
+            taken = f"duplicate id {changed.id}: already registered by {holder}"
+            self.skipped[operation.id] = Skipped(operation.id, f"{taken}; set rename or namespace")
+            return
+        if before is not None and before.handler is not None and changed.handler is None and changed.stream is None:
+            # A spec is registered again: keep its handler.
+            changed = msgspec.structs.replace(before, spec=changed.spec)
+        self._registry.register(changed)
+        self._registered[operation.id] = changed.id
+        self._owned[changed.id] = None
+
+    def _withdraw(self, operation_id: str) -> Operation[Any] | None:
+        shown = self._registered.pop(operation_id, None)
+        if shown is None:
+            return None
+        del self._owned[shown]
+        return self._registry.unregister(shown) if shown in self._registry else None
 
 
 class Workspace:
@@ -70,9 +141,9 @@ class Workspace:
         view = self._views.get(source)
         return [] if view is None else view.ids
 
-    def admit(self, source: Source, opened: OpenedSource) -> tuple[FilteredCatalogue, SourceFilter]:
+    def admit(self, source: Source, opened: OpenedSource) -> tuple[FilteredCatalogue, SourceFilter | None]:
         """Register the operations of an open source, filtered and renamed as configured."""
-        rules = SourceFilter(source, self.config.access, prefix=opened.prefix, namespace=opened.namespace)
+        rules = _filter_of(source, self.config, opened)
         view = FilteredCatalogue(self.registry, rules, self.source_of)
         self.opened[source.name] = opened
         self._views[source.name] = view
@@ -199,12 +270,23 @@ async def _close_all(tasks: Sequence[SourceTask]) -> None:
 def _admit(workspace: Workspace, source: Source, opened: OpenedSource, report: SourceReport) -> SourceReport:
     view, rules = workspace.admit(source, opened)
     skipped = [*opened.skipped, *view.skipped.values()]
+    unused = () if rules is None else sorted(rules.unused)
     return msgspec.structs.replace(
         report,
         operations=len(view.ids),
         skipped=[Skipped(skip.path, redact(skip.reason, workspace.config)) for skip in skipped],
-        notes=[f"pattern {pattern!r} matches no operations" for pattern in sorted(rules.unused)],
+        notes=[f"pattern {pattern!r} matches no operations" for pattern in unused],
     )
+
+
+def _filter_of(source: Source, config: Config, opened: OpenedSource) -> SourceFilter | None:
+    settings = source.settings
+    named = settings.allow or settings.deny or settings.rename or opened.prefix is not None
+    if not (named or settings.policy is not None or config.access):
+        return None
+    from operations.config.source_filters import SourceFilter  # most configurations have no filters
+
+    return SourceFilter(source, config.access, prefix=opened.prefix, namespace=opened.namespace)
 
 
 def _make_interceptors(config: Config, ask: Ask | None) -> list[Interceptor]:

@@ -20,7 +20,9 @@ from operations.telemetry.observer import Kind, Observer
 class DispatchRegistry(OperationLookup, Protocol):
     """The part of a registry that a dispatcher uses."""
 
-    wheel: TimerWheel
+    @property
+    def wheel(self) -> TimerWheel:
+        """The timers of its deadlines."""
 
     @property
     def interceptors(self) -> Sequence[Interceptor]:

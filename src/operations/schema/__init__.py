@@ -1,6 +1,5 @@
 """The JSON Schema engine: check values, list errors, cast; from documents and Python types."""
 
-from operations.schema.dialects.read_write_only import lift_required
 from operations.schema.problems import (
     Found,
     Problem,
@@ -28,7 +27,6 @@ __all__ = [
     "from_schema",
     "from_type",
     "jsonable",
-    "lift_required",
     "record_codec",
     "record_schema",
     "validate_or_throw",

@@ -14,6 +14,7 @@ from operations.schema.cached_attribute import cached_attribute
 from operations.schema.checking.values import MAX_DEPTH, too_deep, too_shared
 from operations.schema.dialects.keywords import ANNOTATIONS, ASSERTING
 from operations.schema.dialects.literals import escaped
+from operations.schema.dialects.plain import Conversion, closed_plain, convert_plain
 from operations.schema.problems import Found, Problem
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from operations.schema.checking.costs import Costs
     from operations.schema.checking.evaluating import Evaluator
     from operations.schema.checking.explaining import Explainer, Strategy
-    from operations.schema.dialects.conversion import Conversion
 
 Policy = Literal["cast", "total", "strict", "off"]
 """Treatment of results: normalise and warn, also replace invalid values, raise instead, or change nothing."""
@@ -133,6 +133,8 @@ class Schema:
         return conversion
 
     def _convert(self) -> Conversion:
+        if self._dialect is None and (plain := convert_plain(self._source)) is not None:
+            return plain
         from operations.schema.dialects.conversion import convert
 
         return convert(self._source, self._dialect, self._loader)
@@ -140,13 +142,14 @@ class Schema:
     @cached_attribute
     def _validator(self) -> jsonschema_rs.Validator | None:
         from operations.schema.checking.compiling import compiled, compiled_original
-        from operations.schema.dialects.conversion import draft_number
 
         conversion = self._conversion
-        if not self._costs.affordable:
+        if not self._affordable:
             return None
         native = None
         if not conversion.exact:
+            from operations.schema.dialects.conversion import draft_number
+
             native = compiled_original(self._source, draft_number(self._dialect) or 2020, self._loader)
         native = native or compiled(conversion.document)
         if native is None:
@@ -159,6 +162,11 @@ class Schema:
         from operations.schema.checking.costs import Costs
 
         return Costs(self._conversion.document)
+
+    @property
+    def _affordable(self) -> bool:
+        """Whether the native engine may be called for any value."""
+        return self._conversion.plain or self._costs.affordable
 
     @cached_attribute
     def _evaluator(self) -> Evaluator:
@@ -185,7 +193,7 @@ class Schema:
         from operations.schema.checking.explaining import Strategy
         from operations.schema.checking.outline import outline_of
 
-        document, exact, affordable = self.document, self._conversion.exact, self._costs.affordable
+        document, exact, affordable = self.document, self._conversion.exact, self._affordable
         outline = outline_of(document) if exact and affordable else None
         if affordable and Costs(document, explained=True, outlined=outline is not None).explainable:
             return Strategy(outline)
@@ -213,14 +221,39 @@ class Schema:
     @cached_attribute
     def _casts(self) -> tuple[Callable[..., tuple[Any, Sequence[Problem]]], Callable[..., Any]]:
         casts: tuple[Any, Any] = (_unchanged, _itself)
-        if not self.is_unknown and not self._costs.affordable:
+        if not self.is_unknown and not self._affordable:
             casts = self._uncasts
         elif not self.is_unknown and self._validator is not None:
-            casts = self._caster.entry_points()
+            casts = self._plain_casts() or self._caster.entry_points()
             if self._compares_items:
                 casts = _unless_shared(casts[0], self._uncasts[0]), _unless_shared(casts[1], self._uncasts[1])
         self.__dict__.update(normalise=casts[0], cast=casts[1])
         return casts
+
+    def _plain_casts(self) -> tuple[Any, Any] | None:
+        """The same for a plain schema: until a value is not normal, its closed form is all that is needed."""
+        closed = closed_plain(self.document) if self._conversion.plain else None
+        if closed is None:
+            return None
+        from operations.schema.checking.compiling import compiled
+
+        native = compiled(closed)
+        return None if native is None else (self._unless_normal(native, 0), self._unless_normal(native, 1))
+
+    def _unless_normal(self, native: jsonschema_rs.Validator, which: int) -> Callable[..., Any]:
+        is_normal = native.is_valid
+
+        def cast(value: Any, policy: Policy = "cast") -> Any:
+            try:
+                if is_normal(value):
+                    return value if which else (value, ())
+            except ValueError:
+                pass
+            casts = self._caster.entry_points()
+            self.__dict__.update(normalise=casts[0], cast=casts[1])
+            return casts[which](value, policy)
+
+        return cast
 
     @cached_attribute
     def _check(self) -> Callable[[Any], bool]:
@@ -256,12 +289,12 @@ class Schema:
         check = self._native_check
         if self._limit is None or check is _accept:
             return check
-        return _bounded(check, self._shallow() if self._costs.affordable else None)
+        return _bounded(check, self._shallow() if self._affordable else None)
 
     @cached_attribute
     def _native_check(self) -> Callable[[Any], bool]:
         """The check for values whose depth is known to be bounded."""
-        if not self._costs.affordable:
+        if not self._affordable:
             # Only the converted document can be evaluated; if it is not exact, no value is accepted.
             return self._evaluator.check if self._conversion.exact else _refuse
         validator = self._validator
@@ -386,9 +419,10 @@ class _DeferredSchema(Schema):
 
     def _convert(self) -> Conversion:
         conversion = super()._convert()
-        if self._revise is not None:
-            self._revise(conversion.document)
-        return conversion
+        if self._revise is None:
+            return conversion
+        self._revise(conversion.document)
+        return conversion._replace(plain=False)
 
     def __reduce__(self) -> Any:
         return Schema, (self.document,)

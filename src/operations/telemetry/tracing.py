@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from operations.telemetry.observer import Observer
+if TYPE_CHECKING:
+    from operations.telemetry.observer import Observer  # most programs have none
 
 SDK = "opentelemetry.sdk.trace"
 """A module that every program with tracing has imported; checking `sys.modules` for it is cheap."""

@@ -1,10 +1,6 @@
-"""The commands by name. Each is a module, imported when its command runs."""
+"""The commands by name. Each is a module, imported when its command runs (`arguments.find_command`)."""
 
 from __future__ import annotations
-
-from importlib import import_module
-
-from operations.cli.arguments import Command
 
 GROUPS: dict[str, dict[str, str]] = {
     "Start": {
@@ -43,9 +39,3 @@ GROUPS: dict[str, dict[str, str]] = {
     },
 }
 SUMMARIES = {name: summary for group in GROUPS.values() for name, summary in group.items()}
-
-
-def find_command(name: str) -> Command:
-    """Return the declaration of a command."""
-    command: Command = import_module(f"operations.cli.commands.{name}").COMMAND
-    return command

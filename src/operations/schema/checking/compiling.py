@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 
 from operations.schema.checking.values import too_shared
 from operations.schema.dialects.literals import fragment
-from operations.schema.dialects.patterns import Engine, engine_options, weakest_engine
-from operations.schema.dialects.references import Loader
+
+if TYPE_CHECKING:
+    from operations.schema.dialects.patterns import Engine
+    from operations.schema.dialects.references import Loader
 
 _ADDRESS = "urn:operations:parts"
 _NATIVE = {
@@ -46,14 +48,20 @@ def compiled(
     """
     try:
         return jsonschema_rs.Draft202012Validator(
-            document,
-            offline=True,
-            registry=registry,
-            validate_formats=False,
-            pattern_options=engine_options(engine or weakest_engine(patterns_in(document))),
+            document, offline=True, registry=registry, validate_formats=False, **_regex_options(document, engine)
         )
     except (ValueError, jsonschema_rs.ReferencingError, TypeError):
         return None
+
+
+def _regex_options(document: Any, engine: Engine | None = None) -> dict[str, Any]:
+    """Return the options that select the engine for the regular expressions in a document; none for none."""
+    patterns = () if engine else tuple(patterns_in(document))
+    if not engine and not patterns:
+        return {}
+    from operations.schema.dialects.patterns import engine_options, weakest_engine  # most documents have no patterns
+
+    return {"pattern_options": engine_options(engine or weakest_engine(patterns))}
 
 
 def compiled_original(document: Any, draft: int | None, loader: Loader | None) -> jsonschema_rs.Validator | None:
@@ -64,7 +72,7 @@ def compiled_original(document: Any, draft: int | None, loader: Loader | None) -
     if loader is not None:
         options = {"retriever": loader, "validate_formats": False}
     try:
-        options["pattern_options"] = engine_options(weakest_engine(patterns_in(document)))
+        options |= _regex_options(document)
         if isinstance(document, Mapping) and "$schema" not in document and draft in _NATIVE:
             return _NATIVE[draft](dict(document), **options)
         return jsonschema_rs.validator_for(document, **options)
@@ -84,6 +92,8 @@ class Parts:
     def compiled(self, schemas: tuple[Any, ...]) -> jsonschema_rs.Validator | None:
         """Return a validator for all of `schemas`; None if there are none or the native engine rejects them."""
         if self._registry is None:
+            from operations.schema.dialects.patterns import weakest_engine
+
             self._pointers = dict(pointers(self._document))
             self._engine = weakest_engine(patterns_in(self._document))
             self._registry = jsonschema_rs.Registry([(_ADDRESS, self._document)])

@@ -7,7 +7,7 @@ omitted and reported once; a schema is never rejected.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from operations.schema.dialects.keywords import (
     ASSERTIONS,
@@ -21,6 +21,7 @@ from operations.schema.dialects.keywords import (
 from operations.schema.dialects.literals import LiteralBudget, NotPlainError, plain
 from operations.schema.dialects.openapi30 import from_openapi30
 from operations.schema.dialects.patterns import engine_of
+from operations.schema.dialects.plain import Conversion
 from operations.schema.dialects.references import Loader, References, SchemaLocation, UnresolvedReferenceError
 
 MAX_SCHEMA_DEPTH = 90
@@ -47,18 +48,6 @@ _DROPPED = frozenset(
     {"$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs", "definitions"}
 )
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-
-
-class Conversion(NamedTuple):
-    """A converted document and what the conversion found."""
-
-    document: dict[str, Any] | bool
-    complaints: tuple[str, ...]
-    """What was omitted, and why."""
-    exact: bool
-    """Whether the converted document accepts the same values as the original."""
-    recursive: bool
-    """Whether the schema can recurse to any depth."""
 
 
 def draft_number(dialect: str | None) -> int | None:

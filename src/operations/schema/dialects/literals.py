@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNPRINTABLE = "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 MAX_LITERAL_DEPTH = 100
 MAX_LITERAL_SIZE = 500_000
 """Maximum number of values in the literals of one document; repeated ones count each time."""
@@ -92,10 +91,12 @@ def same(left: Any, right: Any) -> bool:
 
 def escaped(text: str) -> str:
     """Escape control characters, line separators and lone surrogates as in JSON."""
-    return _UNPRINTABLE.sub(_escape, text)
+    return re.sub(_UNPRINTABLE, _escape, text)
 
 
 def _escape(match: re.Match[str]) -> str:
+    import json  # few texts have anything to escape
+
     written = json.dumps(match[0])[1:-1]
     return written if written != match[0] else f"\\u{ord(written):04x}"
 

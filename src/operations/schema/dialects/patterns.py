@@ -22,7 +22,7 @@ _ENGINES: tuple[Engine, ...] = ("linear", "large", "fancy")
 
 _MAX_REPEAT = 2000
 _UNBOUNDED = 2**31
-_PIECE = re.compile(r"\\[pP]\{[^}]*\}|\\.|\(\?<(?![=!])|\(\?[imsx]+\)|.", re.DOTALL)
+_PIECE = r"(?s)\\[pP]\{[^}]*\}|\\.|\(\?<(?![=!])|\(\?[imsx]+\)|."
 _MIXED = "Aa0-"
 """Characters of several kinds, as password rules require."""
 _FAMILIAR = "a0A _-z9Z~!/:"
@@ -122,7 +122,7 @@ def _pythonic(pattern: str) -> str:
     """Return a pattern in Python's syntax: named groups, and letters for Unicode properties."""
     out: list[str] = []
     inside = False
-    for piece in _PIECE.findall(pattern):
+    for piece in re.findall(_PIECE, pattern):
         if piece.startswith(("\\p", "\\P")) and len(piece) > 2:
             letters = _PROPERTIES.get(piece, "A-Za-z")
             out.append(letters if inside else f"[{letters}]")

@@ -14,6 +14,7 @@ from operations.schema.types.hints import (
     Alias,
     ClassField,
     Mode,
+    container,
     docstring,
     is_anything,
     is_enum,
@@ -25,9 +26,10 @@ from operations.schema.types.hints import (
     type_name,
     union_members,
     unwrap_type,
+    uses_pydantic,
 )
 from operations.schema.types.jsonable import jsonable
-from operations.schema.types.routes import TEXTS, container, uses_pydantic
+from operations.schema.types.routes import TEXTS
 
 Document = dict[str, Any]
 

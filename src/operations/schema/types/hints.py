@@ -309,3 +309,52 @@ def refusal(tp: Any, reason: str = "") -> TypeError:
         "a NamedTuple, a msgspec.Struct, an enum, Literal, a union, list, dict, tuple, set, str, int, float, bool, "
         "bytes, None, datetime, date, time, timedelta, UUID, Decimal, Path, or Any"
     )
+
+
+def children(tp: Any) -> Iterator[Any]:
+    """Yield the parts of an unwrapped type."""
+    if isinstance(tp, Alias):
+        yield tp.resolve()
+    elif record_kind(tp):
+        yield from (member.type for member in members(tp))
+    elif get_origin(tp) is not Literal:
+        yield from (argument for argument in get_args(tp) if argument is not Ellipsis)
+
+
+def uses_pydantic(tp: Any) -> bool:
+    """Whether `tp` is, contains or is annotated with a pydantic type."""
+    if "pydantic" not in sys.modules:
+        return False
+    seen: list[Any] = []
+
+    def visit(part: Any) -> bool:
+        base, notes = unwrap_type(part)
+        if any(type(note).__module__.startswith("pydantic") for note in notes) or is_pydantic(base):
+            return True
+        key = base.key if isinstance(base, Alias) else base
+        if key in seen:
+            return False
+        seen.append(key)
+        return any(visit(child) for child in children(base))
+
+    return visit(tp)
+
+
+def is_pydantic(tp: Any) -> bool:
+    """Whether `tp` itself is a class with pydantic's hooks."""
+    cls = get_origin(tp) or tp
+    return isinstance(cls, type) and (
+        hasattr(cls, "__pydantic_core_schema__") or hasattr(cls, "__get_pydantic_core_schema__")
+    )
+
+
+def container(tp: Any) -> tuple[Literal["list", "set", "dict"], Callable[[Any], Any]] | None:
+    """Return the kind of container that `tp` is and its constructor; None for anything else."""
+    origin = key_of(get_origin(tp) or tp)
+    if origin in LISTS:
+        return "list", LISTS[origin]
+    if origin in SETS:
+        return "set", SETS[origin]
+    if origin in DICTS:
+        return "dict", DICTS[origin]
+    return None

@@ -13,6 +13,7 @@ from operations.errors import CallError
 from operations.schema.problems import Found
 from operations.schema.types.hints import (
     Alias,
+    container,
     is_anything,
     is_enum,
     is_union,
@@ -21,10 +22,11 @@ from operations.schema.types.hints import (
     refusal,
     union_members,
     unwrap_type,
+    uses_pydantic,
 )
 from operations.schema.types.jsonable import error_text, jsonable
 from operations.schema.types.mismatch import found_within, mismatch, too_deep, wrong_kind
-from operations.schema.types.routes import TEXTS, container, has_typed_keys, is_native, uses_pydantic
+from operations.schema.types.routes import TEXTS, has_typed_keys, is_native
 from operations.schema.types.unions import make_union_load
 
 Load = Callable[[Any], Any]

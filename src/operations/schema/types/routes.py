@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Literal, get_args, get_origin
 from uuid import UUID
@@ -12,11 +11,10 @@ from uuid import UUID
 import msgspec
 
 from operations.schema.types.hints import (
-    DICTS,
-    LISTS,
     NO_DEFAULT,
-    SETS,
     Alias,
+    children,
+    container,
     is_anything,
     is_enum,
     is_union,
@@ -40,43 +38,6 @@ TEXTS = {
 _NATIVE_LEAVES = frozenset({str, int, float, bool, type(None), bytes, bytearray, *TEXTS})
 _SAME_LEAVES = frozenset({str, bool, type(None), list, dict})
 _PLAIN_LEAVES = frozenset({str, int, float, bool, type(None), bytes})
-
-
-def children(tp: Any) -> Iterator[Any]:
-    """Yield the parts of an unwrapped type."""
-    if isinstance(tp, Alias):
-        yield tp.resolve()
-    elif record_kind(tp):
-        yield from (member.type for member in members(tp))
-    elif get_origin(tp) is not Literal:
-        yield from (argument for argument in get_args(tp) if argument is not Ellipsis)
-
-
-def uses_pydantic(tp: Any) -> bool:
-    """Whether `tp` is, contains or is annotated with a pydantic type."""
-    if "pydantic" not in sys.modules:
-        return False
-    seen: list[Any] = []
-
-    def visit(part: Any) -> bool:
-        base, notes = unwrap_type(part)
-        if any(type(note).__module__.startswith("pydantic") for note in notes) or is_pydantic(base):
-            return True
-        key = base.key if isinstance(base, Alias) else base
-        if key in seen:
-            return False
-        seen.append(key)
-        return any(visit(child) for child in children(base))
-
-    return visit(tp)
-
-
-def is_pydantic(tp: Any) -> bool:
-    """Whether `tp` itself is a class with pydantic's hooks."""
-    cls = get_origin(tp) or tp
-    return isinstance(cls, type) and (
-        hasattr(cls, "__pydantic_core_schema__") or hasattr(cls, "__get_pydantic_core_schema__")
-    )
 
 
 def is_native(tp: Any) -> bool:
@@ -183,15 +144,3 @@ def _all_leaves(tp: Any, accept: Callable[[Any], bool], literals: tuple[type, ..
     if origin is dict:
         return unwrap_type(arguments[0])[0] is str and _all_leaves(arguments[1], accept, literals)
     return accept(key_of(base))
-
-
-def container(tp: Any) -> tuple[Literal["list", "set", "dict"], Callable[[Any], Any]] | None:
-    """Return the kind of container that `tp` is and its constructor; None for anything else."""
-    origin = key_of(get_origin(tp) or tp)
-    if origin in LISTS:
-        return "list", LISTS[origin]
-    if origin in SETS:
-        return "set", SETS[origin]
-    if origin in DICTS:
-        return "dict", DICTS[origin]
-    return None

@@ -13,7 +13,8 @@ import msgspec
 from operations.context import OperationContext
 from operations.envelope import HTTPResponseMeta, ResponseEnvelope
 from operations.errors import CallError, ErrorCode
-from operations.schema import Schema, deferred_schema, lift_required
+from operations.schema import Schema, deferred_schema
+from operations.schema.dialects.read_write_only import lift_required
 from operations.schema.dialects.schema_repairs import repair_schema
 from operations.sources.openapi.auth import choose_credentials, credential_places
 from operations.sources.openapi.documents import DanglingReferenceError, DocNode, Documents

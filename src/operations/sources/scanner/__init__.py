@@ -1,9 +1,12 @@
 """The scanner: operations in a directory or package of Python modules, each imported in isolation."""
 
-from operations.sources.scanner.files import FileEntry, LocalFS, ScannerFS
-from operations.sources.scanner.manifest import ManifestChange, OperationManifest, Skipped
-from operations.sources.scanner.scan import Scanner, scan_operations
-from operations.sources.scanner.watching import watch_operations
+from typing import TYPE_CHECKING, Any
+
+from operations.sources.scanner.modules import FileEntry, LocalFS, ScannerFS, Skipped
+from operations.sources.scanner.scan import ManifestChange, OperationManifest, Scanner, scan_operations
+
+if TYPE_CHECKING:
+    from operations.sources.scanner.watching import watch_operations
 
 __all__ = [
     "FileEntry",
@@ -16,3 +19,11 @@ __all__ = [
     "scan_operations",
     "watch_operations",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "watch_operations":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from operations.sources.scanner.watching import watch_operations  # most programs scan once
+
+    return watch_operations

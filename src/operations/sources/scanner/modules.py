@@ -1,4 +1,4 @@
-"""The modules of a directory: their files and their names in `sys.modules`."""
+"""The modules of a directory: the file system that they are read from, and their names in `sys.modules`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,69 @@ import os
 import posixpath
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from operations.function import NAMESPACE_VARIABLE
-from operations.sources.scanner.files import FileEntry, LocalFS, ScannerFS
-from operations.sources.scanner.manifest import Skipped
 
 _numbers = itertools.count(1)
 _IGNORED = frozenset({"__pycache__", "node_modules", "site-packages"})
 _MAX_DEPTH = 50
-_UNUSABLE = re.compile(r"[^A-Za-z0-9_-]+")
+_UNUSABLE = r"[^A-Za-z0-9_-]+"
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """One entry of a directory."""
+
+    name: str
+    is_directory: bool
+    stamp: Any = None
+    """A value that changes with the file's content; None if the file system has none."""
+
+
+class ScannerFS(Protocol):
+    """File system that modules are read from."""
+
+    def list(self, path: str) -> Iterable[FileEntry]:
+        """Return the entries of a directory; raise `OSError` if it does not exist."""
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file; raise `OSError` if it does not exist."""
+
+
+class LocalFS:
+    """The local file system."""
+
+    def list(self, path: str) -> Iterable[FileEntry]:
+        """Return the entries of a directory, without files that vanish meanwhile."""
+        entries = []
+        with os.scandir(path) as found:
+            for entry in found:
+                try:
+                    state = entry.stat()
+                    entries.append(FileEntry(entry.name, entry.is_dir(), (state.st_mtime_ns, state.st_size)))
+                except OSError:
+                    continue
+        return entries
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a regular file; reading a pipe or a device could block."""
+        file = Path(path)
+        if file.exists() and not file.is_file():
+            raise OSError("not a regular file")
+        return file.read_bytes()
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """A skipped file or operation, with the reason."""
+
+    path: str
+    """The file or, for one operation of a file, its id."""
+    reason: str
 
 
 class ModuleFile(msgspec.Struct, frozen=True):
@@ -233,7 +281,7 @@ def _add(scan_target: ScanTarget, path: str, below: tuple[str, ...], entry: File
     namespace = None
     if scan_target.tree.is_isolated:
         namespace = ".".join(
-            _UNUSABLE.sub("_", part) for part in parts or (Path(scan_target.directory).name or "main",)
+            re.sub(_UNUSABLE, "_", part) for part in parts or (Path(scan_target.directory).name or "main",)
         )
         scan_target.tree.namespaces[name] = namespace
     found.modules[path] = ModuleFile(path, name, namespace, _stamp(scan_target.tree.fs, path, entry))

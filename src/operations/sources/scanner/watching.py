@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 
 from operations.catalogue import OperationCatalogue
-from operations.sources.scanner.files import ScannerFS
 from operations.sources.scanner.isolation import in_background
-from operations.sources.scanner.manifest import ManifestChange, OperationManifest
-from operations.sources.scanner.scan import Scanner
+from operations.sources.scanner.modules import ScannerFS
+from operations.sources.scanner.scan import ManifestChange, OperationManifest, Scanner
 from operations.spec import Operation, OperationSpec
 
 _log = logging.getLogger("operations.scanner")
