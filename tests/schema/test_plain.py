@@ -45,7 +45,7 @@ def _objects(members: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
 SCHEMAS = st.recursive(_LEAVES, _objects, max_leaves=8)
 VALUES = st.recursive(
     st.sampled_from([None, True, 0, 1, 1.0, "a", "1"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "c", "d"]), inner, max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES | st.just("d"), inner, max_size=3),
     max_leaves=6,
 )
 
@@ -67,7 +67,8 @@ def test_a_plain_schema_is_converted_and_closed_as_any_other(document: dict[str,
 def test_values_are_normalised_as_by_any_other_schema(document: dict[str, Any], values: list[Any], policy: Any) -> None:
     plain, general = from_schema(document), from_schema({**document, "$comment": "not plain"})
     assert [plain.check(value) for value in values] == [general.check(value) for value in values]
-    assert [plain.normalise(value, policy) for value in values] == [general.normalise(value, policy) for value in values]
+    for value in values:
+        assert plain.normalise(value, policy) == general.normalise(value, policy)
 
 
 def test_the_document_is_a_copy() -> None:
