@@ -76,14 +76,17 @@ class OperationRegistry(OperationCatalogue):
         self.observers = tuple(observers)
         """Notified of every call, around the interceptors; OpenTelemetry's observer is added if its SDK is set up."""
         self._threads = threads
+        self._wheel: TimerWheel | None = None
         self.register_all(operations)
 
     # What a registry without interceptors, deadlines and plain functions never needs.
 
-    @cached_property
+    @property
     def wheel(self) -> TimerWheel:
         """The timers of its deadlines."""
-        return TimerWheel()
+        if self._wheel is None:
+            self._wheel = TimerWheel()
+        return self._wheel
 
     @cached_property
     def _chosen(self) -> ChosenInterceptors:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-import operations
-from operations import blocking, calls
-from operations.sources import openapi
+from tests.test_docs import snippets
 
 HERE = Path(__file__).parent
-GOOD = HERE / "public_names.py"
+ROOT = HERE.parent.parent
+GOOD = [HERE / "public_names.py", HERE / "more_public_names.py"]
 HEAD = """
 from collections.abc import AsyncIterator
 from operations import Identity, OperationContext, OperationRegistry, OperationSpec, OperationType, operation
@@ -77,9 +77,10 @@ def run(tool: str, path: Path, folder: Path) -> list[int]:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("tool", ["mypy", "pyright"])
 def test_what_the_guide_shows_is_well_typed(tool: str, tmp_path: Path) -> None:
-    copy = tmp_path / "good.py"
-    copy.write_text(f"# pyright: strict\n{GOOD.read_text()}")
-    assert run(tool, copy, tmp_path) == []
+    for path in GOOD:
+        copy = tmp_path / path.name
+        copy.write_text(f"# pyright: strict\n{path.read_text()}")
+        assert run(tool, copy, tmp_path) == []
 
 
 @pytest.mark.slow
@@ -96,7 +97,33 @@ def test_planted_mistakes_are_found(tool: str, tmp_path: Path) -> None:
     assert run(tool, path, tmp_path) == expected
 
 
+def public_names() -> set[str]:
+    """Return the names in `__all__` of each module of the reference, and those that pages import from the others."""
+    pages = [page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md")]
+    modules = {name for page in pages for name in re.findall(r"^::: (\S+)", page, re.M)}
+    listed = {name: getattr(importlib.import_module(name), "__all__", None) for name in modules if is_module(name)}
+    found = {each for names in listed.values() for each in names or ()}
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for code, _, _ in snippets(page):
+            for node in ast.walk(ast.parse(code)):
+                if isinstance(node, ast.ImportFrom) and node.module in listed:
+                    found |= {alias.name for alias in node.names}
+    return found
+
+
+def is_module(name: str) -> bool:
+    """Return whether a name of the reference is a module."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def test_every_public_name_is_used() -> None:
-    used = {node.id for node in ast.walk(ast.parse(GOOD.read_text())) if isinstance(node, ast.Name)}
-    public = {*operations.__all__, *calls.__all__, *openapi.__all__, *blocking.__all__}
+    trees = [ast.parse(path.read_text()) for path in GOOD]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    public = public_names()
+    assert len(public) > 250
     assert public - used == set()

@@ -2,7 +2,8 @@
 """Run API documents against prism, a mock server that validates each request: `python -m tests.sources.openapi.prism`.
 
 Each operation is called with two inputs: the smallest valid one, and one with every property. The report counts the
-outcomes, and lists the requests that prism judged invalid by cause. It fails if a cause is not explained in `EXCUSES`.
+outcomes, and lists the requests that prism judged invalid by cause. It fails if a rejection is not explained by one
+of the `EXCUSES`, each of which has to be proved by the request or the document.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import tarfile
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from tests.node_peers import npm_binary
 from tests.sources.openapi.inputs import fitting_input, full_input
 
 SECONDS = 20.0
+TIMED_OUT = f"failed: {ErrorCode.TIMEOUT}"
 MOST_CRASHES = 8
 """Crashes of prism after which the rest of a document is not run."""
 INVALID = frozenset({"UNPROCESSABLE_ENTITY", "INVALID_CONTENT_TYPE", "UNAUTHORIZED", "NO_PATH_MATCHED_ERROR"})
@@ -45,70 +47,166 @@ NO_RESPONSE = frozenset(
 """Errors after it has accepted a request: it cannot make a response, or made one that its document does not allow."""
 
 
+class Rejection(msgspec.Struct, frozen=True):
+    """A request that prism judged invalid, with what a proof may look at."""
+
+    place: str
+    """The operation, as `document: METHOD path (input)`."""
+    cause: str
+    """Location, code and message of prism's judgement."""
+    kind: str = ""
+    """Media type of the body."""
+    body: bytes = b""
+    schema: Any = True
+    """The operation's input schema."""
+    notes: Sequence[str] = ()
+    """Diagnostics of the operation's description."""
+
+    def property(self) -> Any:
+        """Return the schema of the input property that the cause names; an empty one if it names none."""
+        named = re.match(r"(?:path|query|header|cookie|body)\.([^\s.]+)", self.cause)
+        properties = self.schema.get("properties", {}) if isinstance(self.schema, dict) else {}
+        found = properties.get(named[1], {}) if named else {}
+        while isinstance(found, dict) and str(found.get("$ref", "")).startswith("#/$defs/"):
+            found = self.schema["$defs"].get(found["$ref"][8:], {})
+        return found if isinstance(found, dict) else {}
+
+    def form_values(self) -> list[bytes]:
+        """Return the values of the form field that the cause names, as they were sent."""
+        named = re.match(r"body\.([^\s.]+)", self.cause)
+        name = re.escape(named[1].encode() if named else b"?")
+        if self.kind.startswith("multipart/"):
+            return [part for part in self.body.split(b"\r\n--") if re.search(rb'name="' + name + rb'"', part)]
+        return re.findall(rb"(?:^|&)" + name + rb"(?:%5B%5D)?=([^&]*)", self.body)
+
+
+def _is_form(rejection: Rejection) -> bool:
+    return rejection.kind.startswith(("multipart/", "application/x-www-form-urlencoded"))
+
+
+def _sent_one_item(rejection: Rejection) -> bool:
+    return _is_form(rejection) and len(rejection.form_values()) == 1
+
+
+def _sent_json(rejection: Rejection) -> bool:
+    values = rejection.form_values()
+    return _is_form(rejection) and any(b"application/json" in each or each.startswith(b"%7B") for each in values)
+
+
+def _branch_types(schema: Any) -> set[str]:
+    branches = [*schema.get("oneOf", ()), *schema.get("anyOf", ())]
+    return {str(branch.get("type")) for branch in branches if isinstance(branch, dict)}
+
+
+def _is_number_or_text(rejection: Rejection) -> bool:
+    types = _branch_types(rejection.property())
+    return "string" in types and bool(types & {"integer", "number", "boolean"})
+
+
+def _has_object_branch(rejection: Rejection) -> bool:
+    return bool(rejection.property().keys() & {"oneOf", "anyOf"})
+
+
+def _has_object_items(rejection: Rejection) -> bool:
+    return rejection.property().get("type") == "array"
+
+
 class Excuse(msgspec.Struct, frozen=True):
-    """A reason why prism rejects a valid request, and how such a rejection is recognised."""
+    """A reason why prism rejects a valid request, how such a rejection reads, and what else must hold."""
 
     whose: str
     """`prism`, `document`, or `input` where the generated input is at fault."""
     reason: str
-    where: str
-    """Pattern of the operation, as `document: METHOD path`."""
     problem: str
-    """Pattern of the cause: location, code and message."""
+    """Pattern of the cause."""
+    proof: Callable[[Rejection], bool]
 
-    def covers(self, operation: str, cause: str) -> bool:
+    def covers(self, rejection: Rejection) -> bool:
         """Whether it explains a rejection."""
-        return re.search(self.where, operation) is not None and re.search(self.problem, cause) is not None
+        return re.search(self.problem, rejection.cause) is not None and self.proof(rejection)
 
 
 EXCUSES = [
     Excuse(
         "prism",
-        "it reads a JSON part and the only item of an array in a form as a string",
-        "form",
-        r"^body\.\S+ type: .* must be (array|object)",
+        "it reads the only item of an array in a form as a string",
+        r"^body\.\S+ type: .* must be array$",
+        _sent_one_item,
+    ),
+    Excuse(
+        "prism",
+        "it reads a JSON part of a form as a string",
+        r"^body\.\S+ type: .* must be (array|object)$",
+        _sent_json,
     ),
     Excuse(
         "input",
         "the generated text does not have the format, which is an annotation",
-        "",
-        r" format: |format N|data must match pattern",
+        r"^\S+ format: .* must match format",
+        lambda rejection: True,
     ),
-    Excuse("document", "several of its operations have this URL and differ in the fragment", r"\S#", ""),
     Excuse(
-        "prism", "it reads an exploded object by `properties` only, not by those of `oneOf`", "", r"^query\.\S+ oneOf"
+        "document",
+        "several of its operations have this URL and differ in the fragment",
+        "",
+        lambda rejection: re.search(r"\S#\S+ \(", rejection.place) is not None,
+    ),
+    Excuse(
+        "prism",
+        "it reads an exploded object by `properties` only, not by those of `oneOf`",
+        r"^query\.\S+ oneOf",
+        _has_object_branch,
     ),
     Excuse(
         "document",
         "it has an array of objects in a query, which OpenAPI does not define",
-        "",
-        r"^query\.\S+ type: .*N must be object",
+        r"^query\.\S+ type: .*\.N must be object$",
+        _has_object_items,
     ),
-    Excuse("prism", "it takes a body that is null for none", "", "Body parameter is required"),
     Excuse(
-        "prism", "it reads a body of text as a string", "text/plain", r"^body type: .* must be (boolean|integer|number)"
+        "prism",
+        "it takes a body that is null for none",
+        r"required: Body parameter is required$",
+        lambda rejection: rejection.body == b"null",
     ),
-    Excuse("document", "its parameter Content-Type does not allow its media types", "", "415: Supported content types"),
     Excuse(
-        "document", "it requires a member of a form that it does not describe", "form.*undescribed", "^body required"
+        "prism",
+        "it reads a body of text as a string",
+        r"^body type: .* must be (boolean|integer|number)$",
+        lambda rejection: rejection.kind.startswith("text/plain"),
     ),
-    Excuse("prism", "a number in a path matches both an integer and a string", "", r"^path\.\S+ oneOf"),
-    Excuse("document", "its oneOf requires members that it has no `properties` for", "v2/load_balancers", "in oneOf"),
-    Excuse("document", "it declares the header Accept, which OpenAPI ignores", "", "^header.accept enum"),
-    Excuse("prism", "it does not parse XML", "xml", r"^body type: Request body must be object"),
     Excuse(
-        "document", "it declares no media type for its body", "", "^INVALID_CONTENT_TYPE: No supported content types"
+        "document",
+        "it requires a member of a form that it does not describe",
+        r"^body required: ",
+        lambda rejection: _is_form(rejection) and any("is not described" in note for note in rejection.notes),
+    ),
+    Excuse(
+        "prism",
+        "a number in a path matches both an integer and a string",
+        r"^path\.\S+ oneOf: .* exactly one schema in oneOf$",
+        _is_number_or_text,
+    ),
+    Excuse(
+        "document",
+        "it declares the header Accept, which OpenAPI ignores",
+        r"^header\.accept enum: ",
+        lambda rejection: True,
     ),
     Excuse(
         "document",
         "it declares the header Authorization, which OpenAPI ignores",
-        "",
-        "required property 'authorization'",
+        r"^header required: .* required property 'authorization'$",
+        lambda rejection: True,
     ),
     Excuse(
-        "document", "its oneOf has no value that matches exactly one branch", "repaired", "exactly one schema in oneOf"
+        "prism",
+        "it does not parse XML",
+        r"^body type: Request body must be (object|array)$",
+        lambda rejection: "xml" in rejection.kind,
     ),
 ]
+"""What is provably not a fault of the request: a pattern of prism's words is never enough where more can be checked."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -120,34 +218,42 @@ class Outcome(msgspec.Struct, frozen=True):
     reason: str = ""
     """Why it was not sent, or not judged."""
     failed: bool = False
-    tag: str = ""
 
 
 class Report(msgspec.Struct):
     """The outcomes of one or more documents."""
 
     outcomes: Counter[str] = msgspec.field(default_factory=Counter)
-    invalid: dict[str, list[str]] = msgspec.field(default_factory=lambda: defaultdict(list))
-    """Rejected requests by cause."""
+    invalid: list[Rejection] = []
     refused: dict[str, list[str]] = msgspec.field(default_factory=lambda: defaultdict(list))
     """Calls that were not sent, by reason."""
 
-    def add(self, outcome: Outcome, place: str, note: str) -> None:
-        """Count an outcome."""
+    def add(self, outcome: Outcome, rejection: Rejection) -> None:
+        """Count an outcome; `rejection` is what is known of a request if it was judged invalid."""
         self.outcomes[outcome.kind] += 1
-        for cause in outcome.causes:
-            self.invalid[cause].append(place + outcome.tag + note)
+        self.invalid += [msgspec.structs.replace(rejection, cause=cause) for cause in outcome.causes]
         if outcome.reason:
-            self.refused[outcome.reason].append(place)
+            self.refused[outcome.reason].append(rejection.place)
+
+    def extend(self, other: Report) -> None:
+        """Add the outcomes of another document."""
+        self.outcomes += other.outcomes
+        self.invalid += other.invalid
+        for reason, places in other.refused.items():
+            self.refused[reason] += places
 
     def unexplained(self) -> dict[str, list[str]]:
-        """Return the rejected requests without an excuse."""
-        left = {}
-        for cause, operations in self.invalid.items():
-            rest = [each for each in operations if not any(excuse.covers(each, cause) for excuse in EXCUSES)]
-            if rest:
-                left[cause] = rest
+        """Return the rejected requests without an excuse, by cause."""
+        left = defaultdict(list)
+        for rejection in self.invalid:
+            if excuse_of(rejection) is None:
+                left[rejection.cause].append(f"{rejection.place} [{rejection.kind}]")
         return left
+
+
+def excuse_of(rejection: Rejection) -> Excuse | None:
+    """Return what explains a rejection; None if nothing does."""
+    return next((excuse for excuse in EXCUSES if excuse.covers(rejection)), None)
 
 
 def free_port() -> int:
@@ -168,6 +274,9 @@ class Mock:
 
     def start(self) -> None:
         """Start prism and wait until it listens; its log is a file, so that its many lines never block it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
         command = [npm_binary("prism"), "mock", "--host", "127.0.0.1", "--port", str(self._port), "--errors"]
         self.log.truncate(0)
         self._process = subprocess.Popen(
@@ -231,11 +340,7 @@ def _credential(scheme: Mapping[str, Any]) -> HTTPAuth:
 
 async def run_document(document: Path, report: Report) -> None:
     """Call every operation of a document twice."""
-    kinds: list[str] = []
-
-    def note_kind(request: HTTPRequest) -> None:
-        kinds[:] = [value for name, value in request.headers if name.lower() == "content-type"]
-
+    sent: list[HTTPRequest] = []
     with prism(document) as mock:
         config = HTTPServiceConfig(
             namespace="mock",
@@ -243,7 +348,7 @@ async def run_document(document: Path, report: Report) -> None:
             auth=credentials(document),
             timeout=SECONDS,
             retry=HTTPRetry(attempts=1),
-            on_request=note_kind,
+            on_request=sent.append,
         )
         async with await from_openapi_file(document, config) as operations:
             registry = OperationRegistry(operations)
@@ -256,13 +361,23 @@ async def run_document(document: Path, report: Report) -> None:
                     if crashes > MOST_CRASHES:
                         report.outcomes["not sent: prism crashes too often"] += 1
                         continue
-                    outcome = await _call(registry, operation, make, kinds)
+                    sent.clear()
+                    outcome = await _call(registry, operation, make)
                     if outcome.failed and mock.crashed():
                         crashes += 1
                         outcome = Outcome("prism crashed", reason=f"prism crashed: {_reason(mock.tail(3000))}")
                         mock.start()
-                    undescribed = any("is not described" in note for note in notes.get(operation.id, ()))
-                    report.add(outcome, place, " undescribed" if undescribed else "")
+                    elif outcome.kind == TIMED_OUT:
+                        mock.start()  # it computes an example for minutes, and all later requests would wait
+                    report.add(outcome, _rejection(place, operation, sent, notes.get(operation.id, ())))
+
+
+def _rejection(place: str, operation: Operation[Any], sent: Sequence[HTTPRequest], notes: Sequence[str]) -> Rejection:
+    if not sent:
+        return Rejection(place, "")
+    kinds = [value for name, value in sent[0].headers if name.lower() == "content-type"]
+    body = sent[0].body if isinstance(sent[0].body, bytes) else b""
+    return Rejection(place, "", " ".join(kinds), body, operation.spec.input_schema.document, notes)
 
 
 def _reason(log: str) -> str:
@@ -271,10 +386,9 @@ def _reason(log: str) -> str:
     return lines[-1][:160] if lines else log.strip()[-160:]
 
 
-async def _call(registry: OperationRegistry, operation: Operation[Any], make: Any, kinds: list[str]) -> Outcome:
+async def _call(registry: OperationRegistry, operation: Operation[Any], make: Any) -> Outcome:
     schema = operation.spec.input_schema
     input = make(schema)
-    kinds.clear()
     if not schema.check(input):
         return Outcome("not sent: no valid input was found", reason="no valid input was found")
     try:
@@ -286,12 +400,9 @@ async def _call(registry: OperationRegistry, operation: Operation[Any], make: An
     except StopAsyncIteration:
         return Outcome("accepted")
     except CallError as error:
-        outcome = _read_error(error)
-    else:
-        assert isinstance(envelope.meta, HTTPResponseMeta)
-        outcome = _read(envelope.meta.status_code, envelope.meta.headers, envelope.data)
-    repaired = "" if '"oneOf"' in json.dumps(schema.document) else " repaired"
-    return msgspec.structs.replace(outcome, tag=f" [{' '.join(kinds)}{repaired}]")
+        return _read_error(error)
+    assert isinstance(envelope.meta, HTTPResponseMeta)
+    return _read(envelope.meta.status_code, envelope.meta.headers, envelope.data)
 
 
 def _read_error(error: CallError) -> Outcome:
@@ -337,10 +448,10 @@ def _violations(headers: Mapping[str, str], body: Any) -> list[str]:
 def _print(report: Report, *, verbose: bool) -> None:
     print(", ".join(f"{count} {outcome}" for outcome, count in report.outcomes.most_common()))
     unexplained = report.unexplained()
-    groups = {**report.invalid, **report.refused} if verbose else unexplained
-    for cause, operations in sorted(groups.items(), key=lambda pair: -len(pair[1])):
+    groups: dict[str, list[str]] = {**unexplained, **(report.refused if verbose else {})}
+    for cause, places in sorted(groups.items(), key=lambda pair: -len(pair[1])):
         mark = "!" if cause in unexplained else " "
-        print(f"{mark} {len(operations):5} {cause}\n        {'; '.join(operations[:3])}")
+        print(f"{mark} {len(places):5} {cause}\n        {'; '.join(places[:3])}")
 
 
 def main() -> int:
@@ -348,7 +459,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="directory with documents.tar.xz and manifest.json, or of documents")
     parser.add_argument("words", nargs="*", help="only documents whose file contains one of these")
-    parser.add_argument("-v", "--verbose", action="store_true", help="list explained causes, too")
+    parser.add_argument("-v", "--verbose", action="store_true", help="list calls that were not judged, too")
     args = parser.parse_args()
     logging.getLogger("operations").setLevel(logging.ERROR)
     total = Report()
@@ -362,21 +473,11 @@ def main() -> int:
                 report.outcomes["document not run"] += 1
                 print(f"  {error}")
             _print(report, verbose=args.verbose)
-            total.outcomes += report.outcomes
-            for cause, operations in report.invalid.items():
-                total.invalid[cause] += operations
-            for reason, operations in report.refused.items():
-                total.refused[reason] += operations
-    excused = Counter(
-        f"{excuse.whose}: {excuse.reason}"
-        for cause, operations in total.invalid.items()
-        for operation in operations
-        for excuse in [next((each for each in EXCUSES if each.covers(operation, cause)), None)]
-        if excuse is not None
-    )
+            total.extend(report)
+    excuses = [excuse for rejection in total.invalid if (excuse := excuse_of(rejection)) is not None]
     print("== all documents")
     _print(total, verbose=False)
-    for reason, count in excused.most_common():
+    for reason, count in Counter(f"{excuse.whose}: {excuse.reason}" for excuse in excuses).most_common():
         print(f"  {count:5} {reason}")
     return 1 if total.unexplained() else 0
 

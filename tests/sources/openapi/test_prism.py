@@ -12,7 +12,7 @@ import pytest
 from operations import CallError, HTTPResponseMeta, OperationRegistry
 from operations.sources.openapi import HTTPAuth, HTTPServiceConfig, from_openapi_file
 from tests.sources.openapi.inputs import fitting_input
-from tests.sources.openapi.prism import prism
+from tests.sources.openapi.prism import EXCUSES, Rejection, excuse_of, prism
 
 FOLDER = os.environ.get("OPERATIONS_TEST_DOCUMENTS")
 DOCUMENTS = ["petstore.yaml", "museum.yaml", "readme-train-travel.yaml"]
@@ -51,3 +51,47 @@ async def test_every_operation_is_accepted_by_a_server_of_the_document(name: str
                 assert envelope.meta.status_code < 300
         await operations.close()
     assert refused == {}
+
+
+FORM = "application/x-www-form-urlencoded"
+ONE_OF = "path.id oneOf: Request path parameter id must match exactly one schema in oneOf"
+UNION = {"properties": {"id": {"oneOf": [{"type": "integer"}, {"type": "string"}]}}}
+BRANCHES = {"properties": {"filter": {"oneOf": [{"type": "object"}]}}}
+LIST = {"properties": {"filters": {"type": "array", "items": {"type": "object"}}}}
+PROVED = [
+    Rejection("a", "body.tags type: Request body property tags must be array", FORM, b"name=a&tags=b"),
+    Rejection("a", "body.data type: Request body property data must be object", FORM, b"data=%7B%7D"),
+    Rejection("a", 'body.day format: Request body property day must match format "date"', "application/json", b"{}"),
+    Rejection(
+        "box: PUT /folders/{id}#unlink (full_input)", "body.link type: Request body property link must be object"
+    ),
+    Rejection("a", "query.filter oneOf: Request query parameter filter must match", schema=BRANCHES),
+    Rejection("a", "query.filters type: Request query parameter filters.N must be object", schema=LIST),
+    Rejection("a", "? required: Body parameter is required", "application/json", b"null"),
+    Rejection("a", "body type: Request body must be boolean", "text/plain; charset=utf-8", b"true"),
+    Rejection("a", "body required: it must have 'b'", FORM, b"b=", notes=["required property 'b' is not described"]),
+    Rejection("a", ONE_OF, schema=UNION),
+    Rejection("a", "header.accept enum: Request header accept must be equal to one of the allowed values"),
+    Rejection("a", "header required: Request header must have required property 'authorization'"),
+    Rejection("a", "body type: Request body must be object", "application/xml", b"<a/>"),
+]
+UNPROVED = [
+    Rejection("a", "body.tags type: Request body property tags must be array", FORM, b"tags=a&tags=b"),
+    Rejection("a", "body.tags type: Request body property tags must be array", FORM, b"name=a"),
+    Rejection("a", "body.tags type: Request body property tags must be array", "application/json", b'{"tags": "b"}'),
+    Rejection("a", "body.data type: Request body property data must be object", FORM, b"data=a"),
+    Rejection("box: PUT /folders/{id} (full_input)", "body.link type: Request body property link must be object"),
+    Rejection("a", "query.filter oneOf: Request query parameter filter must match"),
+    Rejection("a", "query.filters type: Request query parameter filters.N must be object"),
+    Rejection("a", "? required: Body parameter is required", "application/json", b""),
+    Rejection("a", "body type: Request body must be boolean", "application/json", b'"true"'),
+    Rejection("a", "body required: it must have 'b'", FORM, b"a="),
+    Rejection("a", ONE_OF),
+    Rejection("a", "header required: Request header must have required property 'x-key'"),
+    Rejection("a", "body type: Request body must be object", "application/json", b"[]"),
+]
+
+
+def test_each_excuse_has_to_be_proved() -> None:
+    assert [excuse_of(rejection) for rejection in PROVED] == EXCUSES
+    assert [rejection for rejection in UNPROVED if excuse_of(rejection) is not None] == []
