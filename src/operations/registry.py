@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from operations.batch import BatchCall
     from operations.exports.tools import ToolOptions, ToolSet
     from operations.telemetry.metrics import Measure
-    from operations.telemetry.observer import Kind, Observer
+    from operations.telemetry.observer import Kind, ObservedCall, Observer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -420,7 +420,8 @@ class OperationRegistry(OperationCatalogue):
         self, chosen: Sequence[Interceptor], operation: Operation[Any], input: Any, context: OperationContext | None
     ) -> ResponseEnvelope[Any]:
         completed = self._complete(context)
-        retried = _retry_reporter() if self.observers else None
+        observed = _observed_call() if self.observers else None
+        retried = None if observed is None else observed.retried
         invocation = Invocation(operation.spec, {} if input is None else input, completed, False, retried)
         innermost = self._innermost(operation, completed, streaming=False)
         envelope: ResponseEnvelope[Any] = await intercept(chosen, invocation, innermost)
@@ -463,7 +464,7 @@ class OperationRegistry(OperationCatalogue):
         return msgspec.structs.replace(base, env=build_env(self, base))
 
     def _tell_normalised(self, spec: OperationSpec, given: Any, data: Any, problems: Sequence[Problem]) -> None:
-        observed = current_observed_call() if self.observers else None
+        observed = _observed_call() if self.observers else None
         if observed is not None and observed.call.operation_id == spec.id:
             observed.normalised(given, data, problems)
 
@@ -508,12 +509,11 @@ def subscribe(
     return registry.subscribe(operation, input, context)
 
 
-def _retry_reporter() -> Callable[[int, CallError, float], None] | None:
-    """Return what reports failed attempts to the observers of the current call."""
-    from operations.telemetry.observer import current_observed_call
+def _observed_call() -> ObservedCall | None:
+    """Return the observed call that runs in this task."""
+    from operations.telemetry.observer import current_observed_call  # most programs have no observers
 
-    observed_call = current_observed_call()
-    return None if observed_call is None else observed_call.retried
+    return current_observed_call()
 
 
 def _explain_missing(operation: Operation[Any], *, streaming: bool) -> CallError:

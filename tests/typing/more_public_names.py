@@ -321,9 +321,9 @@ async def carry(transport: Transport) -> None:
     stop: Stop = transport.listen("work.shop", receive)
     stop()
     capabilities: Capabilities = transport.capabilities
-    wrapped: object = TransportWrapper(transport)
+    wrapped = TransportWrapper(transport)
     parts = [Flushes, InProcess, KeepsRecords, Remembers, ReportsBacklog, ReportsConnection, Stores]
-    print(capabilities.delivery, [isinstance(wrapped, part) for part in parts], undelivered)
+    print(capabilities.delivery, wrapped, parts, undelivered)
     check_address("redis://127.0.0.1:6379")
     async with connect("memory:") as memory:
         print(memory, MemoryTransport(), MemoryBus(), require_extra("redis", "redis"))

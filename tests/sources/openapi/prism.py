@@ -108,7 +108,12 @@ def _has_object_branch(rejection: Rejection) -> bool:
 
 
 def _has_object_items(rejection: Rejection) -> bool:
-    return rejection.property().get("type") == "array"
+    return bool(rejection.property().get("type") == "array")
+
+
+def _was_repaired(rejection: Rejection) -> bool:
+    text = json.dumps(rejection.schema)
+    return '"anyOf"' in text and '"oneOf"' not in text
 
 
 class Excuse(msgspec.Struct, frozen=True):
@@ -159,8 +164,8 @@ EXCUSES = [
     ),
     Excuse(
         "document",
-        "it has an array of objects in a query, which OpenAPI does not define",
-        r"^query\.\S+ type: .*\.N must be object$",
+        "it has an array of objects in a query or header, which OpenAPI does not define",
+        r"^(query|header)\.\S+ type: .*\.N must be object$",
         _has_object_items,
     ),
     Excuse(
@@ -198,6 +203,18 @@ EXCUSES = [
         "it declares the header Authorization, which OpenAPI ignores",
         r"^header required: .* required property 'authorization'$",
         lambda rejection: True,
+    ),
+    Excuse(
+        "document",
+        "its oneOf has no value that matches exactly one branch, and is read as anyOf",
+        r"^body\S* oneOf: .* must match exactly one schema in oneOf$",
+        _was_repaired,
+    ),
+    Excuse(
+        "document",
+        "it declares no media type for its body",
+        r"^INVALID_CONTENT_TYPE: No supported content types, but request included a non-empty body$",
+        lambda rejection: rejection.kind == "application/json",
     ),
     Excuse(
         "prism",
@@ -282,7 +299,7 @@ class Mock:
         self._process = subprocess.Popen(
             [*command, str(self._document)], stdout=self.log, stderr=subprocess.STDOUT, text=True
         )
-        for _ in range(1200):
+        for _ in range(6000):
             if "is listening on" in self.tail(-1):
                 return
             try:

@@ -58,6 +58,8 @@ ONE_OF = "path.id oneOf: Request path parameter id must match exactly one schema
 UNION = {"properties": {"id": {"oneOf": [{"type": "integer"}, {"type": "string"}]}}}
 BRANCHES = {"properties": {"filter": {"oneOf": [{"type": "object"}]}}}
 LIST = {"properties": {"filters": {"type": "array", "items": {"type": "object"}}}}
+BODY_ONE_OF = "body.b oneOf: Request body property b must match exactly one schema in oneOf"
+NO_TYPES = "INVALID_CONTENT_TYPE: No supported content types, but request included a non-empty body"
 PROVED = [
     Rejection("a", "body.tags type: Request body property tags must be array", FORM, b"name=a&tags=b"),
     Rejection("a", "body.data type: Request body property data must be object", FORM, b"data=%7B%7D"),
@@ -73,6 +75,8 @@ PROVED = [
     Rejection("a", ONE_OF, schema=UNION),
     Rejection("a", "header.accept enum: Request header accept must be equal to one of the allowed values"),
     Rejection("a", "header required: Request header must have required property 'authorization'"),
+    Rejection("a", BODY_ONE_OF, schema={"properties": {"b": {"anyOf": [{}, {}]}}}),
+    Rejection("a", NO_TYPES, "application/json", b"{}"),
     Rejection("a", "body type: Request body must be object", "application/xml", b"<a/>"),
 ]
 UNPROVED = [
@@ -88,6 +92,8 @@ UNPROVED = [
     Rejection("a", "body required: it must have 'b'", FORM, b"a="),
     Rejection("a", ONE_OF),
     Rejection("a", "header required: Request header must have required property 'x-key'"),
+    Rejection("a", BODY_ONE_OF, schema={"properties": {"b": {"oneOf": [{}, {}]}}}),
+    Rejection("a", NO_TYPES, "text/plain", b"{}"),
     Rejection("a", "body type: Request body must be object", "application/json", b"[]"),
 ]
 
