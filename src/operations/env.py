@@ -63,14 +63,11 @@ class _EnvScope(msgspec.Struct, frozen=True):
         return self.namespaces is None or any(operation_id.startswith(f"{name}.") for name in self.namespaces)
 
 
-class EnvNode:
+class EnvNode(msgspec.Struct, frozen=True, eq=False):
     """A node of an env: a namespace, a callable operation, or both."""
 
-    __slots__ = ("_path", "_scope")
-
-    def __init__(self, scope: _EnvScope, path: str) -> None:
-        self._scope = scope
-        self._path = path
+    _scope: _EnvScope
+    _path: str
 
     def __getitem__(self, name: str) -> EnvNode:
         return EnvNode(self._scope, f"{self._path}.{name}" if self._path else name)

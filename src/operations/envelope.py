@@ -7,7 +7,8 @@ The set of sources is closed: this is the only file that lists them. `operations
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Generic, Literal, TypeGuard, TypeVar, cast, get_args, overload
 
 import msgspec
@@ -245,6 +246,12 @@ def unwrap(envelope: ResponseEnvelope[Any] | Mapping[str, Any]) -> Any:
 def is_response_envelope(value: object) -> TypeGuard[ResponseEnvelope[Any] | Mapping[str, Any]]:
     """Whether `value` is an envelope, or a plain mapping with all fields of one."""
     return detect_envelope(value) is not None
+
+
+@lru_cache(maxsize=1024)
+def may_be_envelope(kind: Hashable) -> bool:
+    """Whether instances of a class can be envelopes; asking whether a class is a Mapping is slow, so it is kept."""
+    return isinstance(kind, type) and issubclass(kind, (ResponseEnvelope, Mapping))
 
 
 def detect_envelope(value: object) -> ResponseEnvelope[Any] | None:

@@ -43,6 +43,8 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 Returned = TypeVar("Returned", covariant=True)
 
+Load = Callable[[Any], dict[str, Any]]
+
 _STREAMS = (AsyncGenerator, AsyncIterator, AsyncIterable)
 
 NAMESPACE_VARIABLE = "__operations_namespace__"
@@ -220,18 +222,21 @@ def make_operation(
 class _FunctionCall:
     """A function as a handler: maps an input to its arguments."""
 
-    __slots__ = ("_contexts", "_function", "_operation_id", "_positional", "_record")
+    __slots__ = ("_contexts", "_function", "_load", "_operation_id", "_positional", "_record")
 
     def __init__(self, function: Callable[..., Any], signature: _Signature, operation_id: str) -> None:
         self._function = function
         self._record = signature.record
+        self._load: Load | msgspec.UnsetType | None = msgspec.UNSET
         self._contexts = signature.contexts
         self._positional = signature.positional
         self._operation_id = operation_id
 
     def run(self, input: Any, context: OperationContext) -> Any:
         """Call the function; errors of its parameters' types name the operation, as those of its schema do."""
-        load = self._record.load
+        load = self._load
+        if load is msgspec.UNSET:
+            load = self._load = self._record.load
         if load is not None:
             try:
                 input = load(input)
@@ -240,16 +245,19 @@ class _FunctionCall:
                 raise
         if not self._contexts and not self._positional:
             return self._function(**input)
-        # A copy: the input is the caller's.
-        arguments = {**input, **dict.fromkeys(self._contexts, context)}
+        arguments = dict(input)  # a copy: the input is the caller's
+        for name in self._contexts:
+            arguments[name] = context
+        if not self._positional:
+            return self._function(**arguments)
         leading = [arguments.pop(name, default) for name, default in self._positional]
         return self._function(*leading, **arguments)
 
     def extra_problems(self, input: Any) -> Sequence[Found]:
         """Return the problems of the parameters' types in an input that the schema rejects."""
         try:
-            if isinstance(input, dict) and self._record.load is not None:
-                self._record.load(input)
+            if isinstance(input, dict) and (load := self._record.load) is not None:
+                load(input)
         except CallError as error:
             return _problems_of(error) or ()
         except Exception:  # noqa: BLE001  # user code may raise anything for an invalid value; the schema decides

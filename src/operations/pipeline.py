@@ -21,6 +21,7 @@ from operations.envelope import (
     SSEEvent,
     detect_envelope,
     local_envelope,
+    may_be_envelope,
 )
 from operations.errors import CallError, ErrorCode
 from operations.recent import Recent
@@ -30,7 +31,6 @@ from operations.spec import Operation, OperationSpec
 from operations.wire import PLAIN
 
 _log = logging.getLogger("operations")
-_SCALARS = frozenset({str, int, float, bool, type(None), bytes})
 _MAX_PATHS = 20
 Normalised = Callable[[OperationSpec, Any, Any, Sequence[Problem]], None]
 _INDEX = r"/\d+(?=/|$)"
@@ -144,7 +144,7 @@ def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: M
     """Convert a handler's result, or one item of its stream, to the caller's envelope."""
     if type(result) is Event:
         return _finish_event(operation, policy, result, mismatches)
-    envelope = None if type(result) in _SCALARS else detect_envelope(result)
+    envelope = detect_envelope(result) if may_be_envelope(result.__class__) else None
     data = result if envelope is None else envelope.data
     if operation.dump is not None and (operation.dump is not jsonable or type(data) not in PLAIN):
         data = _to_json(operation, data)

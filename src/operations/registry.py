@@ -13,7 +13,7 @@ import msgspec
 
 from operations.access import require_access
 from operations.catalogue import OperationCatalogue, explain_operation
-from operations.context import NO_ENV, OperationContext, limit_context, with_request_id
+from operations.context import NO_ENV, OperationContext, limit_context, new_request_id, with_request_id
 from operations.deadlines import Deadline, StreamDeadline, TimerWheel, check_deadline
 from operations.env import blocking_context, build_env
 from operations.envelope import ResponseEnvelope
@@ -458,8 +458,11 @@ class OperationRegistry(OperationCatalogue):
 
     def _complete(self, context: OperationContext | None) -> OperationContext:
         """Return the context with a request id and an env."""
+        if context is None:  # the same as below, without copying every field
+            base = OperationContext(request_id=new_request_id())
+            return OperationContext(request_id=base.request_id, env=build_env(self, base))
         base = with_request_id(context)
-        if base.env not in (None, NO_ENV):
+        if base.env is not None and base.env is not NO_ENV:
             return base
         return msgspec.structs.replace(base, env=build_env(self, base))
 

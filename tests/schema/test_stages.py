@@ -7,10 +7,15 @@ import threading
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from operations.errors import CallError, ErrorCode
 from operations.schema import deferred_schema, from_schema
 from operations.schema.casting.generated import generate
+from operations.schema.dialects.literals import same
+from tests.schema.strategies import DOCUMENTS, VALUES
+from tests.schema.test_properties import thorough
 
 INTEGER = {"type": "integer"}
 NUMBER = {"type": "number"}
@@ -175,3 +180,38 @@ def test_a_schema_of_thousands_of_objects_is_cast_without_generated_code() -> No
     schema = from_schema({"type": "object", "properties": {f"m{n}": inner | {"title": str(n)} for n in range(2000)}})
     assert generate(schema._nodes) is None
     assert schema.cast({"m7": {"a": 1, "x": 2}, "y": 3}) == {"m7": {"a": 1}}
+
+
+@pytest.mark.parametrize("policy", ["cast", "total", "off"])
+@thorough
+@given(items=DOCUMENTS, values=st.lists(VALUES, min_size=2, max_size=6))
+def test_items_normalised_apart_give_what_the_whole_array_gives(policy: Any, items: Any, values: list[Any]) -> None:
+    apart = from_schema({"type": "array", "items": items})
+    whole = from_schema({"type": "array", "items": items, "minItems": 0})  # says something of the array itself
+    for _ in range(2):
+        result, problems = apart.normalise(values, policy)
+        expected, expected_problems = whole.normalise(values, policy)
+        assert same(result, expected)
+        assert list(problems) == list(expected_problems)
+        assert (result is values) == (expected is values)
+
+
+def test_items_are_reported_at_their_places() -> None:
+    schema = from_schema({"type": "array", "items": ROW})
+    values: list[Any] = [{"a": 1}] * 7
+    values[3] = {"a": "4", "z": 1}
+    values[5] = {"a": []}
+    result, problems = schema.normalise(values)
+    assert result == [*values[:3], {"a": 4}, *values[4:]]
+    assert result[0] is values[0]
+    assert values[3] == {"a": "4", "z": 1}
+    assert [problem.path for problem in problems] == ["/5/a"]
+    assert schema.errors(values)[-1] == problems[0]
+
+
+@pytest.mark.parametrize("count", [1, 400])
+def test_the_first_value_is_cast_as_later_ones_are(count: int) -> None:
+    schema = from_schema({"type": "object", "properties": {"rows": {"type": "array", "items": ROW}}})
+    value = {"rows": [{"a": 1, "z": 2}] * count, "x": 1}
+    results = [schema.normalise(value) for _ in range(4)]
+    assert results == [({"rows": [{"a": 1}] * count}, ())] * 4

@@ -1,8 +1,9 @@
-"""cached_attribute: an attribute computed on first access, by one thread only."""
+"""cached_attribute: an attribute computed on first access, by one thread only; LazyLock: the lock for that."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock, RLock
 from typing import Any, Generic, TypeVar, overload
 
 T = TypeVar("T")
@@ -32,3 +33,15 @@ class cached_attribute(Generic[T]):  # noqa: N801  (used like `property`)
             if self._name not in made:
                 made[self._name] = self._make(instance)
             return made[self._name]
+
+
+class LazyLock:
+    """A lock of each instance, created on first access: most schemas of a large source are never used."""
+
+    _creating = Lock()
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        with self._creating:
+            return instance.__dict__.setdefault("_lock", RLock())

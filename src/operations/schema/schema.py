@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, Literal
 
 import jsonschema_rs
 
 from operations.schema.budget import Budget
-from operations.schema.cached_attribute import cached_attribute
+from operations.schema.cached_attribute import LazyLock, cached_attribute
 from operations.schema.checking.values import MAX_DEPTH, too_deep, too_shared
 from operations.schema.dialects.keywords import ANNOTATIONS, ASSERTING
 from operations.schema.dialects.literals import escaped
@@ -37,13 +36,15 @@ DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
 class Schema:
     """A JSON Schema document, converted to 2020-12 and compiled on first use."""
 
+    _source: Mapping[str, Any] | bool
+    _lock = LazyLock()
+
     def __init__(
         self, document: Mapping[str, Any] | bool, *, dialect: str | None = None, loader: Loader | None = None
     ) -> None:
         self._source = document
         self._dialect = dialect
         self._loader = loader
-        self._lock = RLock()
 
     @cached_attribute
     def document(self) -> dict[str, Any] | bool:
@@ -115,7 +116,7 @@ class Schema:
         return {"_source": self._source, "_dialect": self._dialect, "_loader": self._loader}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=RLock())
+        self.__dict__.update(state)
 
     @cached_attribute
     def _key(self) -> str:
@@ -183,7 +184,7 @@ class Schema:
     def _explainer(self) -> Explainer:
         from operations.schema.checking.explaining import Explainer
 
-        return Explainer(self.document, self._validator, self._limit, self._scoring, lambda: self._strategy)
+        return Explainer(self.document, lambda: self._validator, self._limit, self._scoring, lambda: self._strategy)
 
     @cached_attribute
     def _strategy(self) -> Strategy:
@@ -214,7 +215,7 @@ class Schema:
     def _caster(self) -> Caster:
         from operations.schema.casting.policies import Caster
 
-        return Caster(self._nodes, self._native_check, self._explainer, self._limit)
+        return Caster(self._nodes, lambda value: self._native_check(value), self._explainer, self._limit)
 
     # The compiled functions are stored as instance attributes, which take precedence over the methods and save a call.
 
@@ -223,8 +224,10 @@ class Schema:
         casts: tuple[Any, Any] = (_unchanged, _itself)
         if not self.is_unknown and not self._affordable:
             casts = self._uncasts
-        elif not self.is_unknown and self._validator is not None:
-            casts = self._plain_casts() or self._caster.entry_points()
+        elif not self.is_unknown and (plain := self._plain_casts()) is not None:
+            casts = plain
+        elif not self.is_unknown and (self._caster.knows_normal or self._validator is not None):
+            casts = self._caster.entry_points()
             if self._compares_items:
                 casts = _unless_shared(casts[0], self._uncasts[0]), _unless_shared(casts[1], self._uncasts[1])
         self.__dict__.update(normalise=casts[0], cast=casts[1])
@@ -276,9 +279,10 @@ class Schema:
             if isinstance(node, dict):
                 if node.get("uniqueItems") is True:
                     return True
-                pending += node.values()
-            elif isinstance(node, list):
-                pending += node
+                node = node.values()
+            elif not isinstance(node, list):
+                continue
+            pending += [item for item in node if item.__class__ is not str]
         return False
 
     def _make_check(self) -> Callable[[Any], bool]:
@@ -393,9 +397,6 @@ def record_schema(json_schema: Mapping[str, Any], to_json: Callable[[Any], Any])
     return _RecordSchema(json_schema, to_json)
 
 
-_making_locks = Lock()
-
-
 class _DeferredSchema(Schema):
     """A Schema whose document is written on first use."""
 
@@ -405,17 +406,9 @@ class _DeferredSchema(Schema):
         self._dialect = dialect
         self._loader = loader
 
-    def __getattr__(self, name: str) -> Any:
-        # Create the source and the lock lazily.
-        if name == "_lock":
-            with _making_locks:
-                return self.__dict__.setdefault("_lock", RLock())
-        if name != "_source":
-            raise AttributeError(name)
-        with self._lock:
-            if "_source" not in self.__dict__:
-                self._source = self._write()
-            return self._source
+    @cached_attribute
+    def _source(self) -> Mapping[str, Any] | bool:
+        return self._write()
 
     def _convert(self) -> Conversion:
         conversion = super()._convert()

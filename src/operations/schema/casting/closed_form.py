@@ -7,12 +7,12 @@ cannot express exactly what casting would do, it rejects, and the slower stages 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from operations.schema.casting.nodes import MISSING, Node, Nodes, discriminator
 from operations.schema.casting.repair import default_for, defaultable
-from operations.schema.checking.secrets import target_of
+from operations.schema.checking.secrets import schemas_reaching, target_of
 from operations.schema.dialects.keywords import ANNOTATIONS
 
 _IN_PLACE = ("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas")
@@ -32,8 +32,8 @@ class Closer:
         self._document = nodes.document
         self._nodes = nodes
         self._definitions: dict[str, Any] = {}
-        self._matters: dict[int, bool] = {}
-        self._defaults: dict[int, bool] = {}
+        self._mattering = schemas_reaching(nodes.document, _matters)
+        self._defaulting = schemas_reaching(nodes.document, _defaults)
 
     def document(self, schema: dict[str, Any] | bool | None = None) -> dict[str, Any] | bool:
         """Return the closed document of the root or of one schema in it."""
@@ -96,21 +96,20 @@ class Closer:
         alone = not set(base) - ANNOTATIONS - {"type"} and not isinstance(node.default, dict)
         branches: list[Any] = []
         earlier: list[Any] = []
-        for branch in schema[keyword]:
-            form = self._branch(branch, node, alone, kept)
+        for branch, chosen in zip(schema[keyword], node.branches, strict=True):
+            form = self._branch(branch, chosen, alone, kept)
             branches.append({"allOf": [form, *({"not": other} for other in earlier)]} if earlier else form)
             if not kept and self._has_default(branch):
-                earlier.append(self._branch(branch, node, alone, "-kept"))
+                earlier.append(self._branch(branch, chosen, alone, "-kept"))
         out: dict[str, Any] = self._inner(base, kept)
         out["anyOf"] = branches
         if keyword == "oneOf" and not _disjoint([self._nodes.node([branch]) for branch in schema[keyword]]):
             out["oneOf"] = [self._open(branch) for branch in schema[keyword]]
         return out
 
-    def _branch(self, branch: Any, node: Node, alone: bool, kept: str) -> Any:
+    def _branch(self, branch: Any, chosen: Node, alone: bool, kept: str) -> Any:
         if alone:
             return self._closed(branch, kept)
-        chosen = node.choose(branch)
         if chosen.unions or chosen.conditional:
             return {"allOf": [self._inner(branch, kept), _UNCLOSABLE]}
         form: dict[str, Any] = {"allOf": [self._inner(branch, kept)]}
@@ -160,7 +159,7 @@ class Closer:
 
     def _require(self, out: dict[str, Any], schema: dict[str, Any], kept: str) -> None:
         """Require properties with a default, and full tuples."""
-        if not kept:
+        if not kept and self._has_default(schema):
             names = self._defaulted(self._nodes.node([schema]))
             if names:
                 out["required"] = list(dict.fromkeys((*schema.get("required", ()), *names)))
@@ -174,30 +173,24 @@ class Closer:
     # Reachable schemas
 
     def _needs_closing(self, schema: Any) -> bool:
-        return self._reaches(schema, self._matters, _matters)
+        return self._reaches(schema, self._mattering, _matters)
 
     def _has_default(self, schema: Any) -> bool:
-        return self._reaches(schema, self._defaults, lambda s: "default" in s)
+        return self._reaches(schema, self._defaulting, _defaults)
 
-    def _reaches(self, schema: Any, known: dict[int, bool], predicate: Callable[[dict[str, Any]], bool]) -> bool:
+    def _reaches(self, schema: Any, reaching: set[int], predicate: Callable[[dict[str, Any]], bool]) -> bool:
         """Whether `predicate` holds for `schema` or one that it contains or refers to."""
-        if id(schema) in known:
-            return known[id(schema)]
-        seen: set[int] = set()
-        pending = [schema]
-        found = False
-        while pending and not found:
-            node = pending.pop()
-            if isinstance(node, dict) and id(node) not in seen:
-                seen.add(id(node))
-                found = known.get(id(node), False) or predicate(node)
-                if isinstance(node.get("$ref"), str):
-                    pending.append(target_of(node["$ref"], self._document))
-                pending += [value for key, value in node.items() if key not in ("$defs", "enum", "const")]
-            elif isinstance(node, list):
-                pending += node
-        known[id(schema)] = found
-        return found
+        if id(schema) in reaching or not isinstance(schema, dict):
+            return id(schema) in reaching
+        # The schema may be one of the document without some of its keywords.
+        parts = [target_of(schema["$ref"], self._document)] if isinstance(schema.get("$ref"), str) else []
+        for value in schema.values():
+            parts += value if isinstance(value, list) else [value]
+        return predicate(schema) or any(id(part) in reaching for part in parts)
+
+
+def _defaults(schema: dict[str, Any]) -> bool:
+    return "default" in schema
 
 
 def _matters(schema: dict[str, Any]) -> bool:
@@ -205,12 +198,12 @@ def _matters(schema: dict[str, Any]) -> bool:
     return named or isinstance(schema.get("default"), dict)
 
 
-def _disjoint(branches: list[Node]) -> bool:
+def _disjoint(branches: Sequence[Node]) -> bool:
     """Whether no value can match two branches, by their types or a required literal."""
     return _disjoint_types(branches) or discriminator(branches) is not None
 
 
-def _disjoint_types(branches: list[Node]) -> bool:
+def _disjoint_types(branches: Sequence[Node]) -> bool:
     seen: set[str] = set()
     for node in branches:
         if node.types is None or node.unions or seen & set(node.types):

@@ -224,7 +224,7 @@ class _Writer:
     # Unions
 
     def _union(self, node: Node) -> Iterator[str]:
-        branches = [node.choose(branch) for branch in node.unions[0]]
+        branches = node.branches
         objects = [branch for branch in branches if branch.allows("object")]
         arrays = [branch for branch in branches if branch.allows("array")]
         discriminator_name = discriminator(objects) if len(objects) > 1 else None
@@ -257,7 +257,7 @@ def _only_container(node: Node) -> Node | None:
     """Return the only branch of a union that is not scalar, such as the object in `object | null`."""
     if not node.unions or node.conditional:
         return None
-    branches = [node.choose(branch) for branch in node.unions[0]]
+    branches = node.branches
     containers = [branch for branch in branches if branch.allows("object") or branch.allows("array")]
     return containers[0] if len(containers) == 1 else None
 

@@ -6,11 +6,9 @@ recursive schemas are finite.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import RLock
 from typing import Any, Final
-
-import jsonschema_rs
 
 from operations.schema.checking.compiling import Parts
 from operations.schema.checking.secrets import target_of
@@ -20,6 +18,7 @@ from operations.schema.dialects.patterns import matcher
 
 MISSING: Final[Any] = type("_Missing", (), {"__repr__": lambda self: "MISSING"})()
 
+_CONJOINING = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 Part = dict[str, Any]
 Union = tuple[Any, ...]
 
@@ -62,6 +61,8 @@ class Node:
         self.defaults: dict[str, Any] = {}
         self._members: dict[str, Node | None] = {}
         self._items: dict[int, Node | None] = {}
+        self._branches: tuple[Node, ...] | None = None
+        self._matches: Callable[[Any], bool] | None = None
 
     def allows(self, kind: str | None) -> bool:
         """Whether a value of this JSON type can match; None means a value that is not JSON."""
@@ -109,13 +110,19 @@ class Node:
 
     def check(self, value: Any) -> bool:
         """Whether a value matches this node alone."""
-        return self.nodes.is_valid(self.parts, value) and all(
+        if self._matches is None:
+            self._matches = self.nodes.checker(self.parts)
+        return self._matches(value) and all(
             any(self.nodes.is_valid((branch,), value) for branch in union) for union in self.unions
         )
 
-    def choose(self, branch: Any) -> Node:
-        """Return this node with its first union decided."""
-        return self.nodes.merged((*self.parts, branch), self.decided | {id(self.unions[0])})
+    @property
+    def branches(self) -> tuple[Node, ...]:
+        """This node with its first union decided, once for each branch."""
+        if self._branches is None:
+            decided = self.decided | {id(self.unions[0])}
+            self._branches = tuple(self.nodes.merged((*self.parts, branch), decided) for branch in self.unions[0])
+        return self._branches
 
     def decide_conditions(self, value: Any) -> Node:
         """Return this node with its conditions (`if`, `dependentSchemas`) decided by `value`."""
@@ -150,7 +157,7 @@ class Nodes:
         self.lock = lock if lock is not None else RLock()
         self._made: dict[Any, Node] = {}
         self._unions: dict[int, Union] = {}
-        self._validators: dict[tuple[int, ...], jsonschema_rs.Validator | None] = {}
+        self._checkers: dict[tuple[int, ...], Callable[[Any], bool]] = {}
         self._native = Parts(document)
         self.root = self.node([document])
 
@@ -187,7 +194,8 @@ class Nodes:
                 continue
             seen.add(id(schema))
             parts.append(schema)
-            pending.extend(reversed(self._conjuncts(schema, unions)))
+            if not _CONJOINING.isdisjoint(schema):
+                pending.extend(reversed(self._conjuncts(schema, unions)))
         return parts, unions
 
     def _conjuncts(self, schema: Part, unions: list[Union]) -> list[Any]:
@@ -211,27 +219,39 @@ class Nodes:
 
     def is_valid(self, schemas: tuple[Any, ...], value: Any) -> bool:
         """Whether `value` is valid by all of `schemas`, using the native engine."""
-        if any(schema is False or schema is _NEVER for schema in schemas):
-            return False
-        schemas = tuple(schema for schema in schemas if schema is not True)
+        return self.checker(schemas)(value)
+
+    def checker(self, schemas: tuple[Any, ...]) -> Callable[[Any], bool]:
+        """Return the function that tells whether a value is valid by all of `schemas`."""
         key = tuple(map(id, schemas))
-        if key not in self._validators:
+        check = self._checkers.get(key)
+        if check is None:
             with self.lock:
-                self._validators[key] = self._native.compiled(schemas)
-        validator = self._validators[key]
+                check = self._checkers[key] = self._make_checker(schemas)
+        return check
+
+    def _make_checker(self, schemas: tuple[Any, ...]) -> Callable[[Any], bool]:
+        if any(schema is False or schema is _NEVER for schema in schemas):
+            return lambda value: False
+        validator = self._native.compiled(tuple(schema for schema in schemas if schema is not True))
         if validator is None:
-            return True
-        try:
-            return validator.is_valid(value)
-        except ValueError:
-            copy = as_json(value)
-        try:
-            return not copy.foreign and validator.is_valid(copy.value)
-        except ValueError:
-            return False
+            return lambda value: True
+        is_valid = validator.is_valid
+
+        def check(value: Any) -> bool:
+            try:
+                return is_valid(value)
+            except ValueError:
+                copy = as_json(value)
+            try:
+                return not copy.foreign and is_valid(copy.value)
+            except ValueError:
+                return False
+
+        return check
 
 
-def discriminator(branches: list[Node]) -> str | None:
+def discriminator(branches: Sequence[Node]) -> str | None:
     """Return the required property whose string value identifies the branch of an object; None if there is none."""
     for name in branches[0].properties:
         taken: set[str] = set()

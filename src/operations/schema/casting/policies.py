@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from operations.errors import CallError, ErrorCode
 from operations.schema.budget import TOO_MUCH_WORK, Budget, ExhaustedError
 from operations.schema.cached_attribute import cached_attribute
@@ -17,13 +19,16 @@ from operations.schema.checking.explaining import Explainer
 from operations.schema.checking.messages import show
 from operations.schema.checking.secrets import REDACTED
 from operations.schema.checking.unrolling import compiled_shallow
-from operations.schema.checking.values import is_small, pointer, too_deep, too_shared
+from operations.schema.checking.values import has_few_parts, is_small, pointer, too_deep, too_shared
+from operations.schema.dialects.keywords import ANNOTATIONS
 from operations.schema.dialects.literals import same
 from operations.schema.problems import Problem, format_value_errors, problems_as_details
 
 _ROUNDS = 4
 _MAX_PROBLEMS = 100_000
+_FEW_PARTS = 500
 _MISSING = object()
+_ITEMS_ONLY = ANNOTATIONS | {"type", "items", "$ref", "$defs"}
 Path = tuple[str | int, ...]
 Normalised = tuple[Any, Sequence[Problem]]
 Normaliser = Callable[[Any], Any]
@@ -39,6 +44,7 @@ class Caster:
         self._explainer = explainer
         self._limit = limit
         self._last_changed = False
+        self._is_first = True
         self._generated_helps = True
         """Whether generated code may be sufficient; false once both it and the repair changed nothing."""
         self._parts: dict[int, Callable[[Any], bool]] = {}
@@ -80,9 +86,45 @@ class Caster:
 
         return normalise, cast
 
+    @property
+    def knows_normal(self) -> bool:
+        """Whether normal values are known natively: most schemas need no other validator."""
+        return self._is_normal is not _never
+
     def _normalise(self, value: Any, policy: str) -> Normalised:
         if policy == "off":
             return value, ()
+        if self._limit is None and type(value) is list and self._plain_items is not None:
+            return self._normalise_items(value, policy, self._plain_items)
+        return self._normalise_whole(value, policy)
+
+    def _normalise_items(self, value: list[Any], policy: str, is_normal: Callable[[Any], bool]) -> Normalised:
+        """Normalise the items that are not normal yet, as an array of their own, and put them in their places."""
+        self._last_changed = False
+        try:
+            places = [place for place, item in enumerate(value) if not is_normal(item)]
+        except ValueError:
+            places = []  # an item that is not JSON
+        if not places or len(places) > len(value) // 2:
+            return self._normalise_whole(value, policy)
+        items, problems = self._normalise_whole([value[place] for place in places], policy)
+        changed = [(place, item) for place, item in zip(places, items, strict=True) if item is not value[place]]
+        if changed:
+            value = value.copy()
+            for place, item in changed:
+                value[place] = item
+        return value, [replace(problem, path=_moved(problem.path, places)) for problem in problems]
+
+    @cached_attribute
+    def _plain_items(self) -> Callable[[Any], bool] | None:
+        """The check whether an item is normal, for a schema that says nothing of its arrays except their items."""
+        root = self._nodes.root
+        child = root.item(0)
+        plain = all(part.keys() <= _ITEMS_ONLY for part in root.parts) and root.types == ("array",)
+        check = self._normal_check(child) if plain and child is not None else _never
+        return None if check is _never else check
+
+    def _normalise_whole(self, value: Any, policy: str) -> Normalised:
         if not is_small(value):
             if self._limit is not None and too_deep(value):
                 return value, self._explainer.problems(value)
@@ -98,7 +140,7 @@ class Caster:
     def _normalised_fast(self, value: Any) -> Normalised | None:
         """Return the result if stripping and filling defaults is sufficient."""
         self._last_changed = False
-        if not self._generated_helps:
+        if not self._generated_helps or self._is_first_and_few(value):
             return None
         for normalise_fast in self._generated or ():
             try:
@@ -109,6 +151,11 @@ class Caster:
             except (ValueError, KeyError):
                 continue
         return None
+
+    def _is_first_and_few(self, value: Any) -> bool:
+        """Whether this is the first value and has so few parts that repairing it takes less time than writing code."""
+        first, self._is_first = self._is_first, False
+        return first and has_few_parts(value, _FEW_PARTS)
 
     def _cast_slowly(self, value: Any, policy: str) -> Normalised:
         budget = Budget(value)
@@ -208,6 +255,14 @@ class Caster:
                 break
             value = result
         return value
+
+
+def _moved(path: str, places: Sequence[int]) -> str:
+    """Return the path of a problem of some items, in the array where they have these places."""
+    if not path:
+        return path
+    place, slash, rest = path[1:].partition("/")
+    return f"/{places[int(place)]}{slash}{rest}"
 
 
 def check_only(

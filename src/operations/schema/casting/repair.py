@@ -210,10 +210,10 @@ class Repair:
     def _cast_union(self, node: Node, value: Any) -> Any:
         branches = node.unions[0]
         self.budget.spend(len(branches))
-        matching = [branch for branch in branches if self._nodes.is_valid((branch,), value)]
+        matching = [place for place, branch in enumerate(branches) if self._nodes.is_valid((branch,), value)]
         results = []
-        for branch in matching:
-            result = self.cast_to(node.choose(branch), value)
+        for place in matching:
+            result = self.cast_to(node.branches[place], value)
             if result is value or not loses(value, result):
                 return result
             results.append(result)
@@ -221,7 +221,7 @@ class Repair:
             return self._fullest(node, value, matching, min(results, key=lambda result: lost(value, result)))
         return self._cast_unmatched(node, value)
 
-    def _fullest(self, node: Node, value: Any, matching: list[Any], best: Any) -> Any:
+    def _fullest(self, node: Node, value: Any, matching: list[int], best: Any) -> Any:
         """Return the result that keeps most of a value, if every matching branch would remove a part of it.
 
         A branch that the value does not match also counts if the value matches it after casting, or if more of its
@@ -230,9 +230,8 @@ class Repair:
         if not isinstance(value, dict):
             return best
         plain = Repair(self._nodes, total=False, budget=self.budget) if self._total else self
-        for branch in node.unions[0]:
-            chosen = node.choose(branch)
-            if branch in matching or not (chosen.allows("object") and chosen.declares):
+        for place, chosen in enumerate(node.branches):
+            if place in matching or not (chosen.allows("object") and chosen.declares):
                 continue
             if sum(map(chosen.keeps, filter(_is_text, value))) <= len(best):
                 continue
@@ -256,13 +255,13 @@ class Repair:
         scores = self._scores.of_branches(branches, value)
         best = max(scores)
         if best or self._total:
-            return self.cast_to(node.choose(branches[scores.index(best)]), value)
+            return self.cast_to(node.branches[scores.index(best)], value)
         return self._cast_only(node, value)
 
     def _cast_only(self, node: Node, value: Any) -> Any:
         """Cast a value that resembles no branch: by the only branch for its container type."""
         kind = kind_of(value)
-        possible = [branch for branch in map(node.choose, node.unions[0]) if branch.allows(kind)]
+        possible = [branch for branch in node.branches if branch.allows(kind)]
         return self.cast_to(possible[0], value) if len(possible) == 1 and kind in ("object", "array") else value
 
     def valid_default(self, node: Node) -> Any:

@@ -103,7 +103,7 @@ class Builder:
         yield from self._excluding(branches)
 
     def _branches(self, node: Node) -> list[Node]:
-        branches = [node.choose(branch) for branch in node.unions[0]] if node.unions else []
+        branches = list(node.branches) if node.unions else []
         if self._trail.count(id(node)) > 1:
             # Within itself, try branches that end before those that may recurse.
             branches.sort(key=lambda branch: branch.allows("object") or branch.allows("array"))
@@ -233,8 +233,8 @@ def part_unique(node: Node) -> bool:
 def _variations(builder: Builder, node: Node | None, first: Any, count: int) -> Iterator[Any]:
     """Yield alternatives to `first` that may match the same node: other choices, then neighbours, then any value."""
     if node is not None:
-        for branch in node.unions[0] if node.unions else ():
-            yield builder.smallest(node.choose(branch))
+        for branch in node.branches if node.unions else ():
+            yield builder.smallest(branch)
         yield from node.choices or ()
         for part in node.parts if isinstance(first, str) else ():
             if "pattern" in part:

@@ -8,18 +8,25 @@ from typing import Any
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _MAX_LENGTH = 400
+_KINDS = {
+    dict: "object",
+    list: "array",
+    str: "string",
+    int: "integer",
+    bool: "boolean",
+    type(None): "null",
+}
 
 
 def kind_of(value: Any) -> str | None:
     """Return the JSON type of a value, with bytes as strings; None for values that are not JSON."""
+    kind = _KINDS.get(type(value))
+    if kind is not None:
+        return kind
     if isinstance(value, dict):
         return "object"
     if isinstance(value, str | bytes | bytearray | memoryview):
         return "string"
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
     if isinstance(value, int):
         return "integer"
     if isinstance(value, float):

@@ -29,14 +29,15 @@ def patterns_in(document: Any) -> Iterator[str]:
     pending = [document]
     while pending:
         node = pending.pop()
-        if isinstance(node, Mapping):
+        if isinstance(node, (dict, Mapping)):
             if isinstance(node.get("pattern"), str):
                 yield node["pattern"]
             if isinstance(node.get("patternProperties"), Mapping):
                 yield from node["patternProperties"]
-            pending += node.values()
-        elif isinstance(node, list | tuple):
-            pending += node
+            node = node.values()
+        elif not isinstance(node, (list, tuple)):
+            continue
+        pending += [item for item in node if item.__class__ is not str]
 
 
 def compiled(

@@ -257,20 +257,25 @@ def _references_of(schema: Any) -> _References:
     targets: dict[str, int] = {}
     times: dict[str, int] = {}
     deepest = size = 0
-    pending = [(schema, 1)]
+    pending = [(schema, 1)] if isinstance(schema, (dict, list)) else []
     while pending:
         node, depth = pending.pop()
         if isinstance(node, dict):
             deepest = max(deepest, depth)
             # Unevaluated parts are found by visiting everything again, so counting objects is not sufficient.
-            size += _BEYOND if any(key in node for key in UNEVALUATED) else 1
+            unevaluated = any(key in node for key in UNEVALUATED)
+            size += _BEYOND if unevaluated else 1
             if isinstance(node.get("$ref"), str):
                 times[node["$ref"]] = times.get(node["$ref"], 0) + 1
                 targets[node["$ref"]] = max(targets.get(node["$ref"], 0), depth)
-            below = depth + (_UNEVALUATED_DEPTH if any(key in node for key in UNEVALUATED) else 1)
-            pending += [(value, below) for key, value in node.items() if key not in _UNWALKED]
-        elif isinstance(node, list):
-            pending += [(item, depth) for item in node]
+            below = depth + (_UNEVALUATED_DEPTH if unevaluated else 1)
+            pending += [
+                (value, below)
+                for key, value in node.items()
+                if isinstance(value, (dict, list)) and key not in _UNWALKED
+            ]
+        else:
+            pending += [(item, depth) for item in node if isinstance(item, (dict, list))]
     return _References(targets, times, deepest, size)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jsonschema_rs
@@ -41,24 +42,33 @@ class Explainer:
     def __init__(
         self,
         document: dict[str, Any] | bool,
-        validator: jsonschema_rs.Validator | None,
+        validator: Callable[[], jsonschema_rs.Validator | None],
         limit: int | None,
         scoring: Scoring,
         strategy: Callable[[], Strategy],
     ) -> None:
-        self._validator = validator
+        self._document = document
+        self._compile = validator
         self._limit = limit
         self._scoring = scoring
         self._strategy = strategy
-        self._secrets = Secrets(document)
+
+    @property
+    def _validator(self) -> jsonschema_rs.Validator | None:
+        return self._compile()
+
+    @cached_property
+    def _secrets(self) -> Secrets:
+        return Secrets(self._document)
 
     def check_foreign(self, value: Any) -> bool:
         """Check a value that the native engine cannot read: bytes count as strings, other objects are invalid."""
         copy = as_json(value)
-        if copy.foreign or self._validator is None:
+        validator = self._validator
+        if copy.foreign or validator is None:
             return not copy.foreign
         try:
-            return bool(self._validator.is_valid(copy.value))
+            return bool(validator.is_valid(copy.value))
         except ValueError:
             return False
 
@@ -120,8 +130,8 @@ class Explainer:
         elif strategy.outline is not None:
             unions = _Unions(strategy.outline, self._scoring, value)
             causes = (cause for error in strategy.outline.errors(value) for cause in unions.explain(error, ()))
-        elif self._validator is not None:
-            causes = (cause for error in self._validator.iter_errors(value) for cause in _explained(error))
+        elif (validator := self._validator) is not None:
+            causes = (cause for error in validator.iter_errors(value) for cause in _explained(error))
         return [cause for cause, _ in zip(causes, range(_MAX_PROBLEMS), strict=False)]
 
 

@@ -7,6 +7,7 @@ the requested branches are explained.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jsonschema_rs
@@ -18,6 +19,7 @@ from operations.schema.dialects.patterns import weakest_engine
 
 _ADDRESS = "urn:operations:outline"
 _MARK = "!union"
+_MAX_LOCATED = 256
 _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 
 
@@ -38,6 +40,7 @@ class Outline:
         self._registry = jsonschema_rs.Registry([(_ADDRESS, self._document)])
         self._engine = weakest_engine(patterns_in(document))
         self._validators: dict[str, jsonschema_rs.Validator | None] = {}
+        self._located = lru_cache(_MAX_LOCATED)(self._locate)
 
     def errors(self, value: Any, pointer: str = "#") -> Iterator[jsonschema_rs.ValidationError]:
         """Yield the native errors of `value` by the schema at a location of the outline."""
@@ -49,6 +52,9 @@ class Outline:
 
     def locate(self, path: Sequence[str | int]) -> tuple[list[str | int], Union | None]:
         """Return the location in the schema for one of the outline, and the union at it."""
+        return self._located(tuple(path))
+
+    def _locate(self, path: tuple[str | int, ...]) -> tuple[list[str | int], Union | None]:
         node: Any = self._document
         found: list[str | int] = []
         index = 0

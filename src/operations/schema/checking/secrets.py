@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from operations.schema.budget import Budget, ExhaustedError
@@ -77,7 +77,7 @@ class Secrets:
 
     def __init__(self, document: dict[str, Any] | bool) -> None:
         self._document = document
-        self._secret_schemas = _secret_schemas(document)
+        self._secret_schemas = schemas_reaching(document, _is_marked)
         self._by_schemas: dict[tuple[int, ...], _PathSchemas] = {}
 
     def secret_paths(self, value: Any) -> Hidden:
@@ -206,28 +206,29 @@ def _is_marked(schema: dict[str, Any]) -> bool:
     return schema.get("writeOnly") is True or schema.get("format") == "password"
 
 
-def _secret_schemas(document: Any) -> set[int]:
-    """Return the id() of the schemas that are secret, or contain or refer to a secret one."""
+def schemas_reaching(document: Any, predicate: Callable[[dict[str, Any]], bool]) -> set[int]:
+    """Return the id() of the objects of a document for which `predicate` holds, or which contain or refer to one."""
     holders: dict[int, list[int]] = {}
-    marked: list[int] = []
+    found: list[int] = []
     pending: list[tuple[Any, int]] = [(document, 0)]
     while pending:
         node, parent = pending.pop()
         if isinstance(node, dict):
-            holders.setdefault(id(node), []).append(parent)
-            if _is_marked(node):
-                marked.append(id(node))
+            own = id(node)
+            holders.setdefault(own, []).append(parent)
+            if predicate(node):
+                found.append(own)
             if isinstance(node.get("$ref"), str):
-                holders.setdefault(id(target_of(node["$ref"], document)), []).append(id(node))
-            pending += [(item, id(node)) for key, item in node.items() if key != "$defs"]
+                holders.setdefault(id(target_of(node["$ref"], document)), []).append(own)
+            pending += [(item, own) for key, item in node.items() if isinstance(item, (dict, list)) and key != "$defs"]
             if node is document:
                 pending += [(item, 0) for item in node.get("$defs", {}).values()]
         elif isinstance(node, list):
-            pending += [(item, parent) for item in node]
-    found: set[int] = set()
-    while marked:
-        node_id = marked.pop()
-        if node_id and node_id not in found:
-            found.add(node_id)
-            marked += holders.get(node_id, ())
-    return found
+            pending += [(item, parent) for item in node if isinstance(item, (dict, list))]
+    reaching: set[int] = set()
+    while found:
+        node_id = found.pop()
+        if node_id and node_id not in reaching:
+            reaching.add(node_id)
+            found += holders.get(node_id, ())
+    return reaching

@@ -116,6 +116,15 @@ def is_small(value: Any, limit: int = MAX_DEPTH) -> bool:
     return not level
 
 
+def has_few_parts(value: Any, limit: int) -> bool:
+    """Whether `value` has at most `limit` keys, members and items."""
+    level, counted = [value], 0
+    while level and counted <= limit:
+        level = _members(level)
+        counted += len(level)
+    return not level and counted <= limit
+
+
 def too_shared(value: Any) -> bool:
     """Whether `value` shares parts so often that writing it out would exhaust memory."""
     level = [value]

@@ -17,6 +17,7 @@ from operations.schema.dialects.keywords import (
     SCHEMA_LISTS,
     SCHEMA_MAPS,
     SINCE_DRAFT,
+    TYPES,
 )
 from operations.schema.dialects.literals import LiteralBudget, NotPlainError, plain
 from operations.schema.dialects.openapi30 import from_openapi30
@@ -47,6 +48,7 @@ _NAMES = {
 _DROPPED = frozenset(
     {"$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary", "$defs", "definitions"}
 )
+_TEXTS = frozenset({"title", "description", "format", "$comment"})
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
@@ -117,7 +119,7 @@ class _Converter:
     def _schema(self, schema: Any, base: str, draft: int, depth: int) -> Any:
         if isinstance(schema, bool):
             return schema
-        if not isinstance(schema, Mapping):
+        if schema.__class__ is not dict and not isinstance(schema, Mapping):
             self._complain(f"{type(schema).__name__} is not a schema")
             return True
         if depth > MAX_SCHEMA_DEPTH:
@@ -132,8 +134,17 @@ class _Converter:
         if "$ref" in schema and draft < 2019:
             schema = {"$ref": schema["$ref"]}
         out: dict[str, Any] = {}
+        where = (base, draft, depth + 1)
         for keyword, value in _modern(schema, draft):
-            self._keyword(out, keyword, value, (base, draft, depth + 1))
+            # Fast path: most keywords are a type or a text, which need no copy.
+            if (
+                value.__class__ is str
+                and value.isascii()
+                and (keyword in _TEXTS or (keyword == "type" and value in TYPES))
+            ):
+                out[keyword] = value
+            else:
+                self._keyword(out, keyword, value, where)
         return out
 
     def _is_shared(self, schema: Mapping[str, Any], base: str, draft: int) -> bool:
@@ -277,7 +288,9 @@ def _modern(schema: Mapping[str, Any], draft: int) -> Iterator[tuple[str, Any]]:
 
 
 def _is_known(keyword: Any, draft: int) -> bool:
-    return isinstance(keyword, str) and keyword not in _DROPPED and SINCE_DRAFT.get(keyword, 0) <= max(draft, 4)
+    if keyword not in SINCE_DRAFT:
+        return isinstance(keyword, str) and keyword not in _DROPPED
+    return SINCE_DRAFT[keyword] <= max(draft, 4)
 
 
 def _dependencies(value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -103,6 +103,8 @@ def _escape(match: re.Match[str]) -> str:
 
 def fragment(part: str) -> str:
     """Return a segment of a JSON pointer, encoded for a URL fragment."""
+    if part.isascii() and (part.isidentifier() or part.isdecimal()):  # fast path: most names
+        return part
     return quote(part.replace("~", "~0").replace("/", "~1"), safe="~$")
 
 

@@ -32,7 +32,7 @@ def from_openapi30(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(kind, str) and kind not in TYPES and (meant := _MISSPELLED.get(kind.strip().lower())):
         schema = {**schema, "type": meant}
     nullable = schema.get("nullable") is True or schema.get("x-nullable") is True
-    if not nullable and not any(keyword in schema for keyword in _DOCUMENTATION):
+    if not nullable and _DOCUMENTATION.isdisjoint(schema):
         return schema
     out = {keyword: value for keyword, value in schema.items() if keyword not in _DOCUMENTATION}
     if "example" in schema:

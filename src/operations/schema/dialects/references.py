@@ -11,6 +11,7 @@ from operations.schema.dialects.keywords import LITERALS
 Loader = Callable[[str], Any]
 
 _MAX_SCANNED = 200_000
+_IDENTIFYING = frozenset({"$schema", "$id", "id"})
 
 
 class SchemaLocation(NamedTuple):
@@ -66,6 +67,8 @@ class References:
 
     def enter(self, schema: Mapping[str, Any], base: str, draft: int) -> tuple[str, int]:
         """Return the base URL and draft inside `schema`, given those around it."""
+        if _IDENTIFYING.isdisjoint(schema):  # fast path: most schemas
+            return base, draft
         draft = self._draft_of(schema, draft)
         own = identifier(schema, draft)
         if own is not None and not own.startswith("#"):

@@ -27,15 +27,12 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class RecordCodec:
-    """Schema, `load` and `dump` of an object with given fields, created on first use.
+    """Schema, `load` and `dump` of an object with given fields, created on use.
 
-    `load` and `dump` are None if valid data needs no conversion.
+    `load` and `dump` are None if valid data needs no conversion, otherwise a new function on each access.
     """
 
-    __slots__ = ("_extra", "_fields", "dump", "load", "schema")
-
-    load: Callable[[Any], dict[str, Any]] | None
-    dump: Callable[[Any], dict[str, Any]] | None
+    __slots__ = ("_extra", "_fields", "schema")
 
     def __init__(self, fields: Sequence[Field], extra: Any) -> None:
         self._fields = tuple(fields)
@@ -49,15 +46,17 @@ class RecordCodec:
         codecs, rest = self._codecs()
         return any(codec is not None and codec.load is not None for codec in (*codecs.values(), rest))
 
-    def __getattr__(self, name: str) -> Any:
-        # Called for slots without a value.
-        if name not in ("load", "dump"):
-            raise AttributeError(name)
+    @property
+    def load(self) -> Callable[[Any], dict[str, Any]] | None:
+        """Converts JSON-like data to Python values."""
         codecs, rest = self._codecs()
-        each = {field: getattr(codec, name) for field, codec in codecs.items()}
-        made = _make_each(each, None if rest is None else getattr(rest, name))
-        setattr(self, name, made)
-        return made
+        return _make_each({name: codec.load for name, codec in codecs.items()}, None if rest is None else rest.load)
+
+    @property
+    def dump(self) -> Callable[[Any], dict[str, Any]] | None:
+        """Converts Python values to JSON-like data."""
+        codecs, rest = self._codecs()
+        return _make_each({name: codec.dump for name, codec in codecs.items()}, None if rest is None else rest.dump)
 
     def _codecs(self) -> tuple[dict[str, TypeCodec[Any]], TypeCodec[Any] | None]:
         """Return the codec of each field by name, and that of undeclared ones."""

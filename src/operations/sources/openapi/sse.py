@@ -12,7 +12,8 @@ MAX_LINE = 1024 * 1024
 MAX_EVENT = 16 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"
-_NUL, _LF, _CR = 0, 10, 13  # `10 in chunk` takes a sixth of the time of `b"\n" in chunk`
+_NUL, _LF, _CR, _D = 0, 10, 13, 100  # `10 in chunk` takes a sixth of the time of `b"\n" in chunk`
+_DATA = (b"data:", b"data")  # without a space, or without a value
 _LARGE_CHUNK = 4096
 _MAX_DIGITS = 640  # within any limit that a process can set for `int`
 _LONG_LINE = "a line of the event stream exceeds {} bytes"
@@ -70,22 +71,10 @@ class SSEParser:
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """Parse the next bytes of the stream; return the events that they complete."""
         # Fast path: servers usually send one event per chunk, in one of a few forms.
-        if self._at_block_start and _CR not in chunk and len(chunk) <= self._safe_length:
-            id_, type_ = self.last_event_id, "message"
-            line, _, rest = chunk.partition(b"\n")
-            name, _, value = line.partition(b": ")
-            if name == b"id" and _NUL not in value:
-                id_ = value.decode("utf-8", "replace")
-                line, _, rest = rest.partition(b"\n")
-                name, _, value = line.partition(b": ")
-            if name == b"event":
-                type_ = value.decode("utf-8", "replace") or type_
-                line, _, rest = rest.partition(b"\n")
-                name, _, value = line.partition(b": ")
-            if rest == b"\n" and (name == b"data" or line.startswith(b"data:")):
-                self.last_event_id = id_
-                text = (value if name == b"data" else line[5:]).decode("utf-8", "replace")
-                return [ServerSentEvent(text, type_, id_)]
+        if self._at_block_start and len(chunk) <= self._safe_length:
+            event = self._only_event(chunk) if _CR not in chunk else self._only_line(chunk)
+            if event is not None:
+                return [event]
         events: list[ServerSentEvent] = []
         try:
             self._take(self._strip_rest(chunk) if self._may_continue else chunk, events)
@@ -96,6 +85,33 @@ class SSEParser:
             if not events:
                 raise
         return events
+
+    def _only_event(self, chunk: bytes) -> ServerSentEvent | None:
+        """Return the event that a chunk consists of: perhaps an id, perhaps a type, one line of data."""
+        id_, type_ = self.last_event_id, "message"
+        line, _, rest = chunk.partition(b"\n")
+        name, _, value = line.partition(b": ")
+        if name == b"id" and _NUL not in value:
+            id_ = value.decode("utf-8", "replace")
+            line, _, rest = rest.partition(b"\n")
+            name, _, value = line.partition(b": ")
+        if name == b"event":
+            type_ = value.decode("utf-8", "replace") or type_
+            line, _, rest = rest.partition(b"\n")
+            name, _, value = line.partition(b": ")
+        if rest != b"\n" or not (name == b"data" or line.startswith(b"data:")):
+            return None
+        self.last_event_id = id_
+        return ServerSentEvent((value if name == b"data" else line[5:]).decode("utf-8", "replace"), type_, id_)
+
+    def _only_line(self, chunk: bytes) -> ServerSentEvent | None:
+        """Return the event that a chunk consists of: one line of data, with carriage returns."""
+        lines = chunk.splitlines()
+        if len(lines) != 2 or lines[1] or chunk[-1] != _LF or not lines[0].startswith(b"data:"):
+            return None
+        return ServerSentEvent(
+            lines[0][5:].removeprefix(b" ").decode("utf-8", "replace"), "message", self.last_event_id
+        )
 
     def close(self) -> None:
         """End the stream: drop unfinished data; the next chunk starts another stream."""
@@ -182,39 +198,37 @@ class SSEParser:
         for line in lines:
             if not line:
                 data = self._joined(data) if extra_lines and data is not None else data
-                if self._id is not None:
-                    self.last_event_id, self._id = self._id, None
+                self.last_event_id = self.last_event_id if self._id is None else self._id
                 if data is not None:
                     text = data.decode("utf-8", "replace")
                     events.append(ServerSentEvent(text, self._type, self.last_event_id, self._retry))
                     data = None
                 self._type = "message"
-                self._retry = None
+                self._id = self._retry = None
                 continue
-            name, _, value = line.partition(b": ")
-            if name == b"data":
-                pass
-            elif name == b"event":
-                self._type = value.decode("utf-8", "replace") or "message"
+            if line[0] != _D:
+                name, _, value = line.partition(b": ")
+                if name == b"event":
+                    self._type = value.decode("utf-8", "replace") or "message"
+                elif name == b"id" and _NUL not in value:
+                    self._id = value.decode("utf-8", "replace")
+                else:
+                    self._read_field(line)
                 continue
-            elif name == b"id" and _NUL not in value:
-                self._id = value.decode("utf-8", "replace")
-                continue
+            if line[:6] == b"data: ":
+                value = line[6:]
+            elif line[:5] in _DATA:
+                value = line[5:]
             else:
-                found = self._read_field(line)
-                if found is None:
-                    continue
-                value = found
+                continue  # an unknown field
             if data is None:
                 data = value
             else:
                 extra_lines.append(value)
         self._data = self._joined(data) if extra_lines and data is not None else data
 
-    def _read_field(self, line: bytes) -> bytes | None:
-        """Interpret a line without a space after its first colon, or a rarer field; return its data."""
-        if line.startswith(b"data:"):
-            return line[5:]
+    def _read_field(self, line: bytes) -> None:
+        """Interpret a line of a rarer field, or without a space after its colon."""
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"event":
@@ -223,7 +237,6 @@ class SSEParser:
             self._read_id(value)
         elif name == b"retry":
             self._read_retry(value)
-        return None
 
     def _read_id(self, value: bytes) -> None:
         if _NUL in value:
