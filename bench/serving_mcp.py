@@ -147,8 +147,14 @@ def many_tools() -> Any:
 
 
 def serve(contender: str, port: int) -> None:
-    """Run a contender's server."""
+    """Run a contender's server: ours on its own, as `ops serve` does, the others on uvicorn."""
     import uvicorn
+
+    if contender == OURS:
+        import uvloop
+
+        uvloop.run(_serve_ours(port))
+        return
 
     class Announcing(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:
@@ -158,6 +164,14 @@ def serve(contender: str, port: int) -> None:
     app = {RAW: _raw, OURS: _ours, SDK: _sdk, FASTMCP: _fastmcp}[contender]()
     config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical", access_log=False)
     Announcing(config).run()
+
+
+async def _serve_ours(port: int) -> None:
+    from operations.serving import HTTPServer
+
+    async with HTTPServer(_ours(), f"127.0.0.1:{port}"):
+        print("ready", flush=True)
+        await asyncio.Event().wait()
 
 
 def _raw() -> Any:
