@@ -57,6 +57,7 @@ async def test_a_durable_call_is_listed_and_retried_and_its_result_is_kept(
     assert (dead.operation_id, dead.state, dead.owner, dead.code) == ("mail.send", "dead", None, "EXECUTION_ERROR")
     assert "unanswered deliveries" in (await jobs.status(dead.id)).message
     assert ran == []
+    assert place.handlers[0].counters.dead_lettered == 1
     await jobs.retry(dead.id)
     assert (await jobs.wait(dead.id, timeout=30)).data == "sent to ada for nobody"
     assert (await jobs.status(dead.id)).state is JobState.DONE

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from operations import CallError, Identity, OperationContext, OperationRegistry
 from operations.calls import CallHandler, Counters, PendingRequestMap
 from operations.calls.hub import Hub
+from operations.calls.signed_transport import SignedTransport
 from operations.identity import StaticTokens
 from operations.interceptors import Cache, Only, RateLimit
 from operations.pubsub.memory import MemoryTransport
-from operations.telemetry import METRICS, CallMetrics, Measure, metrics_text
+from operations.telemetry import METRICS, AuditLog, CallMetrics, Measure, metrics_text
 from operations.testing import error_of, stub_operation
+from tests.security.untrusted_bus import SECRET, TOKENS, UNTRUSTED, session
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "telemetry.md"
 SAMPLE = re.compile(r'^(\w+)(?:\{(\w+="(?:[^"\\\n]|\\.)*"(?:,\w+="(?:[^"\\\n]|\\.)*")*)\})? (\S+)$')
@@ -75,6 +77,22 @@ async def test_a_worker_exports_every_counter() -> None:
     assert found['operations_interceptor_events_total{interceptor="Cache",event="misses"}'] == 1
     for name in Counters().to_dict():
         assert f"operations_bus_{name}" in found or f"operations_bus_{name}_total" in found
+
+
+async def test_refused_signatures_and_lost_audit_lines_are_exported(tmp_path: Path) -> None:
+    bus = MemoryTransport(direct=False, capabilities=UNTRUSTED)
+    signed = SignedTransport(bus.join(), secret=SECRET, tokens=TOKENS, required=True)
+    audit = AuditLog(tmp_path / "audit.jsonl")
+    handler = CallHandler(
+        OperationRegistry([stub_operation("a.b")], observers=[audit]), signed, identify=signed.identify
+    )
+    audit.close()
+    await error_of(PendingRequestMap(bus.join()).call("a.b"))
+    await PendingRequestMap(SignedTransport(bus.join(), session=session("ada"))).call("a.b")
+    found = samples(await metrics_text(handler))
+    await handler.close()
+    assert found['operations_signature_refusals_total{reason="unsigned"}'] == 1
+    assert found["operations_audit_failures_total"] == 1
 
 
 async def test_a_hub_exports_its_counters() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import msgspec
@@ -54,6 +54,7 @@ from operations.pubsub import (
 )
 from operations.pubsub.protocols import Part
 from operations.recent import Recent
+from operations.telemetry.metrics import Measure
 
 _LONGEST_TOKEN = 8_000
 _RESERVED = 8_192
@@ -226,6 +227,11 @@ class SignedTransport(TransportWrapper):
         if delivery is not None:
             delivery.key = key
         return self._note(remembers, key, max(1.0, until - time.time()))
+
+    def measures(self) -> Iterator[Measure]:
+        """Return how many requests were refused, by reason."""
+        for reason, count in self.refusals.items():
+            yield Measure("operations_signature_refusals_total", count, {"reason": reason})
 
     def for_grant(self, grant: Grant | None, *, as_worker: bool) -> Transport:
         """Return the transport that signs a request for the grant's caller, or with this process's own session."""

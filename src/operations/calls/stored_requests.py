@@ -180,16 +180,16 @@ class StoredRequests:
             event = codec.decode(message)
         except UNREADABLE as error:
             self._endpoint.note_unreadable(codec, message, error, arrival)
-            delivery.dead_letter("it cannot be decoded")
+            self._set_apart(delivery, "it cannot be decoded")
             return
         if not isinstance(event, CallRequested) or event.stream or event.payload.request_id != event.id:
             self._endpoint.counters.malformed += 1
-            delivery.dead_letter("it is not a request")
+            self._set_apart(delivery, "it is not a request")
         elif not self._endpoint.is_answerable(event.id, arrival):
-            delivery.dead_letter("its id belongs to another caller")
+            self._set_apart(delivery, "its id belongs to another caller")
         elif arrival.address != queue_address(event.to):
             self._endpoint.refuse_address(event, codec)
-            delivery.dead_letter("it was stored at the address of another namespace")
+            self._set_apart(delivery, "it was stored at the address of another namespace")
         elif event.id in self._held or event.id in self._finished:
             self._drop_duplicate(event, delivery)
         else:
@@ -264,7 +264,11 @@ class StoredRequests:
         if isinstance(event, CallRequested) and job_of(event, delivery) is not None:
             self._dead_letter(event, codec_of(message), delivery, CallError(ErrorCode.ACCESS_DENIED, reason))
         else:
-            delivery.dead_letter(reason)
+            self._set_apart(delivery, reason)
+
+    def _set_apart(self, delivery: Delivery, reason: str, record: Record | None = None) -> None:
+        self._endpoint.counters.dead_lettered += 1
+        delivery.dead_letter(reason, record)
 
     def _dead_letter(self, event: CallRequested, codec: Codec, delivery: Delivery, error: CallError) -> None:
         """Dead-letter a request; a durable call gets a record, so that it is listed and retried like a job."""
@@ -272,12 +276,12 @@ class StoredRequests:
         if job is None or not delivery.record_key:  # the record of a job is stored with it
             self._endpoint.send_error(event.id, error, codec)
             if transport.optional(KeepsRecords) is None:
-                delivery.dead_letter(error.message)
+                self._set_apart(delivery, error.message)
                 return
             job = JobRequest(new_dead_letter_key(), int(KEEP_SECONDS * 1000))
         most = largest_body(transport.capabilities.max_payload)
         record = fail_job(first_record(event, job, delivery), error, delivery.message, state=JobState.DEAD, most=most)
-        delivery.dead_letter(error.message, kept(job.key, record, most=MOST_DEAD_LETTERS))
+        self._set_apart(delivery, error.message, kept(job.key, record, most=MOST_DEAD_LETTERS))
 
 
 def job_of(event: CallRequested, delivery: Delivery) -> JobRequest | None:

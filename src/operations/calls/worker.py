@@ -11,7 +11,7 @@ from typing import Any
 from operations.calls.addresses import namespaces_of
 from operations.calls.announcements import Announcer
 from operations.calls.caller import PendingRequestMap
-from operations.calls.endpoint import Endpoint, endpoint_of
+from operations.calls.endpoint import Endpoint, SignsNestedCalls, endpoint_of
 from operations.calls.request_handler import Identify, RequestHandler, ShowError
 from operations.calls.stored_replies import start_stored
 from operations.calls.stored_requests import StoredRequests
@@ -101,6 +101,7 @@ class CallHandler:
     def measures(self) -> Iterator[Measure]:
         """Return the metrics of this worker: those of its registry, dispatcher and transport."""
         yield from measures_of([self.registry, self.dispatcher, self.counters])
+        yield from measures_of([self.transport.optional(SignsNestedCalls)])
         connection = self.transport.optional(ReportsConnection)
         if connection is not None:
             yield Measure("operations_transport_reconnects_total", connection.reconnects)

@@ -6,13 +6,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import msgspec
 
+from operations.telemetry.metrics import Measure
 from operations.telemetry.observer import Call, Observation
 
 _log = logging.getLogger("operations")
@@ -45,6 +46,10 @@ class AuditLog:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def measures(self) -> Iterator[Measure]:
+        """Return the number of lines that could not be written."""
+        yield Measure("operations_audit_failures_total", self.failures)
 
     def begin(self, call: Call) -> Observation | None:
         """Observe a call; its line is written when it ends."""

@@ -15,6 +15,7 @@ _NAMES = {
     "foreign": "Ids that do not belong to their sender: guessed or forged.",
     "forged": "Identities in a payload from a sender that may not set them.",
     "expired": "Requests whose deadline passed before they ran.",
+    "dead_lettered": "Stored requests that became dead letters.",
     "abandoned": "Handlers that ignored cancellation and ran on after their call ended.",
 }
 
@@ -39,6 +40,7 @@ class Counters:
         self.foreign = 0
         self.forged = 0
         self.expired = 0
+        self.dead_lettered = 0
         self.abandoned = 0
 
     @property

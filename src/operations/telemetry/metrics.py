@@ -46,9 +46,12 @@ METRICS: Mapping[str, Metric] = {
     "operations_bus_foreign_total": Metric("counter", "Ids that do not belong to their sender."),
     "operations_bus_forged_total": Metric("counter", "Identities claimed in a payload without authentication."),
     "operations_bus_expired_total": Metric("counter", "Requests whose deadline passed before they could run."),
+    "operations_bus_dead_lettered_total": Metric("counter", "Stored requests that became dead letters."),
     "operations_bus_unsent_total": Metric("counter", "Messages that were not sent because the connection was lost."),
     "operations_bus_abandoned_total": Metric("counter", "Handlers that ignored cancellation."),
     "operations_transport_reconnects_total": Metric("counter", "Reconnections to a broker or hub."),
+    "operations_signature_refusals_total": Metric("counter", "Requests refused for their signature, by reason."),
+    "operations_audit_failures_total": Metric("counter", "Lines of the audit log that could not be written."),
     "operations_hub_peers": Metric("gauge", "Peers connected to the hub."),
     "operations_interceptor_events_total": Metric("counter", "Events of interceptors, by interceptor and event."),
 }
