@@ -21,7 +21,7 @@ from tests.documents import documents
 ROOT = Path(__file__).parent.parent.parent
 ASSETS = ROOT / "src" / "operations" / "serving" / "console" / "assets"
 NODE = ROOT / "tests" / "node" / "node_modules"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 class _Server:

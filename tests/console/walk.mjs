@@ -17,7 +17,7 @@ let isRestarting = false;
 const browser = await launch();
 const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, locale: "en-GB" });
 const page = await context.newPage();
-page.setDefaultTimeout(Number(process.env.CONSOLE_TIMEOUT ?? 30_000)); // for a busy machine
+page.setDefaultTimeout(Number(process.env.CONSOLE_TIMEOUT ?? 60_000)); // for a busy machine
 page.on("pageerror", (error) => report.errors.push(String(error.stack)));
 page.on("console", (message) => {
   // Chromium itself logs every status of 400 and above: those that a step provokes are no mistake of the page.
