@@ -22,11 +22,11 @@ class RawPeer:
         """The response to the handshake, up to the empty line."""
 
     @classmethod
-    async def connect(cls, port: int, *headers: bytes) -> RawPeer:
+    async def connect(cls, port: int, *headers: bytes, path: bytes = b"/") -> RawPeer:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         key = base64.b64encode(bytes(16))
         lines = (
-            b"GET / HTTP/1.1",
+            b"GET " + path + b" HTTP/1.1",
             b"Host: localhost",
             b"Upgrade: websocket",
             b"Connection: Upgrade",

@@ -8,7 +8,7 @@ import os
 import struct
 import sys
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -19,10 +19,14 @@ from operations.calls.hub import Hub, session
 from operations.calls.hub.asgi import ASGILink
 from operations.calls.hub.spoke import Spoke
 from operations.identity import Principal, StaticTokens
-from operations.pubsub.link import LARGE_MESSAGE, LargeMessages, Link
+from operations.pubsub.link import LARGE_MESSAGE, LargeMessages, Link, Turn
 from operations.pubsub.websocket import WebSocketLink, serve
+from operations.serving import app, http_protocol
+from operations.serving.server import HTTPServer
+from operations.serving.websocket_reader import WebSocketReader
 from operations.testing import error_of, stub_operation
 from operations.wire import has_more_values
+from tests.security.fuzzing_peer import discard
 from tests.security.raw_websocket import BINARY, TEXT, RawPeer
 from tests.security.test_refused_before_parsed import Notes, announcement
 from tests.waiting import until
@@ -148,6 +152,72 @@ async def test_large_messages_over_asgi_are_handled_one_in_each_iteration() -> N
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class NotingReader(WebSocketReader):
+    """Notes how many bytes are parsed at once, and what is unsent."""
+
+    parsed: ClassVar[list[int]] = []
+    unsent: ClassVar[list[int]] = []
+
+    def __init__(self, transport: asyncio.Transport, protocol: Any, turn: Turn) -> None:
+        super().__init__(transport, protocol, turn)
+        parse = protocol.data_received
+
+        def note(data: bytes) -> None:
+            self.parsed.append(len(data))
+            parse(data)
+            self.unsent.append(transport.get_write_buffer_size())
+
+        protocol.data_received = note
+
+
+@pytest.fixture
+async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RawPeer]:
+    """A peer of a served registry."""
+    monkeypatch.setattr(http_protocol, "WebSocketReader", NotingReader)
+    NotingReader.parsed.clear()
+    NotingReader.unsent.clear()
+    registry = OperationRegistry([stub_operation("shop.echo", returns=lambda input: input)])
+    async with HTTPServer(app(registry), 0) as server:
+        peer = await RawPeer.connect(int(server.url.rpartition(":")[2].strip("/")), path=b"/ws")
+        assert peer.status == 101
+        peer.send_event("hub.hello", {"peer": NAME, "generation": 1})
+        await peer.read()
+        yield peer
+        await peer.close()
+
+
+async def test_a_served_registry_parses_few_frames_at_once(served: RawPeer) -> None:
+    served.writer.write(EMPTY_FRAME * 50_000)
+    payload = {"requestId": "a", "operationId": "shop.echo", "input": {"text": "x" * (1 << 20)}}
+    served.send_event("call.requested", payload, id="a", to="shop.echo")
+    async with asyncio.timeout(30):
+        while (event := await served.read_event())["id"] != "a":
+            pass
+    assert event["payload"]["output"]["data"] == payload["input"], "nothing is lost"
+    assert max(NotingReader.parsed) <= 4 << 10
+    assert sum(NotingReader.parsed) > 50_000 * len(EMPTY_FRAME)
+
+
+async def test_a_served_registry_stops_reading_pings_of_one_that_does_not_read(served: RawPeer) -> None:
+    served.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    ping = b"\x89\xfd" + bytes(4) + b"x" * 125
+    sent = 0
+    while not NotingReader.unsent or NotingReader.unsent[-1] <= 1 << 20:
+        served.writer.write(ping * 1_000)
+        sent += 1
+        await asyncio.sleep(0)
+        assert sent < 1_000
+    served.writer.write(ping * 100_000)
+    parsed = len(NotingReader.parsed)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(NotingReader.parsed) <= parsed + 1
+    served.reader._transport.resume_reading()  # type: ignore[attr-defined]
+    reading = asyncio.create_task(discard(served.reader))
+    await until(lambda: len(NotingReader.parsed) > parsed + 1)
+    reading.cancel()
 
 
 # Conversions between formats.

@@ -14,7 +14,9 @@ from urllib.parse import unquote
 
 import httptools
 
+from operations.pubsub.link import Turn
 from operations.serving.http_exchange import HTTPExchange
+from operations.serving.websocket_reader import WebSocketReader
 
 _MAX_HEAD_BYTES = 64 << 10
 _MAX_HEADERS = 128
@@ -311,9 +313,10 @@ class HTTPProtocol(asyncio.Protocol):
         protocol = self._config.ws_protocol_class(
             config=self._config, server_state=self._state, app_state=self._app_state
         )
-        protocol.connection_made(self.transport)
+        turn = vars(self._state).setdefault("websocket_turn", Turn())  # shared by the connections of the server
+        reader = WebSocketReader(self.transport, protocol, turn)
         protocol.data_received(b"".join((*lines, b"\r\n")))
-        self.transport.set_protocol(protocol)
+        self.transport.set_protocol(reader)
 
     # Time
 

@@ -1,0 +1,98 @@
+"""WebSocketReader: passes what arrives on a WebSocket to uvicorn's protocol, a little at a time.
+
+uvicorn parses all frames of a read at once, and replies to every ping, also to those of a peer that reads nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from operations.pubsub.link import Turn
+
+_SLICE_BYTES = 4 << 10
+_LATE_SLICE_BYTES = 256
+"""Number of bytes that are parsed at once; the second if the turn is over."""
+_MAX_UNSENT = 1 << 20
+"""Number of unsent bytes beyond which nothing more is read; each ping adds a pong to them."""
+
+
+class WebSocketReader(asyncio.Protocol):
+    """Stands between the transport of a connection and the protocol, for which it is the transport.
+
+    `turn` is shared by the connections of a server: beyond it each one handles one slice in each iteration of the event
+    loop.
+    """
+
+    def __init__(self, transport: asyncio.Transport, protocol: Any, turn: Turn) -> None:
+        self._transport = transport
+        self._protocol = protocol
+        self._turn = turn
+        self._unparsed = b""
+        self._is_paused = False
+        """Whether the protocol paused reading."""
+        self._is_scheduled = False
+        protocol.connection_made(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the transport, as the protocol uses this object in its place."""
+        return getattr(self._transport, name)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the transport."""
+        self._unparsed += data
+        if not self._is_scheduled:
+            self._parse()
+
+    def _parse(self) -> None:
+        self._is_scheduled = False
+        self._turn.begin()
+        while self._unparsed and not self._is_waiting and not self._transport.is_closing():
+            size = _LATE_SLICE_BYTES if self._turn.is_late else _SLICE_BYTES
+            part, self._unparsed = self._unparsed[:size], self._unparsed[size:]
+            self._protocol.data_received(part)
+            if self._turn.is_late:
+                break
+        if not self._unparsed and not self._is_waiting:
+            self._transport.resume_reading()
+            return
+        self._transport.pause_reading()
+        if not self._is_waiting:
+            self._schedule()
+
+    @property
+    def _is_waiting(self) -> bool:
+        return self._is_paused or self._transport.get_write_buffer_size() > _MAX_UNSENT
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled and not self._transport.is_closing():
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._parse)
+
+    def pause_reading(self) -> None:
+        """Called by the protocol."""
+        self._is_paused = True
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Called by the protocol."""
+        self._is_paused = False
+        self._schedule()
+
+    def pause_writing(self) -> None:
+        """Called by the transport."""
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Called by the transport."""
+        self._protocol.resume_writing()
+        self._schedule()
+
+    def eof_received(self) -> bool | None:
+        """Called by the transport."""
+        return self._protocol.eof_received()  # type: ignore[no-any-return]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the transport."""
+        self._unparsed = b""
+        self._protocol.connection_lost(exc)
