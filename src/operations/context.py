@@ -194,9 +194,9 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
         A slow caller receives only the newest reports.
         """
         if self.progress is not None:
-            told = self.progress(progress, total, message)
-            if told is not None:
-                await told
+            returned = self.progress(progress, total, message)
+            if returned is not None:
+                await returned
 
     def can_ask(self, method: str = ELICIT) -> bool:
         """Whether `ask` (or `ask_client` with a method) can be answered."""

@@ -206,9 +206,9 @@ def blocking_context(context: OperationContext) -> OperationContext:
         return msgspec.structs.replace(context, env=env)
     from operations.progress import ProgressReporter  # few handlers report progress
 
-    tell = ProgressReporter(context.progress).tell
+    in_loop = ProgressReporter(context.progress).report
 
     def report(progress: float, total: float | None = None, message: str | None = None) -> None:
-        loop.call_soon_threadsafe(tell, progress, total, message)
+        loop.call_soon_threadsafe(in_loop, progress, total, message)
 
     return msgspec.structs.replace(context, env=env, progress=report)

@@ -75,7 +75,7 @@ class ProgressReporter:
         self._is_reporting = False
         self._task: asyncio.Task[None] | None = None
 
-    def tell(self, progress: float, total: float | None, message: str | None) -> None:
+    def report(self, progress: float, total: float | None, message: str | None) -> None:
         """Report an event in a separate task."""
         self._queue.put(ProgressEvent(progress, total, message))
         if not self._is_reporting:

@@ -42,7 +42,7 @@ asyncio.run(main())
 """The program of a worker; arguments: a URL, the worker's name, which its operations return, and a heartbeat."""
 
 
-class Severable(Protocol):
+class DroppableTransport(Protocol):
     """A transport that reconnects by itself."""
 
     failures: int
@@ -51,7 +51,7 @@ class Severable(Protocol):
     def is_up(self) -> bool:
         """Whether it is connected."""
 
-    def cut(self) -> None:
+    def drop_connection(self) -> None:
         """Abort the connection."""
 
 
@@ -83,13 +83,13 @@ async def drain_one_of_two(first: asyncio.subprocess.Process, pending: PendingRe
     assert set(answers[-30:]) == {"second"}
 
 
-async def run_out_of_descriptors(caller: Severable, pending: PendingRequestMap, history: History) -> None:
+async def run_out_of_descriptors(caller: DroppableTransport, pending: PendingRequestMap, history: History) -> None:
     """Check that a caller without file descriptors backs off, fails calls with `executed: "no"`, and recovers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         # The highest descriptor in use is the most that may be: the next connection cannot be had.
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-        caller.cut()
+        caller.drop_connection()
         await until(lambda: not caller.is_up and caller.failures >= 2)
         error = await history.call(pending, "work.mutate")
         assert (error.code, error.details["executed"]) == (ErrorCode.UNAVAILABLE, "no")

@@ -241,7 +241,7 @@ async def test_a_spoke_that_returns_before_its_old_socket_is_noticed_keeps_its_r
     proxy.swallow()
     spoke: Any = handler.transport
     spoke.url = stage.hub.url
-    spoke.cut()
+    spoke.drop_connection()
     await until(
         lambda: (
             "work.query" in stage.hub.operations and stage.hub.router.operations["work.query"].sessions[0] is not old
@@ -297,7 +297,7 @@ async def test_a_caller_that_vanishes_has_its_stream_closed(stage: Stage) -> Non
         await remote.ready("clock.ticks")
         stream: Any = PendingRequestMap(caller).subscribe("clock.ticks")
         await anext(stream)
-        caller.cut()
+        caller.drop_connection()
         await closed.wait()
         error = await error_of(drain(stream))
     assert error.code is ErrorCode.UNAVAILABLE

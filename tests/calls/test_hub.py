@@ -340,7 +340,7 @@ async def test_a_lost_spoke_loses_its_operations_immediately_and_gets_them_back(
     async with from_call(await field.spoke("ada")) as remote, asyncio.timeout(30):
         await remote.ready("shop.price")
         spoke: Any = handler.transport
-        spoke.cut()
+        spoke.drop_connection()
         await remote.until(lambda: not remote.ids)
         await remote.ready("shop.price")
         assert (await remote.registry.execute("shop.price")).data == 1
@@ -645,7 +645,7 @@ async def test_an_announcement_that_is_not_json_affects_no_other_peer(field: Fie
     await until(lambda: field.hub.counters.malformed == 3)
     call = asyncio.create_task(PendingRequestMap(await field.spoke("ada")).call("shop.sleep"))
     await until(lambda: sleeper.runs == 1)
-    handler.transport.cut()  # type: ignore[attr-defined]
+    handler.transport.drop_connection()  # type: ignore[attr-defined]
     assert (await error_of(call)).code is ErrorCode.UNAVAILABLE
 
 
@@ -656,7 +656,7 @@ async def test_a_call_that_is_sent_again_is_written_as_the_new_hub_reads_it(
     call = asyncio.create_task(PendingRequestMap(spoke, timeout=10).call("shop.echo", {"file": b"b"}, wait=True))
     await until(lambda: is_held_back(spoke))
     monkeypatch.setattr(session, "CODECS", {"json": JSON})
-    spoke.cut()
+    spoke.drop_connection()
     await until(lambda: spoke.reconnects == 1)
     # This hub cannot read the other format at all.
     monkeypatch.setattr(router, "CODEC_OF", dict.fromkeys(CODEC_OF, JSON))
@@ -668,7 +668,7 @@ async def test_the_counters_of_a_caller_have_the_messages_that_its_spoke_did_not
     spoke = await field.spoke("ada")
     counters = PendingRequestMap(spoke).counters
     assert counters.unsent == 0
-    spoke.cut()
+    spoke.drop_connection()
     await until(lambda: not spoke.is_up)
     spoke.send("", b"{}")
     assert counters.unsent == 1

@@ -90,7 +90,7 @@ async def test_a_caller_that_disconnects_alone_frees_the_slot_too(server: Server
         pending = PendingRequestMap(caller)
         stream = pending.subscribe("feed.follow")
         assert (await anext(stream)).data == "begun"
-        caller.cut()
+        caller.drop_connection()
         with pytest.raises(CallError):
             await anext(stream)
         async with asyncio.timeout(15):

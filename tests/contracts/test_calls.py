@@ -371,7 +371,7 @@ async def test_calls_that_are_made_as_the_connection_is_lost_end_and_the_log_sta
 
     async def cut() -> None:
         if hasattr(end, "cut"):  # in one process there is nothing to lose
-            end.cut()
+            end.drop_connection()
 
     async def call(number: int) -> int:
         try:

@@ -37,7 +37,7 @@ async def test_a_message_without_a_listener_is_reported() -> None:
     bus.send("x", b"m", told.append)
     bus.send("x", b"m")
     await until(lambda: bool(told))
-    assert told == ["nobody listens at x"]
+    assert told == ["no listener at x"]
 
 
 async def test_stopping_twice_is_once_and_closing_stops_all() -> None:

@@ -115,7 +115,7 @@ async def test_an_address_that_was_right_once_is_waited_for(certificates: Certif
         async with transport:
             transport.address = RedisTransport(f"redis://127.0.0.1:{port}").address
             transport._finder._address = transport.address
-            transport.cut()
+            transport.drop_connection()
             await until(lambda: transport.failures >= 3)
             assert transport._keeper is not None
             assert not transport._keeper.done()

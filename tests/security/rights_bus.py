@@ -88,7 +88,7 @@ class HubBus:
 
     def cut(self, transport: Transport) -> None:
         assert isinstance(transport, Spoke)
-        transport.cut()
+        transport.drop_connection()
 
     def trusted(self) -> Transport | None:
         return self._end

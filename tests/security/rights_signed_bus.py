@@ -65,7 +65,7 @@ class SignedBus:
         return CallHandler(registry, transport, pool=pool, identify=transport.identify)
 
     def cut(self, transport: Transport) -> None:
-        _inner(transport).cut()
+        _inner(transport).drop_connection()
 
     def trusted(self) -> Transport | None:
         return None

@@ -158,7 +158,7 @@ async def test_clean_up_after_an_abort_is_the_callers(scene: Scene, way: str, ta
         if way == "abort":
             call.cancel()
         else:
-            spoke.cut()
+            spoke.drop_connection()
         async with asyncio.timeout(10):
             await scene.desk.ended.wait()
         await asyncio.gather(call, return_exceptions=True)
@@ -193,7 +193,7 @@ async def test_a_worker_that_reconnects_needs_as_worker_for_calls_that_waited(sc
     assert isinstance(spoke, Spoke)
     lost = asyncio.Event()
     stop = spoke.watch(lambda: None, lambda reason: lost.set())
-    spoke.cut()
+    spoke.drop_connection()
     await lost.wait()
     stop()
     if has_left:

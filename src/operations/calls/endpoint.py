@@ -308,7 +308,7 @@ class Endpoint:
         if reporter is None:
             self.counters.dropped += 1
         elif isfinite(payload.progress) and isfinite(payload.total or 0.0):
-            reporter.tell(payload.progress, payload.total, payload.message)
+            reporter.report(payload.progress, payload.total, payload.message)
 
     def _is_acceptable(self, event: CallRequested, codec: Codec, arrival: Arrival) -> bool:
         """Return whether id, sender and address of a request agree; with a hub, the hub checks that."""

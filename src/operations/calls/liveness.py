@@ -52,7 +52,9 @@ class LivenessMonitor:
     def live_peers(self) -> list[str]:
         """Return the peers of the workers that are certainly alive, in random order."""
         oldest = asyncio.get_running_loop().time() - self._endpoint.transport.capabilities.heartbeat * _ALIVE_WITHIN
-        peers = list({worker_id.rpartition(".")[0] for worker_id, heard in self._seen.items() if heard > oldest})
+        peers = list(
+            {worker_id.rpartition(".")[0] for worker_id, last_seen in self._seen.items() if last_seen > oldest}
+        )
         random.shuffle(peers)
         return peers
 
@@ -60,11 +62,11 @@ class LivenessMonitor:
         self.timer = None
         oldest = asyncio.get_running_loop().time() - self._endpoint.transport.capabilities.heartbeat * LOST_AFTER
         for table in (self._seen, self._backlog):
-            for name in [name for name, heard in table.items() if heard < oldest]:
+            for name in [name for name, last_seen in table.items() if last_seen < oldest]:
                 del table[name]
         for pending in list(self._endpoint.pending.values()):
-            heard = self._seen.get(pending.worker) if pending.worker is not None else self._last_backlog(pending)
-            if max(heard or 0.0, pending.since) < oldest:
+            last_seen = self._seen.get(pending.worker) if pending.worker is not None else self._last_backlog(pending)
+            if max(last_seen or 0.0, pending.since) < oldest:
                 pending.failed(unavailable(pending.operation_id, "the worker sends no heartbeats", "unknown"))
         if self._endpoint.pending:
             self.watch()

@@ -103,8 +103,8 @@ def unlisted_operation(transport: Transport, operation_id: str, missing: CallErr
 
     def explained(error: CallError) -> CallError:
         details = error.details if isinstance(error.details, dict) else {}
-        nobody = error.code == ErrorCode.UNAVAILABLE and details.get("executed") == "no"
-        return missing if nobody or error.code == ErrorCode.OPERATION_NOT_FOUND else error
+        is_missing = error.code == ErrorCode.UNAVAILABLE and details.get("executed") == "no"
+        return missing if is_missing or error.code == ErrorCode.OPERATION_NOT_FOUND else error
 
     async def call(input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
         try:

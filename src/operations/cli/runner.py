@@ -207,9 +207,9 @@ def notify_ready() -> None:
     """Notify a supervisor, or systemd (`Type=notify`), that this process accepts calls."""
     address = os.environ.get("NOTIFY_SOCKET")
     if address:
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-            told.connect(f"\0{address[1:]}" if address.startswith("@") else address)
-            told.send(b"READY=1")
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notification:
+            notification.connect(f"\0{address[1:]}" if address.startswith("@") else address)
+            notification.send(b"READY=1")
 
 
 def is_orphaned() -> bool:

@@ -29,7 +29,7 @@ _MOST_FILES = 20_000
 _FINAL = (USAGE, DENIED)
 """Exit codes of a process that would fail again in the same way."""
 _SKIPPED = frozenset({"__pycache__", "node_modules"})
-Say = Callable[[str, str], None]
+Report = Callable[[str, str], None]
 
 
 class Child:
@@ -67,15 +67,15 @@ class Child:
             self._process = process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "operations", *self._words, env=environment
             )
-            told = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(ready, 256))
+            notified = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(ready, 256))
             ended = asyncio.ensure_future(process.wait())
             try:
-                await asyncio.wait((told, ended), timeout=_READY_WITHIN, return_when=asyncio.FIRST_COMPLETED)
-                self.is_ready = told.done() and process.returncode is None
+                await asyncio.wait((notified, ended), timeout=_READY_WITHIN, return_when=asyncio.FIRST_COMPLETED)
+                self.is_ready = notified.done() and process.returncode is None
             finally:
-                told.cancel()
+                notified.cancel()
                 ended.cancel()
-                await asyncio.wait((told, ended))
+                await asyncio.wait((notified, ended))
                 os.unlink(self._path)
         return self.is_ready
 
@@ -107,11 +107,11 @@ class Supervisor:
     processes one by one: a new one must be ready before the old one is stopped; otherwise the old one stays.
     """
 
-    def __init__(self, words: Callable[[int], Sequence[str]], count: int, *, grace: float, tell: Say) -> None:
+    def __init__(self, words: Callable[[int], Sequence[str]], count: int, *, grace: float, report: Report) -> None:
         self._words = words
         self._count = count
         self._grace = grace
-        self._tell = tell
+        self._report = report
         self._children: dict[int, Child] = {}
         self._folder = ""
         self._reloading = asyncio.Lock()
@@ -151,10 +151,10 @@ class Supervisor:
 
     async def _reload(self) -> None:
         async with self._reloading:
-            self._tell("reloading", "reloading")
+            self._report("reloading", "reloading")
             replaced = [await self._replace(number) for number in list(self._children)]
             if all(replaced):
-                self._tell("reloaded", "reloaded")
+                self._report("reloaded", "reloaded")
 
     async def _replace(self, number: int) -> bool:
         """Replace one process; return False if the new one is not ready and the old one stays."""
@@ -166,7 +166,7 @@ class Supervisor:
             raise
         if not is_ready:
             new.kill()
-            self._tell("reload failed", f"process {number}: the new one is not ready; the old one continues")
+            self._report("reload failed", f"process {number}: the new one is not ready; the old one continues")
             return False
         self._children[number] = new
         await old.stop(self._grace)
@@ -179,7 +179,7 @@ class Supervisor:
             await asyncio.sleep(delay)
             child = self._children[number] = Child(number, self._words(number), self._folder)
             if await child.start():
-                self._tell("started", f"process {number} is ready (pid {child.pid})")
+                self._report("started", f"process {number} is ready (pid {child.pid})")
             while True:
                 child = self._children[number]
                 code = await child.wait()
@@ -190,18 +190,18 @@ class Supervisor:
                 self.exit_code = code
                 self.stopping.set()
                 return
-            self._tell("ended", f"process {number} ended with {code}; starting another one")
+            self._report("ended", f"process {number} ended with {code}; starting another one")
             delay = 0.0 if child.was_steady else min(_LONGEST_DELAY, max(_FIRST_DELAY, delay * 2))
 
 
 async def supervise(args: ParsedArguments, command: Command, watched: Iterable[Path]) -> int:
     """Run a command in several processes until SIGTERM or Ctrl-C; SIGHUP, or with --reload a changed file, reloads."""
 
-    def tell(event: str, text: str) -> None:
+    def report(event: str, text: str) -> None:
         print_event(args, event, text)
 
     supervisor = Supervisor(
-        lambda number: words_of(args, command, number), args.processes or 1, grace=args.grace, tell=tell
+        lambda number: words_of(args, command, number), args.processes or 1, grace=args.grace, report=report
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -55,7 +55,7 @@ class MemoryBus:
                 for receive in listeners.pick():
                     receive(message, listeners.arrival)
             elif undelivered is not None:
-                undelivered(f"nobody listens at {address}")
+                undelivered(f"no listener at {address}")
 
 
 # The only global table: `memory:<name>` is the same bus everywhere in this process. A bus is deleted with its last end.

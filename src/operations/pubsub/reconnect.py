@@ -68,7 +68,7 @@ class ReconnectingTransport(ABC):
         self._is_closing = False
         self._why_down = ""
         """Why there is no connection now."""
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._first: asyncio.Future[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
 
@@ -120,7 +120,7 @@ class ReconnectingTransport(ABC):
     def _arrive(self) -> bool:
         """Note that a connection is established; return whether it is the first."""
         self._why_down = ""
-        self._told.clear()
+        self._logged.clear()
         if self._first is None or self._first.done():
             self.reconnects += 1
             return False
@@ -146,8 +146,8 @@ class ReconnectingTransport(ABC):
         """Wait before the next attempt: exponential back-off with jitter."""
         shortest, longest = self._delays
         delay = random.uniform(0.5, 1.0) * min(longest, shortest * 2 ** min(attempt, 16))
-        level = logging.INFO if self._why_down in self._told else logging.WARNING
-        self._told.add(self._why_down)
+        level = logging.INFO if self._why_down in self._logged else logging.WARNING
+        self._logged.add(self._why_down)
         _log.log(level, "no connection to %s (%s); next try in %.2f s", self._server, self._why_down, delay)
         await asyncio.sleep(delay)
 

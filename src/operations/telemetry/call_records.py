@@ -70,7 +70,7 @@ class CallRecord(msgspec.Struct, eq=False, kw_only=True, gc=False):
     streaming: bool = False
     items: int = 0
     message: str | None = None
-    items_told: float = 0.0
+    items_reported: float = 0.0
     """Time at which the number of items was last reported."""
 
     @property
@@ -174,27 +174,27 @@ class CallRecords:
     def queue(self, record: CallRecord) -> None:
         """Note that a call waits for a slot."""
         record.queued_at = self._now()
-        self._tell("queued", record)
+        self._notify("queued", record)
 
     def start(self, record: CallRecord) -> None:
         """Note that a call runs."""
         record.started_at = self._now()
-        self._tell("started", record)
+        self._notify("started", record)
 
     def retry(self, record: CallRecord, code: str, status: int | None, delay: float) -> None:
         """Note that an attempt failed and another follows."""
         now = self._now()
         if len(record.attempts) < _MOST_ATTEMPTS:
             record.attempts.append(Attempt(self._attempt_start(record), now, code, status, round(delay * 1000, 3)))
-        self._tell("attempt", record)
+        self._notify("attempt", record)
 
     def item(self, record: CallRecord, items: int) -> None:
         """Note the number of items of a stream; it is reported at most once a second."""
         record.items = items
         now = self._clock()
-        if now - record.items_told >= _ITEMS_SECONDS:
-            record.items_told = now
-            self._tell("items", record)
+        if now - record.items_reported >= _ITEMS_SECONDS:
+            record.items_reported = now
+            self._notify("items", record)
 
     def end(
         self,
@@ -227,7 +227,7 @@ class CallRecords:
             )
         if record.number not in self._records:
             self._forget(record)
-        self._tell("ended", record)
+        self._notify("ended", record)
 
     def keep_bodies(self, record: CallRecord, input: Any, output: Any, differences: Sequence[Difference] = ()) -> None:
         """Keep input, output and differences of a call, unless they are too large; the oldest are dropped."""
@@ -236,8 +236,8 @@ class CallRecords:
         encoded = [_encode(value) for value in (input, output)]
         kept = [None if body is None or len(body) > _LONGEST_BODY else body for body in encoded]
         sizes = [0 if body is None else len(body) for body in encoded]
-        told = _encode(differences) if differences else None
-        bodies = Bodies(kept[0], kept[1], sizes[0], sizes[1], told)
+        encoded_differences = _encode(differences) if differences else None
+        bodies = Bodies(kept[0], kept[1], sizes[0], sizes[1], encoded_differences)
         self._bodies[record.number] = bodies
         self._body_bytes += _size(bodies)
         while self._body_bytes > self._max_body_bytes:
@@ -271,7 +271,7 @@ class CallRecords:
         before = record.attempts[-1]
         return round((before.ended_at or 0.0) + (before.delay_ms or 0.0), 3)
 
-    def _tell(self, change: Change, record: CallRecord) -> None:
+    def _notify(self, change: Change, record: CallRecord) -> None:
         if self.changed is not None:
             self.changed(change, record)
 

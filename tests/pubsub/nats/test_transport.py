@@ -76,7 +76,7 @@ async def test_only_messages_without_a_listener_are_reported(ends: Ends) -> None
         one.send("work.nobody/add", b"m", told.append)
         one.send("work.nobody/add", b"m")
     await until(lambda: len(got) == len(told) == 100)
-    assert set(told) == {f"nobody listens at {one._subjects.prefix}.work.ada.nobody.add"}
+    assert set(told) == {f"no listener at {one._subjects.prefix}.work.ada.nobody.add"}
     await one.flush()
     await one.flush()
     assert not one.replies.unconfirmed
@@ -153,7 +153,7 @@ async def test_a_lost_connection_comes_back_with_its_listeners(ends: Ends) -> No
         end.send("control.x", b"kept")
 
     stop = end.watch(lambda: seen.append("up"), down)
-    end.cut("cut by a test")
+    end.drop_connection("cut by a test")
     await until(lambda: len(seen) == 2)
     await until(lambda: bool(got))
     assert seen == ["cut by a test", "up"]
@@ -179,7 +179,7 @@ async def test_answers_made_while_there_is_no_connection_are_sent_when_it_is_bac
             end.send(f"inbox.{caller.peer}", b"x" * (1 << 20))
 
     end.watch(lambda: None, down)
-    end.cut()
+    end.drop_connection()
     await until(lambda: got == [b"answer", *[b"x" * (1 << 20)] * 3])
     assert end.unsent == 3
 

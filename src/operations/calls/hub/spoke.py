@@ -82,7 +82,7 @@ class Spoke(ReconnectingTransport):
         """Receive all messages that the hub routes to this spoke; the address is not used."""
         return self._listeners.add(receive)
 
-    def cut(self, reason: str = "cut on purpose") -> None:
+    def drop_connection(self, reason: str = "dropped on purpose") -> None:
         """Abort the connection, to test faults; the spoke reconnects."""
         if self._link is not None:
             self._link.abort(reason)

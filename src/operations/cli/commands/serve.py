@@ -136,7 +136,7 @@ def _application(
         authorization_servers=[settings.issuer.url] if settings.issuer is not None else (),
         limits=Limits(**limits),
         jobs=jobs,
-        audit=None if args.quiet and not args.json else lambda record: _tell(args, record),
+        audit=None if args.quiet and not args.json else lambda record: _print_call(args, record),
     )
 
 
@@ -212,7 +212,7 @@ def _settings(args: ParsedArguments, config: Config) -> ServeSettings:
     return settings
 
 
-def _tell(args: ParsedArguments, record: AuditRecord) -> None:
+def _print_call(args: ParsedArguments, record: AuditRecord) -> None:
     """Print one line for each call."""
     caller = record.caller or "anonymous"
     outcome = f"{record.protocol} {record.operation_id} {record.code} {record.milliseconds:g} ms"

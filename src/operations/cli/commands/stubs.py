@@ -66,8 +66,8 @@ def _report(args: ParsedArguments, folder: Path, stubs: Stubs, changed: list[str
     for operation_id, reason in stubs.unreachable.items():
         warn(f"{operation_id} has no attribute: {reason}", operation=operation_id)
     if args.json:
-        told = {"directory": str(folder), "changed": changed, "unreachable": dict(stubs.unreachable)}
-        write_json(told, compact=args.watch)
+        summary = {"directory": str(folder), "changed": changed, "unreachable": dict(stubs.unreachable)}
+        write_json(summary, compact=args.watch)
     elif args.watch:
         clock = time.strftime("%H:%M:%S")
         write_text("".join(f"{clock} {printable(name)}\n" for name in changed))

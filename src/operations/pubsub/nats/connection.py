@@ -124,8 +124,8 @@ class WriteBuffer:
                 continue
             messages = [message for message, _ in entries]
             for share in shares(messages, self.batch_bytes, quick=self._sizing.is_quick):
-                tell = functools.partial(_tell_all, entries[share])
-                self._put_request(subject, join(messages[share]), tell)
+                undelivered = functools.partial(_report_all, entries[share])
+                self._put_request(subject, join(messages[share]), undelivered)
 
     def _put_request(self, subject: bytes, message: bytes, undelivered: Undelivered) -> None:
         replies = self.replies
@@ -146,11 +146,11 @@ class WriteBuffer:
         requests, self.requests = self.requests, {}
         answers, self.answers = self.answers, {}
         for entries in requests.values():
-            _tell_all(entries, reason)
+            _report_all(entries, reason)
         return answers
 
 
-def _tell_all(entries: Requests, reason: str) -> None:
+def _report_all(entries: Requests, reason: str) -> None:
     for _, undelivered in entries:
         undelivered(reason)
 
@@ -176,7 +176,7 @@ class NatsConnection(asyncio.Protocol):
         self.reason = ""
         self.reader = NatsParser(self)
         self.buffer = WriteBuffer(replies, sizing)
-        self.heard = 0.0
+        self.last_received = 0.0
         """Time of the server's last message, by `time.monotonic`."""
         self._owner = owner
         self._loop = asyncio.get_running_loop()
@@ -290,7 +290,7 @@ class NatsConnection(asyncio.Protocol):
     def _read(self, data: bytes) -> None:
         buffer = self.buffer
         was_scheduled, buffer.is_scheduled = buffer.is_scheduled, True
-        self.heard = began = time.monotonic()
+        self.last_received = began = time.monotonic()
         try:
             self.reader.feed(data)
         except (ValueError, IndexError, msgspec.DecodeError) as error:

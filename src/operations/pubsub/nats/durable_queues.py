@@ -122,13 +122,13 @@ class DurableQueues:
             else:
                 undelivered(f"JetStream did not store it: {answer.error.description}")
 
-        def nobody(reason: str) -> None:
+        def on_failure(reason: str) -> None:
             if isinstance(reason, DeliveryRefused):
                 undelivered(reason)
             else:
                 _ = self.jetstream.spawn(self._store_again(subject, message, headers, answered, undelivered))
 
-        self.jetstream.publish(subject, message, headers, answered, nobody)
+        self.jetstream.publish(subject, message, headers, answered, on_failure)
 
     async def _store_again(
         self,
@@ -222,12 +222,12 @@ class DurableQueues:
             if answer.error is None:
                 done()
             else:
-                nobody(answer.error.description)
+                on_failure(answer.error.description)
 
-        def nobody(problem: str) -> None:
+        def on_failure(problem: str) -> None:
             _log.warning("a message could not be moved to %s: %s", subject.decode(), problem)
 
-        self.jetstream.publish(subject, message, headers, answered, nobody)
+        self.jetstream.publish(subject, message, headers, answered, on_failure)
 
 
 class DurableQueueReader:

@@ -150,14 +150,18 @@ class JetStream:
             if not answered.done():
                 answered.set_result(answer)
 
-        def nobody(reason: str) -> None:
-            settle(JetStreamReply(JetStreamError(503, 0, "JetStream is not enabled" if "nobody" in reason else reason)))
+        def failed(reason: str) -> None:
+            settle(
+                JetStreamReply(
+                    JetStreamError(503, 0, "JetStream is not enabled" if "no listener" in reason else reason)
+                )
+            )
 
         if key:
             headers += b"Nats-Msg-Id: %b\r\n" % key.encode()
-        self.publish(subject, data, headers, settle, nobody)
+        self.publish(subject, data, headers, settle, failed)
         await asyncio.wait((answered,), timeout=ANSWER_SECONDS)
-        nobody("JetStream does not respond")
+        failed("JetStream does not respond")
         return answered.result()
 
     def publish(

@@ -60,11 +60,11 @@ class Replies:
         for sent in (self.pinged, self.sent):
             entry = sent.pop(number, None)
             if entry is not None:
-                entry[1](f"nobody listens at {entry[0].decode()}")
+                entry[1](f"no listener at {entry[0].decode()}")
                 return
         request = self._requests.pop(number, None)
         if request is not None:
-            request[2](f"nobody listens at {request[0].decode()}")
+            request[2](f"no listener at {request[0].decode()}")
 
     def answered(self, token: bytes, message: NatsMessage) -> None:
         """Pass a reply on; unknown ones are ignored."""

@@ -225,7 +225,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
         if self._connection is not None:
             await self._connection.close()
 
-    def cut(self, reason: str = "cut on purpose") -> None:
+    def drop_connection(self, reason: str = "dropped on purpose") -> None:
         """Abort the connection, to test faults; the transport reconnects."""
         if self._connection is not None:
             self._connection.abort(reason)
@@ -446,7 +446,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
         connection = self._connection
         if connection is None:
             return
-        silent = time.monotonic() - connection.heard
+        silent = time.monotonic() - connection.last_received
         if silent > self._heartbeat * _LOST_AFTER:
             connection.abort("the NATS server gives no sign of life")
             return

@@ -22,7 +22,7 @@ class UnsentMessages:
             if undelivered is not None:
                 undelivered(reason)
 
-    def cut(self, most: int) -> Iterator[UnsentMessages]:
+    def split(self, most: int) -> Iterator[UnsentMessages]:
         """Split into parts of at most `most` messages."""
         if len(self.messages) <= most:
             yield self

@@ -212,7 +212,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
         unsent, self._unsent = self._unsent, {}
         for address, sent in unsent.items():
             if address.startswith("work."):
-                for part in sent.cut(_MOST_PUSHED):
+                for part in sent.split(_MOST_PUSHED):
                     self._push(epoch, address, part)
             else:
                 self._publish(epoch, address, sent.messages)
@@ -331,7 +331,7 @@ class RedisTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsB
             for receive in receivers:
                 receive(each, arrival)
 
-    def cut(self, reason: str = "cut on purpose") -> None:
+    def drop_connection(self, reason: str = "dropped on purpose") -> None:
         """Abort the connections, to test faults; the transport reconnects."""
         if self.epoch is not None:
             self.epoch.end(reason)

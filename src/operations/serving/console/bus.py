@@ -128,7 +128,7 @@ class BusWorkers:
             known.is_leaving = True
 
     def _announced(self, payload: AnnouncementPayload) -> None:
-        known = self._hear(payload.worker_id)
+        known = self._find(payload.worker_id)
         if known is None or payload.generation < known.generation:
             return
         ids = [_id_of(operation) for operation in payload.operations[:_MOST_OPERATIONS]]
@@ -142,7 +142,7 @@ class BusWorkers:
         known.pid = payload.pid
 
     def _alive(self, payload: WorkerPayload) -> None:
-        known = self._hear(payload.worker_id)
+        known = self._find(payload.worker_id)
         if known is not None:
             known.in_flight = max(0, min(payload.in_flight, MOST_SLOTS))
             known.is_behind, known.is_leaving = bool(payload.behind), payload.leaving
@@ -169,7 +169,7 @@ class BusWorkers:
             question = WorkerAsked(VERSION, "", ASKS, AskPayload(self._endpoint.peer))
             self._endpoint.transport.send(ASKS, JSON.encode(question))
 
-    def _hear(self, worker_id: str) -> _Known | None:
+    def _find(self, worker_id: str) -> _Known | None:
         """Return the worker that sent a message; None if too many are known."""
         known = self._known.get(worker_id)
         now = self._clock()

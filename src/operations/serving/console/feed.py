@@ -127,9 +127,9 @@ class Feed:
         self._position = feeds.log.last
         self._version = ""
         self._generation: object = None
-        self._told_workers: dict[str, tuple[Any, ...]] = {}
-        self._told_sources: dict[str, dict[str, Any]] = {}
-        self._told_jobs: dict[str, dict[str, Any]] | None = None
+        self._sent_workers: dict[str, tuple[Any, ...]] = {}
+        self._sent_sources: dict[str, dict[str, Any]] = {}
+        self._sent_jobs: dict[str, dict[str, Any]] | None = None
         self._second = 0
         self._sent_at = time.monotonic()
 
@@ -202,13 +202,13 @@ class Feed:
             if version != self._version:
                 self._version = version
                 chunk.append(_event("catalogue.changed", {"version": version}))
-        told_workers, told_sources = self._told_workers, self._told_sources
+        sent_workers, sent_sources = self._sent_workers, self._sent_sources
         workers, sources = self._note_state(viewer)
         if "sources" in topics:
-            chunk += [_event("source.changed", each) for each in sources if told_sources.get(each["name"]) != each]
+            chunk += [_event("source.changed", each) for each in sources if sent_sources.get(each["name"]) != each]
         if "workers" in topics:
             chunk += [
-                _event("worker.changed", each) for each in workers if told_workers.get(each["name"]) != _signs(each)
+                _event("worker.changed", each) for each in workers if sent_workers.get(each["name"]) != _signs(each)
             ]
         chunk += await self._job_changes(viewer)
         if "metrics" in topics and viewer.may_watch:
@@ -221,10 +221,10 @@ class Feed:
         jobs = self._feeds.jobs
         if jobs is None or "jobs" not in self._wanted.topics:
             return []
-        told, now = self._told_jobs, await jobs.snapshot(viewer)
-        self._told_jobs = now
+        sent, now = self._sent_jobs, await jobs.snapshot(viewer)
+        self._sent_jobs = now
         return (
-            [] if told is None else [_event("job.changed", job) for name, job in now.items() if told.get(name) != job]
+            [] if sent is None else [_event("job.changed", job) for name, job in now.items() if sent.get(name) != job]
         )
 
     def _note_state(self, viewer: Viewer) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -234,8 +234,8 @@ class Feed:
             states = (state for each in self._feeds.workers for state in each.states())
             workers = [worker_json(state, viewer, self._feeds.series) for state in states]
         sources = self._feeds.catalogues.states(viewer) if "sources" in self._wanted.topics else []
-        self._told_workers = {each["name"]: _signs(each) for each in workers}
-        self._told_sources = {each["name"]: each for each in sources}
+        self._sent_workers = {each["name"]: _signs(each) for each in workers}
+        self._sent_sources = {each["name"]: each for each in sources}
         return workers, sources
 
     async def _write(self, chunk: bytes) -> None:

@@ -28,7 +28,9 @@ class CachedResponse(msgspec.Struct, frozen=True):
         """Return the headers that make a request conditional on a change."""
         headers = self.meta.headers
         return [
-            (request_headers.title(), headers[told]) for request_headers, told in _VALIDATORS.items() if told in headers
+            (request_headers.title(), headers[validator])
+            for request_headers, validator in _VALIDATORS.items()
+            if validator in headers
         ]
 
     def renewed(self, headers: Sequence[tuple[str, str]]) -> ResponseEnvelope[Any]:

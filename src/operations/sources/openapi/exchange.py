@@ -123,9 +123,9 @@ class Exchange:
             sent = OpenResponse(await connection.__aenter__(), connection)
         if config.on_response is not None:
             try:
-                told = config.on_response(request, sent.response.status, sent.response.headers)
-                if inspect.isawaitable(told):
-                    await told
+                returned = config.on_response(request, sent.response.status, sent.response.headers)
+                if inspect.isawaitable(returned):
+                    await returned
             except BaseException:
                 await sent.close()
                 raise

@@ -339,10 +339,14 @@ def _read_json(text: str) -> Any:
 
 
 async def _report_progress(event: ServerSentEvent, context: OperationContext) -> None:
-    told = _read_json(event.data)
-    if context.progress is None or not isinstance(told, dict) or not isinstance(told.get("progress"), (int, float)):
+    reported_data = _read_json(event.data)
+    if (
+        context.progress is None
+        or not isinstance(reported_data, dict)
+        or not isinstance(reported_data.get("progress"), (int, float))
+    ):
         return
-    reported = context.progress(told["progress"], told.get("total"), told.get("message"))
+    reported = context.progress(reported_data["progress"], reported_data.get("total"), reported_data.get("message"))
     if reported is not None:
         await reported
 
