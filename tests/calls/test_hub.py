@@ -668,9 +668,16 @@ async def test_the_counters_of_a_caller_have_the_messages_that_its_spoke_did_not
     spoke = await field.spoke("ada")
     counters = PendingRequestMap(spoke).counters
     assert counters.unsent == 0
+    sent = asyncio.Event()
+
+    def send_without_connection(reason: str) -> None:
+        spoke.send("", b"{}")
+        sent.set()
+
+    spoke.watch(lambda: None, send_without_connection)
     spoke.drop_connection()
-    await until(lambda: not spoke.is_up)
-    spoke.send("", b"{}")
+    async with asyncio.timeout(30):
+        await sent.wait()
     assert counters.unsent == 1
     assert {"operations_bus_unsent_total": 1}.items() <= {each.name: each.value for each in counters.measures()}.items()
 
