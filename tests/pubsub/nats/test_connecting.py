@@ -87,7 +87,7 @@ def test_files_that_hold_no_credentials_are_refused(tmp_path: Path) -> None:
     empty.write_text("nothing")
     with pytest.raises(ValueError, match="not a NATS credentials file: it has no NATS USER JWT block"):
         read_credentials(empty)
-    with pytest.raises(ValueError, match="not an nkey seed"):
+    with pytest.raises(ValueError, match="invalid nkey seed"):
         NKey(read_seed(empty))
     seed = Signer("user").seed
     with pytest.raises(ValueError, match="checksum"):
