@@ -23,7 +23,7 @@ class Raw(asyncio.Protocol):
     def __init__(self, hello: bytes, received: Callable[[bytes | None, bytes], None]) -> None:
         self._hello = hello
         self._received = received
-        self._outbox: list[bytes] = []
+        self._unwritten: list[bytes] = []
         self._rest = b""
         self.ready = asyncio.get_running_loop().create_future()
 
@@ -34,13 +34,13 @@ class Raw(asyncio.Protocol):
         )
 
     def send(self, data: bytes) -> None:
-        if not self._outbox:
+        if not self._unwritten:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._outbox.append(data)
+        self._unwritten.append(data)
 
     def _flush(self) -> None:
-        self.transport.write(b"".join(self._outbox))
-        self._outbox.clear()
+        self.transport.write(b"".join(self._unwritten))
+        self._unwritten.clear()
 
     def data_received(self, data: bytes) -> None:
         data = self._rest + data

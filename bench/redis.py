@@ -28,19 +28,19 @@ class Raw(asyncio.Protocol):
         self._reader = hiredis.Reader(notEnoughData=self)
         self._push = hiredis.PushNotification
         self._receive = receive
-        self._outbox: list[bytes] = []
+        self._unwritten: list[bytes] = []
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
     def command(self, *parts: Any) -> None:
-        if not self._outbox:
+        if not self._unwritten:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._outbox.append(self._pack(parts))
+        self._unwritten.append(self._pack(parts))
 
     def _flush(self) -> None:
-        outbox, self._outbox = self._outbox, []
-        self._transport.write(b"".join(outbox))
+        unwritten, self._unwritten = self._unwritten, []
+        self._transport.write(b"".join(unwritten))
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)

@@ -250,7 +250,7 @@ def is_response_envelope(value: object) -> TypeGuard[ResponseEnvelope[Any] | Map
 
 @lru_cache(maxsize=1024)
 def may_be_envelope(kind: Hashable) -> bool:
-    """Whether instances of a class can be envelopes; asking whether a class is a Mapping is slow, so it is kept."""
+    """Whether instances of a class can be envelopes; cached, because checking for Mapping is slow."""
     return isinstance(kind, type) and issubclass(kind, (ResponseEnvelope, Mapping))
 
 

@@ -88,7 +88,7 @@ def require_own_files(files: Iterable[Path]) -> None:
 
 
 def trusts_every_file(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether the environment trusts whatever configuration is used."""
+    """Whether the environment trusts every configuration (`OPERATIONS_TRUST=1`)."""
     return (os.environ if environ is None else environ).get(VARIABLE) == "1"
 
 

@@ -103,7 +103,7 @@ class Rendering(msgspec.Struct, frozen=True, kw_only=True):
         return self.truncate(begun, len(whole))
 
     def truncate(self, text: str, length: int | None = None) -> str:
-        """Return a text of at most `max_characters`, with a note if it, or the whole of `length`, is longer."""
+        """Return a text of at most `max_characters`, with a note if it, or its original of that `length`, is longer."""
         length = len(text) if length is None else length
         if length <= self.max_characters:
             return text
