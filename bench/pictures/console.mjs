@@ -40,7 +40,8 @@ async function walk(theme, size, suffix) {
   await page.keyboard.press("Enter");
   await run();
   await page.locator('[data-outcome="ok"]').waitFor();
-  await page.locator('[role="treeitem"]').last().click();
+  await page.locator('[role="treeitem"]').nth(3).click();
+  await page.locator(".pane .body").first().evaluate((body) => body.scrollTo(0, 0));
   await take("operation");
 
   await page.goto(`${url}op/weather.forecast`);

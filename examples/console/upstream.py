@@ -9,6 +9,35 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 
+def _issue(path: str, sent: dict[str, Any]) -> dict[str, Any]:
+    """Return an issue; one number is a string, and two members are not declared."""
+    url = f"https://api.example.com{path}/1347"
+    named = [each if isinstance(each, dict) else {"name": each} for each in sent.get("labels", [])]
+    return {
+        "id": 3081427766,
+        "number": 1347,
+        "state": "open",
+        "title": sent.get("title"),
+        "body": sent.get("body"),
+        "labels": [{"id": 208045946 + number, "color": "d73a4a", **each} for number, each in enumerate(named)],
+        "assignees": [],
+        "assignee": None,
+        "milestone": None,
+        "user": None,
+        "locked": False,
+        "comments": 0,
+        "created_at": "2026-11-16T09:42:07Z",
+        "updated_at": "2026-11-16T09:42:07Z",
+        "closed_at": None,
+        "node_id": "I_kwDO",
+        "url": url,
+        **{f"{name}_url": f"{url}/{name}" for name in ("repository", "labels", "comments", "events", "html")},
+        "sub_issues_summary": {"total": 0, "completed": 0, "percent_completed": "0"},
+        "received_at": "demo",
+        "received": sent,
+    }
+
+
 def answer(method: str, path: str, body: bytes) -> tuple[int, Any]:
     """Return the status and the body of a request."""
     parts = path.partition("?")[0].strip("/").split("/")
@@ -18,6 +47,8 @@ def answer(method: str, path: str, body: bytes) -> tuple[int, Any]:
         return 204, None
     if method in ("POST", "PUT", "PATCH"):
         sent = json.loads(body) if body else {}
+        if parts[-1] == "issues":
+            return 201, _issue(path, sent)
         return 201, {"id": 1, "number": 1, "path": path, "received": sent}
     return 200, {"id": 1, "name": parts[-1], "path": path, "private": False, "topics": ["demo"]}
 

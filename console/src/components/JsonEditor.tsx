@@ -35,5 +35,6 @@ export function JsonEditor(props: {
   useEffect(() => editor.current?.setText(props.text), [props.text, isReady]);
   const { problems } = props;
   useEffect(() => editor.current?.setProblems(problems ?? []), [problems, isReady]);
-  return <div class={`editor ${problems?.length ? "bad" : ""}`} ref={host} aria-busy={!isReady} data-editor />;
+  const isBroken = problems?.some(({ pointer }) => pointer === undefined);
+  return <div class={`editor ${isBroken ? "bad" : ""}`} ref={host} aria-busy={!isReady} data-editor />;
 }

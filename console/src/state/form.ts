@@ -32,7 +32,13 @@ export class FormState {
 
   readonly all = computed(() => [...this.problems.value, ...this.refused.value]);
   /** What is wrong with the text in the editor: that it is no JSON, else what the schema says of its value. */
-  readonly marks = computed(() => (this.jsonError.value ? [{ detail: this.jsonError.value.message }] : this.all.value));
+  readonly marks = computed<{ pointer?: string; detail: string }[]>(() => {
+    if (this.jsonError.value) return [{ detail: this.jsonError.value.message }];
+    const own = this.showsAll.value
+      ? this.problems.value
+      : this.problems.value.filter(({ detail }) => missingProperty(detail) === undefined);
+    return [...own, ...this.refused.value];
+  });
   readonly isValid = computed(() => this.all.value.length === 0 && !this.jsonError.value);
 
   constructor(readonly operation: Operation) {
