@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
+import msgspec
 import pytest
 
 from operations import CallError, ErrorCode, Identity
-from operations.calls.hub import Hub
+from operations.calls.hub import Hub, asgi
 from operations.identity import Authenticator, JWTTokens, Principal, StaticTokens
+from tests.calls.test_hub_asgi import HELLO, Socket
 from tests.security.raw_websocket import RawPeer
+from tests.waiting import until
 
 STATIC = StaticTokens({"s3cret": Principal(Identity("ada"))})
 JWT = JWTTokens("a key of at least thirty-two bytes!", algorithms=["HS256"])
@@ -52,3 +57,23 @@ async def test_every_such_handshake_is_401(authenticator: Authenticator) -> None
             assert peer.status == 401, header
             await peer.close()
         assert hub.connected == []
+
+
+async def test_an_expired_token_gives_no_more_rights_while_its_peer_delays_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asgi, "CLOSE_SECONDS", 60.0)
+    hub = Hub(StaticTokens({"ada": Principal(Identity("ada"), expires_at=time.time() + 0.5)}))
+    socket = Socket()
+    async with socket.served_by(hub) as task:
+        socket.say(HELLO)
+        await until(lambda: len(socket.sent) == 2)
+        socket.reads.clear()  # the peer reads nothing, so that the connection stays open
+        await until(lambda: hub.connected == [])
+        request = {"v": 1, "type": "call.requested", "id": "a", "to": "no.where", "payload": {}}
+        socket.say(msgspec.json.encode(request).decode())
+        await until(socket.events.empty)
+        assert not task.done()
+        socket.reads.set()
+        await until(task.done)
+    assert [event["type"] for event in socket.sent[2:]] == ["websocket.close"], "the request got no response"

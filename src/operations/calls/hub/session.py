@@ -299,7 +299,7 @@ class HubConnection:
         expires_at = self.session.principal.expires_at
         if expires_at is not None:
             left = max(0.0, expires_at - time.time())
-            self._timers.append(loop.call_later(left, link.close, "the token expired"))
+            self._timers.append(loop.call_later(left, self._expire, link))
 
     def received(self, message: bytes, link: Link) -> None:
         """Handle the hello; later messages go to the router."""
@@ -355,6 +355,11 @@ class HubConnection:
         if self._link is not None:
             self._link.abort(reason)
             self.closed(self._link, reason)
+
+    def _expire(self, link: Link) -> None:
+        """Close the link; what the peer sends until it is closed is dropped."""
+        link.close("the token expired")
+        self.closed(link, "the token expired")
 
     def _require_hello(self) -> None:
         if not self.joined and self._link is not None:
