@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from operations.serving import HTTPServer, ServedApp
@@ -16,6 +17,27 @@ async def running(served: ServedApp, **options: Any) -> AsyncIterator[tuple[str,
     async with HTTPServer(served, "127.0.0.1:0", **options) as server:
         host, _, port = server.url.removeprefix("http://").rpartition(":")
         yield host, int(port)
+
+
+@contextmanager
+def running_in_thread(served: ServedApp) -> Iterator[str]:
+    """Serve an application in a separate thread; gives its URL."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def wait_for(work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
+
+    server = HTTPServer(served, "127.0.0.1:0")
+    try:
+        wait_for(server.__aenter__())
+        yield server.url
+        wait_for(server.__aexit__(None, None, None))
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 class Connection:

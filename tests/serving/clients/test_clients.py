@@ -31,8 +31,8 @@ from operations.identity.tokens import Principal, StaticTokens
 from operations.jobs import Jobs
 from operations.serving import Limits, app
 from operations.sources.openapi import HTTPServiceConfig, from_openapi_file
-from tests.asgi_server import serving
 from tests.serving.clients.shop import registry
+from tests.serving.http_server import running_in_thread
 
 HERE = Path(__file__).parent
 NODE = HERE / "node"
@@ -82,7 +82,7 @@ def fuzz(folder: Path, url: str, *options: str, seconds: float = 300) -> int:
 @pytest.fixture(scope="module")
 def shop() -> Iterator[str]:
     operations = registry()
-    with serving(app(operations, jobs=Jobs(operations)), lifespan="on") as url:
+    with running_in_thread(app(operations, jobs=Jobs(operations))) as url:
         yield url
 
 
@@ -129,7 +129,7 @@ def test_schemathesis_finds_nothing_behind_credentials(tmp_path: Path, anonymous
     protected = registry()
     protected.register(reveal)
     served = app(protected, authenticator=tokens, allow_anonymous=anonymous, limits=Limits(failures=10**9))
-    with serving(served, lifespan="on") as url:
+    with running_in_thread(served) as url:
         shown = ("-H", "Authorization: Bearer a-token", "--include-path-regex", "closed|find|buy|watch")
         assert fuzz(tmp_path, f"{url}/openapi.json", "-n", "20", "--seed", "1", *shown) > 100
 
@@ -280,7 +280,7 @@ def github(tmp_path: Path) -> OperationRegistry:
 @pytest.mark.clients
 @pytest.mark.timeout(900)
 def test_tools_read_a_document_of_the_size_of_githubs(github: OperationRegistry, tmp_path: Path) -> None:
-    with serving(app(github, limits=Limits(rate=None)), lifespan="on") as url:
+    with running_in_thread(app(github, limits=Limits(rate=None))) as url:
         run("curl", "-sSf", "-o", tmp_path / "github.json", f"{url}/openapi.json")
         run(generator("redocly"), "lint", "--max-problems", "20", tmp_path / "github.json", seconds=600)
         run(generator("openapi-typescript"), tmp_path / "github.json", "-o", tmp_path / "github.d.ts", cwd=NODE)

@@ -6,16 +6,14 @@ import asyncio
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import mcp_types as types
 import pytest
 
 from mcp import Client
 from operations import OperationRegistry
-from operations.serving.app import app
+from operations.serving import HTTPServer, app
 from operations.serving.mcp import prompt, resource
-from tests.asgi_server import serving_here
 from tests.serving.mcp.examples import domain_failure, number, quote
 from tests.sources.mcp.peers import NODE, node_server
 
@@ -33,13 +31,13 @@ async def greet(name: str) -> str:
     return f"Greet {name}"
 
 
-def served() -> Any:
-    return serving_here(app(OperationRegistry([quote, number, domain_failure, today, greet])))
+def served() -> HTTPServer:
+    return HTTPServer(app(OperationRegistry([quote, number, domain_failure, today, greet])), "127.0.0.1:0")
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_the_sdks_client(mode: str) -> None:
-    async with served() as url, Client(url.replace("ws:", "http:") + "mcp", mode=mode) as client:
+    async with served() as server, Client(f"{server.url}/mcp", mode=mode) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == NAMES
         result = await client.call_tool("shop.quote", {"item": "tea", "count": 2})
         assert isinstance(result, types.CallToolResult)
@@ -54,9 +52,9 @@ async def test_the_sdks_client(mode: str) -> None:
 @pytest.mark.conformance
 async def test_fastmcps_client() -> None:
     assert FASTMCP.exists(), "FastMCP is not installed: run `make conformance`"
-    async with served() as url:
+    async with served() as server:
         script = str(Path(__file__).parent / "fastmcp_client.py")
-        told = json.loads(await output(str(FASTMCP), script, url.replace("ws:", "http:") + "mcp"))
+        told = json.loads(await output(str(FASTMCP), script, f"{server.url}/mcp"))
     assert told == {
         "tools": NAMES,
         "structured": {"item": "tea", "price": 5.0},
@@ -69,8 +67,8 @@ async def test_fastmcps_client() -> None:
 
 @pytest.mark.conformance
 async def test_the_inspectors_command_line() -> None:
-    async with served() as url:
-        inspector = [node_server("mcp-inspector"), "--cli", url.replace("ws:", "http:") + "mcp", "--transport", "http"]
+    async with served() as server:
+        inspector = [node_server("mcp-inspector"), "--cli", f"{server.url}/mcp", "--transport", "http"]
         listed = json.loads(await output(*inspector, "--method", "tools/list"))
         assert [tool["name"] for tool in listed["tools"]] == NAMES
         given = ["--tool-name", "shop.quote", "--tool-arg", "item=tea", "--tool-arg", "count=2"]

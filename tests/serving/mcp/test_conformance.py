@@ -12,8 +12,7 @@ import pytest
 
 from operations import OperationRegistry
 from operations.jobs import Jobs
-from operations.serving.app import app
-from tests.asgi_server import serving_here
+from operations.serving import HTTPServer, app
 from tests.serving.mcp.fixture import REGISTRY
 from tests.serving.mcp.task_fixture import TASK_OPERATIONS
 from tests.sources.mcp.peers import NODE, node_server
@@ -25,10 +24,10 @@ TOTAL = re.compile(r"^Total: (\d+) passed, (\d+) failed", re.M)
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("version", "checks"), [("2025-11-25", 84), ("2026-07-28", 152)])
 async def test_every_check_of_the_server_suite_passes(version: str, checks: int, tmp_path: Path) -> None:
-    async with serving_here(app(REGISTRY)) as url:
+    async with HTTPServer(app(REGISTRY), "127.0.0.1:0") as server:
         process = await asyncio.create_subprocess_exec(
             node_server("conformance"),
-            *("server", "--url", url.replace("ws:", "http:") + "mcp", "--suite", "all"),
+            *("server", "--url", f"{server.url}/mcp", "--suite", "all"),
             *("--spec-version", version, "-o", str(tmp_path)),
             env={**os.environ, "PATH": f"{NODE}{os.pathsep}{os.environ['PATH']}"},
             stdout=asyncio.subprocess.PIPE,
@@ -60,11 +59,11 @@ TASK_SCENARIOS = {
 async def test_every_check_of_the_tasks_extension_passes(tmp_path: Path) -> None:
     registry = OperationRegistry(TASK_OPERATIONS)
     passed: dict[str, int] = {}
-    async with Jobs(registry) as jobs, serving_here(app(registry, jobs=jobs)) as url:
+    async with Jobs(registry) as jobs, HTTPServer(app(registry, jobs=jobs), "127.0.0.1:0") as server:
         for scenario in TASK_SCENARIOS:
             process = await asyncio.create_subprocess_exec(
                 node_server("conformance"),
-                *("server", "--url", url.replace("ws:", "http:") + "mcp", "--scenario", scenario),
+                *("server", "--url", f"{server.url}/mcp", "--scenario", scenario),
                 *("--spec-version", "2026-07-28", "--force", "-o", str(tmp_path / scenario)),
                 env={**os.environ, "PATH": f"{NODE}{os.pathsep}{os.environ['PATH']}"},
                 stdout=asyncio.subprocess.PIPE,
