@@ -8,6 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,21 @@ def test_the_containerfile_is_well_formed() -> None:
     assert ("USER", "operations") in instructions()
     ignored = (DEPLOY / "Containerfile.dockerignore").read_text().splitlines()
     assert {".git", ".venv*", "**/node_modules"} <= set(ignored)
+
+
+def test_the_steps_of_the_image_have_what_they_need() -> None:
+    steps = " ".join(rest for name, rest in instructions() if name == "RUN")
+    extras = re.findall(r"/source\[([\w,]+)\]", steps)
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras
+    assert set(",".join(extras).split(",")) <= declared.keys()
+    assert "npm ci" in steps
+    assert (ROOT / "console" / "package-lock.json").is_file()
+    scripts = json.loads((ROOT / "console" / "package.json").read_text())["scripts"]
+    assert set(re.findall(r"npm run (\w+)", steps)) <= scripts.keys()
+    ignored = (DEPLOY / "Containerfile.dockerignore").read_text().splitlines()
+    needed = ("src", "console", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
+    assert [name for name in needed if not (ROOT / name).exists() or any(fnmatch(name, each) for each in ignored)] == []
 
 
 def container_tool() -> str | None:
