@@ -15,6 +15,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from operations import Identity, OperationRegistry, operation
+from operations.identity import Principal, StaticTokens
+from operations.serving import app
 from tests.asgi_server import serving
 from tests.cli.driving import Project
 
@@ -327,3 +330,36 @@ def test_a_slip_of_the_pen_opens_no_source(pets: Project) -> None:
     assert "did you mean own.greet" in done.err
     assert mark.read_text() == imports
     assert "if it is new, run 'ops ls --refresh'" in pets.run("call", "art.drew").err
+
+
+def test_a_server_that_wants_credentials_says_which_option_has_them(tmp_path: Path) -> None:
+    @operation(id="shop.quote", type="query")
+    async def quote(item: str) -> str:
+        return f"{item}: 2.5"
+
+    tokens = StaticTokens({TOKEN: Principal(Identity("ada"))})
+    project = Project(tmp_path)
+    with serving(app(OperationRegistry([quote]), authenticator=tokens, hosts=["127.0.0.1"])) as url:
+        for words in (("--mcp", f"{url}/mcp"), ("--openapi", f"{url}/openapi.json")):
+            missing = project.run("ls", *words)
+            assert missing.code == 6
+            assert "401" in missing.err
+            assert "hint: give a token with --header 'Authorization: Bearer ${TOKEN}'" in missing.err
+            wrong = project.run("ls", *words, "--header", "Authorization: Bearer other")
+            assert wrong.code == 6
+            assert "hint: check --header" in wrong.err
+        project.environment["TOKEN"] = TOKEN
+        header = ("--header", "Authorization: Bearer ${TOKEN}")
+        called = project.run("call", "api.shop.quote", "item=tea", "--openapi", f"{url}/openapi.json", *header)
+        assert called.out.strip() == '"tea: 2.5"', called.err
+        called = project.run("call", "mcp.shop.quote", "item=tea", "--mcp", f"{url}/mcp", *header)
+        assert called.out.strip() == '"tea: 2.5"', called.err
+
+
+def test_a_source_of_the_command_line_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    for words, reason in ((("--mcp", "no-such-server"), "install it"), (("--openapi", "none.json"), "none.json")):
+        failed = project.run("ls", *words)
+        assert failed.code != 0
+        assert f"error: cannot open {words[0]}: " in failed.err
+        assert reason in failed.err

@@ -24,8 +24,9 @@ def direct_file(args: ParsedArguments) -> tuple[Path, str]:
     import shlex
 
     from operations.config.file_writer import text_with_source
+    from operations.config.settings import DIRECT_FILE
 
-    path = Path.cwd() / "command-line"
+    path = Path.cwd() / DIRECT_FILE
     headers = dict(pair(header, ":") for header in args.header)
     tables: dict[str, dict[str, Any]] = {}
     if args.mcp is not None:

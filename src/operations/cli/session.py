@@ -142,6 +142,7 @@ async def open_session(args: ParsedArguments, requested: str | None = None) -> A
             opening = SourceOpening(config, line, client, is_verbose=getattr(args, "verbose", False))
             if args.is_direct:
                 workspace = await stack.enter_async_context(opening.open())
+                _require_open(workspace.reports)
             else:
                 workspace = await _open(stack, opening, requested)
             registry, reports = workspace.registry, workspace.reports
@@ -150,6 +151,13 @@ async def open_session(args: ParsedArguments, requested: str | None = None) -> A
         session = CommandSession(registry, config, reports, is_remote=is_remote, client=client)
         session.report_failures(args, requested)
         yield session
+
+
+def _require_open(reports: Collection[SourceReport]) -> None:
+    """Raise if a source that the command line names cannot be opened."""
+    for report in reports:
+        if report.state == "failed":
+            raise source_failure(report, f"cannot open --{'openapi' if report.kind == 'openapi' else 'mcp'}")
 
 
 def _terminal_client(args: ParsedArguments) -> TerminalClient | None:

@@ -13,6 +13,8 @@ from msgspec import Meta
 
 from operations.schema import Policy
 
+DIRECT_FILE = "command-line"
+"""Name of the file that sources on the command line would be in."""
 _NOT_IN_NAMES = r"[^A-Za-z0-9_-]+"
 
 Patterns = list[str]
@@ -433,6 +435,11 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         """Namespace of operations without their own: the setting, or the source's name."""
         segments = (re.sub(_NOT_IN_NAMES, "_", segment) or "_" for segment in self.name.split("."))
         return self.settings.namespace or ".".join(segments)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is from the command line: its file does not exist."""
+        return self.file.name == DIRECT_FILE
 
     def __repr__(self) -> str:
         return f"Source(name={self.name!r}, kind={self.kind!r})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -181,9 +182,11 @@ def _hint(source: Source, failure: CallError) -> str | None:
     if source.problem is not None:
         return None if str(source.file) in source.problem else f"see {source.file}:{source.line}"
     if isinstance(settings, MCPSettings):
-        return _mcp_hint(settings, failure)
+        return _mcp_hint(source, settings, failure)
     if isinstance(settings, OpenAPISettings) and not settings.is_remote:
         return f"relative paths start at {source.directory}"
+    if isinstance(settings, OpenAPISettings) and _is_refused(failure):
+        return _credentials_hint(source, "auth or headers")
     if isinstance(settings, OpenAPISettings):
         return "check the URL, and that the API is running"
     if isinstance(settings, PythonSettings):
@@ -191,13 +194,24 @@ def _hint(source: Source, failure: CallError) -> str | None:
     return None
 
 
-def _mcp_hint(settings: MCPSettings, failure: CallError) -> str | None:
+def _is_refused(failure: CallError) -> bool:
+    """Whether a server asks for credentials, or refuses those that it got."""
+    return failure.code is ErrorCode.ACCESS_DENIED or re.search(r"\b(401|403)\b", failure.message) is not None
+
+
+def _credentials_hint(source: Source, kinds: str) -> str:
+    """Return what to do about credentials that a server misses or refuses; `kinds` are the settings for them."""
+    given = [key for key in ("auth", "security", "oauth", "headers") if source.written.get(key)]
+    if source.is_direct:
+        return "check --header" if given else "give a token with --header 'Authorization: Bearer ${TOKEN}'"
+    return f"its credentials were refused: check its {kinds}" if given else f"it has no credentials: set its {kinds}"
+
+
+def _mcp_hint(source: Source, settings: MCPSettings, failure: CallError) -> str | None:
     if settings.command is None:
-        if failure.code is not ErrorCode.ACCESS_DENIED and not {"401", "403"} & set(failure.message.split()):
+        if not _is_refused(failure):
             return "check the URL, and that the server is running"
-        if settings.auth is None and settings.oauth is None and not settings.headers:
-            return "it has no credentials: set its auth, oauth or headers"
-        return "its credentials were refused: check its auth, oauth or headers"
+        return _credentials_hint(source, "auth, oauth or headers")
     import shutil  # only after a failure: it is slow to import
 
     if "/" not in settings.command and shutil.which(settings.command) is None:

@@ -60,10 +60,15 @@ BRANCHES = {"properties": {"filter": {"oneOf": [{"type": "object"}]}}}
 LIST = {"properties": {"filters": {"type": "array", "items": {"type": "object"}}}}
 BODY_ONE_OF = "body.b oneOf: Request body property b must match exactly one schema in oneOf"
 NO_TYPES = "INVALID_CONTENT_TYPE: No supported content types, but request included a non-empty body"
+BASE64 = r'body.attachments pattern: Request body property data must match pattern "^[\w\d+\/=]*$"'
+UNSUPPORTED = " 415: Supported content types: application/octet-stream"
 PROVED = [
     Rejection("a", "body.tags type: Request body property tags must be array", FORM, b"name=a&tags=b"),
     Rejection("a", "body.data type: Request body property data must be object", FORM, b"data=%7B%7D"),
     Rejection("a", 'body.day format: Request body property day must match format "date"', "application/json", b"{}"),
+    Rejection("a", BASE64, schema={"properties": {"attachments": {"items": {"format": "byte"}}}}),
+    Rejection("a", UNSUPPORTED, "application/x-tar", schema={"properties": {"Content-type": {}}}),
+    Rejection("a: POST /v2/load_balancers (full_input)", BODY_ONE_OF),
     Rejection(
         "box: PUT /folders/{id}#unlink (full_input)", "body.link type: Request body property link must be object"
     ),
@@ -93,6 +98,9 @@ UNPROVED = [
     Rejection("a", ONE_OF),
     Rejection("a", "header required: Request header must have required property 'x-key'"),
     Rejection("a", BODY_ONE_OF, schema={"properties": {"b": {"oneOf": [{}, {}]}}}),
+    Rejection("a", BASE64, schema={"properties": {"attachments": {}}}),
+    Rejection("a", BASE64.replace("=", ""), schema={"properties": {"attachments": {"format": "byte"}}}),
+    Rejection("a", UNSUPPORTED, "application/x-tar", schema={"properties": {}}),
     Rejection("a", NO_TYPES, "text/plain", b"{}"),
     Rejection("a", "body type: Request body must be object", "application/json", b"[]"),
 ]

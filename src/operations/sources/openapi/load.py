@@ -177,9 +177,9 @@ def from_openapi_url(
 
     Await it, or use it with `async with`, which closes the connections.
 
-    A document that is refused without credentials is requested again with them. So is the document of another served
-    registry, because it contains only what its reader may call. Both happen only if the origin receives the credentials
-    anyway.
+    A document that is refused without credentials is requested again with them and the configured headers. So is the
+    document of another served registry, because it contains only what its reader may call. Both happen only if the
+    origin receives the credentials anyway.
     """
     return AwaitableContext(_open_url(url, config, loader, own))
 
@@ -194,13 +194,11 @@ async def _open_url(
     client = config.client or default_client(ClientOptions(proxy=config.proxy))
     try:
         response, body = await _request(url, config, client, NO_CREDENTIALS, CredentialOrigins(None, None, ()))
-        if config.auth is not None and (response.status == 401 or (own and _may_be_own(body))):
-            origins = CredentialOrigins(config.base_url, url, config.credential_origins)
-            authenticator = CredentialSource(config.auth, {}, client, url, origins)
-            chosen = authenticator.choose([{"bearer": []}], None)
-            if chosen and url in origins:
-                credentials = await authenticator.resolve(chosen, config.timeout)
-                response, body = await _request(url, config, client, credentials, origins)
+        origins = CredentialOrigins(config.base_url, url, config.credential_origins)
+        if url in origins and (response.status == 401 or (own and _may_be_own(body))):
+            credentials = await _document_credentials(url, config, client, origins)
+            if credentials is not None:
+                response, body = await _request(url, config, client, credentials, origins, config.headers)
     finally:
         if config.client is None:
             await client.close()
@@ -213,11 +211,27 @@ async def _open_url(
     return _operations(documents, config, [], may_stream=may_stream, document_url=found, requested_url=url, own=own)
 
 
+async def _document_credentials(
+    url: str, config: HTTPServiceConfig, client: HTTPClient, origins: CredentialOrigins
+) -> RequestCredentials | None:
+    """Return the credentials for a request for a document; None if there are neither credentials nor headers."""
+    authenticator = None if config.auth is None else CredentialSource(config.auth, {}, client, url, origins)
+    chosen = None if authenticator is None else authenticator.choose([{"bearer": []}], None)
+    if authenticator is not None and chosen:
+        return await authenticator.resolve(chosen, config.timeout)
+    return NO_CREDENTIALS if config.headers else None
+
+
 async def _request(
-    url: str, config: HTTPServiceConfig, client: HTTPClient, credentials: RequestCredentials, origins: CredentialOrigins
+    url: str,
+    config: HTTPServiceConfig,
+    client: HTTPClient,
+    credentials: RequestCredentials,
+    origins: CredentialOrigins,
+    headers: Mapping[str, str] | None = None,
 ) -> tuple[HTTPResponse, bytes]:
     """Return the response to a request for a document, and its body."""
-    wanted = [("Accept", "application/json, application/yaml, */*")]
+    wanted = [("Accept", "application/json, application/yaml, */*"), *(headers or {}).items()]
     outgoing = OutgoingRequest(
         prepared=PreparedRequest("GET", url, "", wanted, None, None),
         credentials=credentials,
