@@ -23,16 +23,16 @@ Row = dict[str, float | str]
 
 
 def medians(verbs: dict[str, tuple[Callable[[Any], Any], Any]], repeat: int) -> dict[str, float]:
-    """The median microseconds of each verb on its value, the verbs taking turns."""
+    """The median CPU microseconds of each verb on its value, the verbs taking turns."""
     samples: dict[str, list[float]] = {name: [] for name in verbs}
     gc.collect()
     gc.freeze()  # what the benchmark itself holds is nobody's garbage
     for _ in range(_ROUNDS):
         for name, (verb, value) in verbs.items():
-            start = time.perf_counter()
+            start = time.process_time()
             for _ in range(repeat):
                 verb(value)
-            samples[name].append((time.perf_counter() - start) / repeat * 1e6)
+            samples[name].append((time.process_time() - start) / repeat * 1e6)
     return {name: statistics.median(times) for name, times in samples.items()}
 
 

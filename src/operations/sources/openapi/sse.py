@@ -206,7 +206,9 @@ class SSEParser:
                 self._type = "message"
                 self._id = self._retry = None
                 continue
-            if line[0] != _D:
+            if line[:6] == b"data: ":
+                value = line[6:]
+            elif line[0] != _D:
                 name, _, value = line.partition(b": ")
                 if name == b"event":
                     self._type = value.decode("utf-8", "replace") or "message"
@@ -215,8 +217,6 @@ class SSEParser:
                 else:
                     self._read_field(line)
                 continue
-            if line[:6] == b"data: ":
-                value = line[6:]
             elif line[:5] in _DATA:
                 value = line[5:]
             else:
