@@ -28,7 +28,8 @@ class Grants:
         """Grants of aborted requests by request id, the oldest first."""
 
     def __len__(self) -> int:
-        return len(self.held)
+        """Number of valid grants. One whose worker never confirms its end is kept, invalid, until the next one ends."""
+        return sum(map(_is_valid, self.held.values()))
 
     def present(self, token: str) -> Grant:
         """Return a valid grant; raise `ACCESS_DENIED` for one that is unknown or has ended."""
