@@ -172,7 +172,7 @@ def main() -> None:
         for python, benchmarks in results.items():
             published.setdefault(python, {}).update(benchmarks)
         write(published, PUBLISHED)
-        PAGE.write_text(page_with(PAGE.read_text(), published))
+        PAGE.write_text(page_with(PAGE.read_text(), read(PUBLISHED)))
         print(f"{PUBLISHED.name} and {PAGE.name} are written; draw the picture with `python -m bench.pictures`")
     count = sum(len(rows) for benchmarks in results.values() for rows in benchmarks.values())
     short = list(list_short(results))
