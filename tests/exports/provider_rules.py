@@ -109,6 +109,10 @@ def _anthropic_strict(node: Mapping[str, Any]) -> Iterator[str]:
         yield "open object"
     if node.get("minItems", 0) not in (0, 1):
         yield "minItems"
+    if isinstance(node.get("type"), list):
+        yield "a list of types"
+    if "pattern" in node:
+        yield "pattern"
 
 
 def _sizes(schema: Mapping[str, Any]) -> Iterator[str]:

@@ -45,9 +45,10 @@ class Writer:
             return self._object(value, schema)
         if isinstance(value, list) and isinstance(schema.get("items"), Mapping):
             return [self.write(each, schema["items"]) for each in value]
-        if "JSON text" not in schema.get("description", ""):
+        description = schema.get("description", "")
+        if "JSON text" not in description:
             return value
-        return f"json:{json.dumps(value)}" if "pattern" in schema else json.dumps(value)
+        return f"json:{json.dumps(value)}" if "begins with json:" in description else json.dumps(value)
 
     def _object(self, value: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
         written = {}

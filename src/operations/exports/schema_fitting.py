@@ -29,6 +29,13 @@ _KNOWN = frozenset(
         *("contentEncoding", "contentMediaType", "contentSchema"),
     )
 )
+_OF_SCALARS = frozenset(
+    (
+        *("format", "pattern", "minLength", "maxLength", "multipleOf"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    )
+)
+"""Keywords of strings and numbers."""
 _LOOK_AROUND = re.compile(r"\(\?(?:[=!]|<[=!])")
 JSON_PREFIX = "json:"
 """Prefix of a JSON string where plain strings are accepted too."""
@@ -156,15 +163,22 @@ class _Fitter:
         texts = [each for each in fitted if _is_json_text(each)]
         if texts and any("string" in kinds_of(each) for branch in branches for each in self._parts.variants(branch)):
             # A plain string is a value too: the prefix marks JSON.
-            fitted = [_prefixed(each) if each in texts else each for each in fitted]
+            fitted = [self._prefixed(each) if each in texts else each for each in fitted]
         return self._described({"anyOf": fitted}, schema, ())
+
+    def _prefixed(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        """Return the schema of a JSON string with a prefix."""
+        described = fitted["description"].replace(_JSON_TEXT, f"{_JSON_TEXT} that begins with {JSON_PREFIX}", 1)
+        pattern = {} if "pattern" in self._subset.moved else {"pattern": f"^{JSON_PREFIX}"}
+        return {**fitted, "description": described, **pattern}
 
     def _typed(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
         kinds = kinds_of(schema)
         if not kinds or (len(kinds) > 2 and "object" in kinds and not schema.get("properties")):
             return _json_text(schema)
-        if len(kinds) > 1 and ("object" in kinds or "array" in kinds):
+        if len(kinds) > 1 and (not self._subset.has_type_lists or "object" in kinds or "array" in kinds):
             branches = [{**_only(schema, kind), "type": kind} for kind in kinds]
+            branches = [branch for branch in branches if branch.get("enum") != []]
             return self._union({"description": schema.get("description", "")}, branches, depth)
         if kinds == ["object"]:
             if not schema.get("properties") and schema.get("additionalProperties") is not False:
@@ -304,7 +318,9 @@ class _Fitter:
 
 def _only(schema: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return a schema without the keywords and values of other types."""
-    others = (*(OF_ARRAYS if kind != "array" else ()), *(OF_OBJECTS if kind != "object" else ()), "description")
+    others = {*(OF_ARRAYS if kind != "array" else ()), *(OF_OBJECTS if kind != "object" else ()), "description"}
+    if kind in ("null", "boolean"):
+        others |= _OF_SCALARS
     kept = {keyword: value for keyword, value in schema.items() if keyword not in others}
     if "enum" in kept:
         kept["enum"] = [value for value in kept["enum"] if type_of(value) == kind]
@@ -326,12 +342,6 @@ def _json_text(schema: Any) -> dict[str, Any]:
 
 def _is_json_text(fitted: Mapping[str, Any]) -> bool:
     return fitted.get("type") == "string" and _JSON_TEXT in fitted.get("description", "")
-
-
-def _prefixed(fitted: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a JSON string with a prefix."""
-    described = fitted["description"].replace(_JSON_TEXT, f"{_JSON_TEXT} that begins with {JSON_PREFIX}", 1)
-    return {**fitted, "description": described, "pattern": f"^{JSON_PREFIX}"}
 
 
 def _as_json(value: Any) -> str:

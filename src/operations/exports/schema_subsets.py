@@ -47,6 +47,8 @@ class Subset(msgspec.Struct, frozen=True, kw_only=True):
     formats: frozenset[str] | None = None
     """The accepted values of `format`; None for any."""
     has_const: bool = True
+    has_type_lists: bool = True
+    """Whether `type` may be a list; otherwise each type is a branch of a union."""
     max_depth: int | None = None
     """How deep objects and arrays may be nested; deeper values are sent as JSON strings."""
     max_properties: int | None = None
@@ -82,6 +84,7 @@ ANTHROPIC_STRICT = Subset(
     moved=_SHAPE | _BOUNDS | {"pattern", "default"},
     dropped=_NOISE | {"examples"},
     formats=_OPENAI_FORMATS | {"uri"},
+    has_type_lists=False,
     max_depth=10,
 )
 GEMINI = Subset(

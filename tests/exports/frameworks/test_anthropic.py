@@ -11,7 +11,9 @@ pytest.importorskip("anthropic", reason="anthropic is not installed: `make agent
 
 import anthropic as sdk
 
+from operations import OperationRegistry
 from operations.exports.frameworks.anthropic import anthropic_tools
+from operations.testing import stub_operation
 
 
 def message(content: list[dict[str, Any]], stop: str) -> dict[str, Any]:
@@ -53,3 +55,34 @@ async def test_the_tool_runner_sees_a_result_a_failure_and_a_refusal() -> None:
 
 async def test_cancelling_a_run_cancels_the_call() -> None:
     await check_cancellation(lambda tools: anthropic_tools(tools)[0].call({}))
+
+
+def without_types_of_enums(schema: Any) -> Any:
+    """The SDK leaves out the type of an `enum`."""
+    if isinstance(schema, list):
+        return [without_types_of_enums(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: without_types_of_enums(each) for name, each in schema.items()}
+    if isinstance(kept.get("enum"), list):
+        kept.pop("type", None)
+    return kept
+
+
+def test_the_sdk_changes_nothing_in_a_strict_schema() -> None:
+    properties = {
+        "maybe": {"type": ["string", "null"], "minLength": 2, "pattern": "^a"},
+        "mixed": {"type": ["integer", "string", "array", "null"], "items": {"type": "number", "minimum": 1}},
+        "some": {"enum": ["a", 1, None]},
+        "none": {"type": ["string", "null"], "enum": ["a"]},
+        "free": {"anyOf": [{"type": "string"}, {"type": "object"}]},
+        "list": {"type": "array", "items": {"type": "string", "format": "uri-template"}, "minItems": 3},
+        "when": {"type": "string", "format": "date-time"},
+        "tree": {"$ref": "#/$defs/tree"},
+    }
+    tree = {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/tree"}}}}
+    document = {"type": "object", "properties": properties, "required": ["maybe"], "$defs": {"tree": tree}}
+    tools = OperationRegistry([stub_operation("shop.odd", input_schema=document)]).tools()
+    (tool,) = tools.anthropic(strict=True)
+    schema = without_types_of_enums(tool["input_schema"])
+    assert without_types_of_enums(sdk.transform_schema(tool["input_schema"])) == schema

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -10,10 +11,13 @@ from tests.exports.frameworks.shop import CALLS, WAIT, check_cancellation, check
 pytest.importorskip("agents", reason="openai-agents is not installed: `make agents` runs this")
 
 from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage
+from agents.strict_schema import ensure_strict_json_schema
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
+from operations import OperationRegistry
 from operations.exports.frameworks.openai_agents import openai_agents_tools
 from operations.exports.tools import ToolSet
+from operations.testing import stub_operation
 
 
 class FakeModel(Model):  # type: ignore[misc]  # the framework is not installed where types are checked
@@ -60,3 +64,17 @@ async def test_cancelling_a_run_cancels_the_call() -> None:
         return Runner.run(agent, "wait", run_config=RunConfig(tracing_disabled=True))
 
     await check_cancellation(run)
+
+
+def test_the_sdk_changes_nothing_in_a_strict_schema() -> None:
+    properties = {
+        "maybe": {"type": ["string", "null"], "minLength": 2, "default": "b"},
+        "map": {"type": "object", "additionalProperties": {"type": "string"}},
+        "one": {"oneOf": [{"type": "string"}, {"type": "object", "properties": {"a": {"const": 1}}}]},
+        "tree": {"$ref": "#/$defs/tree", "description": "A tree."},
+    }
+    tree = {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/tree"}}}}
+    document = {"type": "object", "properties": properties, "required": ["maybe"], "$defs": {"tree": tree}}
+    tools = OperationRegistry([stub_operation("shop.odd", input_schema=document)]).tools()
+    schema = tools.openai(strict=True)[0]["function"]["parameters"]
+    assert ensure_strict_json_schema(deepcopy(schema)) == schema
