@@ -17,8 +17,9 @@ import pytest
 
 from operations import CallError, ErrorCode
 from operations.pubsub.link import BATCH_BYTES, Link
-from operations.pubsub.websocket import WebSocketLink, serve
+from operations.pubsub.websocket import WebSocketLink
 from operations.pubsub.websocket_client import connect
+from operations.pubsub.websocket_server import serve
 from tests.http.certificates import Authority
 from tests.node_peers import npm_binary
 from tests.waiting import until

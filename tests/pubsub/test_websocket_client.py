@@ -18,8 +18,8 @@ import pytest
 from operations import CallError, ErrorCode
 from operations.calls.hub.spoke import Spoke
 from operations.pubsub.link import Link
-from operations.pubsub.websocket import serve
 from operations.pubsub.websocket_client import connect, open_cancellable
+from operations.pubsub.websocket_server import serve
 from tests.pubsub.test_websocket import Recorder
 from tests.waiting import until
 

@@ -24,7 +24,7 @@ from operations.identity import Principal, StaticTokens
 from operations.pubsub import link
 from operations.pubsub.link import Link
 from operations.pubsub.memory import MemoryTransport
-from operations.pubsub.websocket import serve
+from operations.pubsub.websocket_server import serve
 from tests.contracts.operations_under_test import Sleeper
 from tests.security.raw_websocket import BINARY, RawPeer
 from tests.waiting import until

@@ -20,7 +20,8 @@ from operations.calls.hub.asgi import ASGILink
 from operations.calls.hub.spoke import Spoke
 from operations.identity import Principal, StaticTokens
 from operations.pubsub.link import LARGE_MESSAGE, LargeMessages, Link, Turn
-from operations.pubsub.websocket import WebSocketLink, serve
+from operations.pubsub.websocket import WebSocketLink
+from operations.pubsub.websocket_server import serve
 from operations.serving import app, http_protocol
 from operations.serving.server import HTTPServer
 from operations.serving.websocket_reader import WebSocketReader
@@ -65,7 +66,7 @@ async def test_one_read_returns_few_frames_however_large_the_buffer_is() -> None
     protocol = link._transport.underlying_transport.get_protocol()
     assert len(protocol.get_buffer(-1)) <= MOST_READ
     link.turn.begin()
-    link.turn._end = 0.0
+    link.turn.end = 0.0
     assert len(protocol.get_buffer(-1)) <= MOST_READ // 64, "the turn of its identity is over"
     protocol.buffer_updated(0)
     assert not link._transport.underlying_transport.is_reading(), "until the next iteration"

@@ -18,7 +18,8 @@ from operations.calls.hub.spoke import Spoke
 from operations.identity import Principal, StaticTokens
 from operations.pubsub import link
 from operations.pubsub.link import Link
-from operations.pubsub.websocket import WebSocketLink, serve
+from operations.pubsub.websocket import WebSocketLink
+from operations.pubsub.websocket_server import serve
 from operations.spec import OperationSpec
 from operations.testing import error_of, stub_operation
 from tests.contracts.operations_under_test import Sleeper

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from math import inf
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -43,32 +44,29 @@ class Turn:
     When the turn is used up, each further link still handles one message, so that none of them stops.
     """
 
-    __slots__ = ("__weakref__", "_end", "_is_running", "_left")
+    __slots__ = ("__weakref__", "_is_running", "_left", "end")
 
     def __init__(self) -> None:
+        self.end = inf
+        """Time of `perf_counter` at which its time in this iteration is used up; infinite before `begin`."""
         self._left = 0
-        self._end = 0.0
         self._is_running = False
 
     def begin(self) -> None:
         """Start handling messages of one link."""
         if not self._is_running:
             self._is_running = True
-            self._left, self._end = TURN_MESSAGES, perf_counter() + TURN_SECONDS
+            self._left, self.end = TURN_MESSAGES, perf_counter() + TURN_SECONDS
             asyncio.get_running_loop().call_soon(self._reset)
-
-    @property
-    def is_late(self) -> bool:
-        """Whether its time in this iteration is used up."""
-        return self._is_running and perf_counter() > self._end
 
     def is_over(self) -> bool:
         """Count a message that was handled; return whether the next one has to wait for the next iteration."""
         self._left -= 1
-        return self._left <= 0 or perf_counter() > self._end
+        return self._left <= 0 or perf_counter() > self.end
 
     def _reset(self) -> None:
         self._is_running = False
+        self.end = inf
 
 
 class LargeMessages:

@@ -1,4 +1,4 @@
-"""WebSocket links over picows, and the server that accepts them; `websocket_client` opens them.
+"""WebSocket links over picows; `websocket_client` opens them, and `websocket_server` accepts them.
 
 Messages that one iteration of the event loop sends are one write, and one frame if the peer accepts batches (see
 `framing`). Received messages are handled in turns, so that one busy peer does not delay others.
@@ -10,46 +10,40 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import ssl
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from time import monotonic
-from typing import Any
+from time import monotonic, perf_counter
+from typing import Any, cast
 
-from operations.errors import CallError
 from operations.pubsub.connection_errors import require_extra
 from operations.pubsub.framing import batches, messages_of, split
 from operations.pubsub.link import (
     CLOSE_SECONDS,
     HEADROOM,
-    HEARTBEAT_SECONDS,
     LARGE_MESSAGE,
     MAX_PAYLOAD,
     MAX_UNSENT,
-    PROTOCOL,
-    PROTOCOLS_HEADER,
     SLOW_READER,
-    Admit,
     Callbacks,
     LargeMessages,
     Turn,
-    bearer_token,
-    refusal_status,
-    split_protocols,
 )
-from operations.pubsub.socket_reader import SocketReader
 
 try:
     import picows
 except ImportError:  # pragma: no cover  # the message is tested in a separate process
     raise require_extra("picows", "ws") from None
 
-_BAD_REQUEST = 400
 _LINES_A_MINUTE = 20
 _MAX_BACKLOG = 1 << 20
 """Bytes of received messages that may wait to be handled; beyond that nothing is read."""
 _FRAME_BYTES = 64
 """Size of a waiting frame without its content."""
+_READ_BYTES = 32 << 10
+_SHORT_READ_BYTES = 256
+"""Number of bytes that one read returns, and that it returns after the turn of its peer."""
+_FREE_READ_BYTES = 512
+"""Number of bytes of a read that costs too little to start a turn: one usual message, or about 80 empty ones."""
 _FEWEST_TOGETHER, _MOST_TOGETHER = 8, 32
 """Number of messages that are written together; the first write of an iteration is small, for low latency."""
 _TEXT, _BINARY = picows.WSMsgType.TEXT, picows.WSMsgType.BINARY
@@ -341,6 +335,78 @@ class WebSocketLink(picows.WSListener):
             self._callbacks.closed(self, self.reason or "the connection was lost")
 
 
+class SocketReader(asyncio.BufferedProtocol):
+    """Passes data from the transport of a connection to the protocol of picows, a limited number of bytes at a time.
+
+    picows doubles its read buffer whenever a read fills it, and handles all frames of a read together: a million empty
+    frames would delay other connections for seconds.
+    """
+
+    def __init__(self, transport: asyncio.Transport, link: WebSocketLink) -> None:
+        self._transport = transport
+        self._link = link
+        self._inner = cast("Any", transport.get_protocol())
+        self._is_held = False
+        """Whether `hold` was called."""
+        self._waits = False
+        """Whether reading continues in the next iteration of the event loop."""
+        transport.set_protocol(self)
+
+    def hold(self) -> None:
+        """Read nothing until `release` is called."""
+        self._is_held = True
+        self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Continue to read."""
+        self._is_held = False
+        self._resume()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer of the next read."""
+        buffer: memoryview = self._inner.get_buffer(sizehint)
+        return buffer[: _SHORT_READ_BYTES if perf_counter() > self._link.turn.end else _READ_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle the frames of a read; the next read waits for the next iteration if they took long."""
+        link = self._link
+        link.unfinished += nbytes
+        if nbytes > _FREE_READ_BYTES:
+            link.turn.begin()
+        self._inner.buffer_updated(nbytes)
+        if perf_counter() > link.turn.end and not self._waits:
+            self._waits = True
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._continue)
+        if link.unfinished:
+            link.note_unfinished()
+
+    def _continue(self) -> None:
+        self._waits = False
+        self._resume()
+
+    def _resume(self) -> None:
+        if not self._is_held and not self._waits and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def eof_received(self) -> bool | None:
+        """Called by the transport."""
+        return cast("bool | None", self._inner.eof_received())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the transport. The protocol refers to its listener: without this the collector would free both."""
+        inner, self._inner = self._inner, None
+        inner.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Called by the transport."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Called by the transport."""
+        self._inner.resume_writing()
+
+
 def settings(heartbeat: float, max_payload: int) -> dict[str, Any]:
     """Return the settings of picows that both ends use."""
     return {
@@ -377,45 +443,3 @@ class LimitedLog(logging.LoggerAdapter[logging.Logger]):
         self._lines += 1
         if self._lines <= _LINES_A_MINUTE:
             super().log(level, msg, *args, **options)
-
-
-class WebSocketListener:
-    """A WebSocket server; every connection is admitted before it is accepted."""
-
-    def __init__(self, server: asyncio.AbstractServer, port: int) -> None:
-        self._server = server
-        self.port = port
-
-    async def close(self) -> None:
-        """Accept no more connections."""
-        self._server.close()
-
-
-async def serve(
-    admit: Admit,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    heartbeat: float = HEARTBEAT_SECONDS,
-    max_payload: int = MAX_PAYLOAD,
-    tls: ssl.SSLContext | None = None,
-) -> WebSocketListener:
-    """Listen for WebSockets; port 0 is any free one."""
-    large = LargeMessages()
-
-    def accept(request: Any) -> Any:
-        protocols = split_protocols(request.headers.getall(PROTOCOLS_HEADER, ()))
-        try:
-            callbacks = admit(bearer_token(request.headers.get("Authorization", ""), protocols))
-        except CallError as error:
-            refusal = picows.WSUpgradeResponse.create_error_response(
-                refusal_status(error), error.message.encode(errors="replace"), {"WWW-Authenticate": "Bearer"}
-            )
-            return picows.WSUpgradeResponseWithListener(refusal, None)
-        # The response never names the sub-protocol that carries a token.
-        chosen = {PROTOCOLS_HEADER: PROTOCOL} if PROTOCOL in protocols else None
-        accepted = picows.WSUpgradeResponse.create_101_response(chosen)
-        return picows.WSUpgradeResponseWithListener(accepted, WebSocketLink(callbacks, max_payload, large))
-
-    server = await picows.ws_create_server(accept, host, port, ssl=tls, **settings(heartbeat, max_payload))
-    return WebSocketListener(server, server.sockets[0].getsockname()[1])

@@ -6,6 +6,7 @@ uvicorn parses all frames of a read at once, and replies to every ping, also to 
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 from typing import Any
 
 from operations.pubsub.link import Turn
@@ -48,10 +49,10 @@ class WebSocketReader(asyncio.Protocol):
         self._is_scheduled = False
         self._turn.begin()
         while self._unparsed and not self._is_waiting and not self._transport.is_closing():
-            size = _LATE_SLICE_BYTES if self._turn.is_late else _SLICE_BYTES
+            size = _LATE_SLICE_BYTES if perf_counter() > self._turn.end else _SLICE_BYTES
             part, self._unparsed = self._unparsed[:size], self._unparsed[size:]
             self._protocol.data_received(part)
-            if self._turn.is_late:
+            if perf_counter() > self._turn.end:
                 break
         if not self._unparsed and not self._is_waiting:
             self._transport.resume_reading()
