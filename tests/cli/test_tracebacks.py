@@ -28,17 +28,17 @@ from operations import OperationContext, operation
 def fail():
     raise RuntimeError("a bug in the work")
 
-@operation(id="work.fail", durable=True)
+@operation(id="shop.fail", durable=True)
 async def failing() -> str:
     """Fail."""
     return fail()
 
-@operation(id="work.outer")
+@operation(id="shop.outer")
 async def outer(context: OperationContext) -> str:
     """Fail in a nested call."""
-    return (await context.env.work.fail()).data
+    return (await context.env.shop.fail()).data
 
-@operation(id="work.stream")
+@operation(id="shop.stream")
 async def stream():
     """Fail in a stream."""
     yield 1
@@ -66,7 +66,7 @@ def check(log: str, count: int) -> None:
     assert len(TRACE.findall(log)) == count, log
     assert log.count("Traceback (most recent call last):") == count
     assert log.count("in fail\n") == count
-    ids = re.findall(r"work\.\w+ failed \(request '([^']+)'\)", log)
+    ids = re.findall(r"shop\.\w+ failed \(request '([^']+)'\)", log)
     assert len(set(ids)) == count
 
 
@@ -77,8 +77,8 @@ def test_a_spoke_of_a_hub(work: Project, tmp_path: Path) -> None:
         url = line.split()[4].rstrip(";")
         with running(work, "spoke", "--url", url, said="serving") as (spoke, _):
             for name in ("fail", "outer"):
-                assert work.run("call", f"work.{name}", "--url", url, env=TOKEN).code == 5
-            assert work.run("sub", "work.stream", "--url", url, env=TOKEN).code == 5
+                assert work.run("call", f"shop.{name}", "--url", url, env=TOKEN).code == 5
+            assert work.run("sub", "shop.stream", "--url", url, env=TOKEN).code == 5
             check(stop(spoke), 3)
         assert "Traceback" not in stop(hub)
 
@@ -88,9 +88,9 @@ def test_a_worker(kind: str, work: Project) -> None:
     server: Any = Server("redis").start() if kind == "redis" else NatsServer().start()
     try:
         with running(work, "worker", "--url", server.url, said="serving") as (worker, _):
-            assert work.run("call", "work.fail", "--url", server.url).code == 5  # durable
-            assert work.run("call", "work.outer", "--url", server.url).code == 5
-            assert work.run("jobs", "submit", "work.fail", "--wait", "--url", server.url).code == 5
+            assert work.run("call", "shop.fail", "--url", server.url).code == 5  # durable
+            assert work.run("call", "shop.outer", "--url", server.url).code == 5
+            assert work.run("jobs", "submit", "shop.fail", "--wait", "--url", server.url).code == 5
             check(stop(worker), 3)
     finally:
         server.kill()
@@ -115,14 +115,14 @@ def post(url: str, body: Any, **headers: str) -> int:
 
 
 def over_http(url: str) -> None:
-    assert post(f"{url}/work/fail", {}) == 500
-    assert post(f"{url}/work/outer", {}) == 500
-    assert post(f"{url}/work/fail", {}, prefer="respond-async, wait=20") == 500
+    assert post(f"{url}/shop/fail", {}) == 500
+    assert post(f"{url}/shop/outer", {}) == 500
+    assert post(f"{url}/shop/fail", {}, prefer="respond-async, wait=20") == 500
 
 
 def over_mcp(url: str) -> None:
     accept = "application/json, text/event-stream"
-    for number, name in enumerate(("work.fail", "work.outer", "work.fail")):
+    for number, name in enumerate(("shop.fail", "shop.outer", "shop.fail")):
         called = message("tools/call", {"name": name, "arguments": {}}, id=number)
         version = called["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"]
         headers = {"accept": accept, "mcp-method": "tools/call", "mcp-name": name, "mcp-protocol-version": version}
@@ -143,16 +143,16 @@ def test_a_served_registry_logs_json(work: Project) -> None:
     with running(work, *words, said="serving") as (process, line):
         found = re.search(r"http://\S+:\d+", line)
         assert found is not None
-        assert post(f"{found[0]}/work/fail", {}) == 500
+        assert post(f"{found[0]}/shop/fail", {}) == 500
         lines = stop(process).splitlines()
     (failure,) = [each for each in (json.loads(line) for line in lines if line.startswith("{")) if "traceback" in each]
-    assert (failure["operation"], failure["level"]) == ("work.fail", "ERROR")
+    assert (failure["operation"], failure["level"]) == ("shop.fail", "ERROR")
     (audited,) = [json.loads(line) for line in (work.directory / "audit.jsonl").read_text().splitlines()]
     assert audited["request_id"] == failure["request_id"]
 
 
 def test_mcp_on_standard_input_and_output(work: Project) -> None:
-    called = message("tools/call", {"name": "work.outer", "arguments": {}})
+    called = message("tools/call", {"name": "shop.outer", "arguments": {}})
     process = work.start("serve", "--mcp", stdin=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -171,7 +171,7 @@ def test_a_worker_with_json_on_stderr(work: Project) -> None:
             assert process.stderr is not None
             while b"offering" not in process.stdout.readline():
                 assert process.poll() is None
-            assert work.run("call", "work.fail", "--url", server.url).code == 5
+            assert work.run("call", "shop.fail", "--url", server.url).code == 5
             lines = [json.loads(line) for line in stop(process).splitlines()]
             (failure,) = [line for line in lines if "traceback" in line]
             assert (failure["level"], "a bug in the work" in failure["traceback"]) == ("error", True)

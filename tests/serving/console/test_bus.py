@@ -33,7 +33,7 @@ class Waiting:
         self.started = asyncio.Event()
         self.go_on = asyncio.Event()
 
-        @operation(id="work.wait", type="mutation", durable=True)
+        @operation(id="shop.wait", type="mutation", durable=True)
         async def wait(fails: bool = False) -> int:
             self.started.set()
             await self.go_on.wait()
@@ -67,24 +67,24 @@ async def test_a_worker_is_listed_with_its_load_and_its_loss_is_told(place: Plac
     async with from_call(await place.end(), registry=registry) as remote:
         served = app(registry, authenticator=StaticTokens(TOKENS), console=True, mcp=False)
         worker = CallHandler(waiting.registry, await place.end(), concurrency=1)
-        await remote.ready("work.wait", timeout=20)
+        await remote.ready("shop.wait", timeout=20)
         [listed] = (await _until(served, lambda found: found)).values()
-        assert (listed["name"], listed["kind"], listed["transport"]) == ("work-1", "worker", place.kind)
+        assert (listed["name"], listed["kind"], listed["transport"]) == ("shop-1", "worker", place.kind)
         assert (listed["state"], listed["slots"], listed["operations"]) == ("ready", 1, 1)
         assert (listed["host"], listed["pid"], listed["version"]) == (socket.gethostname(), os.getpid(), __version__)
         async with following(served, f"{API}/feed?topics=workers", token="eye") as feed:
             await feed.until(lambda feed: b"hello" in feed.body)
             inputs = ({"fails": False}, {"fails": True})
-            calls = [asyncio.create_task(post(served, "/work/wait", each, token="ann")) for each in inputs]
+            calls = [asyncio.create_task(post(served, "/shop/wait", each, token="ann")) for each in inputs]
             await feed.until(lambda feed: b'"state":"saturated"' in feed.body)
-        found = await _until(served, lambda found: found["work-1"]["inFlight"] >= 1)
-        assert found["work-1"]["state"] == "saturated"
+        found = await _until(served, lambda found: found["shop-1"]["inFlight"] >= 1)
+        assert found["shop-1"]["state"] == "saturated"
         waiting.go_on.set()
         await asyncio.gather(*calls)
-        await _until(served, lambda found: found["work-1"]["state"] == "ready")
+        await _until(served, lambda found: found["shop-1"]["state"] == "ready")
         assert (await request(served, "GET", f"{API}/workers", token="ann")).status == 403
         worker._announcer._pulse.cancel()  # type: ignore[union-attr]  # as if its process was gone
-        lost = (await _until(served, lambda found: found["work-1"]["state"] == "lost"))["work-1"]
+        lost = (await _until(served, lambda found: found["shop-1"]["state"] == "lost"))["shop-1"]
         assert lost["lostAt"] > 0
         assert lost["operations"] == 0
         await worker.close()
@@ -97,12 +97,12 @@ async def test_a_worker_that_leaves_is_not_lost(place: Place) -> None:
     async with from_call(await place.end(), registry=registry) as remote:
         served = app(registry, authenticator=StaticTokens(TOKENS), console=True, mcp=False)
         worker = CallHandler(waiting.registry, await place.end())
-        await remote.ready("work.wait", timeout=20)
+        await remote.ready("shop.wait", timeout=20)
         await _until(served, lambda found: found)
-        call = asyncio.create_task(post(served, "/work/wait", {}, token="ann"))
+        call = asyncio.create_task(post(served, "/shop/wait", {}, token="ann"))
         await waiting.started.wait()
         draining = asyncio.create_task(worker.drain())
-        await _until(served, lambda found: found["work-1"]["state"] == "draining")
+        await _until(served, lambda found: found["shop-1"]["state"] == "draining")
         waiting.go_on.set()
         assert (await call).json == 1
         await draining
@@ -116,7 +116,7 @@ async def test_workers_that_run_jobs_are_listed(place: Place) -> None:
     served = app(waiting.registry, authenticator=StaticTokens(TOKENS), console=True, mcp=False, jobs=jobs)
     worker = CallHandler(waiting.registry, await place.end())
     found = await _until(served, lambda found: found)
-    assert found["work-1"]["operations"] == 1
+    assert found["shop-1"]["operations"] == 1
     await worker.close()
     await served.drain()
 
