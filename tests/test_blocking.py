@@ -118,7 +118,7 @@ def test_a_handler_in_a_thread_may_call() -> None:
         assert blocking.execute("t.outer").data == 3
 
 
-def test_leaving_the_block_does_not_wait_for_what_ignores_its_cancellation() -> None:
+def test_leaving_the_block_does_not_wait_for_handlers_that_ignore_cancellation() -> None:
     import asyncio
 
     release = threading.Event()

@@ -94,7 +94,7 @@ def test_the_containerfile_is_well_formed() -> None:
     assert {".git", ".venv*", "**/node_modules"} <= set(ignored)
 
 
-def test_the_steps_of_the_image_have_what_they_need() -> None:
+def test_the_steps_of_the_image_have_their_inputs() -> None:
     steps = " ".join(rest for name, rest in instructions() if name == "RUN")
     extras = re.findall(r"/source\[([\w,]+)\]", steps)
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -61,7 +61,7 @@ def run(code: str, module: ModuleType, place: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_snippets_of_a_page_do_what_it_says(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_snippets_of_a_page_print_the_documented_output(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "NATS_URL" in page.read_text():
         monkeypatch.setenv("NATS_URL", nats_server.shared_server().url)
     logging.getLogger("operations").setLevel(logging.ERROR)

@@ -400,7 +400,7 @@ class _Stay:
     until: date
 
 
-async def test_what_the_schema_and_what_the_types_find_wrong_is_listed_together() -> None:
+async def test_schema_and_type_problems_are_listed_together() -> None:
     @operation("hotel.book")
     async def book(nights: int, start: date, stays: list[_Stay], guest: UUID | None = None) -> None: ...
 

@@ -223,7 +223,7 @@ async def test_missing_1_a_registry_is_served() -> None:
     assert json.loads(b"".join(message.get("body", b"") for message in sent[1:])) == "1 tea"
 
 
-def test_missing_2_the_scanner_warns_of_what_it_cannot_use(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_2_the_scanner_warns_about_unusable_modules(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "broken.py").write_text("1 / 0")
     spec = {
         "name": "later",
@@ -257,7 +257,7 @@ def test_missing_3_the_sources_and_documents_have_types() -> None:
 NAMED = {"type": "object", "properties": {"name": {"type": "string"}, "id": {"type": "integer", "readOnly": True}}}
 
 
-async def test_different_1_an_input_carries_what_an_object_body_leaves_open() -> None:
+async def test_different_1_inputs_may_have_additional_properties_of_an_open_body() -> None:
     client = PreparedClient()
     described: dict[str, Any] = {"method": "post", "requestBody": {"content": {JSON: {"schema": NAMED}}}}
     await api(client, **described).execute("api.send", {"name": "a", "colour": "red"})
@@ -516,7 +516,7 @@ async def test_surprise_2_the_registry_comes_first_and_the_transport_has_one_nam
         assert all(each.kind is each.KEYWORD_ONLY for each in parameters[1:])
 
 
-async def test_surprise_3_what_opens_a_source_is_awaited_or_is_a_block(tmp_path: Path) -> None:
+async def test_surprise_3_source_functions_are_awaitable_and_context_managers(tmp_path: Path) -> None:
     file = tmp_path / "api.json"
     file.write_text(json.dumps(document()))
     async with from_openapi_file(file, {"namespace": "api"}) as operations:
@@ -551,7 +551,7 @@ async def test_surprise_5_a_plain_function_is_refused_everywhere_in_the_same_way
     assert registering.value.code is calling.code is ErrorCode.VALIDATION_ERROR
 
 
-def test_surprise_6_modules_say_what_they_export() -> None:
+def test_surprise_6_modules_declare_their_exports() -> None:
     from operations import blocking, testing
 
     assert operations.__version__

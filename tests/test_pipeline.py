@@ -89,7 +89,7 @@ def test_strict_fails_the_call_with_every_problem() -> None:
     assert len(caught.value.details["errors"]) == 2
 
 
-def test_strict_still_normalises_what_can_be() -> None:
+def test_strict_normalises_valid_values() -> None:
     assert run({"name": "Ada", "age": "36", "excess": 1}, "strict")[0].data == {
         "name": "Ada",
         "age": 36,

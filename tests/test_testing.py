@@ -56,7 +56,7 @@ async def test_a_recorder_keeps_every_call() -> None:
     assert isinstance(recorder.calls[1].error, CallError)
 
 
-async def test_a_recorder_keeps_what_a_stream_gave_and_how_it_ended() -> None:
+async def test_a_recorder_stores_the_items_and_end_of_a_stream() -> None:
     recorder = Recorder()
     registry = OperationRegistry(
         [stub_operation("t.whole", yields=[1, 2]), stub_operation("t.broken", yields=[1], raises=ValueError())],

@@ -32,7 +32,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 @given(json_values)
-def test_json_gives_back_what_it_was_given(value: Any) -> None:
+def test_json_round_trips(value: Any) -> None:
     assert same(decode_json(encode_json(value)), value)
 
 
@@ -42,7 +42,7 @@ def test_json_as_text_reads_like_json_as_bytes(value: Any) -> None:
 
 
 @given(json_values)
-def test_msgpack_gives_back_what_it_was_given(value: Any) -> None:
+def test_msgpack_round_trips(value: Any) -> None:
     assert same(decode_msgpack(encode_msgpack(value)), value)
 
 
@@ -79,14 +79,14 @@ def test_a_number_json_cannot_carry_is_refused_with_its_place(number: float) -> 
 
 
 @pytest.mark.parametrize("value", [{1: "a"}, {None: 1}, object(), {"a": {1, 2}}, {"a": nested(100_000)}, "\ud800"])
-def test_what_json_cannot_carry_is_one_clear_error(value: Any) -> None:
+def test_values_that_json_cannot_encode_raise_a_validation_error(value: Any) -> None:
     with pytest.raises(CallError) as caught:
         encode_json(value)
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
 
 
 @pytest.mark.parametrize("value", [object(), nested(100_000), "\ud800", {"a": object(), "b": 2**99}])
-def test_what_msgpack_cannot_carry_is_one_clear_error(value: Any) -> None:
+def test_values_that_msgpack_cannot_encode_raise_a_validation_error(value: Any) -> None:
     with pytest.raises(CallError) as caught:
         encode_msgpack(value)
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
@@ -107,7 +107,7 @@ def test_malformed_msgpack_is_one_clear_error(data: bytes) -> None:
         decode_msgpack(data)
 
 
-def test_subclasses_are_written_as_what_they_derive_from() -> None:
+def test_subclasses_are_encoded_as_their_base_type() -> None:
     from collections import OrderedDict
     from enum import IntEnum, StrEnum
 

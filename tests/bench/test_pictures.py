@@ -11,14 +11,14 @@ _DURATION = re.compile(r"\d+ ms|\d+\.\d s\b")
 
 
 @pytest.mark.parametrize("name", [*diagrams.pictures(), *benchmarks.pictures()])
-def test_a_picture_is_what_its_script_draws(name: str) -> None:
+def test_a_picture_matches_its_script(name: str) -> None:
     drawn = {**diagrams.pictures(), **benchmarks.pictures()}[name]
     assert (FOLDER / name).read_text() == drawn, "run `python -m bench.pictures`"
     ElementTree.fromstring(drawn)
 
 
 @pytest.mark.slow
-def test_the_terminal_session_is_what_a_terminal_shows_now() -> None:
+def test_the_picture_of_the_terminal_session_is_current() -> None:
     for name, drawn in terminal.pictures().items():
         kept = (FOLDER / name).read_text()
         assert _DURATION.sub("", kept) == _DURATION.sub("", drawn), "run `python -m bench.pictures`"

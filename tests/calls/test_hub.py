@@ -258,7 +258,7 @@ async def test_a_worker_that_is_not_trusted_gains_nothing_from_its_caller_nor_it
     await own.close()
 
 
-def test_a_worker_and_its_caller_share_what_both_may_do() -> None:
+def test_nested_calls_have_the_shared_rights_of_worker_and_caller() -> None:
     caller = Identity("ada", ["read", "buy"], {"file:1": ["read", "write"], "file:2": ["read"]})
     own = Identity("shop", ["buy", "sell"], {"file:1": ["write", "delete"], "file:3": ["read"]})
     worker = Principal(own, speaks_for_callers=False)
@@ -324,7 +324,7 @@ async def test_a_name_that_another_identity_has_is_refused(field: Field) -> None
     await steal_name(field, "short")
 
 
-async def test_what_a_caller_may_not_call_it_does_not_see(field: Field) -> None:
+async def test_forbidden_operations_are_not_listed(field: Field) -> None:
     await field.worker(
         "shop",
         stub_operation("shop.open"),

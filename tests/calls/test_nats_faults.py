@@ -157,7 +157,7 @@ async def test_a_frozen_server_is_noticed_and_nothing_runs_twice(stage: Stage) -
 
 
 @pytest.mark.fault(6, on="nats")
-async def test_what_is_sent_while_the_server_is_down_is_not_sent_and_never_runs(stage: Stage) -> None:
+async def test_calls_while_the_server_is_down_fail_and_never_run(stage: Stage) -> None:
     """Fault 6."""
     await stage.worker()
     caller = await stage.end()
@@ -457,7 +457,7 @@ async def test_a_worker_that_is_only_behind_loses_no_call(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("how", ["terminate", "kill"])
-async def test_a_rolling_restart_of_a_cluster_loses_only_what_was_in_flight(how: str) -> None:
+async def test_a_rolling_restart_of_a_cluster_loses_only_calls_in_flight(how: str) -> None:
     """Each server is killed in turn under load: queries succeed, and only mutations in flight at that server fail."""
     history = History()
     with nats_cluster() as servers:

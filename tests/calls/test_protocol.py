@@ -587,7 +587,7 @@ async def test_requests_that_ended_in_the_queue_make_room_for_others(wires: Any)
     assert wire.of("call.error") == []
 
 
-async def test_a_deadline_that_passed_while_the_loop_was_blocked_never_runs_what_was_queued(wires: Any) -> None:
+async def test_queued_calls_that_expire_while_the_loop_is_blocked_never_run(wires: Any) -> None:
     begun: list[str] = []
     go_on = asyncio.Event()
 
@@ -614,7 +614,7 @@ async def test_a_deadline_that_passed_while_the_loop_was_blocked_never_runs_what
     assert begun == ["first"]
 
 
-async def test_a_worker_that_closes_waits_for_handlers_to_clean_up_and_says_what_never_ran(wires: Any) -> None:
+async def test_a_closing_worker_waits_for_cleanup_and_reports_calls_that_never_ran(wires: Any) -> None:
     cleaned: list[bool] = []
     begun: list[bool] = []
 

@@ -158,7 +158,7 @@ async def test_a_frozen_server_is_noticed_and_nothing_runs_twice(stage: Stage) -
 
 
 @pytest.mark.fault(6, on="redis")
-async def test_what_is_sent_while_the_server_is_down_is_not_sent(stage: Stage) -> None:
+async def test_calls_while_the_server_is_down_are_not_sent(stage: Stage) -> None:
     """6: calls fail immediately and never run later."""
     await stage.worker()
     caller = await stage.end()

@@ -196,7 +196,7 @@ async def test_a_request_gives_the_same_in_the_hubs_process_and_at_a_spoke(name:
         await desk.handler.close()
 
 
-async def test_what_a_spoke_is_sent_is_what_came_but_for_the_id_the_identity_and_the_grant() -> None:
+async def test_forwarded_requests_differ_only_in_id_identity_and_grant() -> None:
     desk = Desk()
     inside = b'{"requestId":"%b","operationId":"shop.echo", "input" : {"a":1.50,"b":"\\u00e9"},"odd":[ ]}' % (
         b"c" * 16 + b"-1"

@@ -481,7 +481,7 @@ async def test_one_connection_carries_the_calls_of_several_sessions(bus: Bus, ya
     assert [str(pending.counters) for pending in pendings] == ["<counters all 0>"] * 2
 
 
-async def test_ends_of_one_connection_count_only_what_is_their_own(bus: Bus, yard: Yard) -> None:
+async def test_ends_of_one_connection_have_separate_counters(bus: Bus, yard: Yard) -> None:
     shared = await bus()
     one, two = (
         PendingRequestMap(SignedTransport(shared, session=SECRET.session(token(sub=name)))) for name in ("ada", "bob")

@@ -124,7 +124,7 @@ def test_a_terminal_gets_colours_and_indented_json_unless_it_does_not_want_them(
         assert '{"item":"tea","total":2.5,"colour":"red"}' in terminal.shown
 
 
-def test_what_an_operation_returns_cannot_steer_the_terminal(project: Project) -> None:
+def test_results_cannot_send_terminal_escapes(project: Project) -> None:
     text = "\x1b]0;owned\x07\x1b[2J"
     with project.terminal("call", "shop.text", f"text={text}") as terminal:
         assert terminal.end() == 0

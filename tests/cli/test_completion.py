@@ -54,7 +54,7 @@ def offered(project: Project, line: str) -> list[str]:
         ("ops call 'shop.q", []),
     ],
 )
-def test_what_may_come_next(line: str, wanted: list[str], listed: Project) -> None:
+def test_completions(line: str, wanted: list[str], listed: Project) -> None:
     assert offered(listed, line) == wanted
 
 

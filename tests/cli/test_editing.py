@@ -151,7 +151,7 @@ def test_editors_files_are_discovered_and_included_on_request(untrusted: Project
     assert (clash.code, "duplicate source name" in clash.err) == (2, True)
 
 
-def test_what_is_chosen_on_the_terminal_is_trusted(untrusted: Project) -> None:
+def test_sources_chosen_on_the_terminal_are_trusted(untrusted: Project) -> None:
     project = untrusted
     project.write(".mcp.json", json.dumps(SERVERS))
     with project.terminal("add", "--discover") as terminal:

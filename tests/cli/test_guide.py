@@ -74,7 +74,7 @@ def steps(block: str) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("block", BLOCK.findall(PAGE.read_text()), ids=lambda block: block.split("\n")[0])
-def test_the_page_shows_what_a_terminal_shows(block: str, quickstart: Project) -> None:
+def test_the_page_shows_the_output_of_a_terminal(block: str, quickstart: Project) -> None:
     for command, shown in steps(block):
         assert transcript(quickstart, command) == settle(shown), command
 
@@ -127,7 +127,7 @@ def serve_once(project: Project) -> None:
         assert process.wait(60) == 0
 
 
-def test_what_the_tour_says_to_type_next_works_after_it(quickstart: Project, tmp_path: Path) -> None:
+def test_the_commands_that_the_tour_suggests_work(quickstart: Project, tmp_path: Path) -> None:
     text = (ROOT / "examples" / "quickstart" / "tour.py").read_text()
     commands = re.findall(r'\("(ops [^"]*)", "', text.partition("def show_next")[2])
     assert len(commands) >= 5

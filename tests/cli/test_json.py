@@ -310,7 +310,7 @@ def test_secrets_are_redacted_in_json_as_in_text(shop: Project) -> None:
     assert "refused [redacted]" in text.err
 
 
-def test_notes_and_what_others_print_are_objects_too(shop: Project) -> None:
+def test_notes_and_foreign_output_are_json_objects(shop: Project) -> None:
     shop.write("operations.toml", '[sources.shop]\npython = "./shop"\n[sources.gone]\ncommand = "./no-such-program"\n')
     shop.write(
         "shop/broken.py", "import sys\nprint('hello')\nsys.stderr.write('half a line')\nraise ValueError('no')\n"

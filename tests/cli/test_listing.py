@@ -184,7 +184,7 @@ def test_operations_that_cannot_be_cached_are_listed_anyway(cache: str, project:
     assert project.run("call", "shop.quote", "item=tea").code == 0
 
 
-def test_a_listing_that_is_terminated_closes_what_it_was_opening(project: Project) -> None:
+def test_a_terminated_listing_closes_the_source_it_is_opening(project: Project) -> None:
     ended = project.directory / "ended"
     script = f"trap 'touch {ended}; exit 0' TERM; echo started >&2; read line; touch {ended}"
     project.write("operations.toml", f'[sources.slow]\ncommand = \'sh\'\nargs = [\'-c\', """{script}"""]\n')

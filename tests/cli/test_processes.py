@@ -160,7 +160,9 @@ def test_the_end_of_a_remote_stream_reaches_the_worker(
         assert closed.read_text() == "closed"
 
 
-def test_workers_share_what_spokes_may_not(hub: tuple[subprocess.Popen[bytes], str], tmp_path: Path) -> None:
+def test_workers_may_share_operations_and_spokes_may_not(
+    hub: tuple[subprocess.Popen[bytes], str], tmp_path: Path
+) -> None:
     _, url = hub
     project = Project(tmp_path / "workers")
     project.write("operations.toml", f'[sources.other]\npython = "./other"\n[transports.main]\nurl = "{url}"\n')

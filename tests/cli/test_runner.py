@@ -63,7 +63,7 @@ def test_the_entry_imports_nothing_that_the_interpreter_has_not(tmp_path: object
     assert done.stdout == f"['{ENTRY}']\n"
 
 
-def test_what_ignores_interrupts_goes_on_ignoring_them() -> None:
+def test_ignored_interrupts_stay_ignored() -> None:
     done = run_python(
         "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         f"import {ENTRY}, os\nos.kill(os.getpid(), signal.SIGINT)\nprint('reached')"

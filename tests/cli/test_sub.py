@@ -55,7 +55,7 @@ def test_a_terminal_that_is_closed_closes_the_stream(project: Project) -> None:
     assert mark.read_text() == "closed"
 
 
-def test_what_was_started_to_outlive_its_terminal_does(project: Project) -> None:
+def test_nohup_is_respected(project: Project) -> None:
     process = project.start("-c", "exec nohup ops sub shop.ticks count=40", program="bash")
     assert process.stdout is not None
     process.stdout.readline()

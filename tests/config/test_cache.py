@@ -67,7 +67,7 @@ def read(path: Path, environ: Mapping[str, str]) -> Catalogue:
     return catalogue
 
 
-async def test_a_catalogue_holds_what_a_listing_needs(place: tuple[Path, dict[str, str]]) -> None:
+async def test_a_catalogue_has_the_fields_of_a_listing(place: tuple[Path, dict[str, str]]) -> None:
     path, environ = place
     assert load_catalogue(path, environ=environ) is None
     await fill(path, environ)
@@ -160,7 +160,7 @@ async def test_the_files_that_a_document_refers_to_count_too(place: tuple[Path, 
     assert read(path, environ).stale == ["shop"]
 
 
-async def test_sources_that_are_not_open_keep_what_was_known(place: tuple[Path, dict[str, str]]) -> None:
+async def test_unopened_sources_keep_their_cached_entries(place: tuple[Path, dict[str, str]]) -> None:
     path, environ = place
     await fill(path, environ)
     await fill(path, environ, only=["local"])

@@ -65,7 +65,7 @@ def test_a_project_file_gets_a_separate_table(tmp_path: Path) -> None:
         ("b", {"command": "x", "url": "y"}, "sources.b: command and url are both set"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_the_file_stays(
+def test_invalid_sources_are_rejected_and_the_file_is_unchanged(
     tmp_path: Path, name: str, table: dict[str, Any], message: str
 ) -> None:
     path = write(tmp_path, TEXT)

@@ -77,7 +77,7 @@ def test_a_pattern_matches_the_name_the_source_uses() -> None:
         ({"other": "x"}, "gh.repo_get", "gh.repo_get"),
     ],
 )
-def test_what_a_pattern_matched_is_renamed(rename: dict[str, str], before: str, after: str) -> None:
+def test_matched_operations_are_renamed(rename: dict[str, str], before: str, after: str) -> None:
     found = shape(rename=rename).apply(make(before))
     assert found is not None
     assert found.id == after
@@ -140,7 +140,7 @@ def test_patterns_that_match_nothing_are_known() -> None:
     assert rules.unused == {"nothing", "z", "q"}
 
 
-def test_a_view_follows_what_its_source_does() -> None:
+def test_a_view_follows_its_source() -> None:
     registry = OperationCatalogue()
     other = make("gh.taken")
     registry.register(other)

@@ -71,7 +71,7 @@ VALUES = st.text(st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]), m
 
 
 @given(st.dictionaries(NAMES, VALUES, max_size=5))
-def test_files_of_variables_give_back_what_was_quoted(values: dict[str, str]) -> None:
+def test_quoted_variables_round_trip(values: dict[str, str]) -> None:
     def quote(value: str) -> str:
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 

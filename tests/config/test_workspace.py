@@ -246,7 +246,7 @@ async def test_secrets_are_not_in_reports(tmp_path: Path) -> None:
         assert "[redacted]" in reports(workspace)["b"].skipped[0].reason
 
 
-async def test_what_editors_cannot_share_is_reported_when_it_is_opened(tmp_path: Path) -> None:
+async def test_unsupported_editor_variables_are_reported_on_opening(tmp_path: Path) -> None:
     path = write(tmp_path, '{"servers": {"a": {"command": "x", "env": {"K": "${input:k}"}}}}', ".vscode/mcp.json")
     async with open_workspace(load_config(path, environ={})) as workspace:
         report = workspace.reports[0]

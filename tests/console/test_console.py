@@ -125,7 +125,7 @@ def test_a_nested_form_is_filled_in_and_run(seen: dict[str, Any]) -> None:
     assert seen["brokenJson"].startswith("JSON has an error at 15:2")
 
 
-def test_the_editor_folds_and_marks_what_is_wrong(seen: dict[str, Any]) -> None:
+def test_the_editor_folds_and_marks_errors(seen: dict[str, Any]) -> None:
     assert seen["brokenJson"].endswith(seen["brokenMark"])
     assert seen["folded"]
     assert seen["marked"] == "1"
@@ -170,7 +170,7 @@ def test_a_stream_goes_on_after_its_connection_was_cut(seen: dict[str, Any]) -> 
     assert numbers == list(range(numbers[0], numbers[-1] - 1, -1))
 
 
-def test_the_server_tells_what_it_did_to_fit_a_result_to_its_declaration(seen: dict[str, Any]) -> None:
+def test_the_server_reports_the_values_that_it_normalised(seen: dict[str, Any]) -> None:
     assert seen["differs"].startswith("2 values differ from the declared schema and were cast or kept: /one")
     assert seen["declared"] == [
         '/one\tinteger\t"1"\tcast: 1',

@@ -50,7 +50,7 @@ def _check(schemas: dict[str, Schema], filled: list[dict[str, Any]]) -> tuple[in
     return accepted, silent
 
 
-async def test_every_form_of_github_gives_an_input_or_says_what_is_missing(tmp_path: Path) -> None:
+async def test_every_github_form_gives_an_input_or_lists_the_missing_fields(tmp_path: Path) -> None:
     registry = await github()
     schemas = {spec.id: spec.input_schema for spec in registry.list()}
     accepted, silent = _check(schemas, _fill(schemas, tmp_path))

@@ -308,7 +308,7 @@ async def test_remote_operations_look_like_local_ones(bus: Bus, serve: Serve) ->
     assert [spec.id for spec in local.list()] == ["mine.own"]
 
 
-async def test_draining_finishes_what_runs_and_takes_nothing_new(serve: Serve, caller: PendingRequestMap) -> None:
+async def test_draining_finishes_running_calls_and_accepts_no_new_ones(serve: Serve, caller: PendingRequestMap) -> None:
     sleeper = Sleeper()
     handler = await serve(sleeper.operation)
     running = asyncio.create_task(caller.call("slow.sleep"))

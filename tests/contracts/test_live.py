@@ -13,7 +13,7 @@ from tests.contracts.buses import Bus
 from tests.contracts.conftest import Serve
 
 
-async def test_what_is_registered_later_can_be_called(serve: Serve, caller: PendingRequestMap, bus: Bus) -> None:
+async def test_operations_registered_later_can_be_called(serve: Serve, caller: PendingRequestMap, bus: Bus) -> None:
     handler = await serve(stub_operation("shop.first", returns=1))
     async with from_call(await bus.end()) as remote:
         await remote.ready("shop.first", timeout=10)
@@ -24,7 +24,7 @@ async def test_what_is_registered_later_can_be_called(serve: Serve, caller: Pend
         assert (await caller.call("shop.second")).data == 4
 
 
-async def test_what_is_unregistered_later_is_gone(serve: Serve, caller: PendingRequestMap, bus: Bus) -> None:
+async def test_operations_unregistered_later_are_removed(serve: Serve, caller: PendingRequestMap, bus: Bus) -> None:
     handler = await serve(stub_operation("shop.first", returns=1), stub_operation("bank.pay", returns=3))
     async with from_call(await bus.end()) as remote:
         await remote.ready("shop.first", "bank.pay", timeout=10)
@@ -55,7 +55,7 @@ async def test_imported_operations_are_not_served_where_they_came_from(serve: Se
     await handler.close()
 
 
-async def test_waiting_for_what_never_comes_ends_in_time(bus: Bus) -> None:
+async def test_waiting_for_a_missing_operation_times_out(bus: Bus) -> None:
     async with from_call(await bus.end()) as remote:
         error = await error_of(remote.ready("shop.first", timeout=0.05))
         assert (error.code, error.details) == (ErrorCode.TIMEOUT, {"missing": ["shop.first"]})

@@ -37,7 +37,7 @@ async def test_a_stream_gives_envelopes_in_order_and_ends(serve: Serve, caller: 
     assert await collect(caller.subscribe("math.count", {"to": 0})) == ([], None)
 
 
-async def test_an_error_comes_after_what_was_sent_before_it(serve: Serve, caller: PendingRequestMap) -> None:
+async def test_an_error_follows_the_items_sent_before_it(serve: Serve, caller: PendingRequestMap) -> None:
     await serve(count)
     items, error = await collect(caller.subscribe("math.count", {"to": 9, "fail_at": 3}))
     assert items == [0, 1, 2]
@@ -237,7 +237,7 @@ class Stubborn:
         self.ended += 1
 
 
-async def test_what_ignores_its_cancellation_has_its_end_and_gives_its_place_back(
+async def test_handlers_that_ignore_cancellation_end_and_release_their_slot(
     serve: Serve, caller: PendingRequestMap
 ) -> None:
     stubborn = Stubborn()

@@ -181,7 +181,7 @@ async def test_a_crash_of_the_sandbox_costs_only_its_script() -> None:
         assert (await tools.run("1 + 1")).text == "2"
 
 
-async def test_calls_have_the_identity_and_only_what_it_may_call() -> None:
+async def test_calls_run_as_the_identity_with_its_permissions() -> None:
     secret = stub_operation("shop.secret", returns=1, access_control=AccessControl(required_scopes=["admin"]))
     everything = OperationRegistry([order, secret])
     async with CodeTool(everything.tools(identity=Identity("ann"))) as tools:
@@ -392,7 +392,7 @@ async def test_values_that_are_too_large_do_not_leave_the_sandbox(make: str) -> 
     assert calls == []
 
 
-async def test_a_large_registry_is_searched_and_only_what_is_used_is_typed() -> None:
+async def test_a_large_registry_is_searched_and_only_used_operations_are_typed() -> None:
     many = [stub_operation(f"big.thing_{number}/read", returns=number) for number in range(1_000)]
     async with CodeTool(OperationRegistry([*many, quote]).tools()) as tools:
         assert len(tools.definitions()[0]["description"]) < 3 * 2_000 + 1_000

@@ -36,7 +36,7 @@ def test_a_schema_without_definitions_stays_as_it_is() -> None:
         assert (hoisted.schema(str), hoisted.uses, hoisted.definitions) == (schema, (), {})
 
 
-def test_what_is_written_for_a_schema_can_be_revised() -> None:
+def test_hoisted_schemas_can_be_rewritten() -> None:
     hoisted = hoist({"properties": {"a": True, "b": False}, "additionalProperties": False}, "root")
     written = hoisted.schema(str, lambda schema: {"const": schema} if isinstance(schema, bool) else schema)
     assert written == {"properties": {"a": {"const": True}, "b": {"const": False}}, "additionalProperties": False}
@@ -48,7 +48,7 @@ def test_equal_definitions_of_two_schemas_have_one_key_under_any_name() -> None:
     assert one.definitions.keys() == two.definitions.keys()
 
 
-def test_definitions_that_differ_only_in_what_they_reach_have_different_keys() -> None:
+def test_definitions_with_different_references_have_different_keys() -> None:
     def schema(kind: str) -> dict[str, Any]:
         return {
             "$ref": "#/$defs/A",
@@ -166,7 +166,7 @@ def test_equal_keys_mean_equal_schemas(one: dict[str, Any], two: dict[str, Any])
 
 
 @given(GRAPHS)
-def test_hoisting_keeps_what_a_schema_means(graph: dict[str, Any]) -> None:
+def test_hoisting_preserves_the_meaning_of_a_schema(graph: dict[str, Any]) -> None:
     hoisted = hoist(graph, "root")
     names = assign_names(hoisted.definitions.values())
     assert len(set(names.values())) == len(hoisted.definitions)

@@ -91,7 +91,7 @@ async def test_a_list_that_is_too_long_for_openai_is_refused() -> None:
     assert len((await github()).tools(allow=["github.gists/*"]).openai()) == 20
 
 
-def test_the_rules_find_what_breaks_them() -> None:
+def test_the_rules_detect_violations() -> None:
     open_object = {"type": "object", "properties": {"a": {"type": "string", "default": 1}}, "required": []}
     assert problems_of_schema("openai", open_object, strict=True) == [
         "#: open object",

@@ -75,7 +75,7 @@ async def test_wrong_arguments_are_results() -> None:
         assert (await three.call(name, arguments)).is_error, (name, arguments)
 
 
-async def test_only_what_the_identity_may_call_is_found() -> None:
+async def test_search_finds_only_permitted_operations() -> None:
     three = tools(Identity("ann"))
     assert "git.admin" not in (await three.call(SEARCH, {"query": "delete issues"})).text
     assert "git.admin" not in (await three.call(SEARCH, {"query": ""})).text

@@ -125,7 +125,7 @@ def test_names_that_collide_or_are_not_identifiers_are_listed() -> None:
         ast.parse(content, name)
 
 
-async def test_env_reaches_what_the_stubs_name() -> None:
+async def test_env_has_the_names_of_the_stubs() -> None:
     registry = OperationRegistry(NAMES)
     env: Any = build_env(registry, OperationContext())
     assert (await env.shop.repos_get_all(x=1)).data == {"x": 1}

@@ -95,7 +95,7 @@ async def test_failures_are_results() -> None:
     assert "shop_quote" in unknown.text
 
 
-async def test_what_a_source_says_about_a_failure_is_in_the_text() -> None:
+async def test_error_details_of_a_source_are_in_the_text() -> None:
     body = {"message": "Validation Failed", "errors": [{"field": "title"}], "token": "hunter2"}
     raised = [
         stub_operation(
@@ -138,7 +138,7 @@ async def test_a_timeout_is_a_result_and_a_cancellation_is_raised() -> None:
         await task
 
 
-async def test_an_identity_sees_and_calls_only_what_it_may() -> None:
+async def test_an_identity_sees_and_calls_only_permitted_tools() -> None:
     tools = registry().tools(identity=READER)
     assert "shop_restock" not in tools
     assert "OPERATION_NOT_FOUND" in (await tools.call("shop_restock", {"item": "tea"})).text
@@ -277,7 +277,7 @@ STRANGE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("subset", [PLAIN, OPENAI_STRICT, ANTHROPIC_STRICT, GEMINI], ids=lambda subset: subset.name)
-def test_what_a_subset_loses_is_in_the_description(subset: Any) -> None:
+def test_unsupported_keywords_are_moved_to_the_description(subset: Any) -> None:
     fitted = fit_schema(STRANGE, subset)
     provider = {"OpenAI strict": "openai", "Gemini": "gemini"}.get(subset.name, "anthropic")
     assert problems_of_schema(provider, fitted, strict="strict" in subset.name) == []

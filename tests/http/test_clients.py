@@ -31,7 +31,7 @@ def test_the_default_client_loads_no_other_client() -> None:
     assert "httpx2" not in loaded
 
 
-def test_a_missing_client_names_what_to_install() -> None:
+def test_a_missing_client_names_the_extra_to_install() -> None:
     code = (
         "import sys; sys.modules['pyreqwest'] = None\n"
         "import operations.http\n"

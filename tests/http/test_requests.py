@@ -129,7 +129,7 @@ async def test_any_token_is_a_method(client: HTTPClient, method: str) -> None:
         {"headers": [("", "secret")]},
     ],
 )
-async def test_what_would_break_out_of_its_line_is_refused(client: HTTPClient, fields: dict[str, Any]) -> None:
+async def test_header_injection_is_rejected(client: HTTPClient, fields: dict[str, Any]) -> None:
     async with raw_server(answering(response())) as server:
         with pytest.raises(CallError) as caught:
             await _fetch(client, HTTPRequest(**{"method": "GET", "url": server.url, **fields}))
@@ -157,7 +157,7 @@ async def test_headers_go_out_as_given(client: HTTPClient) -> None:
     assert named[b"host"] == b"other"
 
 
-async def test_nothing_but_a_name_and_what_it_accepts_is_added(client: HTTPClient) -> None:
+async def test_only_user_agent_and_accept_headers_are_added(client: HTTPClient) -> None:
     names = [line.partition(b":")[0].lower() for line in (await _seen(client)).split(b"\r\n")[1:] if line]
     assert sorted(set(names) - {b"connection"}) == [b"accept", b"accept-encoding", b"host", b"user-agent"]
 

@@ -122,7 +122,7 @@ async def test_bodies_are_decoded(
     assert await _get(client, coded, stream=stream) == (200, b"hello " * 1000)
 
 
-async def test_a_client_decodes_what_it_says_it_accepts(client: HTTPClient, backend: str) -> None:
+async def test_a_client_decodes_every_accepted_encoding(client: HTTPClient, backend: str) -> None:
     heads: list[bytes] = []
     async with (
         raw_server(answering(response(b""), heads=heads)) as server,

@@ -94,7 +94,7 @@ async def test_keys_are_found_by_the_metadata_and_fetched_once() -> None:
     assert len(issuer.asked) == 3
 
 
-async def test_what_the_issuer_did_not_sign_for_us_is_refused() -> None:
+async def test_tokens_not_signed_by_the_issuer_for_this_audience_are_rejected() -> None:
     key = Key("a")
     accepted = tokens(Issuer(key))
     forged = Key("a").sign()

@@ -202,7 +202,7 @@ def test_a_string_is_not_a_list_of_patterns() -> None:
         Only(tracer([], "x"), "a.*")
 
 
-async def test_what_an_interceptor_raises_in_a_stream_is_translated() -> None:
+async def test_interceptor_errors_in_a_stream_are_translated() -> None:
     async def lazily(invocation: Invocation, proceed: Proceed) -> Any:
         async def items() -> AsyncIterator[Any]:
             raise KeyError("oops")

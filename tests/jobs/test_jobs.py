@@ -237,7 +237,7 @@ async def test_an_owner_has_a_limited_number_of_jobs_and_others_are_not_affected
     await jobs.of(BOB).submit("shop.order", {"item": "tea"})
 
 
-async def test_what_is_kept_has_a_limited_size_and_time(place: Place) -> None:
+async def test_stored_jobs_have_a_limited_size_and_lifetime(place: Place) -> None:
     jobs = await place.jobs(input_bytes=100, keep_seconds=60)
     await place.work()
     assert (await error_of(jobs.submit("shop.order", {"item": "x" * 101}))).code is ErrorCode.VALIDATION_ERROR

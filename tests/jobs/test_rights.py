@@ -55,7 +55,7 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
         yield place
 
 
-async def test_a_token_with_fewer_scopes_does_not_use_a_job_of_what_it_may_not_call(place: Place) -> None:
+async def test_a_token_with_fewer_scopes_cannot_use_jobs_of_forbidden_operations(place: Place) -> None:
     jobs = await place.jobs()
     job_id = await jobs.of(FULL).submit("vault.put")
     assert (await jobs.of(FULL).wait(job_id, timeout=30)).data == "secret"
@@ -108,7 +108,7 @@ async def test_a_signed_job_is_retried_with_the_rights_of_the_token_that_retries
         await handler.close()
 
 
-async def test_what_a_server_denies_is_not_submitted_through_it(place: Place) -> None:
+async def test_denied_operations_cannot_be_submitted_as_jobs(place: Place) -> None:
     registry = OperationRegistry([*OPERATIONS, *job_operations(await place.jobs())])
     served = app(registry, mcp=False, deny=["vault.scopes"])
 

@@ -43,7 +43,7 @@ def test_a_truncated_batch_is_one_unreadable_message(cut: int) -> None:
         (b"\0\xff\xff\xff\xff" + b"\xff" * 40, [b"\0"]),
     ],
 )
-def test_what_lies_about_its_lengths_gives_what_is_whole_and_is_counted(batch: bytes, messages: list[bytes]) -> None:
+def test_batches_with_false_lengths_give_their_complete_messages(batch: bytes, messages: list[bytes]) -> None:
     assert list(split(batch)) == messages
 
 

@@ -46,7 +46,7 @@ def test_an_invalid_count(value: Any) -> None:
         check_counts(fine=1, places=value)
 
 
-def test_what_makes_sense() -> None:
+def test_valid_limits_are_accepted() -> None:
     check_seconds(shortest=0.001, usual=2, longest=1e9)
     check_counts(one=1, many=1 << 40)
     check_counts(none=0, least=0)

@@ -88,7 +88,7 @@ async def test_a_permanent_error_is_raised_for_the_first_connection_only(hopeles
         await until(lambda: line.stood == 2)
 
 
-async def test_what_is_found_out_is_raised() -> None:
+async def test_a_diagnosed_cause_is_raised() -> None:
     certain = CallError(ErrorCode.UNAVAILABLE, "another protocol")
     assert await error_of(Line(REFUSED, certain=certain).__aenter__()) is certain
 

@@ -67,7 +67,7 @@ def left(server: Server, transport: RedisTransport, queue: str = "queue.some") -
     return length
 
 
-async def test_what_is_stored_waits_for_a_worker_and_is_forgotten_when_done(server: Server, end: AnyEnd) -> None:
+async def test_stored_messages_wait_for_a_worker_and_are_deleted_when_done(server: Server, end: AnyEnd) -> None:
     caller, worker, shelf = await end(), await end(), Shelf()
     await store(caller, b"one", "1")
     await store(caller, b"two", "2")
@@ -97,7 +97,7 @@ async def test_at_most_the_limit_is_held_at_a_time_and_workers_share(server: Ser
     await until(lambda: left(server, caller) == 0)
 
 
-async def test_what_is_released_goes_to_another_and_does_not_count(server: Server, end: AnyEnd) -> None:
+async def test_released_messages_are_redelivered_without_counting(server: Server, end: AnyEnd) -> None:
     caller, first, second = await end(), await end(), await end()
     one, two = Shelf(), Shelf()
     stop = first.take("queue.some", one.take, limit=10)
@@ -111,9 +111,7 @@ async def test_what_is_released_goes_to_another_and_does_not_count(server: Serve
     two.deliveries[0][1].done()
 
 
-async def test_what_a_dead_worker_held_is_taken_over_and_what_a_living_one_holds_is_not(
-    server: Server, end: AnyEnd
-) -> None:
+async def test_only_messages_of_dead_workers_are_taken_over(server: Server, end: AnyEnd) -> None:
     caller, dead, living, heir = await end(), await end(), await end(), await end()
     lost, held, inherited = Shelf(), Shelf(), Shelf()
     dead.take("queue.some", lost.take, limit=1)
@@ -133,7 +131,7 @@ async def test_what_a_dead_worker_held_is_taken_over_and_what_a_living_one_holds
     await stays(lambda: (held.messages, inherited.messages) == ([b"held"], [b"lost"]), seconds=1.0)
 
 
-async def test_what_is_buried_can_be_looked_at(server: Server, end: AnyEnd) -> None:
+async def test_dead_letters_keep_the_message_and_reason(server: Server, end: AnyEnd) -> None:
     caller, worker, shelf = await end(), await end(), Shelf()
     worker.take("queue.some", shelf.take, limit=1)
     await store(caller, b"x", "1")

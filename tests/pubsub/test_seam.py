@@ -156,13 +156,13 @@ def parts_of(transport: Transport) -> list[type]:
 
 
 @on("redis", "nats")
-async def test_what_a_transport_with_a_server_has(end: End) -> None:
+async def test_capabilities_of_a_transport_with_a_server(end: End) -> None:
     transport = await end("ada")
     assert parts_of(transport) == [Stores, Flushes, ReportsBacklog, ReportsConnection]
     assert transport.capabilities.heartbeat == HEARTBEAT
 
 
-def test_what_a_transport_in_memory_has() -> None:
+def test_capabilities_of_the_memory_transport() -> None:
     assert parts_of(MemoryTransport()) == [InProcess]
     assert parts_of(MemoryTransport(direct=False)) == []
 

@@ -99,7 +99,7 @@ async def test_a_server_with_tls_that_refuses_the_handshake_is_not_said_to_have_
         await asyncio.gather(entering, return_exceptions=True)
 
 
-async def test_what_cannot_be_known_is_not_said() -> None:
+async def test_a_closed_port_gives_no_diagnosis() -> None:
     (port,) = free_ports(1)
     assert not await speaks_tls("127.0.0.1", port)
     assert await plain_reply("127.0.0.1", port) == b""

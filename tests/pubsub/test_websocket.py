@@ -69,7 +69,7 @@ async def test_messages_of_any_size_arrive_in_order(batches: bool) -> None:
     await listener.close()
 
 
-async def test_what_is_sent_last_is_written_before_closing() -> None:
+async def test_the_last_message_is_written_before_closing() -> None:
     server = Recorder()
     listener = await serve(lambda token: server)
     connection = await connect(f"ws://127.0.0.1:{listener.port}/", Recorder())
@@ -81,7 +81,7 @@ async def test_what_is_sent_last_is_written_before_closing() -> None:
     await listener.close()
 
 
-async def test_what_is_written_as_the_connection_is_lost_is_counted_and_not_complained_of(
+async def test_writes_to_a_lost_connection_are_counted_without_warnings(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     listener = await serve(lambda token: Recorder())
@@ -289,7 +289,7 @@ class Overtaking(Recorder):
         connection.send(b"first")
 
 
-async def test_nothing_overtakes_what_waits_for_the_frames_that_came_together() -> None:
+async def test_buffered_messages_are_sent_in_order() -> None:
     server = Overtaking()
     listener = await serve(lambda token: server)
     peer = await Peer.dial(listener.port)
@@ -301,7 +301,7 @@ async def test_nothing_overtakes_what_waits_for_the_frames_that_came_together() 
     await listener.close()
 
 
-async def test_frames_that_lie_about_what_they_hold_are_counted_and_the_next_one_is_read() -> None:
+async def test_malformed_frames_are_counted_and_the_next_one_is_read() -> None:
     server = Recorder()
     listener = await serve(lambda token: server)
     peer = await Peer.dial(listener.port)

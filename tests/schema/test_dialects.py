@@ -86,7 +86,7 @@ def test_openapi_30_references_ignore_their_siblings() -> None:
     assert not schema.check(None)
 
 
-def test_only_what_is_reached_is_converted() -> None:
+def test_only_reachable_schemas_are_converted() -> None:
     document = {"type": "object", "components": {"big": [{"type": "nonsense"}] * 10}, "x-note": {"kept": True}}
     assert convert(document).document == {"type": "object", "x-note": {"kept": True}}
     assert convert(document).complaints == ()

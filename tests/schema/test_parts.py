@@ -112,7 +112,7 @@ def test_samples_reach_a_length_and_do_not_leap_over_it() -> None:
     assert 30 in [len(sample) for sample in sample_strings(pattern, 30)]
 
 
-def test_samples_prefer_letters_to_what_means_something_in_a_path() -> None:
+def test_samples_prefer_letters_to_path_characters() -> None:
     assert next(sample_strings(r"^[\.\-_A-Za-z0-9]+$")) == "A"
 
 

@@ -96,5 +96,5 @@ def test_the_document_is_a_copy() -> None:
         {5: {}},
     ],
 )
-def test_what_is_not_plain_is_converted(document: Any) -> None:
+def test_other_documents_need_conversion(document: Any) -> None:
     assert convert_plain(document) is None

@@ -58,7 +58,7 @@ def test_only_annotations_is_unknown(document: Any) -> None:
 @pytest.mark.parametrize(
     "document", [False, {"type": "string"}, {"$ref": "#/$defs/a", "$defs": {"a": {"type": "null"}}}]
 )
-def test_what_refuses_is_not_unknown(document: Any) -> None:
+def test_restrictive_schemas_are_not_unknown(document: Any) -> None:
     assert not from_schema(document).is_unknown
 
 
@@ -158,7 +158,7 @@ def test_strict_raises_with_every_problem() -> None:
     assert schema.normalise({}, "strict")[1]
 
 
-def test_importing_the_engine_loads_only_what_building_needs() -> None:
+def test_importing_the_engine_loads_no_heavy_modules() -> None:
     code = "import sys, operations.schema; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "operations.schema.schema" in loaded

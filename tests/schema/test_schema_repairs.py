@@ -90,7 +90,7 @@ def test_a_part_whose_other_members_are_of_another_type() -> None:
     assert not made.check({"b": 1, "more": 1})
 
 
-def test_an_object_that_is_closed_to_what_it_requires_is_open() -> None:
+def test_a_closed_object_with_an_undeclared_required_property_is_opened() -> None:
     made = repaired({**CLOSED, "required": ["A"]})
     assert made.check({"A": 1})
     assert not made.check({"a": "x"})
@@ -110,7 +110,7 @@ def test_an_object_that_is_closed_to_what_it_requires_is_open() -> None:
         {"oneOf": [{"not": {"type": "string"}}, {"type": "string"}]},
     ],
 )
-def test_what_can_be_satisfied_is_left_alone(schema: dict[str, Any]) -> None:
+def test_satisfiable_schemas_are_unchanged(schema: dict[str, Any]) -> None:
     before = convert(schema).document
     after = convert(schema).document
     repair_schema(after)

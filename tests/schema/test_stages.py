@@ -69,7 +69,7 @@ def test_a_tuple_in_a_union_is_cast_in_one_pass() -> None:
 
 
 @pytest.mark.parametrize("extra", [{}, {"other": "bad"}])
-def test_total_keeps_what_can_be_cast_where_a_default_is_of_another_kind(extra: dict[str, Any]) -> None:
+def test_total_prefers_casting_to_a_default_of_another_type(extra: dict[str, Any]) -> None:
     optional = {"anyOf": [{"type": "object", "properties": {"n": INTEGER}}, {"type": "null"}], "default": None}
     schema = from_schema({"type": "object", "properties": {"o": optional, "other": INTEGER}})
     assert schema.cast({"o": {"n": "5"}, **extra}, "total")["o"] == {"n": 5}
@@ -185,7 +185,7 @@ def test_a_schema_of_thousands_of_objects_is_cast_without_generated_code() -> No
 @pytest.mark.parametrize("policy", ["cast", "total", "off"])
 @thorough
 @given(items=DOCUMENTS, values=st.lists(VALUES, min_size=2, max_size=6))
-def test_items_normalised_apart_give_what_the_whole_array_gives(policy: Any, items: Any, values: list[Any]) -> None:
+def test_items_normalised_separately_match_the_whole_array(policy: Any, items: Any, values: list[Any]) -> None:
     apart = from_schema({"type": "array", "items": items})
     whole = from_schema({"type": "array", "items": items, "minItems": 0})  # says something of the array itself
     for _ in range(2):

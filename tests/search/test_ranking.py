@@ -101,7 +101,7 @@ def test_stems() -> None:
     assert "delet" in SYNONYMS[stem("remove")]
 
 
-def test_a_registry_searches_what_it_holds_now() -> None:
+def test_a_registry_searches_its_current_operations() -> None:
     registry = OperationRegistry([stub_operation("shop.quote", description="What an item would cost", tags=["shop"])])
     assert [spec.id for spec in registry.search("price of an item")] == ["shop.quote"]
     registry.register(stub_operation("mail.send", description="Send a message about an item"))

@@ -142,7 +142,7 @@ async def test_a_full_queue_has_room_for_callers_with_few_calls() -> None:
         await handler.close()
 
 
-async def test_the_hub_holds_back_what_one_session_has_too_much_of(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_hub_applies_backpressure_to_a_flooding_session(monkeypatch: pytest.MonkeyPatch) -> None:
     gate, began = asyncio.Event(), 0
 
     @operation(id="shop.slow")

@@ -107,7 +107,7 @@ def test_values_fields_and_files_are_inserted_and_not_run(shell: str, project: P
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_what_cannot_be_shown_is_not_offered(shell: str, project: Project) -> None:
+def test_unprintable_values_are_not_completed(shell: str, project: Project) -> None:
     done = project.run("__complete", shell, "ops call evil.echo v=u")
     assert (done.code, done.out, done.err) == (0, "", "")
     assert len(project.run("__complete", shell, "ops call evil.echo v=").out.splitlines()) == len(VALUES)

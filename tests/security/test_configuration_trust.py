@@ -132,7 +132,7 @@ def test_nothing_is_run_that_is_not_trusted(name: str, text: str, project: Proje
         refused(done, f"{path} is not trusted; it would {would}")
 
 
-def test_what_opens_nothing_needs_no_trust(project: Project) -> None:
+def test_commands_that_open_no_source_need_no_trust(project: Project) -> None:
     assert project.run("config", "show").data["sources"]["a"]["python"] == "./code"
     assert project.run("config", "path").code == 0
     assert ran(project) == []
@@ -265,7 +265,7 @@ def test_only_yes_is_yes(keys: str, project: Project) -> None:
     assert project.run("ls").code == 4
 
 
-def test_what_init_and_add_write_is_trusted(project: Project) -> None:
+def test_files_written_by_init_and_add_are_trusted(project: Project) -> None:
     (project.directory / "operations.toml").unlink()
     assert project.run("init", "-q").code == 0
     assert project.run("call", "hello.greet", "name=Ada").data == {"greeting": "Hello, Ada!"}
@@ -368,7 +368,7 @@ def test_trust_is_for_one_place(project: Project) -> None:
     assert project.run("ls", "-c", str(linked)).code == 0
 
 
-def test_what_is_stored_is_private_and_its_owner_is_checked(project: Project) -> None:
+def test_trust_records_are_private_and_their_owner_is_checked(project: Project) -> None:
     project.run("trust")
     (record,) = (project.directory.parent / "state" / "operations" / "trust").iterdir()
     assert stat.S_IMODE(record.stat().st_mode) == 0o600
@@ -461,7 +461,7 @@ def test_a_program_trusts_the_file_that_it_names(project: Project, monkeypatch: 
     assert load_config(environ=environ).path == path
 
 
-def test_what_would_be_run_is_shown_without_secrets_and_control_characters(project: Project) -> None:
+def test_the_trust_prompt_shows_no_secrets_or_control_characters(project: Project) -> None:
     args = "args = ['--token', 'literal-s3cret', \"\\u001b]0;x\\u0007\\n\\u202e\"]"
     project.write("operations.toml", f"[sources.a]\ncommand = 'tool'\n{args}\n")
     done = project.run("ls")

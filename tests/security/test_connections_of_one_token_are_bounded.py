@@ -68,7 +68,7 @@ async def test_a_handshake_that_fails_is_not_counted() -> None:
         await peer.close()
 
 
-async def test_what_all_connections_of_a_token_leave_unread_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unread_data_of_all_connections_of_a_token_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_MAX_UNSENT", 8 << 20)
     async with Hub(TOKENS) as hub:
         peers = [await RawPeer.join(hub.port, "mallory", f"mallory-{number:010}") for number in range(4)]

@@ -76,7 +76,7 @@ async def test_calls_of_the_hubs_own_process_are_answered_by_their_worker_alone(
 _META = {"source": "local", "operationId": "shop.sleep", "timestamp": 1}
 
 
-async def test_what_is_announced_contains_no_name_of_a_peer(hub: Hub) -> None:
+async def test_announcements_contain_no_peer_names(hub: Hub) -> None:
     own = hub.transport()
     inside = CallHandler(OperationRegistry([stub_operation("inside.one")]), own)
     async with Spoke(hub.url, token="shop") as spoke:

@@ -312,7 +312,9 @@ async def test_the_calls_of_a_lost_peer_are_ended_in_turns(hub: Hub, monkeypatch
         await worker.close()
 
 
-async def test_what_a_peer_without_workers_says_of_them_is_not_read(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_worker_events_of_a_peer_without_workers_are_not_parsed(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(message: bytes) -> Any:
         raise AssertionError("it was read")
 
@@ -350,7 +352,7 @@ async def test_no_peer_is_sent_more_than_it_accepts(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("field", ["to", "v", "identity", "payload", "unknown"])
-async def test_what_is_wrong_with_a_request_is_not_made_into_objects(hub: Hub, field: str) -> None:
+async def test_invalid_fields_of_a_request_are_not_decoded(hub: Hub, field: str) -> None:
     """Many small objects in a message cost forty times its size."""
     large = b"[" + b"{}," * 500_000 + b"{}]"
     fields = {"v": b"1", "type": b'"call.requested"', "id": b'"a"', "to": b'"no.where"', "payload": b"{}", field: large}

@@ -229,7 +229,7 @@ async def test_a_stored_request_must_say_until_when_it_may_run(
 
 
 @pytest.mark.parametrize("signed", [False, True])
-async def test_what_is_not_durable_is_not_run_from_a_store(bus: Bus, bank: Bank, *, signed: bool) -> None:
+async def test_only_durable_operations_run_from_a_store(bus: Bus, bank: Bank, *, signed: bool) -> None:
     end = await bus()
     ada = PendingRequestMap(SignedTransport(end, session=SESSION) if signed else end)
     error = await error_of(ada.call("bank.pay", wait=True, durable=True))

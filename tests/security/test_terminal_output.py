@@ -180,7 +180,7 @@ def test_notes_and_errors_are_safe_in_a_pipe_too(project: Project) -> None:
         assert BAD.findall(done.err) == [], done.err
 
 
-def test_what_other_libraries_log_is_safe(project: Project, tmp_path: Path) -> None:
+def test_logs_of_other_libraries_are_escaped(project: Project, tmp_path: Path) -> None:
     code = (
         "import logging, sys, threading\n"
         "from operations.cli.main import main\n"

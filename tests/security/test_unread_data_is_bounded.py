@@ -86,7 +86,7 @@ async def test_a_peer_with_much_unread_must_read_on(written: int, read: int, abo
     assert not unread.aborted, "what is no more than that may wait"
 
 
-async def test_what_all_peers_leave_unread_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unread_data_of_all_peers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_MAX_UNSENT", 8 << 20)
     monkeypatch.setattr(server, "_UNSENT_SECONDS", 0.0)
     monkeypatch.setattr(session, "_SLOW_UNSENT", 1 << 30)

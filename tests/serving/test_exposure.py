@@ -43,7 +43,9 @@ def registry() -> OperationRegistry:
         (Identity("d", resources={"doc:1": ["write"], "docs:1": ["read"]}), {"shop.quote"}),
     ],
 )
-def test_a_caller_sees_what_it_may_call(registry: OperationRegistry, identity: Identity | None, seen: set[str]) -> None:
+def test_a_caller_sees_its_permitted_operations(
+    registry: OperationRegistry, identity: Identity | None, seen: set[str]
+) -> None:
     exposure = Exposure(registry)
     assert set(exposure.visible(identity)) == seen
     assert list(exposure.visible(identity)) == sorted(seen)
@@ -78,7 +80,7 @@ def test_a_spec_without_a_handler_is_not_served(registry: OperationRegistry) -> 
     assert "shop.later" not in Exposure(registry).operations
 
 
-def test_suggestions_name_only_what_the_caller_may_call(registry: OperationRegistry) -> None:
+def test_suggestions_name_only_permitted_operations(registry: OperationRegistry) -> None:
     exposure = Exposure(registry)
     assert "shop.order" not in exposure.not_found("shop.ordr", None).details["nearest"]
     assert exposure.not_found("shop.ordr", Identity("a", ["order"])).details["nearest"][0] == "shop.order"

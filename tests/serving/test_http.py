@@ -178,7 +178,7 @@ async def test_accept(served: ServedApp, accept: str, status: int) -> None:
     assert (await post(served, "/shop/quote", {"item": "tea"}, headers={"accept": accept})).status == status
 
 
-async def test_an_upstream_result_keeps_what_describes_it(served: ServedApp) -> None:
+async def test_an_upstream_result_keeps_its_status_and_headers(served: ServedApp) -> None:
     answer = await post(served, "/api/users/get", {})
     assert (answer.status, answer.json) == (200, {"a": 1})
     assert answer.headers["operations-upstream-status"] == "201"
@@ -227,7 +227,7 @@ async def test_a_domain_error_is_a_conflict(served: ServedApp) -> None:
     assert answer.json["type"] == "urn:operations:SOLD_OUT"
 
 
-async def test_an_unknown_path_names_what_the_caller_may_call(shop: Shop) -> None:
+async def test_an_unknown_path_suggests_only_permitted_operations(shop: Shop) -> None:
     served = app(shop.registry, mcp=False, authenticator=tokens())
     for token, nearest in (("nobody-token", []), ("reader-token", ["vault.look", "vault.follow"])):
         answer = await post(served, "/vault/loo", token=token)
@@ -236,7 +236,7 @@ async def test_an_unknown_path_names_what_the_caller_may_call(shop: Shop) -> Non
         assert (await post(served, path, token="reader-token")).status == 404
 
 
-async def test_what_is_not_exposed_is_not_there(shop: Shop) -> None:
+async def test_unexposed_operations_return_404(shop: Shop) -> None:
     served = app(shop.registry, mcp=False, allow=["shop.*"], deny=["shop.order"], read_only=True)
     assert (await post(served, "/shop/quote", {"item": "tea"})).status == 200
     for path in ("/shop/order", "/shop/slow", "/api/users/get"):

@@ -185,7 +185,7 @@ async def test_requests_that_wait_are_bounded() -> None:
         assert answers.rpartition(b"HTTP/1.1 ")[2].startswith(b"400 ")
 
 
-async def test_what_is_read_ahead_is_bounded() -> None:
+async def test_read_ahead_is_bounded() -> None:
     paused, release = asyncio.Event(), asyncio.Event()
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:

@@ -84,7 +84,7 @@ async def test_a_client_that_leaves_does_not_stop_it(served: ServedApp, shop: Sh
     assert len(shop.sent) == 1
 
 
-async def test_what_was_not_executed_releases_its_key(served: ServedApp, shop: Shop) -> None:
+async def test_calls_that_never_ran_release_their_key(served: ServedApp, shop: Shop) -> None:
     assert (await post(served, "/shop/order", {"wrong": 1}, headers=KEY)).status == 422
     assert (await post(served, "/shop/order", {"item": "tea"}, headers=KEY)).status == 200
 
@@ -113,7 +113,7 @@ async def run(store: MemoryStore, owner: str, key: bytes, body: bytes = b"") -> 
     await store.finish(owner, key, Response(200, [], body))
 
 
-async def test_one_owner_cannot_push_out_what_others_kept() -> None:
+async def test_one_owner_cannot_evict_the_entries_of_others() -> None:
     store = MemoryStore(entries=80)
     await run(store, "quiet", b"mine")
     for number in range(1_000):

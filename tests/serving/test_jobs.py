@@ -127,7 +127,7 @@ async def test_an_idempotency_key_repeats_the_202(served: ServedApp, shop: Shop)
     assert shop.sent == ["tea"]
 
 
-async def test_what_cannot_be_a_job_runs_in_the_request(served: ServedApp, shop: Shop) -> None:
+async def test_calls_that_cannot_be_jobs_run_in_the_request(served: ServedApp, shop: Shop) -> None:
     shop.items.put_nowait(None)
     assert (await post(served, "/shop/watch", {}, headers=ASYNC)).status == 200
     assert (await post(served, "/shop/order", {"item": "a"}, headers={"prefer": "wait=5"})).status == 200

@@ -28,7 +28,7 @@ def _found(value: Any, policy: Policy = "cast", schema: Schema = SCHEMA) -> list
     return [(each.pointer, each.action, each.got, each.became) for each in found]
 
 
-def test_each_change_is_told_with_what_was_done() -> None:
+def test_each_change_is_reported_with_its_action() -> None:
     value = {"count": "42", "extra": [1, 2], "rows": [{"a/b": 1}, {"a/b": "7", "more": None}]}
     assert _found(value) == [
         ("/count", "cast", '"42"', "42"),
@@ -39,7 +39,7 @@ def test_each_change_is_told_with_what_was_done() -> None:
     ]
 
 
-def test_what_does_not_fit_is_kept_or_replaced() -> None:
+def test_invalid_values_are_kept_or_replaced() -> None:
     value = {"count": "many", "state": "open"}
     assert _found(value) == [("/count", "kept", '"many"', None)]
     assert _found(value, "total") == [("/count", "replaced", '"many"', "0")]

@@ -76,7 +76,7 @@ def run(tool: str, path: Path, folder: Path) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("tool", ["mypy", "pyright"])
-def test_what_the_guide_shows_is_well_typed(tool: str, tmp_path: Path) -> None:
+def test_guide_examples_are_well_typed(tool: str, tmp_path: Path) -> None:
     for path in GOOD:
         copy = tmp_path / path.name
         copy.write_text(f"# pyright: strict\n{path.read_text()}")

@@ -30,7 +30,7 @@ def test_the_page_has_a_loop_for_each_framework() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # LlamaIndex uses an old attribute of pydantic
 @pytest.mark.parametrize("heading", LOOPS)
-def test_a_loop_prints_what_the_page_says(heading: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_loop_prints_the_output_on_the_page(heading: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip(FRAMEWORKS[heading], reason=f"{heading} is not installed: `make agents` runs this")
     code, output = LOOPS[heading]
     first = re.search(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)

@@ -29,7 +29,7 @@ def test_where_messages_go(address: str, subject: bytes) -> None:
     assert SUBJECTS.target(address) == subject
 
 
-def test_what_workers_subscribe_to_is_the_work_of_every_caller_and_of_no_other_namespace() -> None:
+def test_workers_subscribe_to_every_caller_of_their_namespace_only() -> None:
     assert SUBJECTS.filter("work.math") == b"calls.v1.work.*.math.*"
     assert SUBJECTS.filter("queue.math") == b"calls.v1.queue.*.math"
     assert SUBJECTS.filter("suspect.math") == b"calls.v1.suspect.*.math"
@@ -55,7 +55,7 @@ def test_what_workers_subscribe_to_is_the_work_of_every_caller_and_of_no_other_n
         "x" * 2_000,
     ],
 )
-def test_what_no_subject_can_be_made_of_has_none(address: str) -> None:
+def test_invalid_addresses_have_no_subject(address: str) -> None:
     assert SUBJECTS.target(address) is None
 
 

@@ -82,7 +82,7 @@ async def test_only_messages_without_a_listener_are_reported(ends: Ends) -> None
     assert not one.replies.unconfirmed
 
 
-async def test_a_stopped_listener_gets_what_was_sent_before_and_nothing_after(ends: Ends) -> None:
+async def test_a_stopped_listener_receives_earlier_messages_only(ends: Ends) -> None:
     got: list[bytes] = []
     told: list[str] = []
     listener, sender = await ends(), await ends()

@@ -82,14 +82,14 @@ def test_a_large_message_comes_in_many_pieces() -> None:
     assert told.heard == [payload, "ping"]
 
 
-def test_what_is_not_the_protocol_is_an_error() -> None:
+def test_other_protocols_are_an_error() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         Told().reader.feed(b"HTTP/1.1 400 Bad Request\r\n")
     with pytest.raises(ValueError, match="not the NATS protocol"):
         Told().reader.feed(b"what?\r\n")
 
 
-def test_what_is_written_has_the_shape_of_the_protocol() -> None:
+def test_commands_are_encoded_as_the_protocol_specifies() -> None:
     assert publish(b"a", b"xy").split() == [b"PUB", b"a", b"2", b"xy"]
     assert publish(b"a", b"xy", b"r").split() == [b"PUB", b"a", b"r", b"2", b"xy"]
     assert publish(b"a", b"xy", b"r", b"K: v\r\n") == b"HPUB a r 18 20\r\nNATS/1.0\r\nK: v\r\n\r\nxy\r\n"

@@ -365,7 +365,7 @@ def test_anything_may_need_dumping(tp: Any) -> None:
         (Mixed, {"person": {"name": "A"}, "more": 1}, {"person": Person(name="A")}),
     ],
 )
-def test_loading_what_json_writes_differently(tp: Any, data: Any, expected: Any) -> None:
+def test_values_with_another_json_form_are_loaded(tp: Any, data: Any, expected: Any) -> None:
     result = loaded(codec_for(tp), data)
     assert result == expected
     assert repr(result) == repr(expected)

@@ -223,7 +223,7 @@ class Silent(collections.abc.Mapping[str, int]):
         (Model(firstName="a", extra={"deep": [Opaque()]}), "/extra/deep/0"),
     ],
 )
-def test_what_cannot_be_turned_names_its_place(value: Any, place: str) -> None:
+def test_conversion_errors_name_the_path(value: Any, place: str) -> None:
     with pytest.raises(CallError) as caught:
         jsonable(value)
     assert caught.value.code is ErrorCode.EXECUTION_ERROR

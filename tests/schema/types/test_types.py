@@ -445,7 +445,7 @@ def test_definitions_of_the_same_name_are_kept_apart() -> None:
     assert found["$defs"]["Item2"]["properties"]["value"] == STRING
 
 
-def test_clashing_pydantic_definitions_are_renamed_with_what_refers_to_them() -> None:
+def test_clashing_pydantic_definitions_are_renamed_with_their_references() -> None:
     def make(tp: Any) -> Any:
         inner = pydantic.create_model("Inner", value=(tp, ...))
         return pydantic.create_model("Outer", inner=(inner, ...))

@@ -121,7 +121,7 @@ async def test_workers_that_run_jobs_are_listed(place: Place) -> None:
     await served.drain()
 
 
-async def test_what_a_peer_announces_is_bounded(place: Place) -> None:
+async def test_announcements_of_a_peer_are_bounded(place: Place) -> None:
     end, other = await place.end(), await place.end()
     registry = OperationRegistry()
     async with from_call(end, registry=registry) as remote:

@@ -60,7 +60,7 @@ async def test_the_catalogue_is_cached_by_its_tag_and_compressed(served: ServedA
     assert all(each["id"] != "shop.quote" for each in changed.json["operations"])
 
 
-async def test_an_operation_has_what_a_form_needs(served: ServedApp) -> None:
+async def test_an_operation_has_the_fields_of_a_form(served: ServedApp) -> None:
     described = (await get(served, "operations/api.users/get")).json
     assert described["id"] == "api.users/get"
     assert described["http"] == {"path": "/api/users/get", "methods": ["GET", "HEAD", "POST"]}

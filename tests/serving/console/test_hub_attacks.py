@@ -112,7 +112,7 @@ async def test_nothing_is_answered_without_credentials(field: Field) -> None:
     assert (await request(field.served, "GET", "/metrics")).status == 401
 
 
-async def test_no_resource_tells_of_what_an_identity_may_not_see(field: Field) -> None:
+async def test_no_resource_shows_forbidden_data(field: Field) -> None:
     await post(field.served, "/a/gold", token="ann-token", headers=TRACED)
     async with Spoke(field.hub.url, token="ann-token") as spoke:
         await PendingRequestMap(spoke).call("a.gold", {}, metadata=TRACED)

@@ -53,7 +53,7 @@ async def test_without_credentials_nothing_is_answered(served: ServedApp) -> Non
     assert (await request(served, "DELETE", f"{API}/calls/x")).status == 401
 
 
-async def test_the_catalogue_lists_what_its_caller_may_call(served: ServedApp) -> None:
+async def test_the_catalogue_lists_only_permitted_operations(served: ServedApp) -> None:
     listed = {
         name: {each["id"] for each in (await get(served, "catalogue", f"{name}-token")).json["operations"]}
         for name in ("ann", "bob", "eve")
@@ -105,7 +105,7 @@ async def test_the_scope_to_watch_shows_calls_of_operations_that_may_be_called(s
 
 
 @pytest.mark.parametrize("path", ["workers", "metrics", "audit"])
-async def test_what_is_about_everybody_needs_the_scope(served: ServedApp, path: str) -> None:
+async def test_resources_about_all_callers_require_the_scope(served: ServedApp, path: str) -> None:
     assert (await get(served, path, "bob-token")).status == 403
     assert (await get(served, path, "eye-token")).status == 200
     features = (await get(served, "session", "bob-token")).json["features"]
@@ -149,7 +149,7 @@ async def test_values_of_differences_are_told_to_their_caller_only(shop: Shop) -
     assert "differences" not in (await get(quiet, path, "eye-token")).json
 
 
-async def test_the_catalogue_names_the_scopes_of_what_may_be_called(served: ServedApp) -> None:
+async def test_the_catalogue_names_the_scopes_of_permitted_operations(served: ServedApp) -> None:
     listed = (await get(served, "catalogue", "bob-token")).json["operations"]
     assert {each["id"]: each.get("scopes") for each in listed if "scopes" in each}["vault.put"] == ["write"]
     assert all(
@@ -324,7 +324,7 @@ SECRETS = {"ann": ("vault.put",), "eve": ("vault.",), "eye": ("vault.",)}
 """What may not be in any answer to an identity, beside the names of others for those who do not watch."""
 
 
-async def test_no_resource_shows_an_identity_what_it_may_not_see(served: ServedApp) -> None:
+async def test_no_resource_shows_forbidden_data(served: ServedApp) -> None:
     """Every resource, with every id that exists, and every event since the start."""
     for token in ("ann-token", "bob-token", "all-token"):
         for path, data in (("/vault/put", {"item": "gold"}), ("/vault/look", {}), ("/shop/fail", {"how": "domain"})):

@@ -64,7 +64,7 @@ def references(document: Any) -> set[str]:
     return set(re.findall(r'"\$ref": "#/components/schemas/([^"]+)"', json.dumps(document)))
 
 
-async def test_a_document_holds_only_what_its_reader_may_call() -> None:
+async def test_a_document_lists_only_operations_that_its_reader_may_call() -> None:
     made = documents(greet, reveal, change)
     anonymous = await read(made)
     assert list(anonymous["paths"]) == ["/open/greet"]
@@ -198,7 +198,7 @@ async def test_booleans_become_objects_and_base64_has_its_older_format() -> None
     }
 
 
-async def test_what_another_document_said_of_its_requests_and_responses_is_left_out() -> None:
+async def test_request_and_response_keywords_of_another_document_are_left_out() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -227,7 +227,7 @@ async def test_a_text_that_looks_like_a_reference_stays_as_it_is() -> None:
     assert schema == {"const": {"$ref": f"#/components/schemas/{'0' * 32}"}, "title": text}
 
 
-async def test_what_json_cannot_express_is_written_as_text() -> None:
+async def test_values_without_a_json_form_are_written_as_strings() -> None:
     spec = OperationSpec(
         namespace="n",
         name="x",

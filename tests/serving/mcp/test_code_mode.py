@@ -78,7 +78,7 @@ total
         assert direct.structured_content == {"item": "tea", "price": 2.5}
 
 
-async def test_a_script_reaches_what_its_caller_may_call() -> None:
+async def test_a_script_reaches_only_permitted_operations() -> None:
     admin = {"x-caller": "ann admin"}
     async with serve_endpoint(OperationRegistry(OPERATIONS), code=True) as (url, _):
         assert await text(url, "await env.admin.stop()", **admin) == "stopped"

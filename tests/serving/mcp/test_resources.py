@@ -40,7 +40,7 @@ def test_a_template_that_could_be_read_in_two_ways_is_refused(template: str) -> 
 
 
 @given(st.text("abc-/", max_size=20), st.text("abc-", min_size=1, max_size=8))
-def test_what_is_filled_in_is_found_again(before: str, value: str) -> None:
+def test_template_values_round_trip(before: str, value: str) -> None:
     assert URITemplate(f"x://{before}/{{id}}").match(f"x://{before}/{value}") == {"id": value}
 
 

@@ -64,7 +64,7 @@ async def test_a_client_of_either_version_uses_the_tools(mode: Any) -> None:
         assert result.content[0].text == "OUT_OF_STOCK: no tea left"  # type: ignore[union-attr]
 
 
-async def test_a_caller_finds_and_calls_only_what_it_may() -> None:
+async def test_a_caller_finds_and_calls_only_permitted_operations() -> None:
     async with serve_endpoint(OperationRegistry(OPERATIONS), search=True) as (url, _):
         admin = {"x-caller": "ann admin"}
         assert "admin.stop" in await text(url, "search_operations", {"query": "stop"}, **admin)

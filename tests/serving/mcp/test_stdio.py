@@ -106,7 +106,7 @@ async def test_our_own_client_calls(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_what_ops_install_writes_starts_a_server(
+async def test_the_configuration_of_ops_install_starts_a_server(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

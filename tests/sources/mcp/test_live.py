@@ -134,7 +134,7 @@ async def test_every_registry_of_a_loader_gets_each_change_once() -> None:
             assert registry.changes == ["+s.grown", "=s.grown", "-s.grown"]
 
 
-async def test_what_the_user_removed_stays_removed() -> None:
+async def test_unregistered_tools_stay_unregistered() -> None:
     client, registry = await connect()
     async with client:
         registry.unregister("s.fails")
@@ -183,7 +183,7 @@ async def test_a_tool_that_vanished_without_a_word_is_not_found() -> None:
         assert "s.grown" not in registry
 
 
-async def test_what_others_registered_is_not_touched(caplog: pytest.LogCaptureFixture) -> None:
+async def test_operations_of_other_sources_are_kept(caplog: pytest.LogCaptureFixture) -> None:
     client, registry = await connect()
     async with client:
         mine = stub_operation("s.grown", returns="mine")

@@ -45,7 +45,7 @@ TEXT = {"type": "text", "text": '{"n": 1}'}
         ({"content": None}, [], False),
     ],
 )
-def test_what_of_a_result_is_the_data(result: dict[str, Any], data: Any, described: bool) -> None:
+def test_the_data_of_a_tool_result(result: dict[str, Any], data: Any, described: bool) -> None:
     envelope = tool_envelope(result, NUMBER)
     assert envelope.data == data
     assert is_tool_data(envelope) is described
@@ -151,7 +151,7 @@ def test_requests_that_are_not_json_are_rejected_before_sending(params: Any) -> 
     assert caught.value.code is ErrorCode.VALIDATION_ERROR
 
 
-def test_what_has_a_json_form_is_sent_in_it() -> None:
+def test_values_are_sent_in_their_json_form() -> None:
     assert as_json({"a": b"x", "b": (1, 2)}, 1_000) == {"a": "eA==", "b": [1, 2]}
 
 

@@ -97,7 +97,7 @@ def test_json(media_type: str) -> None:
 @pytest.mark.parametrize(
     "value", [float("nan"), {"a": [1, None, float("-inf")]}, "\ud800", {"a": Path("x")}, {"a": object()}]
 )
-def test_what_json_cannot_say_is_refused(value: Any) -> None:
+def test_values_without_a_json_form_are_rejected(value: Any) -> None:
     with pytest.raises(CallError, match="cannot send the body as application/json") as refused:
         encode_body(JSON, value)
     assert refused.value.code is ErrorCode.VALIDATION_ERROR
@@ -155,7 +155,7 @@ def test_other_types(media_type: str, value: Any, content_type: str, data: bytes
         (BINARY, Path("no such file"), "cannot read"),
     ],
 )
-def test_what_a_type_cannot_carry_is_refused(media_type: str, value: Any, message: str) -> None:
+def test_values_that_a_media_type_cannot_encode_are_rejected(media_type: str, value: Any, message: str) -> None:
     with pytest.raises(CallError, match=message) as refused:
         encode_body(media_type, value)
     assert refused.value.code is ErrorCode.VALIDATION_ERROR

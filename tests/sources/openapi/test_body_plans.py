@@ -148,7 +148,7 @@ DEEP = {
 
 
 @pytest.mark.parametrize("version", ["3.0.3", "3.1.0"])
-async def test_what_only_the_server_sets_is_required_nowhere(version: str) -> None:
+async def test_read_only_properties_are_never_required(version: str) -> None:
     tree = {"$ref": "#/components/schemas/Tree"}
     members = {
         "tree": tree,
@@ -171,7 +171,7 @@ async def test_what_only_the_server_sets_is_required_nowhere(version: str) -> No
     assert "kind" in str(error.details)
 
 
-async def test_a_body_of_what_only_the_server_sets_asks_for_nothing() -> None:
+async def test_a_body_of_read_only_properties_requires_nothing() -> None:
     operations = load({JSON: shape("id", id=SET_BY_SERVER)})
     assert list(schema_of(operations)["properties"]) == ["id"]
     assert await sent(operations, {}) == (JSON, b"{}")
@@ -197,7 +197,7 @@ async def test_a_parameter_is_required_independent_of_its_schema() -> None:
     assert operation.spec.input_schema.document["required"] == ["id"]  # type: ignore[index]
 
 
-async def test_what_the_server_only_takes_is_required_of_no_answer() -> None:
+async def test_write_only_properties_are_not_required_in_responses() -> None:
     secret = {"type": "string", "writeOnly": True}
     user = shape("name", "password", name=TEXT, password=secret, keys={"type": "array", "items": shape("s", s=secret)})
     responses = {"200": {"description": "", "content": {JSON: {"schema": {"$ref": "#/components/schemas/User"}}}}}
@@ -208,7 +208,7 @@ async def test_what_the_server_only_takes_is_required_of_no_answer() -> None:
     assert schema_of(operations)["required"] == ["id", "name", "password"]
 
 
-async def test_what_a_schema_refuses_is_refused_still() -> None:
+async def test_not_schemas_apply_to_read_only_properties() -> None:
     thing = {**shape("id", id=SET_BY_SERVER, a=TEXT), "not": shape("id", id=SET_BY_SERVER)}
     operations = load({JSON: shape("thing", thing=thing)})
     assert await sent(operations, {"thing": {"a": "1"}}) == (JSON, b'{"thing":{"a":"1"}}')

@@ -155,7 +155,7 @@ async def test_an_error_status_is_a_call_error_with_the_whole_response(client: C
     assert problem.details["body"]["title"] == "out of tea"
 
 
-async def test_text_bytes_and_malformed_json_are_given_as_what_they_are(client: Client) -> None:
+async def test_text_bytes_and_malformed_json_are_returned_unchanged(client: Client) -> None:
     assert (await client.call("text")).data == "grün"
     assert (await client.call("blob")).data == bytes(range(256)) * 4_000
     assert (await client.call("brokenJson")).data == '{"a": '

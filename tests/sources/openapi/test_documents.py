@@ -192,7 +192,7 @@ def test_an_invalid_path_is_skipped_and_reported(item: Any) -> None:
     assert len(operations.diagnostics()[""]) == 1
 
 
-def test_a_loader_brings_what_lies_elsewhere() -> None:
+def test_a_loader_resolves_external_references() -> None:
     asked: list[str] = []
 
     def loader(address: str) -> Any:

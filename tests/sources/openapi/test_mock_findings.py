@@ -55,7 +55,7 @@ async def test_f1_an_optional_body_is_whole_or_not_sent(version: str) -> None:
     assert "name" in await refusal(operations, {"nick": "A"})
 
 
-async def test_a_body_of_several_media_types_has_what_one_of_them_requires() -> None:
+async def test_a_body_of_several_media_types_meets_the_requirements_of_one() -> None:
     kinds = {
         JSON: {
             "schema": {"type": "object", "properties": {"prompt": TEXT, "url": TEXT}, "required": ["prompt", "url"]}
@@ -216,7 +216,7 @@ async def test_f7_a_file_in_json_is_not_a_mismatch(
     assert caplog.text == ""
 
 
-async def test_what_normalising_removes_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_removed_properties_are_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     listed = {"type": "array", "items": members("id")}
     described = {"responses": {"200": {"content": {JSON: {"schema": listed}}}}}
     client = PreparedClient(b'[{"id": 1, "etag": "a"}, {"id": 2, "etag": "b"}]')

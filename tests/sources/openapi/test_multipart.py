@@ -60,7 +60,7 @@ async def sent(body: Body) -> bytes:
     return b"".join([chunk async for chunk in body.chunks()])
 
 
-def test_what_another_parser_reads() -> None:
+def test_the_email_parser_reads_the_body() -> None:
     body = encode_body(
         MULTIPART,
         {"title": "Grüße", "count": 3, "meta": {"a": [1]}, "file": {"filename": "a.bin", "content": EVERY_BYTE}},
@@ -83,7 +83,7 @@ def test_what_another_parser_reads() -> None:
     assert payloads == ["Grüße".encode(), b"3", b'{"a":[1]}', EVERY_BYTE]
 
 
-def test_what_python_multipart_reads() -> None:
+def test_python_multipart_reads_the_body() -> None:
     library = pytest.importorskip("python_multipart")
     body = encode_body(MULTIPART, {"title": "x", "files": [EVERY_BYTE, {"filename": "ü.txt", "content": "text"}]})
     fields: list[Any] = []

@@ -117,7 +117,7 @@ def test_the_document_can_be_read_as_any_other() -> None:
     "extension",
     [{"id": "no namespace"}, {"id": "a.b.."}, {"id": "a.b", "type": "other"}, {"id": 3}, [], {"id": "a.b", "ways": 1}],
 )
-def test_what_cannot_be_an_operation_is_left_out_with_the_reason(extension: Any) -> None:
+def test_invalid_operations_are_left_out_with_the_reason(extension: Any) -> None:
     post = {**DOCUMENT["paths"]["/a/b"]["post"], "x-operations": extension}
     document = {**DOCUMENT, "paths": {"/a/b": {"post": post}, "/c": {"post": {"operationId": "other"}}}}
     for given in (document, json.dumps(document).encode()):
@@ -126,7 +126,7 @@ def test_what_cannot_be_an_operation_is_left_out_with_the_reason(extension: Any)
         assert "POST /a/b is left out" in operations.diagnostics()[""][0]
 
 
-async def test_requests_say_what_they_are() -> None:
+async def test_dry_runs_return_the_request() -> None:
     operations = from_openapi(
         DOCUMENT, HTTPServiceConfig(namespace=None, base_url="http://x.test/v1", headers={"X-Own": "1"})
     )
@@ -169,7 +169,7 @@ async def test_operations_of_other_rights_are_not_there(far: OperationRegistry) 
     assert "far.closed" not in far.operations
 
 
-async def test_streams_end_with_what_they_ended_with(far: OperationRegistry) -> None:
+async def test_streams_report_how_they_ended(far: OperationRegistry) -> None:
     assert [envelope.data async for envelope in far.subscribe("shop.countdown", {"start": 2})] == [0, 1]
     data: list[Any] = []
 

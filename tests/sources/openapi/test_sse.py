@@ -148,7 +148,7 @@ def test_any_chunking_gives_the_standard_result(stream: bytes, places: list[int]
 
 
 @given(st.lists(st.sampled_from([b"data: x\n\n", b"event: e\ndata: y\n\n", b"id: 1\ndata: z\n\n", b"data:w\n\n"])))
-def test_one_event_a_chunk_gives_what_one_chunk_gives(blocks: list[bytes]) -> None:
+def test_the_chunking_does_not_change_the_events(blocks: list[bytes]) -> None:
     assert outcome(blocks) == outcome([b"".join(blocks)])
 
 
@@ -231,7 +231,7 @@ def test_retry_may_have_any_number_of_leading_zeros() -> None:
     assert read([b"retry: " + b"0" * 5000 + b"7\ndata: x\n\n"]) == [ServerSentEvent("x", retry=7)]
 
 
-def test_what_is_known_before_the_stream_is_the_last_event_id() -> None:
+def test_an_earlier_last_event_id_is_kept() -> None:
     parser = SSEParser()
     parser.last_event_id = "41"
     assert parser.feed(b"data: x\n\nid: 42\n\ndata: y\n\n") == [

@@ -221,7 +221,7 @@ async def test_a_path_is_opened_again_for_another_attempt(registry: OperationReg
         assert (await registry.execute("files.flaky", {"body": opened})).data.items() >= _sent().items()
 
 
-async def test_what_comes_once_is_sent_once(registry: OperationRegistry) -> None:
+async def test_single_use_bodies_are_sent_once(registry: OperationRegistry) -> None:
     error = await error_of(registry.execute("files.flaky", {"body": _pieces()}))
     assert error.details["statusCode"] == 503
     # The attempt was counted, so that the next one is answered.

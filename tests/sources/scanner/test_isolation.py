@@ -109,7 +109,7 @@ def test_a_module_whose_import_never_ends_is_skipped(tmp_path: Path) -> None:
     assert manifest.skipped[0].reason.startswith("import did not finish within 0.2 seconds")
 
 
-def test_what_a_module_prints_goes_to_stderr(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_output_of_a_module_goes_to_stderr(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, {"noisy.py": "import sys\nprint('noise')\nsys.stdout.write('more')\nKEPT = sys.stdout\n"})
     before = sys.stdout, sys.stdin
     scan_operations(tmp_path)

@@ -137,7 +137,7 @@ def test_specs_without_handlers_are_kept_apart(tmp_path: Path) -> None:
     assert manifest.skipped == []
 
 
-def test_what_a_module_only_imported_is_not_its_own_but_by_all(tmp_path: Path) -> None:
+def test_imported_operations_belong_to_a_module_only_through_all(tmp_path: Path) -> None:
     write(
         tmp_path,
         {

@@ -104,7 +104,7 @@ async def test_a_package_by_name_and_its_init(tmp_path: Path, monkeypatch: pytes
         assert watchedpkg.sub.greet is registry.get_operation("watchedpkg.sub.greet")
 
 
-async def test_what_others_registered_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_operations_of_other_sources_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from tests.sources.scanner.elsewhere import ping
 
     write(tmp_path, {"a.py": f"from operations import operation\n@operation('{ping.id}')\nasync def f() -> int: ...\n"})
