@@ -373,7 +373,7 @@ def _operation_type(
         return OperationType.SUBSCRIPTION if signature.streams else OperationType.MUTATION
     if signature.streams is not (declared == OperationType.SUBSCRIPTION):
         kind = "an async generator" if signature.streams else "not an async generator"
-        raise TypeError(f"{_name(function)} is {kind}, so its type cannot be {declared!s}")
+        raise TypeError(f"{_name(function)} is {kind}, so the type of the operation cannot be {declared!s}")
     return declared
 
 

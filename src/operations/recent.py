@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 class Recent(Generic[K, T]):
-    """Mapping that keeps at least the last `minimum` keys and at most twice as many.
+    """Mapping that keeps the last keys: never fewer than the last `minimum`, and at most twice as many.
 
-    It rotates two dictionaries: deleting the oldest keys of one dictionary would search past all keys deleted before.
+    It rotates two dictionaries, because finding the oldest key of a single one gets slower with every deleted key.
     """
 
     __slots__ = ("minimum", "newer", "older")

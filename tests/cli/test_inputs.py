@@ -118,7 +118,7 @@ def test_files_and_stdin_are_read(tmp_path: Path) -> None:
         (["lines[0].item=a", "lines[0]:={}"], "conflicting values for lines[0]"),
         (["@"], "missing file name after @"),
         (["photo@"], "missing file name after @"),
-        (["{}", "-"], "more than one whole input"),
+        (["{}", "-"], "the whole input is given twice"),
         (["tags=a", "tags.b=c"], "already has a value that is not an object"),
         ([".=3"], "invalid key"),
         (["-"], "stdin is empty"),

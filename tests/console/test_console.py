@@ -53,7 +53,7 @@ class _Server:
 
 
 @contextlib.contextmanager
-def _serving() -> Iterator[_Server]:
+def serving() -> Iterator[_Server]:
     server = _Server(documents() / "specs" / "github-api.json")
     server.start()
     try:
@@ -89,7 +89,7 @@ def seen() -> dict[str, Any]:
         pytest.skip("the browser is not installed: `make test` does it, or `npm ci` in tests/node")
     if not (ASSETS / "index.html").exists():
         pytest.skip("the console is not built: `make console` does it")
-    with _serving() as server:
+    with serving() as server:
         report = _walk(server, node)
         assert "failed" not in report, report["failed"]
         assert report["hosts"] == [urlsplit(server.url).netloc]

@@ -177,7 +177,7 @@ class PendingCall(msgspec.Struct, eq=False):
         transport.send(address, self._message, lambda reason: self._send_to(peers[1:]))
 
     def note_end(self, error: BaseException) -> bool:
-        """Handle an end without a result; return whether it was a response of the worker."""
+        """Handle an error or a cancellation; return whether the error shows that the operation ran."""
         if isinstance(error, asyncio.CancelledError):
             self.abort_worker("the caller was cancelled")
         return isinstance(error, CallError) and executed_of(error) == "yes"

@@ -30,8 +30,8 @@ class SigningSession(msgspec.Struct, frozen=True):
 class SigningSecret:
     """The secret of workers and issuers; its owner can sign for every token.
 
-    `accepts` has the secrets that are also accepted while one replaces another. New signatures and sessions use the
-    first secret; verification uses all of them.
+    New signatures and sessions use `secret`. Verification also accepts the secrets in `accepts`, while one secret
+    replaces another.
     """
 
     def __init__(self, secret: bytes, *, accepts: Iterable[bytes] = ()) -> None:

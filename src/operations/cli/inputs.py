@@ -54,7 +54,7 @@ def read_input(words: Sequence[str], document: object, stdin: bytes = b"", *, se
     for word in words:
         if word == "-" or word.startswith(("@", "{", "[")):
             if whole is not None:
-                raise UsageError(f"more than one whole input: {word!r}")
+                raise UsageError(f"the whole input is given twice: the second is {word!r}")
             whole = _read_whole(word, stdin)
             continue
         match = re.match(_WORD, word)

@@ -166,7 +166,7 @@ def retrieve_exception(future: asyncio.Future[Any]) -> None:
 async def _connect_socket(host: str, port: int) -> socket.socket:
     """Return a socket that is connected to the first reachable address of a host."""
     loop = asyncio.get_running_loop()
-    problem = OSError(f"{host} has no address")
+    problem = OSError(f"the name {host} resolves to no address")
     for family, kind, protocol, _, address in await _resolve(host, port):
         found = socket.socket(family, kind, protocol)
         try:

@@ -258,7 +258,7 @@ class Caster:
 
 
 def _moved(path: str, places: Sequence[int]) -> str:
-    """Return the path of a problem of some items, in the array where they have these places."""
+    """Return the path of a problem in the whole array; it was found in a list of only the items at `places`."""
     if not path:
         return path
     place, slash, rest = path[1:].partition("/")

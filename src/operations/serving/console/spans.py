@@ -54,7 +54,7 @@ def span_json(record: CallRecord) -> dict[str, Any]:
 
 
 def _hidden_json(record: CallRecord) -> dict[str, Any]:
-    """Return the visible part of a call that the caller may not see, but that one of its own calls made."""
+    """Return only the ids and times of a nested call: the caller made the outer call, but may not see this one."""
     optional = {
         "parentRequestId": record.parent_request_id,
         "startedAt": record.started_at,

@@ -294,14 +294,14 @@ class HTTPEndpoint:
     def _not_found(self, path: str, caller: Caller) -> RefusedError:
         """Return the error for an unknown path. It suggests similar ids at a limited rate, as the search is slow."""
         operation_id = path.removeprefix("/").replace("/", ".", 1)[:256]
-        message, nearest = f"no operation {operation_id!r} is served", []
+        message, nearest = f"unknown operation {operation_id!r}", []
         try:
             self._suggestions.acquire("")
         except CallError:
             pass
         else:
             found = self._exposure.not_found(operation_id, caller.identity)
-            message, nearest = found.message.replace("is registered", "is served"), found.details["nearest"]
+            message, nearest = found.message, found.details["nearest"]
         return RefusedError(404, ErrorCode.OPERATION_NOT_FOUND, message, "NOT_SERVED", nearest=nearest)
 
     def _denied(self, route: Route, decision: AccessDecision, caller: Caller) -> RefusedError:

@@ -117,7 +117,7 @@ class URITemplate:
 
 
 def _variable(text: str, *, is_path: bool) -> str | None:
-    """Return the value of a variable; None if it spans several segments, escaped slashes included."""
+    """Return the decoded value of a variable; None if it contains a separator, also an escaped slash."""
     value = unquote(text)
     if is_path:
         return value

@@ -133,7 +133,7 @@ def _truncate_deep(text: bytes) -> bytes:
 def response_id(message: bytes) -> int | None:
     """Return the request id of an unparsable response; None if it is not a response or has no id.
 
-    Searches before the first nested value and after the last.
+    Only the text before the first nested value and after the last one is searched.
     """
     opening = message[:_MAX_HEADER_BYTES].lstrip()
     if not opening.startswith(b"{"):

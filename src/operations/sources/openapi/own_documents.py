@@ -78,7 +78,7 @@ def is_own(documents: Documents) -> bool:
 
 
 def read_own_entries(service: HTTPService, entries: Iterable[FoundEntry], problems: list[str]) -> list[OwnEndpoint]:
-    """Return the operations of a document without aliases; invalid ones are left out, with the reason."""
+    """Return the operations of a document, except aliases; add the reason for each invalid one to `problems`."""
     endpoints = []
     for entry, raw in entries:
         try:
