@@ -82,6 +82,28 @@ async def test_a_wrong_query_is_422_with_the_place(served: ServedApp, query: str
     assert answer.json["executed"] == "no"
 
 
+@pytest.mark.parametrize(
+    ("query", "pointers"),
+    [
+        ("itm=tea&count=x", ["", "/count", "/itm"]),
+        ("item=a&item=b&count=x&extra=%7B", ["/count", "/extra", "/item"]),
+    ],
+)
+async def test_a_wrong_query_is_422_with_every_problem(served: ServedApp, query: str, pointers: list[str]) -> None:
+    answer = await request(served, "GET", f"/shop/quote?{query}")
+    assert answer.status == 422
+    assert sorted(each["pointer"] for each in answer.json["errors"]) == pointers
+
+
+async def test_a_wrong_form_is_422_with_every_problem(served: ServedApp) -> None:
+    parts = {b"item": b"\xff", b"count": b"x", b"colour": b"red"}
+    body = b"".join(b'--b\r\ncontent-disposition: form-data; name="%s"\r\n\r\n%s\r\n' % part for part in parts.items())
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    answer = await request(served, "POST", "/shop/quote", body=body + b"--b--\r\n", headers=headers)
+    assert answer.status == 422
+    assert sorted(each["pointer"] for each in answer.json["errors"]) == ["/colour", "/count", "/item"]
+
+
 async def test_head_runs_the_query_and_sends_no_body(served: ServedApp) -> None:
     whole = await request(served, "GET", "/shop/picture")
     head = await request(served, "HEAD", "/shop/picture")
@@ -129,6 +151,21 @@ async def test_an_input_that_is_not_an_object(served: ServedApp) -> None:
 async def test_content_types(served: ServedApp, content_type: str, body: bytes, status: int) -> None:
     headers = {"content-type": content_type} if content_type else {}
     assert (await request(served, "POST", "/shop/quote", body=body, headers=headers)).status == status
+
+
+@pytest.mark.parametrize(
+    ("path", "accepted"),
+    [("/shop/quote", "application/json or multipart/form-data"), ("/math/double", "application/json")],
+)
+async def test_a_refused_content_type_is_answered_with_the_accepted_ones(
+    served: ServedApp, path: str, accepted: str
+) -> None:
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    answer = await request(served, "POST", path, body=b"item=tea", headers=headers)
+    assert answer.json["detail"].endswith(f": send {accepted}; got application/x-www-form-urlencoded")
+    assert ("multipart/form-data" in answer.headers["accept-post"]) == ("multipart" in accepted)
+    answer = await request(served, "POST", path, body=b"item=tea")
+    assert answer.json["detail"].endswith(f": send {accepted}; got no Content-Type")
 
 
 async def test_a_post_without_a_body_has_an_empty_input(served: ServedApp) -> None:

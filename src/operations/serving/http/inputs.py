@@ -11,6 +11,8 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from operations.errors import CallError, ErrorCode
+from operations.input_validation import validate_input
+from operations.schema.dialects.literals import escaped
 from operations.serving.http.parameters import QueryParameter, bytes_properties, query_parameters
 from operations.serving.http.responses import OWN_TYPE
 from operations.serving.refusals import RefusedError
@@ -57,13 +59,14 @@ class InputReader:
             raise _malformed(f"invalid query string: expected UTF-8 and at most {_MAX_FIELDS} fields") from None
         for name, value in pairs:
             fields.setdefault(name, []).append(value)
-        return self._assemble(fields)
+        return self._assemble(fields, {})
 
     def read_form(self, body: bytes, content_type: str) -> dict[str, Any]:
         """Return the input that the parts of `multipart/form-data` describe."""
         from operations.serving.http.multipart import read_parts
 
         fields: dict[str, list[str]] = {}
+        problems: dict[str, str] = {}
         parameters = self.parameters or {}
         for name, content in read_parts(body, content_type, max_parts=_MAX_PARTS):
             parameter = parameters.get(name)
@@ -73,9 +76,10 @@ class InputReader:
                 try:
                     text = content.decode()
                 except UnicodeDecodeError:
-                    raise _problems(self._operation.id, [(f"/{_escape(name)}", "expected UTF-8 text")]) from None
+                    text = content.decode(errors="replace")
+                    problems[name] = "expected UTF-8 text"
             fields.setdefault(name, []).append(text)
-        return self._assemble(fields)
+        return self._assemble(fields, problems)
 
     def read_bytes(self, body: bytes) -> dict[str, Any] | None:
         """Return an input whose only property is the body; None if the operation has no such input."""
@@ -88,31 +92,45 @@ class InputReader:
     def check_null(self) -> None:
         """Raise `VALIDATION_ERROR` if null is not a valid input of the operation."""
         if not self._operation.spec.input_schema.check(None):
-            raise _problems(self._operation.id, [("", "null is not a valid input")])
+            raise _invalid_input(self._operation.id, [{"path": "", "message": "null is not a valid input"}])
 
-    def _assemble(self, fields: Mapping[str, list[str]]) -> dict[str, Any]:
+    def _assemble(self, fields: Mapping[str, list[str]], problems: dict[str, str]) -> dict[str, Any]:
+        """Return the values of the fields. `problems` has a message for each name whose text could not be read."""
         parameters = self.parameters or {}
         values: dict[str, Any] = {}
-        problems: list[tuple[str, str]] = []
         for name, texts in fields.items():
             parameter = parameters.get(name)
-            pointer = f"/{_escape(name)}"
             if parameter is None:
-                problems.append((pointer, "unknown property"))
+                problems[name] = "unknown property"
             elif parameter.style == "array":
                 values[name] = [_scalar(text, parameter.type) for text in texts]
             elif len(texts) > 1:
-                problems.append((pointer, "more than one value"))
+                problems[name] = "more than one value"
+                values[name] = texts
             elif parameter.style == "scalar":
                 values[name] = _scalar(texts[0], parameter.type)
             else:
                 try:
                     values[name] = _decode(texts[0])
                 except (msgspec.DecodeError, RecursionError):
-                    problems.append((pointer, "expected JSON text"))
+                    problems.setdefault(name, "expected JSON text")
+                    values[name] = texts[0]
         if problems:
-            raise _problems(self._operation.id, problems)
+            raise self._invalid(values, problems)
         return values
+
+    def _invalid(self, values: dict[str, Any], problems: Mapping[str, str]) -> CallError:
+        """Return the error with these problems, and with those that the schema finds in the other values."""
+        errors: list[dict[str, Any]] = [
+            {"path": f"/{_escape(name)}", "message": message} for name, message in problems.items()
+        ]
+        stated = {error["path"] for error in errors}
+        try:
+            validate_input(self._operation, values)
+        except CallError as error:
+            found = error.details.get("errors", ()) if isinstance(error.details, dict) else ()
+            errors += [each for each in found if "/".join(each["path"].split("/", 2)[:2]) not in stated]
+        return _invalid_input(self._operation.id, errors)
 
 
 def read_body(inputs: Callable[[], InputReader], operation_id: str, body: bytes, content_type: bytes | None) -> Any:
@@ -121,7 +139,7 @@ def read_body(inputs: Callable[[], InputReader], operation_id: str, body: bytes,
         return read_json(body) if body else {}
     if content_type is None:
         if body:
-            raise _unsupported("missing Content-Type")
+            raise _unsupported(inputs(), operation_id, "no Content-Type")
         return {}
     essence = content_type.partition(b";")[0].strip().lower()
     if essence == _JSON:
@@ -134,12 +152,19 @@ def read_body(inputs: Callable[[], InputReader], operation_id: str, body: bytes,
         input = inputs().read_bytes(body)
         if input is not None:
             return input
-    raise _unsupported(f"unsupported Content-Type for {operation_id}")
+    raise _unsupported(inputs(), operation_id, escaped(essence[:100].decode("latin-1")) or "no Content-Type")
 
 
-def _unsupported(message: str) -> RefusedError:
-    accepted = (b"accept-post", f"application/json, {OWN_TYPE}, multipart/form-data".encode())
-    return RefusedError(415, ErrorCode.VALIDATION_ERROR, message, "CONTENT_TYPE", [accepted])
+def _unsupported(inputs: InputReader, operation_id: str, given: str) -> RefusedError:
+    accepted = ["application/json", OWN_TYPE]
+    if inputs.parameters is not None:
+        accepted.append("multipart/form-data")
+    if inputs.read_bytes(b"") is not None:
+        accepted.append("application/octet-stream")
+    offered = [name for name in accepted if name != OWN_TYPE]  # other programs have no use for the library's own type
+    message = f"unsupported Content-Type for {operation_id}: send {' or '.join(offered)}; got {given}"
+    headers = [(b"accept-post", ", ".join(accepted).encode())]
+    return RefusedError(415, ErrorCode.VALIDATION_ERROR, message, "CONTENT_TYPE", headers)
 
 
 def read_json(body: bytes) -> Any:
@@ -197,7 +222,6 @@ def _malformed(message: str) -> RefusedError:
     return RefusedError(400, ErrorCode.VALIDATION_ERROR, message, "UNREADABLE")
 
 
-def _problems(operation_id: str, problems: list[tuple[str, str]]) -> CallError:
-    errors = [{"path": pointer, "message": message} for pointer, message in problems]
+def _invalid_input(operation_id: str, errors: list[dict[str, Any]]) -> CallError:
     details = {"errors": errors, "executed": "no", "operationId": operation_id}
     return CallError(ErrorCode.VALIDATION_ERROR, f"invalid input for {operation_id}", details)
