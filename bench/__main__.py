@@ -1,4 +1,4 @@
-"""Every benchmark, one after the other: `make bench`."""
+"""Runner of all benchmarks, in sequence: `make bench`."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ BENCHMARKS = [
 
 
 def main() -> int:
-    """Run each in a separate process, so that none warms the others' caches."""
+    """Run each benchmark in a separate process, with cold caches."""
     failed = 0
     for name in BENCHMARKS:
         print(f"\n=== {name} ===", flush=True)
         failed |= subprocess.run([sys.executable, "-m", name], check=False).returncode
     short = list(list_short({version(): read(KEPT).get(version(), {})}))
-    print(f"\n{len(short)} figures fall short of what is wanted", *short, sep="\n  ")
+    print(f"\n{len(short)} figures miss their target", *short, sep="\n  ")
     return failed
 
 

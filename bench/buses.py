@@ -1,8 +1,8 @@
-"""Calls over a broker against other ways to use it: the same comparison for every broker, each process on its own.
+"""Calls over a broker against other libraries: the same comparison for every broker, in separate processes.
 
-Rates at several concurrencies, two workers against one, and how the CPU time of a call (of caller, workers and broker
-together) grows with the number of workers and operations. The workers that are counted share one process: each has its
-connections and heartbeats of its own, and all of them together fit on a small machine.
+It measures rates at several concurrencies, two workers against one, and the growth of the CPU time of a call (caller,
+workers and broker together) with the number of workers and operations. For the growth, all workers run in one process,
+each with separate connections and heartbeats.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GROWTH: dict[str, Sequence[tuple[int, int, int]]] = {
     SIXTY_FOUR: ((1, 10, 64), (8, 10, 64), (64, 10, 64)),
     "10, 1,000 and 10,000 operations": ((1, 10, 64), (1, 1_000, 64), (1, 10_000, 64)),
 }
-"""Loads, each as workers, operations and callers; the first of each is what the others are compared with."""
+"""Loads as (workers, operations, callers); the first of each kind is the baseline."""
 
 
 class Contender(NamedTuple):
@@ -46,23 +46,23 @@ class Contender(NamedTuple):
     serve: Callable[..., Coroutine[Any, Any, None]]
     call: Callable[..., Coroutine[Any, Any, Figures]]
     needs: str = "json"
-    """The library without which it is left out."""
+    """The library that the contender requires."""
     concurrencies: Sequence[int] = CONCURRENCIES
 
 
 class Bus(NamedTuple):
-    """What is compared over one broker."""
+    """The comparison over one broker."""
 
     module: str
-    """The program that starts the processes."""
+    """The module that starts the processes."""
     contenders: Mapping[str, Contender]
     wanted: Sequence[Wanted]
-    """Our rate against that of a contender."""
+    """Targets: our rate relative to a contender's."""
 
 
 @operation(id="bench.compute", type="query")
 async def compute(text: str) -> int:
-    """A handler that keeps its processor busy."""
+    """Use a fixed CPU time: a CPU-bound handler."""
     end = time.thread_time() + COMPUTE_SECONDS
     rounds = 0
     while time.thread_time() < end:
@@ -71,7 +71,7 @@ async def compute(text: str) -> int:
 
 
 def many_operations(count: int) -> list[Operation[Any]]:
-    """The echo, and so many others beside it."""
+    """Return `count` operations, echo and compute among them."""
 
     def make(number: int) -> Operation[Any]:
         @operation(id=f"bench.other{number}", type="query")
@@ -84,13 +84,13 @@ def many_operations(count: int) -> list[Operation[Any]]:
 
 
 async def until_told() -> None:
-    """Say that the worker is ready, and work until the one who started it is gone."""
+    """Print that the worker is ready, and wait until standard input closes."""
     print("ready", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
 async def serve_ours(url: str, workers: int = 1, count: int = 2) -> None:
-    """Our worker, or several in one process."""
+    """Run one or more of our workers in this process."""
     operations = many_operations(count)
     async with AsyncExitStack() as stack:
         for _ in range(workers):
@@ -104,14 +104,14 @@ async def serve_ours(url: str, workers: int = 1, count: int = 2) -> None:
 
 
 async def call_ours(url: str, concurrency: int, what: str = "bench.echo") -> Figures:
-    """Our client."""
+    """Measure our client."""
     async with connect(url) as transport:
         pending = PendingRequestMap(transport)
         return await measure(lambda: pending.call(what, {"text": TEXT}), concurrency)
 
 
 async def spend(url: str, concurrency: int, calls: int) -> float:
-    """The CPU seconds that so many calls take of their caller, after as many that do not count."""
+    """Return the CPU seconds of `calls` calls at the caller, after as many warm-up calls."""
     async with connect(url) as transport:
         pending = PendingRequestMap(transport)
 
@@ -127,7 +127,7 @@ async def spend(url: str, concurrency: int, calls: int) -> float:
 
 
 class BrokerBenchmark:
-    """One run of everything, over one server."""
+    """One run of the comparison on one server."""
 
     def __init__(self, bus: Bus, url: str, server: int) -> None:
         self._bus = bus
@@ -136,7 +136,7 @@ class BrokerBenchmark:
 
     @contextmanager
     def worker(self, name: str = OURS, *options: int) -> Iterator[int]:
-        """A worker in a separate process, by the id of that; it ends when its standard input does."""
+        """Start a worker in a separate process and yield its process id; it exits when its standard input closes."""
         command = [sys.executable, "-m", self._bus.module, "--server", name, self._url, *map(str, options)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
@@ -151,13 +151,13 @@ class BrokerBenchmark:
             process.stdout.close()
 
     def apart(self, *arguments: object) -> Any:
-        """A client in a separate process, so that none inherits another's garbage."""
+        """Run a client in a separate process, with a fresh heap."""
         command = [sys.executable, "-m", self._bus.module, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180)
         return json.loads(done.stdout.splitlines()[-1])
 
     def rates(self) -> dict[str, dict[int, Figures]]:
-        """Every contender at every concurrency, in interleaved rounds."""
+        """Measure every contender at every concurrency, in interleaved rounds."""
         results: dict[str, dict[int, list[Figures]]] = {}
         contenders = {name: each for name, each in self._bus.contenders.items() if is_installed(name, each.needs)}
         for number in range(ROUNDS):
@@ -170,7 +170,7 @@ class BrokerBenchmark:
         return summarise(results)
 
     def two_workers(self) -> float:
-        """How much two workers do of what one does, with a handler that computes."""
+        """Return the rate of two workers relative to one, with a CPU-bound handler."""
         ratios: list[float] = []
         for _ in range(ROUNDS):
             with self.worker():
@@ -180,7 +180,7 @@ class BrokerBenchmark:
         return statistics.median(ratios)
 
     def growth(self) -> dict[str, dict[str, float]]:
-        """The CPU time of a call under each load, over that under the first of its kind."""
+        """Return the CPU time of a call under each load, relative to the first load of its kind."""
         taken: dict[tuple[int, int, int], list[float]] = {}
         for _ in range(ROUNDS):
             for load in sorted({load for loads in GROWTH.values() for load in loads}):
@@ -196,19 +196,19 @@ class BrokerBenchmark:
         return grown
 
     def _cost(self, workers: int, operations: int, callers: int) -> float:
-        """The CPU seconds of one call, of caller, workers and server together."""
+        """Return the CPU seconds of one call: caller, workers and server together."""
         calls = 2_000 if callers == 1 else 10_000
         with self.worker(OURS, workers, operations) as pid:
             before = self._spent(pid)
             caller: float = self.apart("--spend", self._url, callers, calls)
-            # Workers and server have served the calls that did not count as well.
+            # Workers and server have served the warm-up calls too.
             return (caller + (self._spent(pid) - before) / 2) / calls
 
     def _spent(self, pid: int) -> float:
         return look_at(pid)["cpu"] + look_at(self._server)["cpu"]
 
     def idle(self) -> dict[str, float]:
-        """How much of a core idle workers take, and the server for them."""
+        """Return the share of a core that idle workers and their server use."""
         shares = {}
         for workers in (1, 64):
             with self.worker(OURS, workers) as pid:
@@ -219,7 +219,7 @@ class BrokerBenchmark:
         return shares
 
     def report(self, name: str, only: str | None = None) -> None:
-        """The comparison, or one half of it, printed and kept."""
+        """Run the comparison, or one half of it; print and save the results."""
         if only != "growth":
             save(name, self._report_rates())
         if only != "rates":
@@ -239,22 +239,24 @@ class BrokerBenchmark:
         keep(f"{self._bus.module} --only growth", [Comparison(work, "one worker", "rate", shared, at_least=1.7)])
         for kind, costs in grown.items():
             print(f"  CPU of a call, {kind}: " + ", ".join(f"{load} {cost:.2f}" for load, cost in costs.items()))
-        print("  of a core: " + ", ".join(f"{share:.3f} for {workers}" for workers, share in idle.items()))
+        print(
+            "  share of a core when idle: " + ", ".join(f"{share:.3f} for {workers}" for workers, share in idle.items())
+        )
         return {"two workers over one": shared, "cost": grown, "idle": idle}
 
 
 def is_installed(name: str, module: str) -> bool:
-    """Whether a contender can be measured; one that cannot is named."""
+    """Whether a contender's library is installed; print a message if not."""
     try:
         __import__(module)
     except ImportError:
-        print(f"{module} is not installed: {name} is left out")
+        print(f"{module} is not installed: skipping {name}")
         return False
     return True
 
 
 def run_part(bus: Bus, options: argparse.Namespace) -> bool:
-    """Be the process that the arguments ask for, if they do."""
+    """Run the child process that the arguments select; return whether they select one."""
     if options.server:
         name, url, *numbers = options.server
         run(bus.contenders[name].serve(url, *map(int, numbers)))
@@ -270,7 +272,7 @@ def run_part(bus: Bus, options: argparse.Namespace) -> bool:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What the processes of a comparison are started with."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--server", nargs="+")
     parser.add_argument("--client", nargs="+")

@@ -44,7 +44,7 @@ async def add_with_context(a: int, b: int, context: OperationContext) -> int:
 
 
 async def contenders() -> dict[str, Callable[[], Awaitable[object]]]:
-    """Each way to make the call."""
+    """Return each way to make the call, by name."""
     registry = OperationRegistry([add, add_object, add_with_context])
     deadline = OperationContext(request_id="r", deadline=2**50)
     calls: dict[str, Callable[[], Awaitable[object]]] = {
@@ -59,12 +59,12 @@ async def contenders() -> dict[str, Callable[[], Awaitable[object]]]:
 
 
 def pydantic_calls() -> dict[str, Callable[[], Awaitable[object]]]:
-    """The function behind pydantic's validation alone: no output, no envelope."""
+    """Return the function behind pydantic's input validation, without output or envelope."""
     try:
         from pydantic import TypeAdapter
         from pydantic_core import ArgsKwargs
     except ImportError:
-        print("pydantic is not installed: its row is left out")
+        print("pydantic is not installed: skipping its row")
         return {}
     functions: tuple[Any, Any] = (plain_add, plain_sum)
     add, sum_up = (TypeAdapter(each) for each in functions)
@@ -75,11 +75,11 @@ def pydantic_calls() -> dict[str, Callable[[], Awaitable[object]]]:
 
 
 async def fastmcp_calls() -> dict[str, Callable[[], Awaitable[object]]]:
-    """The function as a FastMCP tool, called on the server object in process."""
+    """Return the function as a FastMCP tool, called on the server object in process."""
     try:
         from fastmcp import FastMCP
     except ImportError:
-        print("FastMCP is not installed: its rows are left out")
+        print("FastMCP is not installed: skipping its rows")
         return {}
     server: Any = FastMCP("bench")
     server.tool(plain_add, name="add")
@@ -91,7 +91,7 @@ async def fastmcp_calls() -> dict[str, Callable[[], Awaitable[object]]]:
 
 
 def imports() -> dict[str, float]:
-    """CPU time of a cold import, each in a separate process."""
+    """Return the CPU time of each cold import, in separate processes."""
     commands = {
         "bare interpreter": ["-c", "pass"],
         "import asyncio": ["-c", "import asyncio"],
@@ -108,7 +108,7 @@ def imports() -> dict[str, float]:
 
 
 def compare(calls: dict[str, float], cold: dict[str, float]) -> Iterator[Comparison]:
-    """The figures that are wanted, where their peer was measured."""
+    """Yield the comparisons whose peer was measured."""
     own, own_object = calls["operations execute, by id"], calls["operations execute, object result"]
     pydantic, fastmcp = calls.get("pydantic TypeAdapter(fn)"), calls.get("FastMCP server.call_tool")
     if pydantic:
@@ -130,7 +130,7 @@ def compare(calls: dict[str, float], cold: dict[str, float]) -> Iterator[Compari
 
 
 async def main() -> None:
-    """Measure, print the ratios, keep the results."""
+    """Measure, print the ratios and save the results."""
     calls = await time_calls(await contenders(), clock=time.process_time)
     report("a trivial typed call, as a multiple of a bare await", calls, "bare await")
     cold = imports()

@@ -1,8 +1,8 @@
 """Calls in memory and over WebSocket: against a bare execute, raw picows, tRPC and python-socketio.
 
 `python -m bench.calls` measures at concurrency 1, 64 and 1,024, each peer with its server in a separate process.
-Where there are cores enough, every client has one to itself and every server another: what is compared is the work,
-not where the scheduler happened to put it. Calls from spoke to spoke take a third process, the hub between them.
+With enough cores, client and server are pinned to separate cores, so that scheduling does not affect the comparison.
+Calls from spoke to spoke use a third process for the hub.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def echo(text: str) -> str:
 
 
 async def measure(call: Call, concurrency: int, seconds: float = SECONDS) -> Figures:
-    """Calls per second and the p99 latency of `concurrency` callers that each wait for their answer."""
+    """Return the calls per second and p99 latency of `concurrency` sequential callers."""
     taken: list[float] = []
 
     async def work(until: float) -> None:
@@ -67,9 +67,9 @@ async def measure(call: Call, concurrency: int, seconds: float = SECONDS) -> Fig
 
 
 def pin(side: str) -> None:
-    """Keep this process, and what it starts, on the core of its side."""
+    """Pin this process and its children to the core of its side."""
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # whatever of them this process may use
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # limited to the cores of this process
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[0] if side == "client" else cores[-1]})
 
@@ -85,7 +85,7 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def measure_memory(contender: str, concurrency: int) -> Figures:
-    """In one process: a bare execute, a call by reference, a call as bytes."""
+    """Measure in one process: a bare execute, a call by reference or a call as bytes."""
     registry = OperationRegistry([echo])
     input = {"text": TEXT}
     if contender == "registry.execute":
@@ -99,7 +99,7 @@ async def measure_memory(contender: str, concurrency: int) -> Figures:
 
 
 async def serve_hub() -> None:
-    """Our server: a hub whose own process answers, and which spokes may reach each other through."""
+    """Run a hub whose own process serves the calls."""
     from operations.calls.hub import Hub
     from operations.identity import Principal, StaticTokens
 
@@ -111,7 +111,7 @@ async def serve_hub() -> None:
 
 
 async def serve_spoke() -> None:
-    """A hub that answers nothing itself, and a spoke in a separate process that does."""
+    """Run a hub without operations, and a spoke in a separate process that serves the calls."""
     from operations.calls.hub import Hub
     from operations.identity import Principal, StaticTokens
 
@@ -130,7 +130,7 @@ async def serve_spoke() -> None:
 
 
 async def work_for_hub(port: int) -> None:
-    """The spoke that answers."""
+    """Run the spoke that serves the calls."""
     from operations.calls.hub.spoke import Spoke
 
     async with Spoke(f"ws://127.0.0.1:{port}/", token="worker") as spoke:
@@ -140,7 +140,7 @@ async def work_for_hub(port: int) -> None:
 
 
 async def call_hub(port: int, concurrency: int) -> Figures:
-    """Our client: a spoke."""
+    """Measure our client, a spoke."""
     from operations.calls.hub.spoke import Spoke
 
     async with Spoke(f"ws://127.0.0.1:{port}/", token="caller") as spoke:
@@ -149,7 +149,7 @@ async def call_hub(port: int, concurrency: int) -> Figures:
 
 
 async def serve_raw() -> None:
-    """Raw picows: each frame goes back as it came."""
+    """Echo each frame with raw picows."""
     import picows
 
     class Echo(picows.WSListener):
@@ -163,7 +163,7 @@ async def serve_raw() -> None:
 
 
 async def call_raw(port: int, concurrency: int) -> Figures:
-    """Raw picows: an 8-byte id and the same body, answers matched by id."""
+    """Measure raw picows: an 8-byte id and the same body, with replies matched by id."""
     import picows
 
     futures: dict[bytes, asyncio.Future[bytes]] = {}
@@ -190,7 +190,7 @@ async def call_raw(port: int, concurrency: int) -> Figures:
 
 
 async def serve_socketio() -> None:
-    """python-socketio on aiohttp."""
+    """Serve python-socketio on aiohttp."""
     import socketio
     from aiohttp import web
 
@@ -211,7 +211,7 @@ async def serve_socketio() -> None:
 
 
 async def call_socketio(port: int, concurrency: int) -> Figures:
-    """python-socketio's client over WebSocket alone."""
+    """Measure python-socketio's client over WebSocket only."""
     import socketio
 
     client = socketio.AsyncClient()
@@ -244,7 +244,7 @@ MODULES = {
 
 @contextmanager
 def server_process(command: list[str]) -> Iterator[int]:
-    """A server in a separate process; it ends when its standard input does."""
+    """Start a server in a separate process and yield its port; it exits when its standard input closes."""
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: pin("server")
     )
@@ -259,13 +259,13 @@ def server_process(command: list[str]) -> Iterator[int]:
 
 
 def measure_apart(contender: str, port: int, concurrency: int) -> Figures:
-    """Run one client in a separate process, so that none inherits another's garbage."""
+    """Run one client in a separate process, with a fresh heap."""
     command = [sys.executable, "-m", "bench.calls", "--client", contender, str(port), str(concurrency)]
     return run_client(command)
 
 
 def run_client(command: list[str]) -> Figures:
-    """What a client printed that was run on its side's core."""
+    """Run a client on the core of its side and return its figures."""
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, timeout=60, preexec_fn=lambda: pin("client")
     )
@@ -279,21 +279,21 @@ def measure_trpc(folder: Path, port: int, concurrency: int) -> Figures:
 
 
 def install_trpc(folder: Path) -> bool:
-    """tRPC from npm, in a separate directory; False, and said, where that is not possible."""
+    """Install tRPC from npm into a directory; print a message and return False on failure."""
     if shutil.which("node") is None or shutil.which("npm") is None:
-        print("Node is not installed: tRPC is left out")
+        print("Node is not installed: skipping tRPC")
         return False
     for source in NODE.iterdir():
         if source.is_file():
             shutil.copy(source, folder)
     done = subprocess.run(["npm", "install", "--silent"], cwd=folder, capture_output=True, text=True, timeout=300)
     if done.returncode:
-        print("tRPC could not be installed: it is left out")
+        print("tRPC could not be installed: skipping it")
     return done.returncode == 0
 
 
 def available() -> list[str]:
-    """The contenders whose libraries are installed; the others are named and left out."""
+    """Return the contenders whose libraries are installed; print the others."""
     names = list(IN_PROCESS)
     for name, module in MODULES.items():
         try:
@@ -306,7 +306,7 @@ def available() -> list[str]:
 
 
 def measure_all() -> dict[str, dict[int, Figures]]:
-    """Every contender at every concurrency, in interleaved rounds."""
+    """Measure every contender at every concurrency, in interleaved rounds."""
     results: dict[str, dict[int, list[Figures]]] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -322,9 +322,9 @@ def measure_all() -> dict[str, dict[int, Figures]]:
 
 
 def summarise(results: dict[str, dict[int, list[Figures]]]) -> dict[str, dict[int, Figures]]:
-    """Of what each contender did at each concurrency in several rounds the median, and beside it the best rate.
+    """Return the median of the rounds of each contender and concurrency, and the best rate.
 
-    Neighbours on the same processor can halve a round: how far the two are apart tells how quiet a run was.
+    Other load on the machine can halve a round: the gap between median and best shows how noisy a run was.
     """
     return {
         name: {
@@ -340,7 +340,7 @@ def summarise(results: dict[str, dict[int, list[Figures]]]) -> dict[str, dict[in
 
 
 def measure_one(name: str, folder: Path) -> dict[int, Figures]:
-    """One contender at every concurrency."""
+    """Measure one contender at every concurrency."""
     if name in IN_PROCESS:
         return {concurrency: measure_apart(name, 0, concurrency) for concurrency in CONCURRENCIES}
     if name == "tRPC":
@@ -351,7 +351,7 @@ def measure_one(name: str, folder: Path) -> dict[int, Figures]:
 
 
 class Wanted(NamedTuple):
-    """One ratio of rates, and what is wanted of it at some concurrencies."""
+    """A ratio of rates and its targets at some concurrencies."""
 
     work: str
     ours: str
@@ -361,7 +361,7 @@ class Wanted(NamedTuple):
     limits: Mapping[int, float]
 
     def compare(self, results: Mapping[str, Mapping[int, Figures]]) -> Iterator[Comparison]:
-        """The ratio of the medians at each concurrency, if both were measured."""
+        """Yield the ratio of the medians at each concurrency, if both were measured."""
         if self.ours not in results or self.other not in results:
             return
         for concurrency, other in results[self.other].items():
@@ -385,7 +385,7 @@ WANTED = (
 
 
 def main() -> None:
-    """Measure, print, keep, draw."""
+    """Measure, print, save and draw."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--server")
     parser.add_argument("--client", nargs=3)
@@ -394,7 +394,7 @@ def main() -> None:
     if options.server:
         run(SERVERS[options.server]())
     elif options.worker:
-        pin("client")  # with two cores and three processes, the hub in between is the one with a core to itself
+        pin("client")  # Two cores for three processes: the hub has a core to itself.
         run(work_for_hub(options.worker))
     elif options.client:
         name, port, concurrency = options.client
@@ -407,7 +407,7 @@ def main() -> None:
 
 
 def report() -> None:
-    """The whole comparison."""
+    """Run the whole comparison and print the results."""
     from bench.picture import draw
 
     results = measure_all()

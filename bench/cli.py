@@ -1,7 +1,7 @@
-"""The start of the command line: `ops --help`, `ops call` of a Python operation, `ops ls` of 1,200 cached operations.
+"""Start-up of the command line: `ops --help`, `ops call` of a Python operation, `ops ls` of 1,200 cached operations.
 
-CPU time of each, as a multiple of a bare interpreter's. The import of all public names is compared with that of
-asyncio, msgspec and jsonschema-rs, which they need.
+Results are CPU times as multiples of a bare interpreter's. The import of all public names is compared with the import
+of asyncio, msgspec and jsonschema-rs, its dependencies.
 
 `python -m bench.cli`
 """
@@ -33,7 +33,7 @@ async def greet(name: str, times: int = 1) -> dict[str, str]:
 
 
 def document() -> dict[str, object]:
-    """An API of many operations, like a large one's in names and descriptions."""
+    """Return an OpenAPI document with many operations, with names and descriptions of realistic length."""
     paths: dict[str, object] = {}
     for number in range(COUNT):
         group = f"group{number // 40}"
@@ -53,14 +53,14 @@ def document() -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure, print the ratios, keep the results."""
+    """Measure, print the ratios and save the results."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         os.environ["OPERATIONS_TRUST"] = "1"
         (folder / "many.json").write_text(json.dumps(document()))
         config = folder / "operations.toml"
-        # Nobody listens there: a listing that connected to anything would fail.
+        # The port is closed: a listing that connected would fail.
         config.write_text('[sources.many]\nopenapi = "many.json"\nbase_url = "http://127.0.0.1:9"\n')
         subprocess.run([sys.executable, OPS, "ls", "-c", str(config)], check=True, stdout=subprocess.DEVNULL)
         own = folder / "own" / "operations.toml"
@@ -100,10 +100,10 @@ def main() -> None:
 
 
 def fastmcp() -> dict[str, list[str]]:
-    """The help of FastMCP's command line, where it is installed."""
+    """Return the command for the help of FastMCP, if it is installed."""
     program = Path(sys.executable).parent / "fastmcp"
     if not program.exists():
-        print("FastMCP is not installed: its row is left out")
+        print("FastMCP is not installed: skipping its row")
         return {}
     return {"fastmcp --help": [str(program), "--help"]}
 

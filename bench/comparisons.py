@@ -1,8 +1,8 @@
-"""What the benchmarks compare, what was measured and what is wanted.
+"""Comparisons of the benchmarks: measured figures and their targets.
 
-Each benchmark keeps its comparisons in `bench/results/comparisons.json`, by Python version.
-`python -m bench.comparisons` says which fall short; with `--publish` it copies all of them to `docs/benchmarks.json`,
-from which the table and the picture of the documentation are drawn.
+Each benchmark saves its comparisons in `bench/results/comparisons.json`, by Python version.
+`python -m bench.comparisons` lists those that miss their target. With `--publish` it copies all of them to
+`docs/benchmarks.json`, the source of the table and the picture in the documentation.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _FORMS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """One figure: work of ours against a peer or a limit.
+    """One figure: our cost or rate against a peer or a limit.
 
-    `kind` says what `value` is: `time`, our time divided by the other's; `faster`, the other's time divided by ours;
+    `kind` is the unit of `value`: `time`, our time divided by the other's; `faster`, the other's time divided by ours;
     `rate`, our rate divided by the other's; `bytes` and `seconds`, a figure of ours alone.
     """
 
@@ -49,26 +49,26 @@ class Comparison:
 
     @property
     def short(self) -> bool:
-        """Whether the figure is not what is wanted."""
+        """Whether the figure misses its target."""
         too_much = self.at_most is not None and self.value > self.at_most
         too_little = self.at_least is not None and self.value < self.at_least
         return too_much or too_little
 
     @property
     def wanted(self) -> str:
-        """The limit, in words."""
+        """The target as text."""
         if self.at_most is not None:
             return f"at most {self.at_most:,g}"
         return f"at least {self.at_least:,g}" if self.at_least is not None else ""
 
     @property
     def result(self) -> str:
-        """The figure, in words."""
+        """The figure as text."""
         return _FORMS[self.kind].format(number(self.value))
 
 
 def number(value: float) -> str:
-    """A figure with as many digits as say something."""
+    """Format a figure with its significant digits."""
     if value >= 100:
         return f"{value:,.0f}"
     if value >= 10:
@@ -77,7 +77,7 @@ def number(value: float) -> str:
 
 
 def keep(benchmark: str, comparisons: Iterable[Comparison], path: Path = KEPT) -> None:
-    """Print the comparisons; replace what was kept of the benchmark under this version of Python."""
+    """Print the comparisons and replace the saved ones of this benchmark and Python version."""
     rows = list(comparisons)
     print()
     for each in rows:
@@ -90,7 +90,7 @@ def keep(benchmark: str, comparisons: Iterable[Comparison], path: Path = KEPT) -
 
 
 def read(path: Path) -> Results:
-    """Read what was kept: by Python version, then by benchmark."""
+    """Read saved results, by Python version and benchmark."""
     if not path.exists():
         return {}
     return {
@@ -109,12 +109,12 @@ def write(results: Results, path: Path) -> None:
 
 
 def version() -> str:
-    """The Python version that is measured, for example "3.13"."""
+    """Return the running Python version, for example "3.13"."""
     return ".".join(platform.python_version_tuple()[:2])
 
 
 def list_short(results: Results) -> Iterator[str]:
-    """Say which figures are not what is wanted."""
+    """Yield a line for each figure that misses its target."""
     for python, benchmarks in results.items():
         for name, rows in benchmarks.items():
             for each in rows:
@@ -123,7 +123,7 @@ def list_short(results: Results) -> Iterator[str]:
 
 
 def table(results: Results) -> str:
-    """The table of the documentation: a column for each Python version. Times of one machine are left out."""
+    """Return the table of the documentation, with a column for each Python version and without absolute times."""
     versions = sorted(results)
     lines = [
         "| Work | Against | " + " | ".join(versions) + " | Target | Run |",
@@ -158,14 +158,14 @@ def _cell(comparison: Comparison | None) -> str:
 
 
 def page_with(page: str, results: Results) -> str:
-    """The page of the documentation with the table in its place."""
+    """Return the page with its table replaced."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{table(results)}\n\n{END}{after}"
 
 
 def main() -> None:
-    """List what falls short; publish where asked."""
+    """List the figures that miss their target; publish all with `--publish`."""
     results = read(KEPT)
     if "--publish" in sys.argv[1:]:
         published = read(PUBLISHED)
@@ -173,10 +173,10 @@ def main() -> None:
             published.setdefault(python, {}).update(benchmarks)
         write(published, PUBLISHED)
         PAGE.write_text(page_with(PAGE.read_text(), read(PUBLISHED)))
-        print(f"{PUBLISHED.name} and {PAGE.name} are written; draw the picture with `python -m bench.pictures`")
+        print(f"{PUBLISHED.name} and {PAGE.name} written; draw the picture with `python -m bench.pictures`")
     count = sum(len(rows) for benchmarks in results.values() for rows in benchmarks.values())
     short = list(list_short(results))
-    print(f"\n{len(short)} of {count} figures fall short of what is wanted", *short, sep="\n  ")
+    print(f"\n{len(short)} of {count} figures miss their target", *short, sep="\n  ")
 
 
 if __name__ == "__main__":

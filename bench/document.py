@@ -1,6 +1,6 @@
-"""The served OpenAPI document with GitHub's operations: first, for another caller, from the cache, and read back.
+"""The served OpenAPI document with GitHub's operations: first build, second caller, cached, and read back.
 
-Each time is a multiple of encoding the whole document once with msgspec, the least that any of them could do.
+Each time is a multiple of encoding the whole document once with msgspec, the lower bound.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def cpu_seconds(call: Callable[[], Awaitable[object]]) -> float:
 
 
 async def longest_turn(call: Callable[[], Awaitable[object]]) -> float:
-    """CPU seconds of the longest time that the event loop did nothing else."""
+    """Return the CPU seconds of the longest loop iteration."""
     task = asyncio.ensure_future(call())
     longest = 0.0
     while not task.done():
@@ -51,7 +51,7 @@ async def bench_once(path: Any) -> tuple[dict[str, float], float, int]:
     began = time.process_time()
     longest = await longest_turn(lambda: documents.get(None))
     times["first document"] = time.process_time() - began
-    # Another mount point is another document of the same operations, as another set of rights is.
+    # Another mount point needs a new document, like another set of rights.
     times["document of another caller"] = await cpu_seconds(lambda: documents.get(None, "3.1", "/other"))
 
     async def cached() -> None:
@@ -71,7 +71,7 @@ async def bench_once(path: Any) -> tuple[dict[str, float], float, int]:
 
 
 async def main() -> None:
-    """Measure, print the ratios, keep the results."""
+    """Measure, print the ratios and save the results."""
     logging.getLogger("operations.schema").setLevel(logging.ERROR)
     package = npm_package("@octokit/openapi", "23.0.2")
     if package is None:
@@ -82,7 +82,7 @@ async def main() -> None:
     longest = statistics.median(turn for _, turn, _ in samples)
     report("the document of 1,223 operations: CPU, as a multiple of encoding it once", times, "encode once")
     size = f"{samples[0][2] / 1e6:.1f} MB"
-    print(f"  {size}; the event loop works at most {longest * 1000:.1f} ms at a time (median of {ROUNDS})")
+    print(f"  {size}; the longest loop iteration takes {longest * 1000:.1f} ms (median of {ROUNDS})")
     save("document", {"times": times, "longest_turn": longest, "bytes": samples[0][2]})
 
 

@@ -1,4 +1,4 @@
-"""How cost grows: with operations, input size, concurrency, subscribers and depth of nested calls.
+"""Growth of cost with operations, input size, concurrency, subscribers and depth of nested calls.
 
 `python -m bench.growth` prints the slope of each curve on logarithmic axes: 0 is constant, 1 is linear, more is
 worse than linear. The picture in the documentation is drawn from the same run.
@@ -40,7 +40,7 @@ async def nest(depth: int, context: OperationContext) -> int:
 
 
 def numbered(count: int) -> OperationRegistry:
-    """A registry of `count` operations of one function."""
+    """Return a registry of `count` operations of one function."""
     return OperationRegistry(operation(id=f"grow.echo_{number}", type="query")(_new_echo()) for number in range(count))
 
 
@@ -52,7 +52,7 @@ def _new_echo() -> Callable[..., Awaitable[str]]:
 
 
 async def cpu(work: Callable[[], Awaitable[object]], times: int) -> float:
-    """The least CPU seconds of one `work`, over three rounds of `times`."""
+    """Return the minimum CPU seconds of one `work` over three rounds of `times`."""
     await work()
     rounds = []
     for _ in range(3):
@@ -65,7 +65,7 @@ async def cpu(work: Callable[[], Awaitable[object]], times: int) -> float:
 
 
 async def grow_operations() -> list[Curve]:
-    """Register, call and search with more and more operations."""
+    """Measure registration, calls and search by number of operations."""
     register, call, search = Curve("register all"), Curve("one call"), Curve("one search")
     for count in OPERATIONS:
         began = time.process_time()
@@ -83,7 +83,7 @@ async def grow_operations() -> list[Curve]:
 
 
 async def grow_inputs() -> list[Curve]:
-    """Call with larger and larger inputs: in the process, and as bytes over the memory transport."""
+    """Measure calls by input size: in process, and as bytes over the memory transport."""
     local, as_bytes = Curve("execute"), Curve("memory as bytes")
     registry = OperationRegistry([echo])
     bus = MemoryTransport(direct=False)
@@ -100,7 +100,7 @@ async def grow_inputs() -> list[Curve]:
 
 
 async def grow_concurrency() -> list[Curve]:
-    """The cost of one call while more and more are in flight."""
+    """Measure one call by number of calls in flight."""
     local, as_bytes = Curve("execute, each call"), Curve("memory as bytes, each call")
     registry = OperationRegistry([echo])
     bus = MemoryTransport(direct=False)
@@ -120,7 +120,7 @@ async def grow_concurrency() -> list[Curve]:
 
 
 async def grow_subscribers() -> list[Curve]:
-    """One message to more and more listeners at one address."""
+    """Measure one message by number of listeners at one address."""
     curve = Curve("one message to all")
     for count in SUBSCRIBERS:
         bus = MemoryTransport(direct=False)
@@ -140,7 +140,7 @@ async def grow_subscribers() -> list[Curve]:
 
 
 async def grow_depth() -> list[Curve]:
-    """A call that calls itself, deeper and deeper."""
+    """Measure a recursive call by depth."""
     curve = Curve("nested calls")
     registry = OperationRegistry([nest])
     for depth in DEPTHS:
@@ -158,7 +158,7 @@ KINDS: dict[str, Callable[[], Awaitable[list[Curve]]]] = {
 
 
 async def main() -> None:
-    """Measure, print the slopes, keep the curves, draw."""
+    """Measure, print the slopes, save and draw the curves."""
     found = {kind: await measure() for kind, measure in KINDS.items()}
     for kind, curves in found.items():
         for curve in curves:

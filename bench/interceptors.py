@@ -1,4 +1,4 @@
-"""What each shipped interceptor adds to a call, as a multiple of a bare execute.
+"""Overhead of each shipped interceptor, as a multiple of a bare execute.
 
 `python -m bench.interceptors`
 """
@@ -36,7 +36,7 @@ BARE = "bare execute"
 
 @operation("shop.quote", type="query")
 async def quote(item: str) -> dict[str, Any]:
-    """Quote an item: a result of a usual size."""
+    """Return a quote of typical size."""
     return {"item": item, "price": 12.5, "currency": "EUR", "tags": ["hot", "green"], "stock": {"berlin": 3, "rome": 0}}
 
 
@@ -49,7 +49,7 @@ async def allow(request: ApprovalRequest) -> bool:
 
 
 def shipped() -> dict[str, Interceptor]:
-    """Each interceptor, never in the way."""
+    """Return each interceptor, with limits that are never reached."""
     return {
         "an interceptor that does nothing": nothing,
         "another operation's interceptor": Only(nothing, ["other.*"]),
@@ -68,7 +68,7 @@ def shipped() -> dict[str, Interceptor]:
 
 
 def calls() -> dict[str, Callable[[], Awaitable[object]]]:
-    """A call through each."""
+    """Return a call through each interceptor."""
     log = logging.getLogger("bench.calls")
     log.setLevel(logging.INFO)
     log.propagate = False
@@ -82,7 +82,7 @@ def calls() -> dict[str, Callable[[], Awaitable[object]]]:
 
 
 async def main() -> None:
-    """Print and keep the ratios."""
+    """Measure, print and save the ratios."""
     times = await time_calls(calls())
     report("One call through one interceptor", times, BARE)
     save("interceptors", {name: taken / times[BARE] for name, taken in times.items()})

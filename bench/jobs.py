@@ -1,9 +1,9 @@
-"""Jobs on Redis against taskiq and Celery: submitted, run by one worker process, and their results read.
+"""Jobs on Redis against taskiq and Celery: submit, run in one worker process, read the results.
 
 `python -m bench.jobs` starts a Redis server and, for each contender, one worker process and one submitter process. A
 round submits all jobs as fast as the library allows and ends when every result was read. Celery's worker is its own
 program with the solo pool, one process without threads; taskiq's receiver and ours run one event loop. Celery's
-submitter is synchronous, as its interface is.
+submitter is synchronous, like its interface.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JOBS = 4_000
 ROUNDS = 5
 TEXT = "hello" * 8
 KEEP, WAIT = 600, 300
-"""Seconds for which results are kept, and for which one is waited for."""
+"""Seconds for which results are stored, and time limit of a wait."""
 
 
 async def serve_ours(url: str) -> None:
@@ -60,7 +60,7 @@ async def submit_ours(url: str, count: int, rounds: int, together: int | None) -
 
 
 async def measure(submit: Any, read: Any, count: int, rounds: int, together: int) -> list[float]:
-    """Seconds of each round after one to warm up: submit all jobs, then read all results, `together` at a time."""
+    """Return the seconds of each round after a warm-up: submit all jobs, read all results, `together` at a time."""
 
     async def round_of(share: int) -> None:
         shares = await asyncio.gather(*(submit_some(share) for _ in range(together)))
@@ -157,7 +157,7 @@ CONTENDERS: dict[str, tuple[Any, Any, str]] = {
 
 
 def part(name: str, role: str, url: str, count: int, rounds: int, together: int | None) -> None:
-    """The worker or the submitter of a contender, in a separate process."""
+    """Run the worker or the submitter of a contender in this process."""
     serve, submit, _ = CONTENDERS[name]
     outcome = serve(url) if role == "serve" else submit(url, count, rounds, together)
     if asyncio.iscoroutine(outcome):
@@ -167,7 +167,7 @@ def part(name: str, role: str, url: str, count: int, rounds: int, together: int 
 
 
 def run(name: str, url: str, count: int, together: int | None) -> float | None:
-    """Return the jobs per second of one contender in one round, after one to warm up."""
+    """Return the jobs per second of one contender in one round, after a warm-up round."""
     command = [sys.executable, "-m", "bench.jobs", "--part", name, "--url", url, "--jobs", str(count)]
     command += [*(["--together", str(together)] if together else []), "--role"]
     worker = subprocess.Popen([*command, "serve"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -184,7 +184,7 @@ def run(name: str, url: str, count: int, together: int | None) -> float | None:
 
 
 def compare(url: str, count: int, rounds: int, together: int | None) -> dict[str, list[float]]:
-    """Return the jobs per second of each round; the contenders take turns, so that all have the same conditions."""
+    """Return the jobs per second of each contender and round, in interleaved rounds."""
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         for name, (_, _, module) in CONTENDERS.items():
@@ -196,7 +196,7 @@ def compare(url: str, count: int, rounds: int, together: int | None) -> dict[str
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part")
     parser.add_argument("--role", choices=["serve", "submit"])
@@ -219,7 +219,7 @@ def main() -> None:
         ratios = [ours / rate for ours, rate in zip(found[OURS], rates, strict=False)]
         print(f"{name:<12} {statistics.median(rates):>9,.0f} jobs/s (median)", flush=True)
         if name != OURS:
-            print(f"{statistics.median(ratios):.1f} times {name} (wanted: 5 or more)")
+            print(f"{statistics.median(ratios):.1f} times {name} (target: at least 5)")
     save("jobs", found)
 
 

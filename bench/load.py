@@ -1,4 +1,4 @@
-"""HTTP load from a fixed number of connections: each sends the same request again as soon as it has the response."""
+"""HTTP load from a fixed number of connections, each repeating one request sequentially."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Connection(asyncio.Protocol):
 
 
 async def load(port: int, request: bytes, *, connections: int = 64, seconds: float = 2.0) -> tuple[int, int]:
-    """Return how many requests were answered, and how many of those with a status other than 200."""
+    """Return the number of responses, and of responses with a status other than 200."""
     loop = asyncio.get_running_loop()
     until = time.perf_counter() + seconds
     opened = [
@@ -75,7 +75,7 @@ def cpu_seconds(process: int) -> float:
 
 
 def post(path: str, body: bytes, port: int, **headers: str) -> bytes:
-    """Return a request as it goes over the wire."""
+    """Return an encoded request."""
     lines = [f"POST {path} HTTP/1.1", f"host: 127.0.0.1:{port}", f"content-length: {len(body)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

@@ -28,7 +28,7 @@ OURS, THEIRS = "operations registry.execute", "SDK Client.call_tool"
 
 
 async def compare(config: MCPClientConfig, server: Any) -> dict[str, float]:
-    """Both clients, connected to the same kind of server, take turns."""
+    """Measure both clients on the same server, in interleaved rounds."""
     from mcp import Client
 
     async with await create_mcp_client("bench", config) as ours, Client(server) as theirs:
@@ -45,7 +45,7 @@ async def compare(config: MCPClientConfig, server: Any) -> dict[str, float]:
 
 @contextlib.asynccontextmanager
 async def http_server() -> AsyncIterator[str]:
-    """The address of the small server over streamable HTTP."""
+    """Start the small server over streamable HTTP and yield its URL."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -60,7 +60,7 @@ async def http_server() -> AsyncIterator[str]:
 
 
 async def main() -> None:
-    """Measure, print the ratios, keep the results."""
+    """Measure, print the ratios and save the results."""
     from mcp import StdioServerParameters
 
     ours = MCPClientConfig(command=sys.executable, args=SERVE, cwd=ROOT)
@@ -83,7 +83,7 @@ async def main() -> None:
 
 
 def serve(port: int | None) -> None:
-    """The small server itself: over stdio, or over HTTP on a port."""
+    """Run the small server over stdio, or over HTTP on a port."""
     import mcp_types as types
     from mcp.server import Server
 

@@ -1,4 +1,4 @@
-"""Timing several contenders fairly on a noisy machine: interleaved rounds, medians, ratios."""
+"""Timing of several contenders on a noisy machine: interleaved rounds, medians, ratios."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ async def time_calls(
     seconds: float = 0.05,
     clock: Clock = time.perf_counter,
 ) -> dict[str, float]:
-    """Seconds for one call of each contender: the median over rounds in which all take their turn.
+    """Return the seconds of one call of each contender: the median over interleaved rounds.
 
-    `time.process_time` as the clock suits work that waits for no other process: a busy machine changes it less.
+    For work in one process, use `time.process_time` as the clock: other load on the machine affects it less.
     """
     counts = {name: await _calibrate(call, seconds, clock) for name, call in contenders.items()}
     samples: dict[str, list[float]] = {name: [] for name in contenders}
@@ -37,9 +37,9 @@ async def time_calls(
 
 
 def time_processes(commands: Mapping[str, list[str]], *, rounds: int = 9) -> dict[str, float]:
-    """CPU seconds (user and system) of each command: the median over interleaved rounds."""
+    """Return the CPU seconds (user and system) of each command: the median over interleaved rounds."""
     samples: dict[str, list[float]] = {name: [] for name in commands}
-    # Compiled modules are kept, as they are wherever a package was installed; the first round makes them.
+    # Bytecode is cached, as for an installed package; the first round writes it.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     for _ in range(rounds + 1):
         for name, command in commands.items():
@@ -61,13 +61,13 @@ def report(title: str, times: Mapping[str, float], base: str) -> None:
 
 
 def save(name: str, results: object) -> None:
-    """Keep results as JSON, for comparison with later runs."""
+    """Save results as JSON, for comparison with later runs."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
 
 
 async def _calibrate(call: Callable[[], Awaitable[object]], seconds: float, clock: Clock) -> int:
-    await _time(call, 10, clock)  # what is compiled on first use is not what is measured
+    await _time(call, 10, clock)  # warm-up: compilation on first use is not measured
     count = 1
     while True:
         taken = await _time(call, count, clock) * count

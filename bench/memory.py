@@ -1,4 +1,4 @@
-"""Memory of a registry of 10,000 operations: as registered, and after each was called once.
+"""Memory of a registry of 10,000 operations: after registration, and after one call of each.
 
 `python -m bench.memory`
 """
@@ -22,7 +22,7 @@ _CONFIG = HTTPServiceConfig(namespace="shop", base_url="http://127.0.0.1")
 
 
 def functions() -> OperationRegistry:
-    """Python functions, each with a signature and a docstring of its own."""
+    """Return a registry of Python functions, each with its own signature and docstring."""
     registry = OperationRegistry()
     for number in range(COUNT):
         registry.register(operation(id=f"shop.item_{number}", type="query")(_function(number)))
@@ -39,12 +39,12 @@ def _function(number: int) -> Callable[..., Any]:
 
 
 def endpoints() -> OperationRegistry:
-    """Operations of one OpenAPI document in JSON, whose text they keep."""
+    """Return a registry of one OpenAPI document in JSON, whose text is kept."""
     return OperationRegistry(from_openapi(json.dumps(_document()).encode(), _CONFIG))
 
 
 def decoded_endpoints() -> OperationRegistry:
-    """Operations of a document that is decoded already: the objects of the document count as well."""
+    """Return a registry of a decoded document, whose objects count too."""
     return OperationRegistry(from_openapi(_document(), _CONFIG))
 
 
@@ -67,7 +67,7 @@ def _endpoint(number: int) -> dict[str, Any]:
 
 
 def measure(build: Callable[[], OperationRegistry]) -> tuple[OperationRegistry, float]:
-    """The registry, and the bytes that it keeps for each operation."""
+    """Return the registry and its bytes per operation."""
     gc.collect()
     tracemalloc.start()
     registry = build()
@@ -78,7 +78,7 @@ def measure(build: Callable[[], OperationRegistry]) -> tuple[OperationRegistry, 
 
 
 async def use(registry: OperationRegistry) -> float:
-    """The bytes that the first call adds for each operation."""
+    """Return the bytes that the first call adds per operation."""
     gc.collect()
     tracemalloc.start()
     for spec in registry.list():
@@ -90,7 +90,7 @@ async def use(registry: OperationRegistry) -> float:
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save."""
     registry, registered = measure(functions)
     used = asyncio.run(use(registry))
     _, imported = measure(endpoints)

@@ -1,6 +1,6 @@
 """Calls over NATS: against the raw client protocol, nats-py's request and FastStream, all on the same server.
 
-`python -m bench.nats` measures what `bench.buses` says.
+Run `python -m bench.nats`; `bench.buses` describes the measurements.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BODY = json.dumps({"text": TEXT, "pad": "x" * 20}).encode()
 
 
 class Raw(asyncio.Protocol):
-    """The bare protocol: one write per turn of the loop, nothing but what an echo needs."""
+    """The bare protocol, reduced to an echo: one write per loop iteration."""
 
     def __init__(self, hello: bytes, received: Callable[[bytes | None, bytes], None]) -> None:
         self._hello = hello
@@ -75,7 +75,7 @@ async def open_raw(url: str, hello: bytes, received: Callable[[bytes | None, byt
 
 
 async def serve_raw(url: str) -> None:
-    """Each message goes back as it came."""
+    """Echo each message."""
     protocol = await open_raw(
         url,
         f"SUB {SUBJECT} workers 1\r\n".encode(),
@@ -85,7 +85,7 @@ async def serve_raw(url: str) -> None:
 
 
 async def call_raw(url: str, concurrency: int) -> Figures:
-    """An 8-byte id and the body, answers matched by id."""
+    """Measure the raw protocol: an 8-byte id and the body, with replies matched by id."""
     futures: dict[bytes, asyncio.Future[bytes]] = {}
     numbers = iter(range(1, 2**62))
     loop = asyncio.get_running_loop()
@@ -165,7 +165,7 @@ BUS = Bus(
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save."""
     options = arguments().parse_args()
     if run_part(BUS, options):
         return

@@ -1,4 +1,4 @@
-"""Packages from npm that benchmarks measure or read, installed when they are first needed."""
+"""npm packages for benchmarks, installed on first use."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ MODULES = Path(__file__).parent / "node_modules"
 
 
 def npm_package(name: str, version: str) -> Path | None:
-    """The folder of a package, installed if need be; None, with a word about it, where it cannot be."""
+    """Return the directory of a package, installing it if missing; print a message and return None on failure."""
     folder = MODULES / name
     if folder.exists():
         return folder
     npm = shutil.which("npm")
     if npm is None:
-        print(f"npm is not installed: what needs {name} is left out")
+        print(f"npm is not installed: skipping benchmarks that require {name}")
         return None
     command = [npm, "install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--silent"]
     done = subprocess.run(
         [*command, "--prefix", str(MODULES.parent), f"{name}@{version}"], capture_output=True, text=True, check=False
     )
-    (MODULES / ".package-lock.json").unlink(missing_ok=True)  # it would name where packages came from
+    (MODULES / ".package-lock.json").unlink(missing_ok=True)  # a lock file would name the package registry
     if done.returncode or not folder.exists():
-        print(f"npm could not install {name}: what needs it is left out")
+        print(f"npm could not install {name}: skipping benchmarks that require it")
         return None
     return folder

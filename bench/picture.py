@@ -1,4 +1,4 @@
-"""Throughput and p99 over concurrency as a picture: a few lines of SVG, drawn only from what was measured."""
+"""SVG chart of throughput and p99 latency by concurrency."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTH, HEIGHT, LEFT, TOP = 420, 300, 70, 40
 
 
 def draw(results: Results) -> str:
-    """Both charts side by side, with a legend."""
+    """Draw both charts side by side, with a legend."""
     names = list(results)
     body = [
         _chart(results, "rate", "calls per second", offset=0),
@@ -28,7 +28,7 @@ def draw(results: Results) -> str:
 
 
 def _chart(results: Results, key: str, title: str, *, offset: int) -> str:
-    """One chart, both axes logarithmic."""
+    """Draw one chart with logarithmic axes."""
     values = [point[key] for points in results.values() for point in points.values()]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     concurrencies = sorted({concurrency for points in results.values() for concurrency in points})

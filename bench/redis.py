@@ -1,6 +1,7 @@
 """Calls over Redis: against the raw protocol on hiredis, FastStream and taskiq, all on the same server.
 
-`python -m bench.redis` measures what `bench.buses` says; `--engine valkey` takes a later server than Redis 6.2.
+Run `python -m bench.redis`; `bench.buses` describes the measurements.
+`--engine valkey` uses Valkey instead of Redis 6.2.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from bench.buses import OURS, BrokerBenchmark, Bus, Contender, arguments, call_o
 from bench.calls import TEXT, Figures, Wanted, measure
 
 PEERS = (1, 64)
-"""A connection for each call is what the peers take: a thousand are more than they or the server are set up for."""
+"""The peers use one connection per call: a thousand exceed their limits and the server's."""
 
 
 class Raw(asyncio.Protocol):
-    """Redis pub/sub with nothing on top: RESP3 on hiredis, one write for each turn of the loop."""
+    """Bare Redis pub/sub: RESP3 on hiredis, one write per loop iteration."""
 
     def __init__(self, receive: Callable[[Raw, bytes], None]) -> None:
         import hiredis
@@ -50,7 +51,7 @@ class Raw(asyncio.Protocol):
 
 
 async def open_raw(url: str, channel: str, receive: Callable[[Raw, bytes], None]) -> Raw:
-    """A raw connection that listens at a channel."""
+    """Open a raw connection that subscribes to a channel."""
     port = int(url.rpartition(":")[2])
     _, protocol = await asyncio.get_running_loop().create_connection(lambda: Raw(receive), "127.0.0.1", port)
     protocol.command("HELLO", "3")
@@ -59,14 +60,14 @@ async def open_raw(url: str, channel: str, receive: Callable[[Raw, bytes], None]
 
 
 async def serve_raw(url: str) -> None:
-    """Publishes each message back as it came."""
+    """Echo each message."""
     await open_raw(url, "raw-in", lambda raw, message: raw.command("PUBLISH", "raw-out", message))
     await asyncio.sleep(0.2)
     await until_told()
 
 
 async def call_raw(url: str, concurrency: int) -> Figures:
-    """An 8-byte id and the same body, answers matched by id."""
+    """Measure raw pub/sub: an 8-byte id and the same body, with replies matched by id."""
     futures: dict[bytes, asyncio.Future[bytes]] = {}
     numbers = iter(range(1, 2**62))
     body = json.dumps({"text": TEXT, "pad": "x" * 20}).encode()
@@ -85,7 +86,7 @@ async def call_raw(url: str, concurrency: int) -> Figures:
 
 
 async def serve_faststream(url: str) -> None:
-    """FastStream over Redis: a subscriber of a list that returns its answer."""
+    """Serve FastStream over Redis: a list subscriber that returns its reply."""
     from faststream.redis import RedisBroker
 
     broker = RedisBroker(url, logger=None, max_connections=4096)
@@ -100,7 +101,7 @@ async def serve_faststream(url: str) -> None:
 
 
 async def call_faststream(url: str, concurrency: int) -> Figures:
-    """FastStream's own request and reply."""
+    """Measure FastStream's request and reply."""
     from faststream.redis import RedisBroker
 
     async with RedisBroker(url, logger=None, max_connections=4096) as broker:
@@ -108,7 +109,7 @@ async def call_faststream(url: str, concurrency: int) -> Figures:
 
 
 def taskiq_broker(url: str) -> Any:
-    """A list and a result backend, as taskiq's pages show it."""
+    """Return taskiq's list broker with a result backend, as in its documentation."""
     from taskiq_redis import ListQueueBroker, RedisAsyncResultBackend
 
     broker: Any = ListQueueBroker(url).with_result_backend(RedisAsyncResultBackend(url, result_ex_time=60))
@@ -120,7 +121,7 @@ def taskiq_broker(url: str) -> Any:
 
 
 async def serve_taskiq(url: str) -> None:
-    """taskiq's receiver, in this process."""
+    """Run taskiq's receiver in this process."""
     from taskiq.receiver import Receiver
 
     broker, _ = taskiq_broker(url)
@@ -135,7 +136,7 @@ async def serve_taskiq(url: str) -> None:
 
 
 async def call_taskiq(url: str, concurrency: int) -> Figures:
-    """Send a task and wait for its result, asking as often as is worth it."""
+    """Measure taskiq: send a task and poll for its result."""
     broker, answer = taskiq_broker(url)
     await broker.startup()
 
@@ -165,7 +166,7 @@ BUS = Bus(
 
 
 def main() -> None:
-    """Measure, print, keep."""
+    """Measure, print and save."""
     parser = arguments()
     parser.add_argument("--engine", default="redis", choices=["redis", "valkey"])
     options = parser.parse_args()

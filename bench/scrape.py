@@ -1,4 +1,4 @@
-"""How long a scrape of `/metrics` with 1,223 operations delays a call of a served registry.
+"""Delay of a served call by a scrape of `/metrics` with 1,223 operations.
 
 `python -m bench.scrape`. The server, the scraper and the caller are separate processes.
 """
@@ -22,7 +22,7 @@ SCRAPES = 30
 
 
 async def serve() -> None:
-    """Serve operations that were all called once, until standard input is closed."""
+    """Serve operations, each called once, until standard input closes."""
     registry = OperationRegistry()
     served = app(registry, mcp=False, metrics=True)
     for number in range(OPERATIONS):
@@ -46,7 +46,7 @@ def scrape(place: str) -> None:
 
 
 def call(connection: http.client.HTTPConnection) -> float:
-    """Return the milliseconds that a call takes."""
+    """Return the milliseconds of one call."""
     began = time.perf_counter()
     connection.request("POST", "/api/op0", body=b"{}", headers={"content-type": "application/json"})
     connection.getresponse().read()
@@ -60,7 +60,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 
 def measure(server: subprocess.Popen[str]) -> dict[str, float]:
-    """Return the longest calls with and without a scrape: the median of many rounds, as other programs run too."""
+    """Return the longest calls with and without a scrape: the median of many rounds."""
     assert server.stdout is not None
     place = server.stdout.readline().strip().removeprefix("http://")
     connection = http.client.HTTPConnection(place)
@@ -94,7 +94,7 @@ def measure(server: subprocess.Popen[str]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print and keep the figures, in milliseconds."""
+    """Print and save the figures, in milliseconds."""
     server = start("--serve")
     figures = measure(server)
     server.communicate()

@@ -1,4 +1,4 @@
-"""Serving: the server's CPU for a request, against raw ASGI with msgspec and against FastAPI; streams; tokens.
+"""Serving: server CPU of a request against raw ASGI with msgspec and FastAPI; streams; tokens.
 
 `python -m bench.serving`. Each contender runs in a separate process on uvicorn (httptools, uvloop); 64 connections
 send one request after another; the server's process times are divided by the number of requests.
@@ -42,7 +42,7 @@ class Quote(msgspec.Struct):
 
 
 def raw() -> Any:
-    """The least that an ASGI application does for the same answer."""
+    """Return a minimal ASGI application with the same response."""
     decode, encode = msgspec.json.Decoder(Quote).decode, msgspec.json.Encoder().encode
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -78,7 +78,7 @@ def own(count: int, *, token: bool) -> Any:
 
     @operation(namespace="shop")
     async def silence() -> AsyncIterator[int]:
-        """Say nothing."""
+        """Stream nothing."""
         await asyncio.Event().wait()
         yield 1
 
@@ -114,7 +114,7 @@ def fast_api() -> Any:
     async def quote(given: Any) -> Any:
         return Output(item=given.item, price=given.count * 3)
 
-    quote.__annotations__ = {"given": Input, "return": Output}  # texts of local classes are not found
+    quote.__annotations__ = {"given": Input, "return": Output}  # string annotations of local classes cannot be resolved
     application.post("/shop/quote")(quote)
     return application
 
@@ -145,7 +145,7 @@ SERVERS: dict[str, Callable[[], Any]] = {
 
 
 def serve(name: str) -> None:
-    """Serve one contender until standard input is closed; prints its port."""
+    """Serve one contender until standard input closes; print its port."""
     import uvloop
 
     async def run() -> None:
@@ -192,12 +192,12 @@ class Contender:
         self.port = int(self.process.stdout.readline())
 
     def cpu(self) -> float:
-        """Return the seconds that the process has used."""
+        """Return the CPU seconds of the process."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(") ")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
     def memory(self) -> int:
-        """Return the bytes that the process has in memory."""
+        """Return the resident memory of the process in bytes."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return int(next(line.split()[1] for line in lines if line.startswith("VmRSS"))) * 1024
 
@@ -212,7 +212,7 @@ class Contender:
 
 
 class Client(asyncio.Protocol):
-    """Sends a request, and the next one when its response is complete."""
+    """HTTP client that repeats one request sequentially."""
 
     def __init__(self, request: bytes) -> None:
         self.count = 0
@@ -294,7 +294,7 @@ async def read_stream(contender: Contender) -> float:
 
 
 async def hold_listeners(contender: Contender) -> float:
-    """Return the bytes that one idle listener takes in the server."""
+    """Return the server's memory per idle listener in bytes."""
     before = contender.memory()
     held = []
     for _ in range(LISTENERS):
@@ -310,7 +310,7 @@ async def hold_listeners(contender: Contender) -> float:
 
 
 def time_token() -> float:
-    """Return the seconds in which a verified token is found again."""
+    """Return the seconds of a lookup of a cached verified token."""
     from operations.context import Identity
     from operations.identity import Principal, StaticTokens
     from operations.identity.token_cache import TokenCache
@@ -346,7 +346,7 @@ def report(title: str, samples: dict[str, list[float]], base: str) -> dict[str, 
 
 
 def compare(results: dict[str, Any]) -> Iterator[Comparison]:
-    """The figures that are wanted, where their peer was measured."""
+    """Yield the comparisons whose peer was measured."""
     for name in ("operations, 1", "operations, 1,224"):
         served = name.removeprefix("operations, ")
         ratio = results["calls"][name]["ratio"]
@@ -387,7 +387,7 @@ def main() -> None:
         for each in streams:
             each.close()
     results["cached_token_microseconds"] = time_token() * 1e6
-    print(f"\na verified token is found again in {results['cached_token_microseconds']:.2f} us")
+    print(f"\nlookup of a cached verified token: {results['cached_token_microseconds']:.2f} us")
     save("serving", results)
     keep("bench.serving", compare(results))
 

@@ -1,6 +1,8 @@
 """Server CPU of one 2026-07-28 `tools/call` over HTTP: raw JSON-RPC, ours, the SDK's server and FastMCP.
 
-64 connections, the same client for all; ours checks a token and serves 1,224 tools. `python -m bench.serving_mcp`
+All servers get the same client with 64 connections; ours verifies a token and serves 1,224 tools.
+
+`python -m bench.serving_mcp`
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def request(contender: str, port: int, method: str = "tools/call") -> bytes:
 
 @contextlib.contextmanager
 def serving(contender: str) -> Iterator[tuple[int, int]]:
-    """The port and the process of a contender's server."""
+    """Start a contender's server and yield its port and process id."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -79,7 +81,7 @@ async def measure(port: int, process: int, contender: str) -> float:
 
 
 async def main() -> None:
-    """Measure in interleaved rounds, print the ratios, keep the results."""
+    """Measure in interleaved rounds, print the ratios and save the results."""
     contenders = [RAW, OURS, SDK]
     if importlib.util.find_spec("fastmcp") is not None:
         contenders.append(FASTMCP)
@@ -89,7 +91,7 @@ async def main() -> None:
         for number in range(ROUNDS + 1):
             for name, (port, process) in servers.items():
                 taken = await measure(port, process, name)
-                if number:  # the first warms up
+                if number:  # the first round is a warm-up
                     samples[name].append(taken)
     least = {name: min(taken) for name, taken in samples.items()}
     median = {name: statistics.median(taken) for name, taken in samples.items()}
@@ -108,7 +110,7 @@ async def main() -> None:
 
 
 async def listing() -> tuple[float, float]:
-    """Return the CPU seconds of the whole list: the first time, and the least of later ones."""
+    """Return the CPU seconds of listing all tools: the first time, and the minimum of later ones."""
     from operations.serving.exposure import Exposure
     from operations.serving.mcp.tools import ToolList
 
@@ -134,7 +136,7 @@ async def listing() -> tuple[float, float]:
 
 
 def many_tools() -> Any:
-    """The operations that ours serves: GitHub's number of them."""
+    """Return as many operations as GitHub's API has."""
     from operations import OperationRegistry, operation
 
     @operation("bench.add", type="query")
@@ -147,7 +149,7 @@ def many_tools() -> Any:
 
 
 def serve(contender: str, port: int) -> None:
-    """Run a contender's server: ours on its own, as `ops serve` does, the others on uvicorn."""
+    """Run a contender's server: ours as `ops serve` does, the others on uvicorn."""
     import uvicorn
 
     if contender == OURS:

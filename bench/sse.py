@@ -34,7 +34,7 @@ def parse_own(chunks: list[bytes]) -> int:
 
 
 def contenders() -> dict[str, Parse]:
-    """Our parser, and each peer that can be imported."""
+    """Return our parser and each installed peer."""
     found: dict[str, Parse] = {OWN: parse_own}
     peers = {
         "launchdarkly-eventsource": ("ld_eventsource.reader", launchdarkly),
@@ -75,12 +75,12 @@ def httpx2(module: Any) -> Parse:
 
 
 def _texts(chunks: list[bytes]) -> Iterator[str]:
-    """What a response's `iter_text` yields."""
+    """Yield the decoded chunks, as a response's `iter_text` does."""
     return filter(None, map(codecs.getincrementaldecoder("utf-8")("replace").decode, chunks))
 
 
 def streams() -> dict[str, list[bytes]]:
-    """Streams of the kinds that servers send, each as a list of blocks."""
+    """Return typical server streams, each as a list of blocks."""
     words = ["The", " quick", " brown", " fox", " jumps", " over", " the", " lazy", " dog", "."] * 100
     foreign = ["素早い", "茶色の", "狐が", " über", " naïve", " —", "🦊", "犬を", "飛び", "越える"] * 100
     plain = [_block(_token(word)) for word in words]
@@ -113,7 +113,7 @@ def _block(data: str, type: str = "", id: str = "") -> bytes:
 
 
 def chunkings(blocks: list[bytes]) -> dict[str, list[bytes]]:
-    """The same stream, cut in several ways."""
+    """Return the same stream in several chunkings."""
     whole = b"".join(blocks)
     cut = {
         f"chunks of {size // 1024} kB": [whole[start : start + size] for start in range(0, len(whole), size)]
@@ -125,7 +125,7 @@ def chunkings(blocks: list[bytes]) -> dict[str, list[bytes]]:
 def time_parses(
     parses: Mapping[str, Parse], chunks: list[bytes], *, rounds: int = 25, passes: int = 1
 ) -> dict[str, float]:
-    """CPU seconds for one pass over the chunks: the median over rounds in which all take their turn."""
+    """Return the CPU seconds of one pass over the chunks: the median over interleaved rounds."""
     samples: dict[str, list[float]] = {name: [] for name in parses}
     for _ in range(rounds):
         for name, parse in parses.items():
@@ -137,7 +137,7 @@ def time_parses(
 
 
 def measure(parses: Mapping[str, Parse], title: str, blocks: list[bytes]) -> dict[str, dict[str, float]]:
-    """The rate of each contender in MB/s, for each way to cut the stream."""
+    """Return the rate of each contender in MB/s, for each chunking."""
     rates: dict[str, dict[str, float]] = {}
     size = sum(map(len, blocks))
     for cut, chunks in chunkings(blocks).items():
@@ -151,7 +151,7 @@ def measure(parses: Mapping[str, Parse], title: str, blocks: list[bytes]) -> dic
 
 
 def main() -> None:
-    """Measure, print the ratios, keep the results."""
+    """Measure, print the ratios and save the results."""
     parses = contenders()
     rates = {title: measure(parses, title, blocks) for title, blocks in streams().items()}
     print("\nour rate as a multiple of each peer's, over all streams and chunks:")

@@ -1,4 +1,4 @@
-"""What observers add to a call, in microseconds and as a multiple of a bare execute.
+"""Overhead of observers, in microseconds and as a multiple of a bare execute.
 
 `python -m bench.telemetry`
 """
@@ -26,13 +26,13 @@ async def quote(item: str) -> float:
 
 
 def through(*observers: Observer) -> Callable[[], Awaitable[object]]:
-    """Return a call that observers are told of."""
+    """Return a call with observers."""
     registry = OperationRegistry([quote], observers=observers)
     return lambda: registry.execute("shop.quote", {"item": "tea"})
 
 
 async def rendering(operations: int = 1_223) -> tuple[float, float]:
-    """Return the seconds that the text of many operations takes, and the longest time between two turns of the loop."""
+    """Return the seconds of rendering the metrics of many operations, and of the longest loop iteration."""
     registry = OperationRegistry(observers=[CallMetrics()])
     for number in range(operations):
 
@@ -51,7 +51,7 @@ async def rendering(operations: int = 1_223) -> tuple[float, float]:
 
 
 async def main() -> None:
-    """Print and keep the figures."""
+    """Measure, print and save the figures."""
     calls = {
         BARE: through(),
         "metrics": through(CallMetrics()),
@@ -65,7 +65,7 @@ async def main() -> None:
     print(
         f"\nmetrics of 1,223 operations: {seconds * 1000:.0f} ms, the loop held up for {longest * 1000:.2f} ms at most"
     )
-    # Last: from here on the SDK is imported.
+    # Last, because it imports the SDK.
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
 

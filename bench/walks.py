@@ -1,13 +1,13 @@
-"""Walks: how many files of `operations` one call enters, how many functions, and how often it changes files.
+"""Walks: the files and functions of `operations` that one call enters, and its switches between files.
 
-`python -m bench.walks` prints a table and keeps it as JSON. With `--steps hub` it prints the steps of one walk.
+`python -m bench.walks` prints a table and saves it as JSON. With `--steps hub` it prints the steps of one walk.
 
 Method
 - All peers of a walk run in one process and one event loop, so that caller, hub and worker are traced together. Servers
   that are not part of `operations` (HTTP, MCP, NATS) run in separate processes and are not counted.
 - `sys.setprofile` and `threading.setprofile` report each function that is entered. Functions in files below
-  `src/operations` count. The operation's own function, libraries and comprehensions do not, nor does what runs while a
-  module is imported.
+  `src/operations` count. The operation's own function, libraries, comprehensions and imports
+  do not.
 - The call is warm: it was made several times before, so that compiled schemas, caches and connections exist. `ops call`
   runs in a new process whose catalogue an earlier process has cached.
 - `files` is the number of distinct files entered. `calls` is the number of functions entered; a coroutine or generator
@@ -46,7 +46,7 @@ _FIRST_ENTRY = 0
 
 
 class Limit(NamedTuple):
-    """The most that a walk may take; None is not limited."""
+    """Limits of a walk; None is unlimited."""
 
     files: int
     switches: int | None = None
@@ -61,18 +61,18 @@ LIMITS: dict[str, Limit] = {
     "NATS": Limit(18, 39),
     "ops call": Limit(40),
 }
-"""What `tests/bench/test_walks.py` holds each walk to."""
+"""Limits that `tests/bench/test_walks.py` checks."""
 
 
 class Step(NamedTuple):
-    """One function that was entered."""
+    """One entered function."""
 
     file: str
     function: str
 
 
 class Walk(NamedTuple):
-    """What one call came to."""
+    """Figures of one call."""
 
     files: int
     calls: int
@@ -80,7 +80,7 @@ class Walk(NamedTuple):
 
 
 class Tracer:
-    """Records each function of `operations` that is entered in its block, in any thread that is started there."""
+    """Recorder of each function of `operations` entered in its block, in all threads started there."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -108,13 +108,13 @@ class Tracer:
 
 
 def count(steps: list[Step]) -> Walk:
-    """The figures of one walk."""
+    """Return the figures of one walk."""
     switches = sum(one.file != other.file for one, other in itertools.pairwise(steps))
     return Walk(len({step.file for step in steps}), len(steps), switches)
 
 
 async def trace(call: Callable[[], Awaitable[object]]) -> list[Step]:
-    """The steps of a warm call."""
+    """Return the steps of a warm call."""
     for _ in range(WARM):
         await call()
     runs = []
@@ -135,7 +135,7 @@ INPUT = {"item": "tea", "count": 2}
 
 
 async def walk_locally() -> list[Step]:
-    """A typed function of this process."""
+    """Trace a typed function of this process."""
     registry = OperationRegistry([quote])
     return await trace(lambda: registry.execute("walk.quote", INPUT))
 
@@ -212,7 +212,7 @@ asyncio.run(main())
 
 @contextlib.contextmanager
 def http_server() -> Iterator[str]:
-    """A small HTTP server in a separate process; its base URL."""
+    """Start a small HTTP server in a separate process and yield its base URL."""
     command = [sys.executable, "-c", SERVER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         assert server.stdout is not None
@@ -223,7 +223,7 @@ def http_server() -> Iterator[str]:
 
 
 async def walk_openapi(name: str, input: dict[str, Any]) -> list[Step]:
-    """One operation of an API."""
+    """Trace one operation of an API."""
     from operations.sources.openapi import HTTPServiceConfig, from_openapi
 
     with http_server() as url:
@@ -236,7 +236,7 @@ async def walk_openapi(name: str, input: dict[str, Any]) -> list[Step]:
 
 
 async def walk_mcp() -> list[Step]:
-    """A tool of an MCP server over stdio."""
+    """Trace a tool of an MCP server over stdio."""
     from bench.mcp import SERVE
     from operations.sources.mcp import MCPClientConfig, create_mcp_client
 
@@ -248,7 +248,7 @@ async def walk_mcp() -> list[Step]:
 
 
 async def walk_hub() -> list[Step]:
-    """From a spoke through the hub to another spoke."""
+    """Trace a call from a spoke through the hub to another spoke."""
     from operations.calls import CallHandler, PendingRequestMap
     from operations.calls.hub import Hub
     from operations.calls.hub.spoke import Spoke
@@ -264,7 +264,7 @@ async def walk_hub() -> list[Step]:
 
 
 async def walk_nats() -> list[Step]:
-    """Through a NATS server to a worker."""
+    """Trace a call through a NATS server to a worker."""
     from tests.nats_server import nats_server
 
     from operations.calls import CallHandler, PendingRequestMap
@@ -279,7 +279,7 @@ async def walk_nats() -> list[Step]:
 
 
 async def walk_bus(handler: Any, pending: Any, caller: Any) -> list[Step]:
-    """From a caller to a worker on one transport."""
+    """Trace a call from a caller to a worker on one transport."""
     from operations.calls import from_call
 
     async with from_call(caller) as remote:
@@ -312,7 +312,7 @@ sys.exit(code)
 
 
 def walk_command_line() -> list[Step]:
-    """`ops call` of a Python function, in a directory and a process of its own."""
+    """Trace `ops call` of a Python function, in a separate directory and process."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         (directory / "shop").mkdir()
@@ -344,7 +344,7 @@ WALKS: dict[str, Callable[[], list[Step]]] = {
 
 
 def main() -> None:
-    """Count every walk, or show the steps of one."""
+    """Count every walk, or print the steps of one."""
     parser = argparse.ArgumentParser(description="count the files, calls and switches of each walk")
     parser.add_argument("--steps", choices=list(WALKS), help="print each step of one walk")
     chosen = parser.parse_args().steps

@@ -1,4 +1,4 @@
-"""How much faster this library is than others at the same work: one bar for each comparison."""
+"""Bar chart of the published comparisons with other libraries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.pictures.drawing import DARK, LIGHT, Drawing, Theme
 
 
 def figures() -> list[Comparison]:
-    """Every comparison with another library in the published results, the latest Python first, the greatest on top."""
+    """Return the published comparisons with other libraries: latest Python first, greatest first."""
     found: dict[tuple[str, str], Comparison] = {}
     for _, benchmarks in sorted(read(PUBLISHED).items(), reverse=True):
         for each in (each for rows in benchmarks.values() for each in rows if each.kind == "faster"):
@@ -18,7 +18,7 @@ def figures() -> list[Comparison]:
 
 
 def draw(theme: Theme) -> Drawing:
-    """Bars on a logarithmic scale that begins at 1: as fast."""
+    """Draw bars on a logarithmic scale from 1 (equally fast)."""
     rows = figures()
     picture = Drawing(860, 74 + 34 * len(rows), theme, "Time of others, as a multiple of ours")
     picture.text(20, 30, "Time of others, as a multiple of ours", bold=True, anchor="start")
@@ -34,5 +34,5 @@ def draw(theme: Theme) -> Drawing:
 
 
 def pictures() -> dict[str, str]:
-    """The picture in both themes, by file name."""
+    """Return the picture in both themes, by file name."""
     return {f"benchmarks-{theme.name}.svg": draw(theme).svg() for theme in (LIGHT, DARK)}

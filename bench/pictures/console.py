@@ -1,4 +1,4 @@
-"""Pictures of the console from a real run: `python -m bench.pictures.console --document github-api.json`.
+"""Screenshots of the console: `python -m bench.pictures.console --document github-api.json`.
 
 Serves the demo, walks a browser through it and writes docs/pictures/console-*.png; `--all FOLDER` writes every screen.
 """
@@ -20,14 +20,14 @@ SCRIPT = Path(__file__).parent / "console.mjs"
 
 
 def main() -> None:
-    """Take the pictures."""
+    """Take the screenshots."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--document", type=Path, required=True, help="GitHub's OpenAPI document")
-    parser.add_argument("--all", type=Path, help="write every screen, light, dark and of a phone, to this folder")
+    parser.add_argument("--all", type=Path, help="write every screen (light, dark, phone) to this directory")
     options = parser.parse_args()
     node = shutil.which("node")
     if node is None:
-        sys.exit("Node is needed for the browser: install Node 20")
+        sys.exit("the browser requires Node: install Node 20")
     command = [sys.executable, "-m", "examples.console", "--address", "127.0.0.1:0", "--document", options.document]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as server:

@@ -1,4 +1,4 @@
-"""Curves on logarithmic axes: how cost grows."""
+"""Growth curves on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ COLUMNS = 2
 
 @dataclass
 class Curve:
-    """What one kind of work costs as something grows."""
+    """The cost of one kind of work by size."""
 
     name: str
     points: dict[int, float] = field(default_factory=dict)
 
     def add(self, size: int, seconds: float) -> None:
-        """Add one measurement; what is too short for the clock counts as a tenth of a microsecond."""
+        """Add one measurement, of at least a tenth of a microsecond (the clock's resolution)."""
         self.points[size] = max(seconds, 1e-7)
 
     def slope(self) -> float:
-        """The slope of the last part, where constant costs no longer hide the growth."""
+        """Return the slope of the last segment, where constant costs matter least."""
         sizes = sorted(self.points)
         first, last = sizes[-2 if len(sizes) < 4 else -3], sizes[-1]
         return math.log(self.points[last] / self.points[first]) / math.log(last / first)
 
 
 def draw(found: Mapping[str, Sequence[Curve]]) -> dict[str, str]:
-    """The picture in both themes, by file name."""
+    """Return the picture in both themes, by file name."""
     return {f"growth-{theme.name}.svg": _draw(found, theme).svg() for theme in (LIGHT, DARK)}
 
 

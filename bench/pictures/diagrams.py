@@ -1,4 +1,4 @@
-"""Diagrams: the path of a call, the hub, and who may do what."""
+"""Diagrams: the path of a call, the hub, and access control."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bench.pictures.drawing import DARK, LIGHT, Drawing, Theme
 
 
 def call(theme: Theme) -> Drawing:
-    """The path of a call, from `execute` to its envelope."""
+    """Draw the path of a call, from `execute` to its envelope."""
     picture = Drawing(860, 340, theme, "The path of a call")
     picture.text(430, 34, 'await registry.execute("shop.quote", {"item": "tea"})', mono=True)
     steps = (
@@ -48,7 +48,7 @@ def call(theme: Theme) -> Drawing:
 
 
 def hub(theme: Theme) -> Drawing:
-    """A hub with a caller and two workers; a nested call goes through it too."""
+    """Draw a hub with a caller, two workers and a nested call."""
     picture = Drawing(860, 350, theme, "A hub, a caller and two workers")
     picture.box(
         330,
@@ -83,7 +83,7 @@ def hub(theme: Theme) -> Drawing:
 
 
 def access(theme: Theme) -> Drawing:
-    """Who may do what: trusted code, authenticated callers and nested calls."""
+    """Draw access control: trusted code, authenticated callers and nested calls."""
     picture = Drawing(860, 450, theme, "Who may do what")
     rows = (
         ("Code in the process", "holds the registry", "trusted", "no check", "runs"),
@@ -109,7 +109,7 @@ def access(theme: Theme) -> Drawing:
 
 
 def pictures() -> dict[str, str]:
-    """Every diagram in both themes, by file name."""
+    """Return every diagram in both themes, by file name."""
     draw = {"call": call, "hub": hub, "access": access}
     return {
         f"{name}-{theme.name}.svg": function(theme).svg() for name, function in draw.items() for theme in (LIGHT, DARK)

@@ -70,7 +70,7 @@ class Drawing:
         bold: bool = False,
         mono: bool = False,
     ) -> None:
-        """One line of text; `y` is its baseline."""
+        """Add one line of text; `y` is its baseline."""
         weight = ' font-weight="600"' if bold else ""
         family = f' font-family="{MONO}"' if mono else ""
         self._parts.append(
@@ -79,7 +79,7 @@ class Drawing:
         )
 
     def box(self, x: float, y: float, width: float, height: float, *lines: str, strong: bool = False) -> None:
-        """A box with its first line in bold and the others below it."""
+        """Add a box with its first line in bold and the others below it."""
         fill, stroke = (self.theme.soft, self.theme.accent) if strong else (self.theme.fill, self.theme.line)
         self._parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="8" fill="{fill}" stroke="{stroke}"/>'
@@ -92,7 +92,7 @@ class Drawing:
             )
 
     def arrow(self, *points: tuple[float, float], colour: str | None = None, dashed: bool = False) -> None:
-        """A line through points, with a head at the last one."""
+        """Add a line through points, with an arrowhead at the last one."""
         stroke = colour or self.theme.faint
         path = " ".join(f"{x:g},{y:g}" for x, y in points)
         dash = ' stroke-dasharray="5 4"' if dashed else ""
@@ -104,15 +104,15 @@ class Drawing:
         self._parts.append(f'<polygon points="{head}" fill="{stroke}"/>')
 
     def bar(self, x: float, y: float, width: float, height: float, colour: str) -> None:
-        """A filled bar."""
+        """Add a filled bar."""
         self._parts.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="3" fill="{colour}"/>')
 
     def raw(self, part: str) -> None:
-        """Any other element."""
+        """Add any other element."""
         self._parts.append(part)
 
     def svg(self) -> str:
-        """The picture as text."""
+        """Return the picture as SVG."""
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" width="{self.width}"'
             f' height="{self.height}" role="img" font-family="{SANS}">'

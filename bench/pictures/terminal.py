@@ -27,7 +27,7 @@ _OTHER = re.compile(r"\x1b\[[0-9;?]*[A-Za-ln-z]")
 
 
 def record() -> list[tuple[str, str]]:
-    """Run the commands on a terminal; each with what it shows, colours included."""
+    """Run the commands on a terminal; return each with its output, colours included."""
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory) / "quickstart"
         shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -45,7 +45,7 @@ def record() -> list[tuple[str, str]]:
                 "XDG_STATE_HOME": directory,
             }
             try:
-                _run("ops ls", folder, environment)  # fills the cache, as a first use would
+                _run("ops ls", folder, environment)  # fills the cache
                 return [(command, _run(command, folder, environment)) for command in COMMANDS]
             finally:
                 server.terminate()
@@ -64,7 +64,7 @@ def _run(command: str, folder: Path, environment: dict[str, str]) -> str:
         while chunk := os.read(controller, 65_536):
             shown += chunk
     except OSError:
-        pass  # what reading a terminal gives once its other end is closed
+        pass  # EIO: the other end of the terminal is closed
     os.close(controller)
     process.wait()
     lines = shown.decode().replace("\r\n", "\n").split("\n")
@@ -73,7 +73,7 @@ def _run(command: str, folder: Path, environment: dict[str, str]) -> str:
 
 
 def draw(session: list[tuple[str, str]], theme: Theme) -> str:
-    """The session as a picture."""
+    """Draw the session."""
     lines = []
     for command, shown in session:
         lines += [f"\x1b[1;32m$\x1b[0m \x1b[1m{command}\x1b[0m", *shown.split("\n"), ""]
@@ -92,7 +92,7 @@ def draw(session: list[tuple[str, str]], theme: Theme) -> str:
 
 
 def _spans(line: str, theme: Theme) -> list[str]:
-    """The parts of a line, each in the colour that its escape sequences ask for."""
+    """Return the spans of a line, coloured by its escape sequences."""
     colours = {31: theme.bad, 32: theme.good, 33: theme.number, 34: theme.accent, 35: theme.accent, 36: theme.accent}
     style: dict[str, str] = {}
     parts = []
@@ -115,6 +115,6 @@ def _spans(line: str, theme: Theme) -> list[str]:
 
 
 def pictures() -> dict[str, str]:
-    """The picture in both themes, by file name."""
+    """Return the picture in both themes, by file name."""
     session = record()
     return {f"terminal-{theme.name}.svg": draw(session, theme) for theme in (LIGHT, DARK)}

@@ -1,1 +1,1 @@
-"""How fast schemas check and cast, beside their peers."""
+"""Speed of schema validation and casting against peers."""

@@ -23,10 +23,10 @@ Row = dict[str, float | str]
 
 
 def medians(verbs: dict[str, tuple[Callable[[Any], Any], Any]], repeat: int) -> dict[str, float]:
-    """The median CPU microseconds of each verb on its value, the verbs taking turns."""
+    """Return the median CPU microseconds of each verb on its value, in interleaved rounds."""
     samples: dict[str, list[float]] = {name: [] for name in verbs}
     gc.collect()
-    gc.freeze()  # what the benchmark itself holds is nobody's garbage
+    gc.freeze()  # exclude the benchmark's own objects from collection
     for _ in range(_ROUNDS):
         for name, (verb, value) in verbs.items():
             start = time.process_time()
@@ -37,7 +37,7 @@ def medians(verbs: dict[str, tuple[Callable[[Any], Any], Any]], repeat: int) -> 
 
 
 def measure(case: Case) -> Row:
-    """One case with every engine in this process."""
+    """Measure one case with every engine in this process."""
     value, excess, bad = case.value, with_excess(case.value), with_bad_leaf(case.value)
     bare = jsonschema_rs.validator_for(case.schema, offline=True)
     clean, untidy, broken = (from_schema(case.schema) for _ in range(3))
@@ -63,7 +63,7 @@ def measure(case: Case) -> Row:
 
 
 def measure_node(all_cases: list[Case], rows: list[Row]) -> None:
-    """TypeBox's `Value.Cast`, added to the rows."""
+    """Add TypeBox's `Value.Cast` to the rows."""
     inputs = [
         {
             "schema": case.schema,
@@ -84,7 +84,7 @@ def measure_node(all_cases: list[Case], rows: list[Row]) -> None:
 
 
 def measure_building() -> Row:
-    """Schemas for all outputs of GitHub's document: building them, and then using each for the first time."""
+    """Measure all output schemas of GitHub's document: building, then the first use of each."""
     try:
         folder = peers.install_node("@octokit/openapi", "23.0.2")
     except peers.Missing as error:
@@ -98,7 +98,7 @@ def measure_building() -> Row:
         schemas = [from_schema(schema, dialect="openapi-3.0") for schema in outputs]
         times.append(time.perf_counter() - start)
     result: Row = {"schemas": len(outputs), "build, ms": statistics.median(times) * 1e3}
-    # What does not fit compiles more than what fits: the check alone, then all that casting needs.
+    # Invalid values compile more than valid ones: the validator, then everything for casting.
     for name, verb in (("check", Schema.check), ("normalise", Schema.normalise)):
         first = [_cpu(verb, schema) for schema in schemas]
         result |= {f"first {name} of all, ms": sum(first) * 1e3, f"longest first {name}, ms": max(first) * 1e3}
@@ -132,7 +132,7 @@ def _output(operation: dict[str, Any], document: dict[str, Any]) -> dict[str, An
 
 
 def show(name: str, row: Row) -> None:
-    """One case as lines: microseconds and the ratio to bare jsonschema-rs."""
+    """Print one case: microseconds and the ratio to bare jsonschema-rs."""
     base = row.get("jsonschema-rs is_valid")
     print(f"\n{name}")
     for label, value in row.items():
@@ -145,7 +145,7 @@ def show(name: str, row: Row) -> None:
 
 
 def compare(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Comparison]:
-    """The figures of the documentation, where their peer was measured."""
+    """Yield the comparisons whose peer was measured."""
     for name, limit in {"unions": 8, "tree": 4, "1,000 issues": 4}.items():
         row = results[name]
         bare = row["jsonschema-rs is_valid"]
@@ -166,7 +166,7 @@ def compare(results: Mapping[str, Mapping[str, Any]]) -> Iterator[Comparison]:
 
 
 def main() -> None:
-    """Measure, print and keep."""
+    """Measure, print and save."""
     all_cases = cases()
     rows = [measure(case) for case in all_cases]
     measure_node(all_cases, rows)

@@ -1,4 +1,4 @@
-"""The peers, each behind one function that returns a callable or says why it cannot."""
+"""Peers of the schema benchmark: one function each, which returns a callable or raises `Missing`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Verb = Callable[[Any], Any]
 
 
 class Missing(Exception):  # noqa: N818 - not an error: the row says so
-    """A peer that is not here, and why."""
+    """The reason why a peer is unavailable."""
 
 
 def fastjsonschema(schema: dict[str, Any]) -> Verb:
-    """fastjsonschema's generated validator, formats left unchecked like everybody else's."""
+    """Return fastjsonschema's generated validator, without format checks like all peers."""
     try:
         import fastjsonschema as peer
     except ImportError as error:
@@ -33,7 +33,7 @@ def fastjsonschema(schema: dict[str, Any]) -> Verb:
 
 
 def pydantic(schema: dict[str, Any]) -> Verb:
-    """pydantic models with the same fields, built from the schema."""
+    """Return the validator of pydantic models built from the schema."""
     try:
         import pydantic as peer
     except ImportError as error:
@@ -42,7 +42,7 @@ def pydantic(schema: dict[str, Any]) -> Verb:
 
 
 class _Models:
-    """Builds one pydantic type for each schema."""
+    """Builder of one pydantic type per schema."""
 
     def __init__(self, peer: Any, root: dict[str, Any]) -> None:
         self._peer = peer
@@ -86,7 +86,7 @@ class _Models:
 
 
 def install_node(package: str, version: str) -> Path:
-    """An npm package that is there, installed if need be."""
+    """Return the directory of an npm package, installing it if missing."""
     folder = npm_package(package, version)
     if folder is None:
         raise Missing(f"{package} could not be installed")
@@ -94,7 +94,7 @@ def install_node(package: str, version: str) -> Path:
 
 
 def typebox(cases: list[dict[str, Any]]) -> list[dict[str, float]]:
-    """Microseconds of TypeBox's `Value.Cast` in Node, for each case: clean, excess, bad leaf."""
+    """Return the microseconds of TypeBox's `Value.Cast` in Node for each case: clean, excess, bad leaf."""
     install_node("@sinclair/typebox", "0.34.52")
     node = shutil.which("node")
     if node is None:

@@ -1,1 +1,1 @@
-"""A soak: calls, streams and faults of callers at half the most a machine can do, and whether anything grows."""
+"""Soak test: calls, streams and faults at half the maximum rate, with a check for growth."""

@@ -1,7 +1,7 @@
-"""`make soak`: fifteen minutes at half the most, on each transport; says what grew, keeps the samples, draws them.
+"""`make soak`: fifteen minutes at half the maximum rate on each transport; reports growth, saves and draws samples.
 
-OPERATIONS_SOAK_SECONDS shortens it, OPERATIONS_SOAK_TRANSPORTS picks transports (`redis,nats,websocket`), and
-OPERATIONS_SOAK_RATES gives the calls per second of each (`redis=9000,…`) where the most was measured before.
+OPERATIONS_SOAK_SECONDS sets the duration, OPERATIONS_SOAK_TRANSPORTS the transports (`redis,nats,websocket`), and
+OPERATIONS_SOAK_RATES the calls per second of each (`redis=9000,…`), which skips the search for the maximum.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ SECONDS = float(os.environ.get("OPERATIONS_SOAK_SECONDS", "900"))
 TRANSPORTS = os.environ.get("OPERATIONS_SOAK_TRANSPORTS", "redis,nats,websocket").split(",")
 RATES = dict(pair.split("=") for pair in os.environ.get("OPERATIONS_SOAK_RATES", "").split(",") if pair)
 WHOLE = 900.0
-"""What is shorter is not what the guide shows."""
+"""The guide shows runs of at least this length."""
 EVERY = max(0.5, min(5.0, SECONDS / 60))
 PICTURE = Path(__file__).parent.parent.parent / "docs" / "guide" / "soak.svg"
 Look = Callable[[], dict[str, float]]
 
 
 class Child:
-    """A process of the soak, and what it said."""
+    """A process of the soak, and its output."""
 
     def __init__(self, *arguments: object) -> None:
         command = [sys.executable, "-m", "bench.soak.processes", *map(str, arguments)]
@@ -59,14 +59,14 @@ class Child:
                 self._news.notify_all()
 
     def wait_for(self, word: str, seconds: float = 30.0) -> Any:
-        """What it said under a word."""
+        """Wait for the value that the process prints under a key."""
         with self._news:
             if not self._news.wait_for(lambda: word in self.told, seconds):
                 raise RuntimeError(f"a process of the soak did not say {word!r}")
             return self.told[word]
 
     def end(self) -> None:
-        """Stop it, if it has not stopped by itself."""
+        """Stop the process if it still runs."""
         if self._process.poll() is None:
             self._process.terminate()
         self._process.wait(20)
@@ -75,7 +75,7 @@ class Child:
 
 @contextlib.contextmanager
 def child(*arguments: object) -> Iterator[Child]:
-    """A process for the length of a block."""
+    """Run a process for the duration of the block."""
     process = Child(*arguments)
     try:
         yield process
@@ -85,14 +85,14 @@ def child(*arguments: object) -> Iterator[Child]:
 
 @contextlib.contextmanager
 def redis() -> Iterator[tuple[str, Look]]:
-    """A Redis server, and what it holds."""
+    """Start a Redis server; yield its URL and a function that samples it."""
     server = Server("valkey").start()
 
     def look() -> dict[str, float]:
-        seen = look_at(server.pid)  # before there is a connection to ask with
+        seen = look_at(server.pid)  # first, because `command` opens a connection
         keyspace = server.command("INFO", "keyspace").decode()
         keys, expiring = (int(keyspace.partition(word)[2].partition(",")[0] or 0) for word in ("keys=", "expires="))
-        # What expires are the ids of stored requests, each known for ten minutes: they have a bound of their own.
+        # Keys that expire are ids of stored requests, kept for ten minutes: `find_excess` checks them.
         stored = server.command("XLEN", "operations:{soak}:stored")
         return {**seen, "entries": keys - expiring + stored, "kept": expiring}
 
@@ -104,7 +104,7 @@ def redis() -> Iterator[tuple[str, Look]]:
 
 @contextlib.contextmanager
 def nats() -> Iterator[tuple[str, Look]]:
-    """A NATS server, and what it holds."""
+    """Start a NATS server; yield its URL and a function that samples it."""
     (port,) = free_ports(1)
     server = NatsServer(f'http: "127.0.0.1:{port}"').start()
 
@@ -122,7 +122,7 @@ def nats() -> Iterator[tuple[str, Look]]:
 
 @contextlib.contextmanager
 def websocket() -> Iterator[tuple[str, Look | None]]:
-    """A hub, which tells by itself what it holds."""
+    """Start a hub, which samples itself; yield its URL."""
     with child("hub", "", SECONDS + 60, EVERY) as hub:
         yield hub.wait_for("ready"), lambda: {key: value for key, value in hub.samples[-1].items() if key != "at"}
 
@@ -135,7 +135,7 @@ MIDDLES: dict[str, Callable[[], contextlib.AbstractContextManager[tuple[str, Any
 
 
 def soak(name: str) -> dict[str, Any]:
-    """One transport: the most it can do, then half of that for the whole time."""
+    """Soak one transport: find its maximum rate, then run at half of it."""
     with MIDDLES[name]() as (url, look), child("worker", url, SECONDS + 45, EVERY) as worker:
         worker.wait_for("ready")
         if name in RATES:
@@ -176,7 +176,7 @@ def soak(name: str) -> dict[str, Any]:
 
 
 def report(name: str, result: dict[str, Any]) -> list[str]:
-    """Print what one transport did, and return what is wrong with it."""
+    """Print the results of one transport and return its problems."""
     tally = result["tally"]
     problems = [*find_growth(result["processes"]), *find_excess(result)]
     wrong = [f"{name}: {problem}" for problem in problems]
@@ -196,7 +196,7 @@ def report(name: str, result: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Soak each transport, print, keep, draw."""
+    """Soak each transport; print, save and draw the results."""
     results: dict[str, Any] = {}
     wrong: list[str] = []
     for name in TRANSPORTS:

@@ -1,4 +1,4 @@
-"""The processes of a soak: a caller, a worker, and a hub where there is no broker; each tells what it holds."""
+"""Processes of a soak: a caller, a worker, and a hub without a broker; each reports samples of itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TICK_SECONDS = 0.01
 MOST_BEHIND_SECONDS = 0.25
 TRIED_SECONDS = 3.0
 TRIED = (1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1)
-"""What part of the rate of callers that wait is offered by those who do not, until one can be kept."""
+"""Fractions of the closed-loop rate to try as the open-loop rate, until one is sustained."""
 KEPT = 0.97
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -35,31 +35,31 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @operation(id="soak.wait", type="query")
 async def wait(seconds: float) -> str:
-    """Something that takes its time."""
+    """Sleep."""
     await asyncio.sleep(seconds)
     return "done"
 
 
 @operation(id="soak.count")
 async def count(to: int) -> AsyncIterator[int]:
-    """A stream."""
+    """Count: a stream."""
     for number in range(to):
         yield number
 
 
 @operation(id="soak.keep", durable=True)
 async def keep(text: str) -> str:
-    """Something that is stored before it is run."""
+    """Return the text: a durable operation."""
     return text
 
 
 def tell(**values: Any) -> None:
-    """One line for whoever started this process."""
+    """Print one JSON line for the parent process."""
     print(json.dumps(values), flush=True)
 
 
 def look_at(pid: int) -> dict[str, float]:
-    """What the system knows of a process: its CPU time so far, its memory and its sockets."""
+    """Return a process's CPU time, memory and number of sockets."""
     folder = Path("/proc") / str(pid)
     memory = int((folder / "statm").read_text().split()[1]) * PAGE
     fields = (folder / "stat").read_text().rpartition(")")[2].split()
@@ -72,7 +72,7 @@ def look_at(pid: int) -> dict[str, float]:
 
 
 async def keep_telling(seconds: float, every: float, *transports: Transport) -> None:
-    """Say now and then what this process holds."""
+    """Print samples of this process at intervals."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         await asyncio.sleep(every)
@@ -88,12 +88,12 @@ async def keep_telling(seconds: float, every: float, *transports: Transport) -> 
 
 
 def open_transport(url: str, token: str) -> contextlib.AbstractAsyncContextManager[Any]:
-    """The transport of a URL; only a hub wants to know who this is."""
+    """Return the transport of a URL; only a hub requires the token."""
     return connect(url, token=token) if url.startswith("ws") else connect(url)
 
 
 async def run_hub(seconds: float, every: float) -> None:
-    """The middle of a soak over WebSockets."""
+    """Run the hub of a soak over WebSockets."""
     tokens = StaticTokens({"caller": Principal(Identity("caller")), "worker": Principal(Identity("worker"), ("*",))})
     async with Hub(tokens) as hub:
         tell(ready=hub.url)
@@ -101,7 +101,7 @@ async def run_hub(seconds: float, every: float) -> None:
 
 
 async def run_worker(url: str, seconds: float, every: float) -> None:
-    """Everything that is called."""
+    """Run the worker that serves all operations."""
     async with open_transport(url, "worker") as transport:
         handler = CallHandler(OperationRegistry([echo, wait, count, keep]), transport, concurrency=4096)
         tell(ready=handler.worker_id)
@@ -110,9 +110,9 @@ async def run_worker(url: str, seconds: float, every: float) -> None:
 
 
 async def measure_most(url: str) -> None:
-    """The most calls per second that one caller gets out of one worker under the load of a soak.
+    """Print the maximum calls per second of one caller and one worker under the load of a soak.
 
-    Callers that wait for their answers give a first guess; what can be offered without waiting is less, and is tried.
+    A closed loop gives an upper bound; lower open-loop rates are tried until one is sustained.
     """
     async with open_transport(url, "caller") as transport:
         pending = PendingRequestMap(transport)
@@ -127,14 +127,14 @@ async def measure_most(url: str) -> None:
 
 
 async def offer(pending: PendingRequestMap, rate: float, seconds: float, tally: Counter[str], *, durable: bool) -> None:
-    """The load of a soak, at a given rate."""
+    """Apply the load of a soak at a given rate."""
     await asyncio.gather(
         keep_calling(pending, rate, seconds, tally), keep_misbehaving(pending, seconds, tally, durable=durable)
     )
 
 
 async def run_caller(url: str, rate: float, seconds: float, every: float) -> None:
-    """Calls at a given rate, and beside them everything that may leave something behind."""
+    """Call at a given rate, with concurrent faults that could leak resources."""
     tally: Counter[str] = Counter()
     async with open_transport(url, "caller") as transport:
         pending = PendingRequestMap(transport)
@@ -148,7 +148,7 @@ async def run_caller(url: str, rate: float, seconds: float, every: float) -> Non
 
 
 async def keep_calling(pending: PendingRequestMap, rate: float, seconds: float, tally: Counter[str]) -> None:
-    """So many calls per second, whether or not those before have ended; a machine that is too slow skips some."""
+    """Make `rate` calls per second without waiting for earlier ones; skip calls if the machine is too slow."""
     running: set[asyncio.Task[None]] = set()
     begun = time.monotonic()
     due = 0.0
@@ -171,7 +171,7 @@ async def keep_calling(pending: PendingRequestMap, rate: float, seconds: float, 
 async def one_call(
     pending: PendingRequestMap, tally: Counter[str], operation_id: str = "bench.echo", *, durable: bool = False
 ) -> None:
-    """A call that should succeed."""
+    """Make a call that should succeed."""
     try:
         await pending.call(operation_id, {"text": TEXT}, durable=durable)
         tally["stored" if durable else "answered"] += 1
@@ -180,7 +180,7 @@ async def one_call(
 
 
 async def keep_misbehaving(pending: PendingRequestMap, seconds: float, tally: Counter[str], *, durable: bool) -> None:
-    """Ten times a second: a stream, one that is left, a call that ends late, one that is cancelled, one to nobody."""
+    """Ten times a second: a stream, an abandoned stream, a late call, a cancelled call, an unroutable call."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -206,7 +206,7 @@ async def keep_misbehaving(pending: PendingRequestMap, seconds: float, tally: Co
 
 
 def main(role: str, url: str, *numbers: str) -> Any:
-    """The coroutine of a role."""
+    """Return the coroutine of a role."""
     values = [float(number) for number in numbers]
     if role == "hub":
         return run_hub(*values)

@@ -1,4 +1,4 @@
-"""What a soak's samples say: whether anything grew, and a picture of each thing over time."""
+"""Analysis of a soak's samples: growth, and a chart of each quantity over time."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ KINDS = {
     "kept": ("ids of stored calls, ten minutes each", 1.0),
 }
 KNOWN_SECONDS = 600.0
-"""How long Redis knows the id of a stored call: the ids rise for so long, and no further."""
+"""Lifetime of the id of a stored call in Redis: the number of ids rises for so long only."""
 WARM_UP = 1 / 3
-"""The part of the time in which caches and memories of bounded size may fill."""
+"""The fraction of the time in which bounded caches may fill."""
 ALLOWED = {
     "memory": (0.05, 4 << 20),
     "sockets": (0.0, 0),
@@ -31,13 +31,13 @@ ALLOWED = {
     "entries": (0.1, 16),
     "objects": (0.1, 5_000),
 }
-"""By what factor and by how much it may be more at the end."""
+"""The allowed growth, as a factor and as an absolute amount."""
 FLOORS = ("tasks", "entries", "objects")
-"""What varies with the calls in flight: their least is compared, which a leak raises and a busy machine does not."""
+"""Quantities that vary with the calls in flight: minima are compared, since leaks raise them and load does not."""
 
 
 def find_growth(processes: Processes) -> Iterator[str]:
-    """What was more in the last third than in the middle one."""
+    """Yield the quantities that grew from the middle third to the last."""
     for process, samples in processes.items():
         for kind, (factor, much) in ALLOWED.items():
             values = [sample[kind] for sample in samples if kind in sample]
@@ -51,18 +51,18 @@ def find_growth(processes: Processes) -> Iterator[str]:
 
 
 def find_excess(result: Mapping[str, Any]) -> Iterator[str]:
-    """Whether more ids are kept than calls were stored in the time for which each is known."""
+    """Yield a problem for more stored ids than calls stored within an id's lifetime."""
     kept = [sample["kept"] for sample in result["processes"]["middle"] if "kept" in sample]
     if not kept:
         return
-    # What the search for the rate stored is known for a while too.
+    # The ids of the rate search are kept for a while too.
     most = kept[0] + result["tally"].get("stored", 0) * min(1.0, KNOWN_SECONDS / result["seconds"]) * 1.1 + 16
     if max(kept) > most:
-        yield f"{max(kept):,.0f} ids of stored calls are kept, where {most:,.0f} are the most"
+        yield f"{max(kept):,.0f} ids of stored calls are kept: expected at most {most:,.0f}"
 
 
 def draw(results: Mapping[str, Any]) -> str:
-    """One row for each kind of thing, one column for each process, one line for each transport."""
+    """Draw one row per quantity, one column per process and one line per transport."""
     columns = ["caller", "worker", "middle"]
     body = []
     for row, (kind, (title, scale)) in enumerate(KINDS.items()):
@@ -87,11 +87,11 @@ def draw(results: Mapping[str, Any]) -> str:
 
 
 def _panel(title: str, lines: Mapping[str, list[tuple[float, float]]], left: float, top: float) -> str:
-    """One panel; its vertical axis begins at nothing, so that what looks flat is."""
+    """Draw one panel, with a vertical axis from zero."""
     points = [point for line in lines.values() for point in line]
     parts = [f'<text x="{left}" y="{top - 8}" font-weight="bold">{escape(title)}</text>']
     if not points:
-        parts.append(f'<text x="{left}" y="{top + 20}" fill="#888">not told here</text>')
+        parts.append(f'<text x="{left}" y="{top + 20}" fill="#888">not measured</text>')
         return "\n".join(parts)
     last, most = max(point[0] for point in points) or 1.0, max(point[1] for point in points) or 1.0
     for value in (0.0, most):
