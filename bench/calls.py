@@ -299,7 +299,7 @@ def available() -> list[str]:
         try:
             __import__(module)
         except ImportError:
-            print(f"{module} is not installed: {name} is left out")
+            print(f"{module} is not installed: skipping {name}")
             continue
         names.append(name)
     return names

@@ -45,7 +45,7 @@ def contenders() -> dict[str, Parse]:
         try:
             found[name] = make(importlib.import_module(module))
         except (ImportError, AttributeError) as error:
-            print(f"{name} is left out: {error}")
+            print(f"skipping {name}: {error}")
     return found
 
 

@@ -1,4 +1,4 @@
-/** Where the page, its API and the operations are; found from the page's own script, so that any mount path works. */
+/** Addresses of the page, its API and the operations, derived from the URL of the page's script: any mount path works. */
 
 function root(): URL {
   const script = new URL(import.meta.url);

@@ -1,4 +1,4 @@
-/** The page: its frame, and the screen that the address names. */
+/** The page: its frame and the current screen. */
 
 import { effect } from "@preact/signals";
 import { type ComponentType, render } from "preact";

@@ -1,4 +1,4 @@
-/** A call as code that can be copied: `ops`, Python, curl. The token is never in it. */
+/** A call as code to copy: `ops`, Python, curl; always without the token. */
 
 import { callAddress } from "./addresses";
 import { INPUT_TYPE } from "./api/calls";
@@ -8,7 +8,7 @@ import { ExactNumber, isBytes, isNumber, isObject, type Json } from "./json/valu
 
 export type Language = "ops" | "python" | "curl";
 
-/** A text as one word of a shell. */
+/** Quote a string as one shell word. */
 export function shellWord(text: string): string {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`;
 }
@@ -56,7 +56,7 @@ asyncio.run(main())
 `;
 }
 
-/** A value as Python writes it. */
+/** Return a value as a Python literal. */
 export function pythonValue(value: Json, indent = 0): string {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
@@ -75,7 +75,7 @@ export function pythonValue(value: Json, indent = 0): string {
   return `${open}\n${parts.map((part) => `${pad}${part},\n`).join("")}${" ".repeat(indent)}${close}`;
 }
 
-/** JSON's escapes are Python's too, once text beyond the basic plane is left as it is. */
+/** Return a Python string literal: JSON escapes are valid in Python, except surrogate pairs. */
 function pythonText(text: string): string {
   return JSON.stringify(text).replaceAll(
     /[\u007f-\u009f\u2028\u2029]/g,

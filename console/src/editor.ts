@@ -1,6 +1,6 @@
 /** CodeMirror for JSON, with the page's colours: its core, with colours by pattern instead of a parser (25 KB less).
  *
- * Objects and arrays fold; what is wrong is underlined and marked at its line.
+ * Objects and arrays fold; errors are underlined and marked at their line.
  */
 
 import { history, historyKeymap, insertNewlineKeepIndent } from "@codemirror/commands";
@@ -22,7 +22,7 @@ import {
 import { foldsOf, type Place, placesOf } from "./json/places";
 import { errorOffset } from "./json/text";
 
-/** What is wrong with the text: at a pointer, or where it stops being JSON. */
+/** An error in the text: at a JSON pointer, or at the first invalid character. */
 export interface EditorProblem {
   pointer?: string;
   detail: string;
@@ -30,7 +30,7 @@ export interface EditorProblem {
 
 export interface Editor {
   setText(text: string): void;
-  /** Mark what is wrong with the text. */
+  /** Mark the errors in the text. */
   setProblems(problems: EditorProblem[]): void;
   close(): void;
 }
@@ -60,7 +60,7 @@ const MARKS = {
   p: Decoration.mark({ class: "j-p" }),
 };
 
-/** Names, texts, numbers, words and punctuation. A text of JSON never spans lines. */
+/** Names, strings, numbers, keywords and punctuation. JSON strings never span lines. */
 const TOKENS = /("(?:[^"\\]|\\.)*")(?=\s*:)|("(?:[^"\\]|\\.)*"?)|(-?\d[\d.eE+-]*)|(true|false|null)|[{}[\],:]/g;
 
 const matcher = new MatchDecorator({
@@ -86,7 +86,7 @@ const colours = ViewPlugin.fromClass(
 
 const known = new WeakMap<Text, Map<number, Place>>();
 
-/** Objects and arrays of several lines; they are found once for each text. */
+/** Objects and arrays of several lines, computed once per text. */
 const folding = foldService.of((state, lineStart) => {
   let folds = known.get(state.doc);
   if (!folds) {
@@ -103,7 +103,7 @@ class WrongLine extends GutterMarker {
 }
 const WRONG_LINE = new WrongLine();
 
-/** What is wrong, underlined with its message as a tooltip; a linter of our own is 10 KB less than CodeMirror's. */
+/** Errors, underlined with the message as a tooltip; this linter is 10 KB smaller than CodeMirror's. */
 const wrong = StateField.define<DecorationSet>({
   create: () => Decoration.none,
   update(marks, transaction) {
@@ -133,7 +133,7 @@ function placesOfProblems(text: string, problems: EditorProblem[]): (Place & { d
   return problems.flatMap(({ pointer, detail }) => {
     const at = Math.max(0, Math.min(errorOffset(text), text.length - 1));
     const { from, to } = (pointer === undefined ? undefined : places.get(pointer)) ?? { from: at, to: at + 1 };
-    const line = text.indexOf("\n", from); // of a large value only its beginning is underlined
+    const line = text.indexOf("\n", from); // only the first line of a value is underlined
     const end = Math.min(to, line < 0 ? text.length : Math.max(line, from + 1), text.length);
     return end > from ? [{ from, to: end, detail }] : [];
   });

@@ -1,4 +1,4 @@
-/** Numbers, times and sizes as the page writes them. */
+/** Formatting of numbers, times and sizes. */
 
 export function count(value: number): string {
   return Math.round(value).toLocaleString("en");
@@ -33,14 +33,14 @@ export function preciseClock(at: number): string {
   return `${clock(at)}.${String(Math.floor(new Date(at).getMilliseconds())).padStart(3, "0")}`;
 }
 
-/** A time of today as clock, else with its date. */
+/** Format a time; with the date if it is not today. */
 export function moment(at: number): string {
   const date = new Date(at);
   const isToday = date.toDateString() === new Date().toDateString();
   return isToday ? clock(at) : `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock(at)}`;
 }
 
-/** How long ago: 12 s, 14 h, 6 d. */
+/** Format an age: 12 s, 14 h, 6 d. */
 export function age(since: number, now = Date.now()): string {
   const seconds = Math.max(0, (now - since) / 1000);
   if (seconds < 60) return `${Math.round(seconds)} s`;

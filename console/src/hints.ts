@@ -1,4 +1,4 @@
-/** What to do about an error: the server's own hint, else one for each code. */
+/** Hints for errors: the server's hint, else one per code. */
 
 import type { Problem } from "./api/types";
 
@@ -32,7 +32,7 @@ export function executedText(problem: Problem): string | undefined {
   return problem.executed ? EXECUTED[problem.executed] : undefined;
 }
 
-/** The request to the upstream that a message names. */
+/** Return the upstream request that a message names. */
 export function upstreamOf(problem: Problem): { request: string; status: number } | undefined {
   const status = problem.details?.statusCode;
   if (typeof status !== "number") return undefined;

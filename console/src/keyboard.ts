@@ -1,11 +1,11 @@
-/** Keys of the page. Single letters are ignored in inputs, and can be switched off. */
+/** Keyboard shortcuts. Single letters are ignored in inputs and can be disabled. */
 
 import { signal } from "@preact/signals";
 import { to } from "./addresses";
 import { go } from "./router";
 import { letterKeys } from "./state/preferences";
 
-/** What the screen that is shown does on a key. */
+/** The shortcuts of the current screen. */
 export interface Shortcuts {
   run?: () => void;
   cancel?: () => void;
@@ -18,7 +18,7 @@ export interface Shortcuts {
 export const helpOpen = signal(false);
 const stack: Shortcuts[] = [];
 
-/** Add shortcuts; what it returns takes them away. The last one that knows a key gets it. */
+/** Add shortcuts; return a function that removes them. The last one added for a key is used. */
 export function shortcuts(added: Shortcuts): () => void {
   stack.push(added);
   return () => {
@@ -66,7 +66,7 @@ function letter(event: KeyboardEvent): boolean {
   return true;
 }
 
-/** Focus the search; on other screens, go to it first. */
+/** Focus the search; on other screens, open it first. */
 export function openSearch(): void {
   const box = document.querySelector<HTMLInputElement>("#search");
   if (box) {

@@ -15,7 +15,7 @@ export interface PlotOptions {
   series: Series[];
   unit: string;
   height: number;
-  /** Told the time, in milliseconds, of a click. */
+  /** Called with the time of a click, in milliseconds. */
   click?: ((at: number) => void) | undefined;
 }
 
@@ -37,12 +37,12 @@ function dataOf(options: PlotOptions): uPlot.AlignedData {
   return [options.times.map((time) => time / 1_000), ...options.series.map((each) => each.values)];
 }
 
-/** Hours and minutes; with seconds where a few minutes are shown. */
+/** Format hours and minutes; with seconds for a range of a few minutes. */
 function timeText(time: number, shown: number): string {
   return new Date(time * 1_000).toTimeString().slice(0, shown < 300 ? 8 : 5);
 }
 
-/** A number with its unit; long times in seconds, so that they fit. */
+/** Format a number with its unit; long times in seconds. */
 function levelText(value: number, unit: string, highest: number): string {
   const isLong = unit.trim() === "ms" && highest >= 1_000;
   return isLong ? `${(value / 1_000).toLocaleString("en")} s` : `${value.toLocaleString("en")}${unit}`;

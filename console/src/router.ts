@@ -1,4 +1,4 @@
-/** The address bar as a signal: which screen is shown, and its parameters. */
+/** The address bar as a signal: the current screen and its parameters. */
 
 import { computed, signal } from "@preact/signals";
 import { BASE } from "./addresses";
@@ -46,7 +46,7 @@ export function setQuery(changes: Record<string, string | undefined>, options: {
   go(url.pathname + url.search + url.hash, { replace: !options.push });
 }
 
-/** Follow the browser's buttons, and links of this page without loading it again. */
+/** Handle the browser's back and forward buttons, and internal links without reloading. */
 export function startRouter(): void {
   addEventListener("popstate", () => {
     address.value = location.href;

@@ -1,4 +1,4 @@
-/** The form of every operation of a file: run by tests/console/test_forms.py, which asks the server what it accepts. */
+/** The form of every operation of a file. tests/console/test_forms.py runs it and validates the inputs on the server. */
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { expect, it } from "vitest";

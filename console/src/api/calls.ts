@@ -1,4 +1,4 @@
-/** Calls of operations over HTTP: one answer, or a stream of events. Aborting a request cancels its call. */
+/** Calls of operations over HTTP: one response, or a stream of events. Aborting a request cancels its call. */
 
 import { parseJson, writeJson } from "../json/text";
 import type { Json } from "../json/value";
@@ -16,11 +16,11 @@ export interface CallOptions {
   idempotencyKey?: string | undefined;
   traceId: string;
   signal: AbortSignal;
-  /** The last event of a stream that was lost: it goes on after that one. */
+  /** The id of the last received event, to resume a stream. */
   lastEventId?: string | undefined;
 }
 
-/** The answer of a call that was sent: its body is read as it came. */
+/** The response of a call, with its unparsed body. */
 export interface Answer {
   status: number;
   title: string;
@@ -38,7 +38,7 @@ function callHeaders(options: CallOptions, accept: string): Headers {
   return given;
 }
 
-/** Call an operation. A refusal is an answer with a problem; only an aborted request raises. */
+/** Call an operation. Errors are returned as problems; only an aborted request raises. */
 export async function call(options: CallOptions): Promise<Answer> {
   const response = await send(options.address, {
     method: "POST",
@@ -95,7 +95,7 @@ export interface StreamEnd {
   isLost?: boolean;
 }
 
-/** Follow a stream; `receive` gets the events of each chunk. Resolves with how it ended. */
+/** Follow a stream; `receive` gets the events of each chunk. Resolves with the outcome. */
 export async function follow(
   options: CallOptions,
   receive: (items: StreamItem[], bytes: number) => void,

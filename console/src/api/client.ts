@@ -1,4 +1,4 @@
-/** Requests to the console's own API. Each has the token of the session; none follows a redirect or sends a cookie. */
+/** Requests to the console's own API. They carry the session's token, follow no redirects and send no cookies. */
 
 import { signal } from "@preact/signals";
 import { API } from "../addresses";
@@ -25,11 +25,11 @@ export function setToken(value: string): void {
     if (value) sessionStorage.setItem(KEY, value);
     else sessionStorage.removeItem(KEY);
   } catch {
-    // The token then lasts as long as the page.
+    // Without storage, the token lasts as long as the page.
   }
 }
 
-/** A request that failed: with the server's problem, or without an answer (`status` is 0). */
+/** A failed request, with the server's problem, or without a response (`status` is 0). */
 export class RequestError extends Error {
   constructor(readonly problem: Problem) {
     super(problem.detail);
@@ -53,7 +53,7 @@ export const UNREACHABLE: Problem = {
   detail: "the server cannot be reached",
 };
 
-/** Fetch with the session's token; raises RequestError only where there is no answer. */
+/** Fetch with the session's token; raises RequestError only without a response. */
 export async function send(address: string, init: RequestInit = {}): Promise<Response> {
   try {
     return await fetch(address, { credentials: "omit", redirect: "error", referrerPolicy: "no-referrer", ...init });
@@ -78,10 +78,10 @@ export async function problemOf(response: Response): Promise<Problem> {
   }
 }
 
-/** Called for every 401, so that the page asks for a token. */
+/** Called for every 401, to open the sign-in dialog. */
 export const refusals: { refused: () => void } = { refused: () => {} };
 
-/** Ask the API. Its own numbers are plain ones; `read` keeps the digits of an operation's values. */
+/** Send a request to the API and parse plain numbers; `read` keeps the digits of an operation's values. */
 async function ask<T>(
   path: string,
   init: RequestInit = {},
@@ -95,7 +95,7 @@ async function ask<T>(
   return read(await response.text()) as T;
 }
 
-/** A call: its times are plain numbers, its input and output have every digit. */
+/** Fetch a call: times are plain numbers, input and output keep every digit. */
 function readCall(text: string): Span {
   const { input, output } = parseJson(text) as unknown as Span;
   return {
@@ -118,7 +118,7 @@ function idPath(id: string): string {
 
 let known: { tag: string; catalogue: Catalogue } | undefined;
 
-/** The catalogue; one that has not changed is not sent again. */
+/** Fetch the catalogue; an unchanged one is not sent again. */
 async function catalogue(): Promise<Catalogue> {
   const given = headers({ Accept: "application/json" });
   if (known) given.set("If-None-Match", known.tag);

@@ -1,4 +1,4 @@
-/** The server's feed of events: it comes back by itself after the last event that it saw. */
+/** The server's event feed: it reconnects and resumes after the last event. */
 
 import { API } from "../addresses";
 import { headers, refusals, send } from "./client";
@@ -16,11 +16,11 @@ export interface FeedOptions {
   topics?: string;
   trace?: string;
   receive: (events: FeedEvent[]) => void;
-  /** Called whenever the feed begins or is lost. */
+  /** Called when the feed opens or is lost. */
   changed?: (isOpen: boolean) => void;
 }
 
-/** Open a feed; what it returns closes it. */
+/** Open a feed; return a function that closes it. */
 export function openFeed(options: FeedOptions): () => void {
   const stop = new AbortController();
   void run(options, stop.signal);
@@ -41,7 +41,7 @@ async function run(options: FeedOptions, stopped: AbortSignal): Promise<void> {
     try {
       last = await follow(options, attempt.signal, last, heard);
     } catch {
-      // A lost feed is opened again below.
+      // A lost feed is reopened below.
     }
     clearTimeout(silence);
     stopped.removeEventListener("abort", abort);
@@ -70,7 +70,7 @@ async function follow(options: FeedOptions, signal: AbortSignal, last: string, h
       options.receive(events.map((event) => ({ type: event.type, data: JSON.parse(event.data) as unknown })));
     });
   } catch {
-    // The connection was lost: what it brought is kept.
+    // The connection was lost: received events are kept.
   }
   return newest;
 }

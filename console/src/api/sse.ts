@@ -1,4 +1,4 @@
-/** Server-sent events, read from the body of a fetch: unlike EventSource it can send credentials. */
+/** Server-sent events from the body of a fetch, which can send credentials, unlike EventSource. */
 
 export interface ServerEvent {
   type: string;
@@ -6,7 +6,7 @@ export interface ServerEvent {
   data: string;
 }
 
-/** Reads events from pieces of text, however they are cut. */
+/** Incremental parser of events from chunks of text. */
 export class EventParser {
   private buffer = "";
   private data: string[] = [];
@@ -16,7 +16,7 @@ export class EventParser {
   push(chunk: string): ServerEvent[] {
     const events: ServerEvent[] = [];
     this.buffer += chunk;
-    // A carriage return at the end may be half of a line end.
+    // A trailing carriage return may be the first half of CRLF.
     const complete = this.buffer.endsWith("\r") ? this.buffer.length - 1 : this.buffer.length;
     const lines = this.buffer.slice(0, complete).split(/\r\n|\n|\r/);
     this.buffer = (lines.pop() ?? "") + this.buffer.slice(complete);
@@ -44,7 +44,7 @@ export class EventParser {
   }
 }
 
-/** Give every event of a response to a function, with the size of the chunk that it came in; returns at its end. */
+/** Pass every event of a response to a function, with the size of its chunk, until the response ends. */
 export async function readEvents(
   body: ReadableStream<Uint8Array>,
   receive: (events: ServerEvent[], bytes: number) => void,

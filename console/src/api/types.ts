@@ -1,4 +1,4 @@
-/** What the server says, as docs/console-api.md describes it. */
+/** Types of the server's API; see docs/console-api.md. */
 
 import type { Json, JsonObject } from "../json/value";
 
@@ -115,7 +115,7 @@ export interface Span {
   differences?: Difference[];
 }
 
-/** Where a result differed from its declaration, and what the server did about it. */
+/** Differences of a result from its declared schema, and how the server handled them. */
 export interface Difference {
   pointer: string;
   action: "cast" | "stripped" | "default" | "kept" | "replaced";

@@ -1,4 +1,4 @@
-/** Bytes and content blocks: images, audio, text, links. What they hold is shown, never run. */
+/** Bytes and content blocks: images, audio, text, links. Their content is shown, never run. */
 
 import { useEffect, useMemo } from "preact/hooks";
 import { size } from "../format";
@@ -13,7 +13,7 @@ const MAGIC: [string, number[], number][] = [
   ["image/webp", [0x57, 0x45, 0x42, 0x50], 8],
 ];
 
-/** The type of an image by its first bytes; what a server says of it is not asked. */
+/** Detect the type of an image from its first bytes, ignoring the declared type. */
 export function imageType(bytes: Uint8Array): string | undefined {
   return MAGIC.find(([, magic, at]) => magic.every((byte, index) => bytes[at + index] === byte))?.[0];
 }

@@ -7,7 +7,7 @@ import { Icon } from "./Icon";
 interface ButtonProps extends Omit<ButtonHTMLAttributes, "icon" | "label"> {
   look?: "p" | "x" | "d" | undefined;
   icon?: string | undefined;
-  /** What a button without text does. */
+  /** The label of a button without text. */
   label?: string | undefined;
   disabled?: boolean | undefined;
   children?: ComponentChildren;
@@ -23,7 +23,7 @@ export function Button({ look, icon, label, class: more, children, ...rest }: Bu
   );
 }
 
-/** A button that copies a text, and says that it did. */
+/** A button that copies a string and confirms it. */
 export function CopyButton(props: {
   text: () => string | Promise<string>;
   label: string;
@@ -45,7 +45,7 @@ export function CopyButton(props: {
   );
 }
 
-/** Copy a text; pages that are not served over HTTPS have no clipboard of their own. */
+/** Copy a string; pages without HTTPS have no clipboard API. */
 export async function copyText(text: string): Promise<void> {
   if (navigator.clipboard) await navigator.clipboard.writeText(text).catch(() => copyBySelection(text));
   else copyBySelection(text);

@@ -1,4 +1,4 @@
-/** Calls that the server knows, newest first; those of this page can be opened again and compared. */
+/** The server's recorded calls, newest first; calls of this page can be reopened and compared. */
 
 import { useEffect, useState } from "preact/hooks";
 import { to } from "../addresses";
@@ -183,7 +183,7 @@ export function OutcomeText(props: { span: Span }) {
   );
 }
 
-/** Without rights to see the server's calls, the browser's own are listed. */
+/** Without the right to list the server's calls, the browser's own calls are listed. */
 function OwnCalls(props: { operationId: string | undefined }) {
   const own = history.value.filter((call) => !props.operationId || call.operationId === props.operationId);
   if (own.length === 0) return <Empty>No call was made from this browser yet.</Empty>;

@@ -1,4 +1,4 @@
-/** A chart over time, with its key, and a table of the same numbers for screen readers. */
+/** A chart over time, with its legend, and a table of the same numbers for screen readers. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { clock } from "../format";

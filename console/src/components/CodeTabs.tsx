@@ -1,4 +1,4 @@
-/** The call as code; folded until it is wanted. */
+/** The call as code, folded by default. */
 
 import { useState } from "preact/hooks";
 import { token } from "../api/client";

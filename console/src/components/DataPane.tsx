@@ -1,4 +1,4 @@
-/** Data by its kind: tree or table, plain text, bytes. */
+/** Data by kind: tree or table, plain text, bytes. */
 
 import type { Signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
@@ -72,7 +72,7 @@ export function DataPane(props: DataPaneProps) {
   );
 }
 
-/** The members beside a table. */
+/** The other properties beside a table. */
 function Around(props: { document: DataDocument; table: Path }) {
   const [rest, setRest] = useState<LocalDocument | undefined>();
   const { value } = props.document;

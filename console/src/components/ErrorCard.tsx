@@ -1,4 +1,4 @@
-/** A failure: message, code, place, upstream, hint, actions. */
+/** An error: message, code, path, upstream, hint, actions. */
 
 import { to } from "../addresses";
 import type { Problem, Span } from "../api/types";
@@ -101,7 +101,7 @@ function scopesOf(problem: Problem): string | undefined {
   return lists.length > 0 ? lists.join(" ") : undefined;
 }
 
-/** The calls from the outermost to the one that failed first. */
+/** Calls from the outermost to the origin of the error. */
 export function failedPath(spans: Span[]): Span[] {
   const failed = spans.filter((span) => span.outcome === "failed");
   const parents = new Set(failed.map((span) => span.parentRequestId));

@@ -15,7 +15,7 @@ import { LostBar } from "./LostBar";
 import { Menu } from "./Menu";
 
 export const drawer = signal(false);
-/** The source that the screen is about. */
+/** The source of the current screen. */
 export const shownSource = signal("");
 
 export function Frame(props: { children: ComponentChildren }) {

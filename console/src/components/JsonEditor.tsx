@@ -1,4 +1,4 @@
-/** The JSON editor: CodeMirror, loaded on use. It stands in a shadow root, where it may add its styles under our policy. */
+/** The JSON editor: CodeMirror, loaded on use, in a shadow root where the content security policy allows its styles. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Editor, EditorProblem } from "../editor";

@@ -1,4 +1,4 @@
-/** The list of keys. */
+/** The list of keyboard shortcuts. */
 
 import { helpOpen } from "../keyboard";
 import { letterKeys } from "../state/preferences";

@@ -1,4 +1,4 @@
-/** The red bar of a page whose server is gone: what is shown stays, with its age. */
+/** The red bar shown while the server is unreachable, with the age of the data. */
 
 import { useEffect, useState } from "preact/hooks";
 import { age } from "../format";

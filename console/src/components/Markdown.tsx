@@ -1,4 +1,4 @@
-/** A small part of Markdown, built from nodes: paragraphs, lists, code, emphasis, links. Nothing becomes HTML. */
+/** A subset of Markdown, built from nodes: paragraphs, lists, code, emphasis, links. It never produces HTML strings. */
 
 import type { ComponentChildren } from "preact";
 

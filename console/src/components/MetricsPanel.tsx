@@ -69,7 +69,7 @@ function Figure(props: { name: string; value: string; unit?: string; isBad?: boo
   );
 }
 
-/** A click lists the calls of that moment. */
+/** List the calls at the clicked time. */
 function openMoment(at: number, step: number, operation?: string): void {
   const since = Math.round(at - step * 1_000);
   go(to.calls({ since: String(since), until: String(Math.round(at + step * 1_000)), operation }));

@@ -17,7 +17,7 @@ export function Notice(props: { look?: "w" | "e"; children: ComponentChildren })
   );
 }
 
-/** Grey rows of the final height, after a moment: what comes at once shows nothing. */
+/** Grey placeholder rows of the final height, shown after a short delay. */
 export function Loading(props: { rows?: number; height?: number }) {
   const [isLate, setLate] = useState(false);
   useEffect(() => {
@@ -43,7 +43,7 @@ export function Empty(props: { children: ComponentChildren; command?: string }) 
   );
 }
 
-/** What a screen shows where its data could not be fetched; the rest of the page works. */
+/** The error of a screen whose data could not be fetched; the rest of the page works. */
 export function Failed(props: { problem: Problem; retry: () => void }) {
   const { problem } = props;
   return (

@@ -1,4 +1,4 @@
-/** A number of a stream's events over the last minute. */
+/** Chart of a numeric property of a stream's events over the last minute. */
 
 import { useMemo } from "preact/hooks";
 import type { StreamEvent } from "../state/ring";
@@ -7,7 +7,7 @@ import { dataOf, type StreamState } from "../state/streams";
 const SECONDS = 60;
 const MOST_POINTS = 400;
 
-/** Names of members that are numbers in the newest events. */
+/** Return the names of numeric properties in the newest events. */
 export function numericFields(stream: StreamState): string[] {
   const names = new Set<string>();
   for (let index = 0; index < Math.min(5, stream.ring.size); index++) {
@@ -22,7 +22,7 @@ export function numericFields(stream: StreamState): string[] {
   return [...names].sort((left, right) => isCounter(left) - isCounter(right)).slice(0, 6);
 }
 
-/** Whether a number only counts the events: others say more. */
+/** Whether a number only counts the events; others are preferred. */
 function countsUp(stream: StreamState, field: string): boolean {
   const [newer, older] = [stream.ring.at(0), stream.ring.at(1)].map((event) => {
     const data = event ? dataOf(event) : undefined;
@@ -53,7 +53,7 @@ function pointsOf(stream: StreamState, field: string): { at: number; value: numb
 
 export function NumberChart(props: { stream: StreamState; field: string; isLarge?: boolean }) {
   const { stream, field } = props;
-  // A chart is drawn four times a second: it shows a minute.
+  // Redraw four times a second.
   const moment = Math.floor(stream.version.value && performance.now() / 250);
   const points = useMemo(() => pointsOf(stream, field), [stream, field, stream.paused.value ? 0 : moment]);
   if (points.length < 2) return null;

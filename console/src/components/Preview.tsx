@@ -1,4 +1,4 @@
-/** What an operation takes and gives, in short: beside the search, and as the Schema tab. */
+/** Summary of an operation's input and output, beside the search and as the Schema tab. */
 
 import { useEffect, useState } from "preact/hooks";
 import { to } from "../addresses";
@@ -14,7 +14,7 @@ import { TypeChip } from "./TypeChip";
 const SOON_MS = 60;
 const known = new Map<string, Operation>();
 
-/** An operation, once the mark has rested on it for a moment. */
+/** Fetch the selected operation after a short delay. */
 function useOperation(id: string, load: (id: string) => Promise<Operation>): Operation | undefined {
   const [operation, setOperation] = useState<Operation | undefined>(known.get(id));
   useEffect(() => {
@@ -29,7 +29,7 @@ function useOperation(id: string, load: (id: string) => Promise<Operation>): Ope
           if (isCurrent) setOperation(read);
         },
         (error: unknown) => {
-          if (!(error instanceof RequestError)) throw error; // The catalogue's own words stay.
+          if (!(error instanceof RequestError)) throw error; // Keep showing the catalogue's entry.
         },
       );
     }, SOON_MS);
@@ -103,7 +103,7 @@ export function outputName(schema: Schema): string {
   return typeof resolved.$name === "string" ? resolved.$name : typeText(resolved, schemas);
 }
 
-/** The members of an object: name, type, whether it is needed. */
+/** The properties of an object: name, type, whether it is required. */
 export function Signature(props: { schema: Schema; withHelp?: boolean }) {
   const schemas = new Schemas(props.schema);
   const resolved = schemas.resolve(props.schema);

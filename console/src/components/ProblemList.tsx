@@ -1,4 +1,4 @@
-/** Problems that no visible field shows, above Run. */
+/** Problems without a visible field, above Run. */
 
 import { useEffect, useState } from "preact/hooks";
 import type { FoundProblem } from "../form/validate";

@@ -1,4 +1,4 @@
-/** The result of a call: data, meta, the raw body, and where it differs from what was declared. */
+/** The result of a call: data, meta, the raw body, and differences from the declared schema. */
 
 import { useSignal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";

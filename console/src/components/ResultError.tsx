@@ -1,4 +1,4 @@
-/** A failed call: the card, where it failed among nested calls, and what the upstream said. */
+/** A failed call: the error card, its place among nested calls, and the upstream's response. */
 
 import { useEffect, useState } from "preact/hooks";
 import { to } from "../addresses";
@@ -22,7 +22,7 @@ export function ResultError(props: { run: Run; problem: Problem }) {
     api.trace(run.traceId).then(
       (trace) => isCurrent && setSpans(trace.spans),
       (error: unknown) => {
-        if (!(error instanceof RequestError)) throw error; // Without a trace the card stands alone.
+        if (!(error instanceof RequestError)) throw error; // Without a trace, only the card is shown.
       },
     );
     return () => {

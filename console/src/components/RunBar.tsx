@@ -21,12 +21,12 @@ export interface Runner {
   press: () => Promise<void>;
   send: () => void;
   again: (input: Json) => Promise<void>;
-  /** The input that waits for an answer to "really?". */
+  /** The input that awaits confirmation. */
   asking: Json | undefined;
   answer: (yes: boolean) => void;
 }
 
-/** How an operation is run: checked first, asked first where it destroys something. */
+/** Running an operation: validation, and confirmation of destructive operations. */
 export function useRunner(form: FormState): Runner {
   const [asking, setAsking] = useState<Json | undefined>();
   const { operation } = form;

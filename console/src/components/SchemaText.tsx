@@ -1,4 +1,4 @@
-/** A JSON Schema as a tree, folded until it is wanted. */
+/** A JSON Schema as a tree, folded by default. */
 
 import { useMemo, useState } from "preact/hooks";
 import type { Schema } from "../api/types";

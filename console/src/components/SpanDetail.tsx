@@ -1,4 +1,4 @@
-/** One call of a trace in detail, and all of them as a table: the timeline for those who do not see it. */
+/** One call of a trace in detail, and all calls as a table, the accessible form of the timeline. */
 
 import { to } from "../addresses";
 import { api, RequestError } from "../api/client";

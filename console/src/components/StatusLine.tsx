@@ -1,4 +1,4 @@
-/** The line above a result: outcome, source, time, size, and the way to its trace. */
+/** The line above a result: outcome, source, time, size and a link to its trace. */
 
 import { useEffect, useState } from "preact/hooks";
 import { to } from "../addresses";
@@ -38,7 +38,7 @@ function sourceText(run: Run): string {
   return typeof run.meta?.source === "string" ? run.meta.source : "";
 }
 
-/** Time that passes, ten times a second. */
+/** Elapsed time, updated ten times a second. */
 export function Elapsed(props: { since: number }) {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {

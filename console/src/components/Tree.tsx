@@ -1,4 +1,4 @@
-/** A value as a tree of lines (ARIA tree). Lines are fetched in slices; long lists show a part and offer more. */
+/** A value as a tree of lines (ARIA tree). Lines are fetched in slices; long lists are shown in parts. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { DataDocument } from "../data/document";
@@ -16,7 +16,7 @@ interface Line {
   path: Path;
   node: Node;
   depth: number;
-  /** For the line after a slice: how many there are more. */
+  /** For the line after a slice: the number of remaining lines. */
   more?: number;
 }
 
@@ -28,9 +28,9 @@ const keyOf = (path: Path) => JSON.stringify(path);
 
 interface TreeProps {
   document: DataDocument;
-  /** Told the path of the selected line. */
+  /** Called with the path of the selected line. */
   select?: (path: Path) => void;
-  /** Lines that are marked, and the one that is shown. */
+  /** Highlighted lines, and the current one. */
   hits?: Path[] | undefined;
   hit?: number;
   filter?: (path: Path) => void;
@@ -170,7 +170,7 @@ export function Tree(props: TreeProps) {
   );
 }
 
-/** All lines of a small tree; of a large one, those near the part of the page that is visible. */
+/** All lines of a small tree, or the lines of a large tree near the viewport. */
 function TreeLines(props: { lines: Line[]; children: (line: Line, index: number) => preact.ComponentChildren }) {
   const box = useRef<HTMLDivElement>(null);
   const [from, setFrom] = useState(0);
@@ -216,7 +216,7 @@ function linesOf(opened: ReadonlyMap<string, Opened>, root: Node): Line[] {
   return lines;
 }
 
-/** Open the top, and a few small branches of it. */
+/** Expand the root and a few small branches. */
 async function openFirst(data: DataDocument, open: (path: Path) => Promise<void>): Promise<void> {
   await open([]);
   const { root } = data.summary;
@@ -241,7 +241,7 @@ function Guides(props: { depth: number }) {
 
 const DATE = /^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)$/;
 
-/** A scalar in its colour, or what is inside a branch. */
+/** A coloured scalar, or the summary of a branch. */
 export function Value(props: { node: Node; isOpen?: boolean }) {
   const { node } = props;
   if (node.kind === "object") {

@@ -159,7 +159,7 @@ function InputPane(props: { form: FormState; runner: ReturnType<typeof useRunner
   );
 }
 
-/** The line between the panes: dragged, or moved with the arrows. */
+/** The divider between the panes, moved by dragging or with the arrow keys. */
 function Divider() {
   const drag = (event: PointerEvent) => {
     const line = event.currentTarget as HTMLElement;

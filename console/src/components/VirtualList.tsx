@@ -1,4 +1,4 @@
-/** A list of rows of one height of which only the visible ones are in the page. */
+/** A virtual list of rows of equal height: only visible rows are rendered. */
 
 import type { ComponentChildren, HTMLAttributes } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
@@ -9,7 +9,7 @@ interface VirtualListProps extends Omit<HTMLAttributes<HTMLDivElement>, "childre
   /** The row that stays visible. */
   shown?: number | undefined;
   row: (index: number) => ComponentChildren;
-  /** Told which rows are shown. */
+  /** Called with the range of visible rows. */
   window?: (from: number, to: number) => void;
 }
 

@@ -1,4 +1,4 @@
-/** The timeline of a trace. Hatched is queued, solid running, red failed, dashed waiting to try again; colour is the worker. */
+/** The timeline of a trace. Hatched is queued, solid running, red failed, dashed waiting for a retry; colour is the worker. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Span } from "../api/types";
@@ -9,13 +9,13 @@ const ROW = 34;
 const TOP = 34;
 const LEFT = 462;
 const NARROW = 260;
-/** Pixels that the text of a bar needs. */
+/** Width of a bar's label in pixels. */
 const TEXT_ROOM = 170;
 
 interface WaterfallProps {
   rows: TimelineRow[];
   begin: number;
-  /** The present, for a trace that runs. */
+  /** The current time, for a running trace. */
   now: number | undefined;
   end: number;
   colourOf: (worker: string | undefined) => number;
@@ -205,7 +205,7 @@ function Row(
   );
 }
 
-/** The text after a bar; where there is no room at the right, inside it or before it. */
+/** The label after a bar; without room at the right, inside it or before it. */
 function BarText(props: {
   text: string;
   failed: boolean;

@@ -1,4 +1,4 @@
-/** The difference of two values as one tree; equal branches are folded into one line. */
+/** Difference of two values as one tree; equal branches are folded into one line. */
 
 import { equal, isObject, type Json, type Path } from "../json/value";
 

@@ -1,4 +1,4 @@
-/** The data of an answer: parsed here where it is small, in a worker where it is large. Views ask for slices. */
+/** The data of a response: small data is parsed here, large data in a worker. Views fetch slices. */
 
 import { parseJson, writeJson } from "../json/text";
 import { getAt, isObject, type Json, type JsonObject, type Path } from "../json/value";
@@ -20,7 +20,7 @@ import {
 export const LARGE = 256 << 10;
 export const LARGEST = 32 << 20;
 
-/** What is known of a document as soon as it is read. */
+/** Facts about a parsed document. */
 export interface Summary {
   root: Node;
   keys: number;
@@ -30,20 +30,20 @@ export interface Summary {
 
 export interface DataDocument {
   summary: Summary;
-  /** The value itself, where it is small enough to be on the page. */
+  /** The value, if it is small enough for the page. */
   value?: Json | undefined;
   children(path: Path, from: number, count: number): Promise<Node[]>;
   columns(path: Path): Promise<string[]>;
   rows(path: Path, columns: string[], sort: Sort | undefined, from: number, count: number): Promise<Row[]>;
   csv(path: Path, columns: string[], sort: Sort | undefined): Promise<string>;
   find(words: string): Promise<Path[]>;
-  /** A part, whole: for copying, downloading and bytes. */
+  /** A complete part, for copying, downloading and bytes. */
   part(path: Path): Promise<Json | undefined>;
   text(path: Path, indent: number): Promise<string>;
   close(): void;
 }
 
-/** The parts of a value, all at once. A worker answers the same questions by messages. */
+/** The document of a value in memory. A worker provides the same methods by messages. */
 export class LocalDocument implements DataDocument {
   readonly summary: Summary;
   private orders = new Map<string, number[]>();
@@ -104,7 +104,7 @@ export class LocalDocument implements DataDocument {
   close(): void {}
 }
 
-/** Read an envelope (or any other JSON) as a document. */
+/** Parse an envelope (or any other JSON) as a document. */
 export function readText(text: string, isEnvelope: boolean): LocalDocument {
   const read = parseJson(text);
   if (isEnvelope && isObject(read) && isObject(read.meta)) return new LocalDocument(read.data ?? null, read.meta);

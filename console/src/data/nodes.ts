@@ -1,4 +1,4 @@
-/** A value in small pieces, so that a view holds only what it shows. Used on the page and, for large values, in a worker. */
+/** Slices of a value, so that a view holds only its visible lines. Used on the page and, for large values, in a worker. */
 
 import {
   ExactNumber,
@@ -19,11 +19,11 @@ export const LONGEST_TEXT = 2_048;
 export interface Node {
   key: string | number;
   kind: Kind | "bytes";
-  /** Members or items, characters or bytes. */
+  /** Number of properties, items, characters or bytes. */
   size: number;
-  /** A scalar as text; a long one is cut. */
+  /** A scalar as text, truncated if long. */
   text?: string;
-  /** For an object, the member that names it. */
+  /** For an object, the property that names it. */
   hint?: string;
 }
 
@@ -63,7 +63,7 @@ export function childrenOf(root: Json, path: Path, from: number, count: number):
     .map(([name, member]) => nodeOf(name, member));
 }
 
-/** The number of keys of a value, at any depth. */
+/** Count the keys of a value, at any depth. */
 export function countKeys(value: Json): number {
   let count = 0;
   const pending: Json[] = [value];
@@ -76,7 +76,7 @@ export function countKeys(value: Json): number {
   return count;
 }
 
-/** The columns of a list of objects that share half of their keys; undefined where it is no table. */
+/** The columns of a list of objects that share half of their keys; undefined if it is not a table. */
 export function columnsOf(value: Json | undefined): string[] | undefined {
   if (!Array.isArray(value) || value.length < 2) return undefined;
   const sample = value.slice(0, 100);
@@ -89,7 +89,7 @@ export function columnsOf(value: Json | undefined): string[] | undefined {
   return counts.size > 0 && shared * 2 >= counts.size ? [...counts.keys()] : undefined;
 }
 
-/** The path of the first table in a value: itself, or one of its members. */
+/** The path of the first table in a value: itself, or one of its properties. */
 export function tablePath(value: Json): Path | undefined {
   if (columnsOf(value)) return [];
   if (!isObject(value)) return undefined;
@@ -160,7 +160,7 @@ function csvCell(value: Json | undefined): string {
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
-/** The paths of the first lines whose key or text has some words, in order. */
+/** Return the paths of the first lines whose key or text contains the words, in order. */
 export function findText(root: Json, words: string, most = 200): Path[] {
   const wanted = words.toLowerCase();
   const found: Path[] = [];

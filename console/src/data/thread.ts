@@ -1,4 +1,4 @@
-/** The page's side of the worker: questions, and documents that live there. */
+/** The page's side of the worker: requests, and documents held by the worker. */
 
 import { parseJson } from "../json/text";
 import type { Json, Path } from "../json/value";
@@ -22,7 +22,7 @@ function start(): Worker {
   return made;
 }
 
-/** Ask the worker; buffers in `moved` are handed over, not copied. */
+/** Send a request to the worker; buffers in `moved` are transferred, not copied. */
 export function ask<T>(question: Question, moved: Transferable[] = []): Promise<T> {
   worker ??= start();
   const id = ++count;
@@ -67,7 +67,7 @@ export class RemoteDocument implements DataDocument {
   }
 
   part(path: Path): Promise<Json | undefined> {
-    return this.ask<string>("text", path, 0).then(parseJson); // numbers keep their digits as text only
+    return this.ask<string>("text", path, 0).then(parseJson); // structured clones would lose the digits of numbers
   }
 
   text(path: Path, indent: number): Promise<string> {

@@ -1,11 +1,11 @@
-/** The spans of a trace as rows: by start within their parent, equal siblings folded where there are many. */
+/** The spans of a trace as rows: by start within their parent, many equal siblings are folded. */
 
 import type { Span } from "../api/types";
 
 export interface TimelineRow {
   span: Span;
   depth: number;
-  /** How many equal siblings this row stands for. */
+  /** Number of equal siblings in this row. */
   count: number;
   hasChildren: boolean;
 }
@@ -38,7 +38,7 @@ export function rowsOf(spans: Span[], folded: ReadonlySet<string>, show: Show = 
   return rows;
 }
 
-/** Successful siblings of one operation become one row. */
+/** Fold successful siblings of one operation into one row. */
 function fold(spans: Span[]): [Span, number][] {
   const rows: [Span, number][] = [];
   const found = new Map<string, [Span, number]>();
@@ -77,7 +77,7 @@ function keptIds(spans: Span[], show: Show): Set<string> | undefined {
   return kept;
 }
 
-/** Round marks of a time axis: at most six, in milliseconds. */
+/** Return round ticks of a time axis: at most six, in milliseconds. */
 export function marksOf(total: number): number[] {
   const rough = Math.max(total, 0.001) / 5;
   const power = 10 ** Math.floor(Math.log10(rough));

@@ -1,4 +1,4 @@
-/** The worker: it reads large JSON and searches the catalogue, so that the page never waits for either. */
+/** The web worker: it parses large JSON and searches the catalogue, off the main thread. */
 
 import { buildIndex, type SearchIndex, searchIndex } from "../search/ranking";
 import { type LocalDocument, readText } from "./document";

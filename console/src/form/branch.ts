@@ -1,4 +1,4 @@
-/** The branch of a union that a value belongs to. */
+/** Selection of the union branch that matches a value. */
 
 import { isObject, type Json, type JsonObject, kindOf } from "../json/value";
 import type { Control } from "./control";
@@ -30,7 +30,7 @@ function scoreOf(schema: Resolved, value: Json, schemas: Schemas, discriminator:
   return 10 + scoreMembers(schema, value, schemas, discriminator);
 }
 
-/** Constants decide; then members that are required or known. */
+/** Constants decide, then required and declared properties. */
 function scoreMembers(
   schema: Resolved,
   value: JsonObject,

@@ -1,4 +1,4 @@
-/** Which control a schema gets: a pure function, so that every rule of the form is a line of a table in its test. */
+/** Choice of the control for a schema: a pure function, tested by a table of rules. */
 
 import type { Schema } from "../api/types";
 import type { Json } from "../json/value";
@@ -32,7 +32,7 @@ export type Control =
   | { kind: "bytes"; media: string }
   | { kind: "raw" };
 
-/** Members with names of the caller's choice. */
+/** Additional properties, with names chosen by the caller. */
 export interface Extra {
   schema: Schema;
   patterns: string[];
@@ -133,7 +133,7 @@ function rank(member: Member): number {
   return member.deprecated && !member.required ? 2 : member.required ? 0 : 1;
 }
 
-/** Where a schema names some properties and says nothing of others, others are offered by the JSON editor alone. */
+/** Describe additional properties; undeclared ones that a schema merely allows need the JSON editor. */
 function extraOf(schema: Resolved, hasMembers: boolean): Extra | undefined {
   const patterns = Object.keys((schema.patternProperties ?? {}) as object);
   const additional = schema.additionalProperties as Schema | undefined;
@@ -170,7 +170,7 @@ function unionOf(schema: Resolved): { branches: Schema[]; keyword: string } | un
   return undefined;
 }
 
-/** Branches that only add requirements to the same object are no choice of another value. */
+/** Describe a union; branches that only add requirements to the same object are not a choice. */
 function unionControl(schema: Resolved, given: Schema[], keyword: string, schemas: Schemas): Control {
   const { oneOf: _one, anyOf: _any, ...base } = schema;
   const resolved = given.map((branch) => schemas.resolve(branch));
@@ -189,7 +189,7 @@ function unionControl(schema: Resolved, given: Schema[], keyword: string, schema
   return { kind: "union", branches, keyword, discriminator: discriminator ?? discriminatorOf(resolved) };
 }
 
-/** Whether branches only say which members must be there. */
+/** Whether branches only list required properties. */
 export function onlyRequires(branches: Resolved[]): boolean {
   return branches.every((branch) =>
     Object.keys(branch).every((key) => key === "required" || key === "$name" || key === "not"),
@@ -230,7 +230,7 @@ function labelOf(
   return types.join(" | ") || `form ${index + 1}`;
 }
 
-/** A property that has another constant in every branch. */
+/** Find a property with a different constant in every branch. */
 function discriminatorOf(branches: Resolved[]): string | undefined {
   const first = branches[0]?.properties as Record<string, Resolved> | undefined;
   for (const name of Object.keys(first ?? {})) {

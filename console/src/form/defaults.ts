@@ -1,4 +1,4 @@
-/** The values that a form begins with, and the example that it offers. */
+/** Initial values and examples of a form. */
 
 import type { Schema } from "../api/types";
 import { isObject, type Json, type JsonObject } from "../json/value";
@@ -19,13 +19,13 @@ const FORMATS: Record<string, string> = {
   hostname: "example.com",
 };
 
-/** What an empty form holds: defaults and constants where they are required, the rest absent. */
+/** Return the value of an empty form: required defaults and constants only. */
 export function initialValue(schema: Schema): Json {
   const schemas = new Schemas(schema);
   return initialOf(schemas.resolve(schema), schemas, 0) ?? {};
 }
 
-/** The value that a control begins with when it appears; undefined where it waits for the user. */
+/** Return the initial value of a control; undefined if the user must enter it. */
 export function initialOf(schema: Resolved, schemas: Schemas, depth: number): Json | undefined {
   if (schema.default !== undefined && !isHollow(schema.default, schema)) return schema.default as Json;
   const { control } = describe(schema, schemas);
@@ -46,19 +46,19 @@ function initialMembers(members: Member[], schemas: Schemas, depth: number): Jso
   return value;
 }
 
-/** Whether an offered value is an empty object where members are required, as generated documents have it. */
+/** Whether an example is an empty object although properties are required, as in generated documents. */
 function isHollow(value: unknown, schema: Resolved): boolean {
   const required = schema.required as string[] | undefined;
   return Boolean(required?.length) && isObject(value) && Object.keys(value).length === 0;
 }
 
-/** The members that the first of some alternatives requires. */
+/** Return the required properties of the first alternative. */
 function alternative(schema: Resolved, schemas: Schemas): string[] {
   const branches = [schema.anyOf ?? schema.oneOf ?? []].flat().map((branch) => schemas.resolve(branch as Schema));
   return branches.length > 0 && onlyRequires(branches) ? ((branches[0]?.required as string[] | undefined) ?? []) : [];
 }
 
-/** A value of the right type for a control that the user adds: what the form shows as its first state. */
+/** Return a value of the right type for a control that the user adds. */
 export function addedValue(schema: Resolved, schemas: Schemas): Json {
   const initial = initialOf(schema, schemas, 0);
   if (initial !== undefined) return initial;
@@ -72,7 +72,7 @@ export function addedValue(schema: Resolved, schemas: Schemas): Json {
   return "";
 }
 
-/** An example of the whole input: the schema's own examples and defaults, else something of the right type. */
+/** Return an example of the whole input: the schema's examples and defaults, else values of the right type. */
 export function exampleValue(schema: Schema, optional = false): Json {
   const schemas = new Schemas(schema);
   return guess(schemas.resolve(schema), schemas, 0, optional);
@@ -169,7 +169,7 @@ function guessText(schema: Resolved): string {
   return text.padEnd(least, "x").slice(0, Math.max(most, least));
 }
 
-/** A value without what a schema marks as secret: passwords and write-only members. */
+/** Return a value without the secrets of its schema: passwords and write-only properties. */
 export function withoutSecrets(schema: Schema, value: Json): Json {
   const schemas = new Schemas(schema);
   return strip(schemas.resolve(schema), schemas, value) ?? null;

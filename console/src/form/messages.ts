@@ -1,14 +1,14 @@
-/** Messages of problems, word for word as the server writes them: tests/messages.json is checked on both sides. */
+/** Messages of problems, identical to the server's: tests/messages.json is checked on both sides. */
 
 const SHOWN = 60;
 
-/** Everything that a message may need. */
+/** The data of a message. */
 export interface Violation {
   keyword: string;
   /** The keyword's value in the schema. */
   rule: unknown;
   value: unknown;
-  /** Names of properties, where the rule is about some. */
+  /** Names of the affected properties, if any. */
   names?: string[];
 }
 
@@ -118,7 +118,7 @@ export function messageOf(violation: Violation): string {
   return wording ? wording(show(violation.value), violation) : `violates the rule '${violation.keyword}'`;
 }
 
-/** The message of a union: with the types where each branch fails by its type alone. */
+/** Return the message of a union, with the types if every branch fails by type only. */
 export function unionMessage(value: unknown, count: number, asked: (string | undefined)[]): string {
   const all = asked.length > 0 && asked.length <= 8 && asked.every(Boolean);
   const types = all ? `: ${[...new Set(asked)].join(" or ")}` : "";
@@ -127,7 +127,7 @@ export function unionMessage(value: unknown, count: number, asked: (string | und
 
 export const MANY_MATCH = " matches more than one form: exactly one is allowed";
 
-/** The property that a message says is missing. */
+/** Return the missing property that a message names. */
 export function missingProperty(detail: string): string | undefined {
   const named = /^missing required property (".*?[^\\]"|"")/.exec(detail)?.[1];
   try {

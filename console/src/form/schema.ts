@@ -1,15 +1,15 @@
-/** Reading of JSON Schema for the form: references, allOf, nullable types and unions become one plain description. */
+/** JSON Schema for the form: references, allOf, nullable types and unions are resolved to one description. */
 
 import type { Schema, SchemaObject } from "../api/types";
 import { isObject, type Json, pointerParts } from "../json/value";
 
 export type Resolved = SchemaObject;
 
-/** Follows references within one document. */
+/** Resolver of references within one document. */
 export class Schemas {
   constructor(readonly root: Schema) {}
 
-  /** The schema without references and allOf at its top; `$name` is the name of the definition that it was. */
+  /** The schema without references and allOf at its top; `$name` is the name of its definition. */
   resolve(schema: Schema | undefined, seen: readonly string[] = []): Resolved {
     if (schema === undefined || schema === true) return {};
     if (schema === false) return { not: {} };
@@ -76,7 +76,7 @@ const DESCRIPTIVE = new Set([
   "contentMediaType",
 ]);
 
-/** One schema that says what both say; undefined where that cannot be written as one. */
+/** Merge two schemas; undefined if they cannot be merged. */
 export function mergeSchemas(left: Resolved, right: Resolved): Resolved | undefined {
   const merged: Resolved = { ...left };
   for (const [keyword, value] of Object.entries(right)) {
@@ -106,7 +106,7 @@ function mergeProperties(left: unknown, right: unknown): Record<string, Schema> 
   return merged;
 }
 
-/** The types that a schema names, or shows by its keywords; empty for any. */
+/** Return the types that a schema declares or implies by its keywords; empty for any. */
 export function typesOf(schema: Resolved): string[] {
   if (typeof schema.type === "string") return [schema.type];
   if (Array.isArray(schema.type)) return schema.type as string[];
@@ -158,7 +158,7 @@ function omit(schema: Resolved, keyword: string): Resolved {
   return rest;
 }
 
-/** What the form writes at the right of a field's name. */
+/** Return the type label of a field. */
 export function typeText(schema: Resolved, schemas: Schemas, depth = 0): string {
   const { schema: inner, nullable } = withoutNull(schema, schemas);
   const text = plainTypeText(inner, schemas, depth);
@@ -194,7 +194,7 @@ function range(schema: Resolved): string {
   return typeof schema.format === "string" && schema.type === "string" ? ` ${schema.format}` : "";
 }
 
-/** The first of a schema's own examples. */
+/** Return the first example of a schema. */
 export function exampleOf(schema: Resolved): Json | undefined {
   if (Array.isArray(schema.examples) && schema.examples.length > 0) return schema.examples[0] as Json;
   if ("example" in schema) return schema.example as Json;

@@ -1,4 +1,4 @@
-/** Validation of an input as the server does it. Loaded when an operation is opened. */
+/** Validation of an input with the server's rules. Loaded when an operation is opened. */
 
 import { type OutputUnit, Validator } from "@cfworker/json-schema";
 import type { Schema } from "../api/types";
@@ -12,7 +12,7 @@ export interface FoundProblem {
 
 export type Check = (value: Json) => FoundProblem[];
 
-/** Keywords whose errors are told by the errors below them. */
+/** Keywords whose errors are reported by their subschemas. */
 const CONTAINERS = new Set([
   "$ref",
   "$recursiveRef",
@@ -27,7 +27,7 @@ const CONTAINERS = new Set([
 ]);
 const MOST = 100;
 
-/** Make a function that lists the problems of a value; one that finds none where the schema cannot be used. */
+/** Return a function that lists the problems of a value; it finds none if the schema cannot be compiled. */
 export function compile(schema: Schema): Check {
   let validator: Validator;
   const prepared = prepare(schema) as object | boolean;
@@ -43,12 +43,12 @@ export function compile(schema: Schema): Check {
       if (result.valid) return [];
       return new Explainer(prepared, data).explain(result.errors).slice(0, MOST);
     } catch {
-      return []; // The server decides where this engine cannot.
+      return []; // The server validates what this engine cannot.
     }
   };
 }
 
-/** The server checks no formats, and a pattern that JavaScript cannot read is left to it. */
+/** Remove formats, which the server ignores, and patterns that JavaScript cannot compile. */
 function prepare(schema: unknown): unknown {
   if (Array.isArray(schema)) return schema.map(prepare);
   if (typeof schema !== "object" || schema === null) return schema;
@@ -112,7 +112,7 @@ class Explainer {
   private single(unit: OutputUnit, units: OutputUnit[], index: number): FoundProblem[] {
     const { keyword } = unit;
     if (CONTAINERS.has(keyword)) return [];
-    if (keyword === "false" && isClosed(units[index - 1]?.keyword ?? "")) return []; // told with its object
+    if (keyword === "false" && isClosed(units[index - 1]?.keyword ?? "")) return []; // reported with its object
     const pointer = unit.instanceLocation.replace(/^#/, "");
     const rule = this.rule(unit.keywordLocation);
     const value = atPointer(this.value as Json, pointer);
@@ -207,7 +207,7 @@ class Explainer {
   }
 }
 
-/** The property that an error is about. */
+/** Return the property of an error. */
 function nameIn(unit: OutputUnit): string {
   return /(?:property (?:name )?|have )"([^"]*)"(?:\.$| does)/is.exec(unit.error)?.[1] ?? "";
 }
@@ -220,7 +220,7 @@ function typeUnit(branch: OutputUnit[], unit: OutputUnit): OutputUnit | undefine
   return branch.find((each) => each.keyword === "type" && each.instanceLocation === unit.instanceLocation);
 }
 
-/** Problems of parts before those of their whole. */
+/** Sort problems: those of parts before those of their parents. */
 function inOrder(problems: FoundProblem[]): FoundProblem[] {
   const ranks = new Map<string, number>();
   const keys = problems.map(({ pointer }) => {

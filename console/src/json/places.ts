@@ -1,4 +1,4 @@
-/** Where the parts of a JSON text are: for marks in the editor, and for folding. */
+/** Positions of the parts of a JSON text, for markers and folding in the editor. */
 
 const TOKEN = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s"{}[\],:]+/g;
 
@@ -14,7 +14,7 @@ interface Open {
   next: number;
 }
 
-/** The places of the values with these pointers, in a text that is JSON. */
+/** Return the positions of the values at these pointers in a JSON text. */
 export function placesOf(text: string, pointers: ReadonlySet<string>): Map<string, Place> {
   const reader = new PlaceReader(pointers);
   for (const match of text.matchAll(TOKEN)) reader.read(match[0], match.index);
@@ -66,7 +66,7 @@ function nameOf(token: string): string {
   }
 }
 
-/** What can be folded, by the place of the line where it begins: objects and arrays of several lines. */
+/** Return the foldable ranges by the position of their first line: objects and arrays of several lines. */
 export function foldsOf(text: string): Map<number, Place> {
   const folds = new Map<number, Place>();
   const stack: number[] = [];

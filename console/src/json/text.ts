@@ -1,8 +1,8 @@
-/** JSON text: reading and writing it without losing a digit. */
+/** Lossless parsing and writing of JSON text. */
 
 import { ExactNumber, type Json } from "./value";
 
-/** Texts without such a number read the same with the plain parser, which is several times as fast. */
+/** Texts without such a number use the built-in parser, which is several times as fast. */
 const INEXACT = /\d{16}|\.\d*0(?!\d)|\d[eE]|-0(?![.\d])/;
 
 export class JsonError extends Error {
@@ -22,7 +22,7 @@ const keepDigits: Reviver = (_key, value, context) => {
   return String(value) === context.source ? value : new ExactNumber(context.source);
 };
 
-/** Read JSON text; raises JsonError with the place of the mistake. */
+/** Parse JSON text; raise JsonError with the position of the error. */
 export function parseJson(text: string): Json {
   try {
     return INEXACT.test(text)
@@ -37,7 +37,7 @@ export function writeJson(value: unknown, indent = 0): string {
   return JSON.stringify(value, null, indent) ?? "null";
 }
 
-/** Browsers say different things of an error, and some say no place: it is found here. */
+/** Find the position of an error: browsers report it differently, or not at all. */
 function locate(message: string, text: string): JsonError {
   const reason = message
     .replace(/^JSON\.parse: /, "")
@@ -51,7 +51,7 @@ const SPACE = /[ \t\n\r]*/y;
 const SCALAR =
   /"(?:[^"\\\p{Cc}]|\\(?:["\\/bfnrt]|u[\dA-Fa-f]{4}))*"|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null/uy;
 
-/** Where a text stops being JSON. */
+/** Return the position of the first invalid character. */
 export function errorOffset(text: string): number {
   let at = 0;
   const take = (pattern: RegExp): string => {

@@ -1,6 +1,6 @@
 /** JSON values as the page holds them, and access to their parts by path. Values are never changed in place. */
 
-/** A number whose text JavaScript's own number would lose: 12345678901234567890, 1.0, 1e400. */
+/** A number whose digits a JavaScript number would lose: 12345678901234567890, 1.0, 1e400. */
 export class ExactNumber {
   constructor(readonly text: string) {}
 
@@ -37,7 +37,7 @@ export function kindOf(value: Json): Kind {
   return typeof value as Kind;
 }
 
-/** The part of a value at a path; undefined where there is none. */
+/** Return the part of a value at a path, or undefined. */
 export function getAt(value: Json | undefined, path: Path): Json | undefined {
   let part = value;
   for (const key of path) {
@@ -48,7 +48,7 @@ export function getAt(value: Json | undefined, path: Path): Json | undefined {
   return part;
 }
 
-/** A copy with another part at a path; objects that are missing on the way are made. */
+/** Return a copy with a new part at a path; missing parent objects are created. */
 export function setAt(value: Json | undefined, path: Path, part: Json): Json {
   const [key, ...rest] = path;
   if (key === undefined) return part;
@@ -61,7 +61,7 @@ export function setAt(value: Json | undefined, path: Path, part: Json): Json {
   return { ...members, [key]: setAt(Object.hasOwn(members, key) ? members[key] : undefined, rest, part) };
 }
 
-/** A copy without the part at a path. */
+/** Return a copy without the part at a path. */
 export function removeAt(value: Json | undefined, path: Path): Json | undefined {
   const [key, ...rest] = path;
   if (key === undefined) return undefined;
@@ -95,7 +95,7 @@ export function atPointer(value: Json, pointer: string): Json | undefined {
   return getAt(value, pointerParts(pointer));
 }
 
-/** A path as code would say it: data.labels[0].name. */
+/** Return a path as code: data.labels[0].name. */
 export function pathText(path: Path, root = "data"): string {
   let text = root;
   for (const part of path) {
@@ -127,7 +127,7 @@ export function numberText(value: number | ExactNumber): string {
   return typeof value === "number" ? String(value) : value.text;
 }
 
-/** Plain data for libraries that know nothing of exact numbers and bytes. */
+/** Return plain data, for libraries without exact numbers and bytes. */
 export function plain(value: Json): unknown {
   if (value instanceof ExactNumber) return Number(value.text);
   if (Array.isArray(value)) return value.map(plain);
@@ -137,7 +137,7 @@ export function plain(value: Json): unknown {
   return Object.fromEntries(entries);
 }
 
-/** Bytes, as they travel in JSON. */
+/** Bytes in their JSON form. */
 export function isBytes(value: Json | undefined): value is { $bytes: string } {
   return isObject(value) && typeof value.$bytes === "string" && Object.keys(value).length === 1;
 }

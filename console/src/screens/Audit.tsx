@@ -1,4 +1,4 @@
-/** The audit log: who called what, how it ended; filtered, exported. */
+/** The audit log: callers, operations and outcomes, with filters and export. */
 
 import { useEffect, useState } from "preact/hooks";
 import { to } from "../addresses";

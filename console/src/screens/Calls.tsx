@@ -1,4 +1,4 @@
-/** All calls, and one call: a stream that is followed here, a call of this page, or what the server knows of another's. */
+/** All calls, and one call: an open stream, a call of this page, or the server's record of another call. */
 
 import { useEffect } from "preact/hooks";
 import { to } from "../addresses";

@@ -1,4 +1,4 @@
-/** Jobs: state, attempts, next attempt, age; retry and cancel what is chosen. */
+/** Jobs: state, attempts, next attempt, age; retry and cancel selected jobs. */
 
 import { useEffect, useState } from "preact/hooks";
 import { to } from "../addresses";
@@ -12,7 +12,7 @@ import { route } from "../router";
 import { jobs, loadJobs } from "../state/live";
 import { can, isLost, recoveries } from "../state/session";
 
-/** The states of jobs that can be retried, which are also the red ones, and of those that can be cancelled. */
+/** Job states that can be retried (shown in red), and states that can be cancelled. */
 const BAD = new Set(["dead", "failed"]);
 const OPEN = new Set(["queued", "running"]);
 const REFRESH_MS = 5_000;

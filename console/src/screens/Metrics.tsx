@@ -1,4 +1,4 @@
-/** Rates, latencies and errors over time, of everything or of one operation or worker. */
+/** Rates, latencies and errors over time, of all operations, or of one operation or worker. */
 
 import { useEffect } from "preact/hooks";
 import { Segmented } from "../components/Choices";

@@ -60,7 +60,7 @@ function Unknown(props: { id: string }) {
   );
 }
 
-/** The input that a link carries: it fills the form and is never run. */
+/** The input in a link: it fills the form and never runs. */
 function useLinkedInput(form: FormState): void {
   const { hash } = route.value;
   useEffect(() => {
@@ -69,7 +69,7 @@ function useLinkedInput(form: FormState): void {
     try {
       form.reset(parseJson(fromBase64Url(given)));
     } catch {
-      // A damaged link leaves the form as it is.
+      // An invalid link leaves the form unchanged.
     }
   }, [hash]);
 }

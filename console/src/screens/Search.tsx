@@ -1,4 +1,4 @@
-/** The operations: search as you type, filters, and a preview of the one that is marked. */
+/** The operations: search as you type, filters, and a preview of the selected one. */
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { to } from "../addresses";
@@ -25,7 +25,7 @@ interface Found {
 const NONE: CatalogueEntry[] = [];
 let indexed: CatalogueEntry[] | undefined;
 
-/** The entries that match the address: at once without words, from the worker with them. */
+/** Return the entries that match the address: immediately without search words, else from the worker. */
 function useFound(query: string, filters: Narrowing): Found {
   const all = catalogue.value?.operations ?? NONE;
   const [found, setFound] = useState<{ key: string; ids: string[]; milliseconds: number } | undefined>();

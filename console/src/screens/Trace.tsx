@@ -18,7 +18,7 @@ import { can, recoveries } from "../state/session";
 
 type Tab = "timeline" | "log" | "bodies";
 
-/** The spans of a trace: fetched once, then kept up to date by a feed of its own. */
+/** The spans of a trace: fetched once, then updated by a separate feed. */
 function useSpans(traceId: string) {
   const { data, problem, again } = useFetched(() => api.trace(traceId), [traceId, recoveries.value]);
   const [changed, setChanged] = useState<ReadonlyMap<string, Span>>(new Map());
@@ -63,7 +63,7 @@ export function Trace() {
   return <Shown traceId={traceId} spans={spans} chosen={query.get("span") ?? undefined} isCut={isCut} />;
 }
 
-/** The time of the server, while calls run: newest times of spans, and the seconds since. */
+/** The server's time while calls run: the newest span time plus the elapsed seconds. */
 function useNow(isRunning: boolean, newest: number): number {
   const [base, setBase] = useState({ at: newest, mine: performance.now() });
   const [, tick] = useState(0);

@@ -40,7 +40,7 @@ export function buildIndex(entries: CatalogueEntry[]): SearchIndex {
   }));
 }
 
-/** How well one word fits; 0 where it is nowhere. */
+/** Return the score of one word; 0 without a match. */
 function scoreWord(indexed: Indexed, word: string): number {
   if (indexed.idWords.includes(word) || indexed.idWords.includes(`${word}s`)) return 64;
   if (indexed.idWords.some((each) => each.startsWith(word))) return 48;
@@ -66,7 +66,7 @@ function score(indexed: Indexed, whole: string, words: string[]): number {
   }
   if (indexed.id === whole) total += 1_000;
   else if (indexed.id.startsWith(whole)) total += 100;
-  // Of equal matches, the id that says little else is meant.
+  // Of equal matches, prefer the shorter id.
   return total + (30 * words.length) / Math.max(1, indexed.idWords.length) - (indexed.entry.deprecated ? 20 : 0);
 }
 
@@ -77,7 +77,7 @@ export function passes(entry: CatalogueEntry, filters: Filters): boolean {
   return !filters.tag || (entry.tags ?? []).includes(filters.tag);
 }
 
-/** The ids that match, best first. */
+/** Return the matching ids, best first. */
 export function searchIndex(index: SearchIndex, query: string, filters: Filters): string[] {
   const whole = query.trim().toLowerCase();
   const words = whole.includes(".") || whole.includes("/") ? [...wordsOf(whole)] : wordsOf(whole);
@@ -93,7 +93,7 @@ export function searchIndex(index: SearchIndex, query: string, filters: Filters)
   return found.map((each) => each.id);
 }
 
-/** A text in pieces, each with whether it matches a word of the query. */
+/** Split a text into pieces, each with whether it matches a word of the query. */
 export function highlight(text: string, words: string[]): { text: string; hit: boolean }[] {
   if (words.length === 0) return [{ text, hit: false }];
   const escaped = words

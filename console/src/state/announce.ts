@@ -1,4 +1,4 @@
-/** What a screen reader is told: politely, or at once for failures. */
+/** Announcements for screen readers: polite, or assertive for failures. */
 
 import { signal } from "@preact/signals";
 

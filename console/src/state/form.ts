@@ -1,4 +1,4 @@
-/** The input of one operation while it is filled in: one value, of which the form and the editor are views. */
+/** The input of one operation while it is filled in: one value with two views, the form and the editor. */
 
 import { batch, computed, effect, signal } from "@preact/signals";
 import type { Operation } from "../api/types";
@@ -15,12 +15,12 @@ export class FormState {
   readonly schemas: Schemas;
   readonly value = signal<Json>({});
   readonly jsonError = signal<JsonError | undefined>(undefined);
-  /** Pointers of fields that were left; their messages are shown. */
+  /** Pointers of fields that lost focus; their messages are shown. */
   readonly touched = signal<ReadonlySet<string>>(new Set());
-  /** Whether every message is shown, as Run was pressed. */
+  /** Whether all messages are shown, after Run was pressed. */
   readonly showsAll = signal(false);
   readonly problems = signal<FoundProblem[]>([]);
-  /** What the server said of the last input; gone with its next change. */
+  /** The server's problems with the last input; cleared on the next change. */
   readonly refused = signal<FoundProblem[]>([]);
   /** The branch that is chosen in a union, by pointer. */
   readonly choices = signal<ReadonlyMap<string, number>>(new Map());
@@ -31,7 +31,7 @@ export class FormState {
   private check: Check | undefined;
 
   readonly all = computed(() => [...this.problems.value, ...this.refused.value]);
-  /** What is wrong with the text in the editor: that it is no JSON, else what the schema says of its value. */
+  /** Errors in the editor's text: invalid JSON, else schema problems. */
   readonly marks = computed<{ pointer?: string; detail: string }[]>(() => {
     if (this.jsonError.value) return [{ detail: this.jsonError.value.message }];
     const own = this.showsAll.value
@@ -63,7 +63,7 @@ export class FormState {
     if (this.check) this.problems.value = this.check(value);
   }
 
-  /** Check now, as Run does. */
+  /** Validate immediately, as Run does. */
   validateNow(): FoundProblem[] {
     this.validate(this.value.peek());
     this.showsAll.value = true;
@@ -89,7 +89,7 @@ export class FormState {
     });
   }
 
-  /** Take the editor's text; a text that is no JSON leaves the value alone. */
+  /** Take the editor's text; invalid JSON leaves the value unchanged. */
   setText(text: string): void {
     try {
       const read = parseJson(text);
@@ -112,7 +112,7 @@ export class FormState {
 
   touch(pointer: string): void {
     if (this.touched.peek().has(pointer)) return;
-    this.validate(this.value.peek()); // so that no message of a moment ago appears
+    this.validate(this.value.peek()); // removes outdated messages
     this.touched.value = new Set([...this.touched.peek(), pointer]);
   }
 
@@ -124,7 +124,7 @@ export class FormState {
     return [...new Set(shown.map((problem) => problem.detail))];
   }
 
-  /** Choose a branch of a union: members of equal names are kept, the rest is remembered. */
+  /** Choose a branch of a union: properties of equal names are kept, the others are stored. */
   choose(path: Path, from: number, to: number, fresh: Json): void {
     const pointer = pointerOf(path);
     const current = this.get(path);
@@ -150,13 +150,13 @@ export class FormState {
   }
 }
 
-/** The pointer of the field that a problem stands under: a missing property has its own. */
+/** Return the pointer of the field that shows a problem; a missing property has its own. */
 export function fieldOf(problem: FoundProblem): string {
   const missing = missingProperty(problem.detail);
   return missing === undefined ? problem.pointer : problem.pointer + pointerOf([missing]);
 }
 
-/** The nearest field with a control, for a problem of something inside it. */
+/** Return the nearest parent field with a control. */
 export function nearestField(problem: FoundProblem, has: (pointer: string) => boolean): string | undefined {
   const parts = pointerParts(fieldOf(problem));
   while (parts.length > 0) {
@@ -169,7 +169,7 @@ export function nearestField(problem: FoundProblem, has: (pointer: string) => bo
 
 const forms = new Map<string, FormState>();
 
-/** The form of an operation; it keeps what was typed while the reader looks at other screens. */
+/** The form of an operation; it keeps its input while other screens are shown. */
 export function formOf(operation: Operation): FormState {
   const known = forms.get(operation.id);
   if (known && JSON.stringify(known.operation.inputSchema) === JSON.stringify(operation.inputSchema)) return known;

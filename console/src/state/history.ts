@@ -5,7 +5,7 @@ import type { Difference, Problem } from "../api/types";
 import type { Json } from "../json/value";
 
 export interface PastCall {
-  /** The request id; one of our own where no answer came. */
+  /** The request id; a local one without a response. */
   id: string;
   owner: string;
   operationId: string;
@@ -16,10 +16,10 @@ export interface PastCall {
   input: Json;
   outcome: "ok" | "failed" | "cancelled";
   status: number;
-  /** What a chip shows: 201, 422, ok. */
+  /** The label of the chip: 201, 422, ok. */
   label: string;
   problem?: Problem;
-  /** The body of the answer, where it is no larger than 1 MB. */
+  /** The response body, up to 1 MB. */
   body?: string;
   differences?: Difference[];
   bytes: number;
@@ -84,7 +84,7 @@ export async function remember(call: PastCall): Promise<void> {
   });
 }
 
-/** What is kept of calls, newest first, and what is dropped. */
+/** Split calls, newest first, into kept and dropped ones. */
 export function withinLimits(calls: PastCall[]): { kept: PastCall[]; dropped: PastCall[] } {
   let bytes = 0;
   const kept: PastCall[] = [];
@@ -96,7 +96,7 @@ export function withinLimits(calls: PastCall[]): { kept: PastCall[]; dropped: Pa
   return { kept, dropped };
 }
 
-/** Clear the history before the page is left for another identity: what still runs is not kept. */
+/** Clear the history before the page is left for another identity: running calls are not stored. */
 export function endHistory(): Promise<void> {
   isEnded = true;
   return clearHistory();

@@ -1,4 +1,4 @@
-/** What the feed tells: running calls, workers and jobs of the sidebar, and the subscriptions of screens. */
+/** State from the feed: running calls, workers and jobs of the sidebar, and subscriptions of screens. */
 
 import { computed, effect, signal } from "@preact/signals";
 import { api, token } from "../api/client";
@@ -13,7 +13,7 @@ export const jobs = signal<Job[] | undefined>(undefined);
 type Listener = (events: FeedEvent[]) => void;
 const listeners = new Set<Listener>();
 
-/** Hear every event of the feed; what it returns ends that. */
+/** Subscribe to every event of the feed; return a function that unsubscribes. */
 export function listen(listener: Listener): () => void {
   listeners.add(listener);
   return () => listeners.delete(listener);
@@ -33,7 +33,7 @@ async function loadRunning(): Promise<void> {
   running.value = new Map(calls.map((span) => [span.requestId, span]));
 }
 
-/** Fetch what the sidebar shows; a failure here shows nothing, the connection's own state tells it. */
+/** Fetch the sidebar's data; failures are shown by the connection state only. */
 async function refresh(): Promise<void> {
   await Promise.allSettled([loadWorkers(), loadJobs(), loadRunning()]);
 }
@@ -70,10 +70,10 @@ async function changed(version: string): Promise<void> {
   if (version !== catalogue.peek()?.version) await loadCatalogue();
 }
 
-/** Changes with the identity, and is empty where there is no feed for it. */
+/** Changes with the identity; empty if the identity has no feed. */
 const owner = computed(() => (can("feed") ? `${session.value?.identity?.id ?? ""} ${token.value}` : ""));
 
-/** Keep a feed open for as long as the session may have one. */
+/** Keep a feed open while the session is permitted one. */
 export function startLive(): void {
   effect(() => {
     if (!owner.value) return;

@@ -1,4 +1,4 @@
-/** Metrics of a range, kept up to date by the feed. */
+/** Metrics of a time range, updated by the feed. */
 
 import { useEffect, useState } from "preact/hooks";
 import { api, RequestError } from "../api/client";
@@ -16,7 +16,7 @@ export const RANGES: { id: Range; label: string }[] = [
 const SECONDS: Record<Range, number> = { "15m": 900, "1h": 3_600, "6h": 21_600 };
 const COLUMNS = ["t", "ok", "failed", "p50", "p95", "p99", "inFlight", "queued"] as const;
 
-/** Columns with one more row at their end; rows beyond the range go. */
+/** Append a row to the columns and remove rows outside the range. */
 export function withRow(metrics: Metrics, row: MetricsRow, range: Range): Metrics {
   const most = SECONDS[range] / metrics.step;
   const next = { step: metrics.step } as Record<string, unknown>;
@@ -44,7 +44,7 @@ export function useMetrics(range: Range, filter: { operation?: string | undefine
   useEffect(() => {
     if (!can("metrics")) return;
     void load();
-    // The feed has rows of a second for everything; other steps and filters are fetched again.
+    // The feed has one-second rows of all operations; other steps and filters are fetched again.
     const every =
       range === "15m" && !isFiltered ? undefined : setInterval(() => void load(), range === "15m" ? 2_000 : 10_000);
     const stop = listen((events) => {

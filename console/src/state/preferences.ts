@@ -1,4 +1,4 @@
-/** What the reader chose: theme, pinned operations, single-letter keys. Kept by the browser, never sent. */
+/** Preferences of the user: theme, pinned operations, single-letter keys. Stored in the browser, never sent. */
 
 import { effect, signal } from "@preact/signals";
 
@@ -10,7 +10,7 @@ function stored<T>(key: string, fallback: T) {
     const text = localStorage.getItem(`operations.${key}`);
     if (text) initial = JSON.parse(text) as T;
   } catch {
-    // Without storage every page begins with the fallback.
+    // Without storage, the fallback is used.
   }
   const value = signal(initial);
   effect(() => {

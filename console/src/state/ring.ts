@@ -1,11 +1,11 @@
-/** The last events of a stream: a bounded number of them and of bytes; totals are counted. */
+/** The last events of a stream, bounded by number and bytes, with totals. */
 
 export interface StreamEvent {
   seq: number;
   at: number;
   type: string;
   id: string;
-  /** The envelope as it came. */
+  /** The unparsed envelope. */
   text: string;
   warning?: string | undefined;
   /** Why the stream ended, for its last row. */
@@ -30,7 +30,7 @@ export class Ring {
       this.bytes -= this.events[this.first]?.text.length ?? 0;
       this.first++;
     }
-    // Dropped events are cut off together, so that no push moves the whole list.
+    // Dropped events are removed in batches, so that a push does not move the whole list.
     if (this.first > MOST_EVENTS) {
       this.events = this.events.slice(this.first);
       this.first = 0;
@@ -52,7 +52,7 @@ export class Ring {
     return this.events.slice(this.first);
   }
 
-  /** The event with a number, while it is kept. */
+  /** Return the event with a number, if still stored. */
   bySeq(seq: number): StreamEvent | undefined {
     return this.at(this.received - seq);
   }
@@ -62,7 +62,7 @@ export type Matches = (data: unknown, text: string) => boolean;
 
 const COMPARISON = /^\s*([\w.[\]$-]+)\s*(>=|<=|==|=|!=|>|<)\s*(.+?)\s*$/;
 
-/** Read a filter: words, or `path op value` as `celsius >= 14`. */
+/** Parse a filter: words, or `path op value` as `celsius >= 14`. */
 export function readFilter(filter: string): Matches | undefined {
   const trimmed = filter.trim();
   if (!trimmed) return undefined;

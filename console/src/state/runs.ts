@@ -1,4 +1,4 @@
-/** The calls that this page makes: each operation has its current one; ended ones go to the history. */
+/** Calls of this page: each operation has a current call; ended calls move to the history. */
 
 import { type Signal, signal } from "@preact/signals";
 import { callAddress } from "../addresses";
@@ -17,7 +17,7 @@ import { can, historyOwner, suspect } from "./session";
 
 export interface Run {
   id: string;
-  /** Whose call it is. */
+  /** The caller's identity. */
   owner: string;
   operation: Operation;
   input: Json;
@@ -32,10 +32,10 @@ export interface Run {
   problem?: Problem;
   document?: DataDocument;
   meta?: JsonObject;
-  /** The body as it came. */
+  /** The unparsed body. */
   body?: Blob;
   bytes?: number;
-  /** Where the result differed from its declaration, as the server tells. */
+  /** Differences of the result from its declared schema, as the server reports them. */
   differences?: Difference[];
   abort: () => void;
 }
@@ -68,7 +68,7 @@ export async function start(operation: Operation, input: Json): Promise<void> {
     state: "running",
     abort: () => {
       controller.abort();
-      // A mutation with a key runs on when its client goes: it is cancelled by its id.
+      // A mutation with an idempotency key outlives its connection: cancel it by id.
       if (isMutation) void cancelTrace(traceId);
     },
   };
@@ -99,7 +99,7 @@ export async function start(operation: Operation, input: Json): Promise<void> {
   await remember(await pastCall(done));
 }
 
-/** What the server did to fit a result to its declaration; nothing for a caller that it does not know. */
+/** Fetch the changes of the server's normalisation; none without the right to read calls. */
 async function differencesOf(run: Run): Promise<Difference[]> {
   if (run.problem || !run.requestId || !can("calls")) return [];
   try {
@@ -151,7 +151,7 @@ function failure(error: unknown, operation: Operation): Partial<Run> {
   return { outcome: "failed", status: 0, problem: { ...error.problem, executed } };
 }
 
-/** 201 Created, or EXECUTION_ERROR: what the status line says. */
+/** Return the text of the status line: 201 Created, or EXECUTION_ERROR. */
 export function statusOf(run: Run): string {
   if (run.state === "running") return "Running";
   if (run.problem) return run.problem.code;
@@ -180,7 +180,7 @@ function reason(status: number): string {
   return REASONS[status] ?? "";
 }
 
-/** What a chip of the history says: 201, 404, ok, cancelled. */
+/** Return the label of a history chip: 201, 404, ok, cancelled. */
 function labelOf(run: Run): string {
   if (run.outcome === "cancelled") return "cancelled";
   if (run.problem) {
@@ -217,7 +217,7 @@ async function pastCall(run: Run): Promise<PastCall> {
   };
 }
 
-/** Show a call of the history again, without making it. */
+/** Show a call of the history without repeating it. */
 export function showPast(operation: Operation, past: PastCall): void {
   const run: Run = {
     id: past.id,

@@ -1,4 +1,4 @@
-/** Who is signed in, what the server has, and whether it can be reached. */
+/** The session: identity, the server's features and the connection. */
 
 import { batch, computed, signal } from "@preact/signals";
 import { to } from "../addresses";
@@ -9,9 +9,9 @@ import { endHistory } from "./history";
 export const session = signal<Session | undefined>(undefined);
 export const catalogue = signal<Catalogue | undefined>(undefined);
 export const catalogueProblem = signal<Problem | undefined>(undefined);
-/** Whether the sign-in dialog is open, and why the last token was refused. */
+/** Whether the sign-in dialog is open, and the reason why the last token was rejected. */
 export const signIn = signal<{ open: boolean; message?: string }>({ open: false });
-/** The connection; `retryAt` says when it is tried again. */
+/** The connection; `retryAt` is the time of the next attempt. */
 export const connection = signal<{
   state: "connecting" | "connected" | "lost";
   latencyMs?: number;
@@ -20,7 +20,7 @@ export const connection = signal<{
 }>({
   state: "connecting",
 });
-/** Grows whenever the connection came back: screens fetch again what they show. */
+/** Counter of reconnections: screens refetch their data when it changes. */
 export const recoveries = signal(0);
 
 export const isLost = computed(() => connection.value.state === "lost");
@@ -45,7 +45,7 @@ function later(milliseconds: number): void {
   timer = setTimeout(() => void connect(), milliseconds);
 }
 
-/** Ask the server who we are; this also tells whether it is there, and whether its catalogue is another. */
+/** Fetch the session: identity, whether the server is reachable, and whether its catalogue changed. */
 export async function connect(): Promise<void> {
   const began = performance.now();
   try {
@@ -77,14 +77,14 @@ function lose(): void {
   later(wait);
 }
 
-/** A request found no server: find out at once whether it is gone. */
+/** Check immediately whether the server is reachable, after a request without a response. */
 export function suspect(): void {
   if (connection.value.state !== "lost") void connect();
 }
 
 let loading: Promise<void> | undefined;
 
-/** Fetch the catalogue, once at a time. */
+/** Fetch the catalogue, one request at a time. */
 export function loadCatalogue(): Promise<void> {
   loading ??= fetchCatalogue().finally(() => {
     loading = undefined;
@@ -105,7 +105,7 @@ async function fetchCatalogue(): Promise<void> {
   }
 }
 
-/** Replace one source after the feed said that it changed. */
+/** Replace one source after the feed reported a change. */
 export function changeSource(changed: Source): void {
   const now = catalogue.value;
   if (!now) return;
@@ -121,7 +121,7 @@ export async function useToken(value: string): Promise<boolean> {
   try {
     const read = await api.session();
     if (before && before.identity?.id !== read.identity?.id) {
-      location.reload(); // forms, results and streams are those of another identity
+      location.reload(); // forms, results and streams belong to another identity
       return true;
     }
     batch(() => {
@@ -144,7 +144,7 @@ export async function useToken(value: string): Promise<boolean> {
   }
 }
 
-/** Sign out. Loading the page again ends what runs and leaves nothing of this identity in memory. */
+/** Sign out. Reloading the page ends running calls and clears this identity from memory. */
 export async function signOut(): Promise<void> {
   await endHistory();
   setToken("");
@@ -159,7 +159,7 @@ export function startSession(): void {
   void connect();
 }
 
-/** The identity and server that history belongs to. */
+/** The identity and server of the history. */
 export function historyOwner(): string {
   return `${location.host} ${session.value?.identity?.id ?? ""}`;
 }

@@ -1,4 +1,4 @@
-/** Streams that this page follows. Events are taken as they come; views are told once a frame. */
+/** Open streams of this page. Events are stored on arrival; views update once a frame. */
 
 import { signal } from "@preact/signals";
 import { callAddress, to } from "../addresses";
@@ -16,7 +16,7 @@ import { runOf } from "./runs";
 import { historyOwner, suspect } from "./session";
 
 const FRAME_MS = 8;
-/** Faster than ten times a second nobody reads. */
+/** Updates faster than ten times a second are unreadable. */
 const DRAW_MS = 100;
 const SAY_MS = 5_000;
 const FIRST_WAIT_MS = 500;
@@ -27,7 +27,7 @@ const CANNOT_RESUME = "the connection was lost, and the server cannot resume thi
 
 export class StreamState {
   readonly ring = new Ring();
-  /** Grows when something is to be shown again. */
+  /** Counter that triggers a new render. */
   readonly version = signal(0);
   readonly state = signal<"connecting" | "live" | "resuming" | "ended" | "failed" | "stopped">("connecting");
   readonly paused = signal(false);
@@ -36,11 +36,11 @@ export class StreamState {
   problem: Problem | undefined;
   warnings = 0;
   failures = 0;
-  /** Events that were not kept in order: a number was missing. */
+  /** Number of gaps in the sequence of events. */
   gaps = 0;
-  /** How often the stream went on after its connection was lost. */
+  /** Number of resumptions after a lost connection. */
   resumed = 0;
-  /** What is shown while paused. */
+  /** The events shown while paused. */
   frozen: { ring: StreamEvent[]; received: number } | undefined;
   readonly startedAt = Date.now();
   readonly owner = historyOwner();
@@ -53,7 +53,7 @@ export class StreamState {
   private second = { at: performance.now(), received: 0 };
   private saidAt = 0;
   private lastNumber = 0;
-  /** The id of the last event, with which the stream is resumed. */
+  /** The id of the last event, to resume the stream. */
   private lastId = "";
 
   constructor(
@@ -77,7 +77,7 @@ export class StreamState {
         this.draw();
         await this.wait(Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** attempt));
       }
-      // 410: the server keeps no events of this stream, or no longer.
+      // 410: the server does not store events of this stream, or they expired.
       this.end(end.problem?.status === 410 ? { ...end.problem, detail: CANNOT_RESUME } : end.problem);
     } catch (error) {
       if (!this.controller.signal.aborted) throw error;
@@ -87,7 +87,7 @@ export class StreamState {
     await this.remember();
   }
 
-  /** Follow the stream, after the last event that came: the server keeps events for a while. */
+  /** Follow the stream after the last received event: the server stores events for a while. */
   private async follow(opened: () => void): Promise<StreamEnd> {
     const options = {
       address: callAddress(this.operation.http?.path ?? ""),
@@ -160,7 +160,7 @@ export class StreamState {
     this.version.value++;
   }
 
-  /** Show what came, in the next frame. */
+  /** Render new events in the next frame. */
   private draw(): void {
     if (this.isDrawing) return;
     this.isDrawing = true;
@@ -184,7 +184,7 @@ export class StreamState {
     this.version.value++;
   }
 
-  /** Check new events against the declared schema, for as long as a frame allows; what is too much is skipped. */
+  /** Check new events against the declared schema, within the time of a frame; the rest is skipped. */
   private look(): void {
     const until = performance.now() + FRAME_MS;
     this.checked = Math.max(this.checked, this.ring.received - this.ring.size);
@@ -249,7 +249,7 @@ export function streamOf(requestId: string): StreamState | undefined {
   return streams.value.get(requestId);
 }
 
-/** Follow a stream and show it; one that is refused shows its error on the operation's page. */
+/** Follow a stream and show it; a rejected one shows its error on the operation's page. */
 export async function startStream(operation: Operation, input: Json): Promise<void> {
   const stream = new StreamState(operation, input);
   await new Promise<void>((resolve) => {

@@ -1,4 +1,4 @@
-/** One field: its name, type and help, the control that its schema gets, and its messages. */
+/** One field: its name, type and help, the control for its schema, and its messages. */
 
 import { useState } from "preact/hooks";
 import { type Control, describe } from "../../form/control";

@@ -1,4 +1,4 @@
-/** What every part of a form shares. */
+/** Context shared by all parts of a form. */
 
 import { createContext } from "preact";
 import { useContext } from "preact/hooks";
@@ -15,7 +15,7 @@ export function useForm(): FormState {
   return form;
 }
 
-/** One place of the value, and the schema of it. */
+/** A path in the value, and its schema. */
 export interface FieldProps {
   path: Path;
   name: string;
@@ -26,7 +26,7 @@ export interface FieldProps {
   compact?: boolean;
   /** No label: an item of a list. */
   bare?: boolean;
-  /** The chosen form of a union: the union shows the messages. */
+  /** The selected branch of a union, which shows the messages. */
   inner?: boolean;
 }
 

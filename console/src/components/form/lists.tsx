@@ -1,4 +1,4 @@
-/** Arrays: tokens for texts, checkboxes for choices, numbered items for everything else. */
+/** Arrays: tokens for strings, checkboxes for choices, numbered items for everything else. */
 
 import { useState } from "preact/hooks";
 import type { Schema } from "../../api/types";

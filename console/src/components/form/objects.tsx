@@ -1,4 +1,4 @@
-/** Objects: required members are open, unset optional ones are buttons; names of the caller's choice are rows. */
+/** Objects: required properties are shown, unset optional ones are buttons; additional properties are rows. */
 
 import { useState } from "preact/hooks";
 import { type Control, describe, type Extra, type Member } from "../../form/control";
@@ -113,7 +113,7 @@ function compactFields(props: ObjectProps, open: Member[]) {
   return open.map((member) => fieldFor(props, member));
 }
 
-/** Short required fields stand two in a row. */
+/** Short required fields are shown two in a row. */
 function pairs(props: ObjectProps, open: Member[], schemas: Parameters<typeof describe>[1]) {
   const rows = [];
   const isLine = (member: Member | undefined) => {

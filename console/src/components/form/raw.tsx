@@ -1,4 +1,4 @@
-/** Any JSON: a small text of its own, for parts that no control fits. */
+/** Any JSON: a separate text field, for parts without a matching control. */
 
 import { useEffect, useState } from "preact/hooks";
 import { type JsonError, parseJson, writeJson } from "../../json/text";

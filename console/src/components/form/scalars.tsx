@@ -59,7 +59,7 @@ export function TextControl(props: ControlProps & { control: Extract<Control, { 
 
 const NUMBER = /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/;
 
-/** The value that a typed number is: its digits are sent as typed; what is no number stays text and is refused as such. */
+/** Parse a typed number and keep its digits; other text stays a string and fails validation. */
 export function readNumber(text: string): Json {
   const trimmed = text.trim();
   if (!NUMBER.test(trimmed)) return text;
@@ -149,7 +149,7 @@ export function EnumControl(props: ControlProps & { control: Extract<Control, { 
   );
 }
 
-/** A choice of many: typing narrows the list. */
+/** A choice of many, filtered by typing. */
 function Combobox(props: ControlProps & { options: Json[] }) {
   const form = useForm();
   const list = `${props.id}:list`;

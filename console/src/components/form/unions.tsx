@@ -1,4 +1,4 @@
-/** Unions: one of several forms. The selector stands in the label, or beside the control in a list. */
+/** Unions: one of several schemas. The selector is in the label, or beside the control in a list. */
 
 import { branchOf } from "../../form/branch";
 import type { Control } from "../../form/control";
