@@ -593,3 +593,22 @@ def test_round_trips(case: tuple[Any, Any]) -> None:
     data = dumped(codec, value)
     assert codec.schema.check(data)
     assert loaded(codec, data) == value
+
+
+@pytest.mark.parametrize(
+    ("tp", "message"),
+    [
+        (datetime.date, "is not a date (expected YYYY-MM-DD)"),
+        (datetime.datetime, "is not a date-time (expected RFC 3339, such as 2026-01-31T09:30:00Z)"),
+        (datetime.time, "is not a time (expected hh:mm:ss)"),
+        (datetime.timedelta, "is not a duration (expected ISO 8601, such as PT90S)"),
+        (uuid.UUID, "is not a UUID"),
+    ],
+)
+def test_text_of_another_form_is_described_in_the_style_of_other_problems(tp: type, message: str) -> None:
+    for annotation, value, path in ((tp, "soon", ""), (dict[str, list[tp]], {"days": ["soon"]}, "/days/0")):  # type: ignore[valid-type]
+        load = codec_for(annotation).load
+        assert load is not None
+        with pytest.raises(CallError) as caught:
+            load(value)
+        assert caught.value.details["errors"] == [{"path": path, "message": message}]

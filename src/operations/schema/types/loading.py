@@ -25,7 +25,7 @@ from operations.schema.types.hints import (
     uses_pydantic,
 )
 from operations.schema.types.jsonable import error_text, jsonable
-from operations.schema.types.mismatch import found_within, mismatch, too_deep, wrong_kind
+from operations.schema.types.mismatch import found_within, message_of, mismatch, too_deep, wrong_kind
 from operations.schema.types.routes import TEXTS, has_typed_keys, is_native
 from operations.schema.types.unions import make_union_load
 
@@ -157,7 +157,7 @@ def _convert(value: Any, tp: Any) -> Any:
     try:
         return msgspec.convert(value, tp, str_keys=True)
     except (msgspec.ValidationError, ValueError) as error:
-        raise mismatch([("", error_text(error).partition(" - at ")[0])]) from error
+        raise mismatch([("", message_of(error_text(error).partition(" - at ")[0]))]) from error
 
 
 def _list_load(item: Load, build: Callable[[Any], Any]) -> Load:
@@ -331,6 +331,6 @@ def _split_error(message: str) -> Found:
     """Return the pointer and message of a msgspec error, which ends in ``- at `$[0].value` ``."""
     text, _, path = message.rpartition(" - at `$[0]")
     if not text:
-        return "", message.partition(" - at `")[0]
+        return "", message_of(message.partition(" - at `")[0])
     steps = re.findall(r"\.([^.\[\]`]+)|\[(\d+)\]", path.rstrip("`"))
-    return "".join(f"/{name or index}" for name, index in steps), text
+    return "".join(f"/{name or index}" for name, index in steps), message_of(text)

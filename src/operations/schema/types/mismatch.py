@@ -9,6 +9,20 @@ from operations.errors import CallError, ErrorCode
 from operations.schema.checking.values import pointer
 from operations.schema.problems import Found
 
+_MESSAGES = {
+    "Invalid RFC3339 encoded date": "is not a date (expected YYYY-MM-DD)",
+    "Invalid RFC3339 encoded datetime": "is not a date-time (expected RFC 3339, such as 2026-01-31T09:30:00Z)",
+    "Invalid RFC3339 encoded time": "is not a time (expected hh:mm:ss)",
+    "Invalid ISO8601 duration": "is not a duration (expected ISO 8601, such as PT90S)",
+    "Invalid UUID": "is not a UUID",
+}
+"""Messages of msgspec, and what a problem says instead."""
+
+
+def message_of(text: str) -> str:
+    """Return the message of a problem for a message of msgspec."""
+    return _MESSAGES.get(text, text)
+
 
 def mismatch(found: Iterable[Found]) -> CallError:
     """Return a `VALIDATION_ERROR` with these problems."""
