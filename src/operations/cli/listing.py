@@ -47,7 +47,12 @@ def read_listing(args: ParsedArguments) -> Listing:
     if args.cached:
         raise CommandError("no cache for this configuration", "run 'ops ls' without --cached to open its sources")
     listing = run(_refresh(args, None if catalogue is None else list(catalogue.stale)))
+    known = catalogue
     catalogue = load_catalogue(path) if listing is None else None
+    if catalogue is not None and known is not None and not set(catalogue.stale) <= set(known.stale):
+        # A source lost an id that another one has, too.
+        listing = run(_refresh(args, list(catalogue.stale)))
+        catalogue = load_catalogue(path) if listing is None else None
     if catalogue is None:
         return listing or run(_open_all(args))
     return _cached(args, catalogue)

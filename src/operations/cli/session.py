@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import sys
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -281,9 +282,20 @@ async def _open(stack: AsyncExitStack, opening: SourceOpening, requested: str | 
         store_catalogue(workspace)
     if only is not None and catalogue is not None:
         # A function may call operations of other sources, which are opened on demand.
+        _withdraw_hidden(workspace, catalogue)
         lazy = await inner.enter_async_context(LazySources(opening, workspace.registry))
         lazy.register(catalogue, except_sources=only)
     return workspace
+
+
+def _withdraw_hidden(workspace: Workspace, catalogue: Catalogue) -> None:
+    """Unregister operations whose ids belong to closed sources that are before theirs in the file."""
+    order = list(workspace.config.sources)
+    for entry in catalogue.entries:
+        if entry.source not in workspace.opened and entry.id in workspace.registry:
+            owner = workspace.source_of(entry.id)
+            if owner is not None and order.index(entry.source) < order.index(owner):
+                workspace.registry.unregister(entry.id)
 
 
 def _check_spelling(requested: str, catalogue: Catalogue, config: Config) -> None:
@@ -307,10 +319,19 @@ def _failed(workspace: Workspace, only: Collection[str]) -> bool:
 
 
 def _sources_of(requested: str, catalogue: Catalogue | None, config: Config) -> list[str] | None:
-    """Return the source of an operation, by the cache or its namespace; None if it may be any source."""
+    """Return the source of an operation, by the cache or its namespace; None if it may be any source.
+
+    Changed sources before it in the file are returned too: one of them may have the id now.
+    """
     known = None if catalogue is None else catalogue.source_of(requested)
-    if known is not None:
-        return [known]
+    if catalogue is not None and known is not None:
+        earlier = itertools.takewhile(lambda source: source.name != known, config.sources.values())
+        may_have = [
+            source.name
+            for source in earlier
+            if source.kind not in ("mcp", "openapi") or requested.startswith(f"{source.namespace}.")
+        ]
+        return [*(name for name in may_have if name in catalogue.stale), known]
     # Python functions choose their namespaces; operations of servers and APIs have the source's.
     found = [name for name, source in config.sources.items() if source.kind in ("mcp", "openapi")]
     found = [name for name in found if requested.startswith(f"{config.sources[name].namespace}.")]
@@ -324,6 +345,7 @@ class LazySources:
         self._opening = opening
         self._registry = registry
         self._placeholders: dict[str, Operation[Any]] = {}
+        self._source_of: dict[str, str] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ready: dict[str, asyncio.Future[None]] = {}
         self._closing = asyncio.Event()
@@ -358,6 +380,7 @@ class LazySources:
 
         operation: Operation[Any] = Operation(spec=spec, handler=call, stream=follow, dump=None)
         self._placeholders[spec.id] = operation
+        self._source_of[spec.id] = source
         return operation
 
     async def _open(self, source: str, operation_id: str) -> None:
@@ -370,6 +393,10 @@ class LazySources:
             self._registry.unregister(operation_id)
             raise self._registry.not_found(operation_id)
 
+    def _is_free(self, operation: Operation[Any], source: str) -> bool:
+        """Whether no other source has the id of a source's operation."""
+        return operation.id not in self._registry or self._source_of.get(operation.id) == source
+
     async def _keep_open(self, source: str) -> None:
         """Keep a source open until the session ends; it must be closed in the task that opened it."""
         ready = self._ready[source]
@@ -381,7 +408,9 @@ class LazySources:
                     ready.set_exception(CallError(ErrorCode.UNAVAILABLE, message, {"hint": failed.hint}))
                     return
                 found = (workspace.registry.get_operation(spec.id) for spec in workspace.registry.list())
-                self._registry.register_all([each for each in found if each is not None], replace=True)
+                self._registry.register_all(
+                    [each for each in found if each and self._is_free(each, source)], replace=True
+                )
                 ready.set_result(None)
                 await self._closing.wait()
         except Exception as error:

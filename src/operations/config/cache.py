@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-MAGIC = b"operations catalogue 4\n"
+MAGIC = b"operations catalogue 5\n"
 _LENGTH = 8
 Stamp = tuple[str, int, int]
 """A path, its modification time and its size; for a directory, a hash of its names; -1 if it does not exist."""
@@ -55,6 +55,8 @@ class CachedSource(msgspec.Struct, frozen=True, array_like=True):
     """Skipped files and operations, with the reasons."""
     is_uninstalled: bool = False
     """Whether it failed because an extra is missing, which may be installed at any time."""
+    hidden: Sequence[str] = ()
+    """Ids of its operations that sources before it in the file have, too."""
 
 
 class CacheHeader(msgspec.Struct, frozen=True, array_like=True):
@@ -87,11 +89,13 @@ class Catalogue:
 
     @cached_property
     def stale(self) -> list[str]:
-        """The sources to open again: their files changed, or an extra was missing."""
+        """The sources to open again: their files changed, an extra was missing, or a duplicate id became free."""
         return [
             name
             for name, source in self.sources.items()
-            if source.is_uninstalled or any(map(has_changed, source.files))
+            if source.is_uninstalled
+            or any(map(has_changed, source.files))
+            or not all(operation_id in self for operation_id in source.hidden)
         ]
 
     @cached_property

@@ -29,7 +29,7 @@ from operations.config.cache import (
 from operations.config.redaction import secret_variables
 from operations.config.settings import Source
 from operations.config.sources import expected_file
-from operations.config.workspace import Workspace
+from operations.config.workspace import Workspace, skip_duplicate
 from operations.spec import OperationSpec
 
 _log = logging.getLogger("operations.config")
@@ -58,7 +58,7 @@ def store_catalogue(
     config = workspace.config
     values = os.environ if environ is None else environ
     before = before or load_catalogue(config.path, environ=environ)
-    rows = sorted([*_opened(workspace), *_earlier_rows(workspace, before)], key=lambda row: row.entry.id)
+    rows, hidden_rows = _resolve([*_opened(workspace), *_earlier_rows(workspace, before)], list(config.sources))
     entries, specs = _lay_out(rows)
     encoded = msgspec.msgpack.encode(entries)
     salt = secrets.token_bytes(16)
@@ -71,7 +71,7 @@ def store_catalogue(
             **{name: digest_variable(values.get(name), salt) for name in config.variables if name not in hidden},
             **dict.fromkeys(config.unset_variables, ""),
         },
-        sources=_sources(workspace, before),
+        sources=_hide(_sources(workspace, before), hidden_rows),
         rows=len(encoded),
         trust=digest_actions(config),
     )
@@ -86,6 +86,37 @@ def _opened(workspace: Workspace) -> Iterator[_Row]:
             spec = workspace.registry.get_spec(operation_id)
             if spec is not None:
                 yield _row(spec, name)
+
+
+def _resolve(rows: Sequence[_Row], order: Sequence[str]) -> tuple[list[_Row], dict[str, dict[str, str]]]:
+    """Return the rows by id, of duplicates that of the first source, and for each other source who has its ids."""
+    position = {name: index for index, name in enumerate(order)}
+    found: dict[str, _Row] = {}
+    hidden: dict[str, dict[str, str]] = {}
+    for row in sorted(rows, key=lambda row: (row.entry.id, position[row.entry.source])):
+        first = found.setdefault(row.entry.id, row)
+        if first is not row:
+            hidden.setdefault(row.entry.source, {})[row.entry.id] = first.entry.source
+    return list(found.values()), hidden
+
+
+def _hide(sources: Sequence[CachedSource], hidden: Mapping[str, Mapping[str, str]]) -> list[CachedSource]:
+    """Return the sources with the ids that the rows of other sources hide."""
+    return [
+        msgspec.structs.replace(
+            source,
+            operations=source.operations - len(hidden.get(source.name, ())),
+            skipped=[*source.skipped, *_skips(hidden.get(source.name, {}))][:_MAX_SKIPPED],
+            hidden=[*source.hidden, *hidden.get(source.name, ())],
+        )
+        for source in sources
+    ]
+
+
+def _skips(hidden: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for operation_id, owner in hidden.items():
+        skip = skip_duplicate(operation_id, operation_id, owner)
+        yield skip.path, skip.reason
 
 
 def _row(spec: OperationSpec, source: str) -> _Row:
@@ -117,13 +148,13 @@ def _fields(spec: OperationSpec) -> list[str]:
 
 
 def _earlier_rows(workspace: Workspace, before: Catalogue | None) -> Iterator[_Row]:
-    """Yield the earlier rows of sources that are not open."""
-    taken = set(workspace.opened)
+    """Yield the earlier rows of sources that are not open; another source may have the ids of one that failed."""
+    failed = {report.name for report in workspace.reports if report.state == "failed"}
     for entry in before.entries if before is not None else ():
         if (
-            entry.source not in taken
+            entry.source not in workspace.opened
             and entry.source in workspace.config.sources
-            and entry.id not in workspace.registry
+            and not (entry.source in failed and entry.id in workspace.registry)
         ):
             spec = before.spec(entry.id) if before is not None else None
             yield _Row(entry, b"" if spec is None else msgspec.json.encode(spec))
@@ -164,6 +195,7 @@ def _sources(workspace: Workspace, before: Catalogue | None) -> list[CachedSourc
             files=[stamp(path) for path in opened.files] if opened is not None else _files_of_failed(source, earlier),
             skipped=[(skip.path, skip.reason) for skip in report.skipped][:_MAX_SKIPPED],
             is_uninstalled=report.fault == "installation",
+            hidden=workspace.hidden_of(report.name),
         )
     return [source for name, source in known.items() if name in workspace.config.sources]
 

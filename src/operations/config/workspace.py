@@ -54,6 +54,8 @@ class FilteredCatalogue(OperationCatalogue):
     ) -> None:
         super().__init__()
         self.skipped: dict[str, Skipped] = {}
+        self.hidden: dict[str, str] = {}
+        """Ids in the registry of other sources' operations, by the id in this source's view."""
         self._registry = registry
         self._rules = rules
         self._owner_of = owner_of
@@ -85,6 +87,7 @@ class FilteredCatalogue(OperationCatalogue):
     def _show(self, operation: Operation[Any]) -> None:
         before = self._withdraw(operation.id)
         self.skipped.pop(operation.id, None)
+        self.hidden.pop(operation.id, None)
         try:
             changed = operation if self._rules is None else self._rules.apply(operation)
         except CallError as error:
@@ -93,10 +96,8 @@ class FilteredCatalogue(OperationCatalogue):
         if changed is None:
             return
         if changed.id in self._registry:
-            owner = self._owner_of(changed.id)
-            holder = f"source {owner}" if owner else "another operation of this source"
-            taken = f"duplicate id {changed.id}: already registered by {holder}"
-            self.skipped[operation.id] = Skipped(operation.id, f"{taken}; set rename or namespace")
+            self.skipped[operation.id] = skip_duplicate(operation.id, changed.id, self._owner_of(changed.id))
+            self.hidden[operation.id] = changed.id
             return
         if before is not None and before.handler is not None and changed.handler is None and changed.stream is None:
             # A spec is registered again: keep its handler.
@@ -111,6 +112,12 @@ class FilteredCatalogue(OperationCatalogue):
             return None
         del self._owned[shown]
         return self._registry.unregister(shown) if shown in self._registry else None
+
+
+def skip_duplicate(name: str, operation_id: str, owner: str | None) -> Skipped:
+    """Return the report of an operation whose id another operation has."""
+    holder = f"source {owner}" if owner else "another operation of this source"
+    return Skipped(name, f"duplicate id {operation_id}: already registered by {holder}; set rename or namespace")
 
 
 class Workspace:
@@ -140,6 +147,11 @@ class Workspace:
         """Return the ids of a source's operations in the registry."""
         view = self._views.get(source)
         return [] if view is None else view.ids
+
+    def hidden_of(self, source: str) -> list[str]:
+        """Return the ids of a source's operations that other sources have in the registry."""
+        view = self._views.get(source)
+        return [] if view is None else list(view.hidden.values())
 
     def admit(self, source: Source, opened: OpenedSource) -> tuple[FilteredCatalogue, SourceFilter | None]:
         """Register the operations of an open source, filtered and renamed as configured."""

@@ -21,6 +21,7 @@ from operations.cli.terminal import paint
 from operations.config import SourceReport, load_catalogue, store_catalogue
 from operations.config.file_writer import text_with_source, write_config
 from operations.errors import CallError, ErrorCode
+from operations.sources.scanner import Skipped
 
 _NAME = Argument("NAME", "name of the source, and namespace of its operations")
 
@@ -94,7 +95,13 @@ async def _open_and_write(args: ParsedArguments, path: Path, text: str, *, was_c
         workspace.config = read_configuration(path)
         save_trust(workspace.config, by="ops add")
         store_catalogue(workspace, before=before)
-    return report
+    stored = load_catalogue(path)
+    source = None if stored is None else stored.sources.get(args.name)
+    if source is None:
+        return report
+    # The cache has the ids of sources that were not opened.
+    skipped = [Skipped(name, reason) for name, reason in source.skipped]
+    return structs.replace(report, operations=source.operations, skipped=skipped)
 
 
 def _ensure_trust(args: ParsedArguments, path: Path) -> bool:
