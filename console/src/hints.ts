@@ -3,12 +3,12 @@
 import type { Problem } from "./api/types";
 
 const HINTS: Record<string, string> = {
-  VALIDATION_ERROR: "The input was refused before anything ran. The fields that it names are marked in the form.",
+  VALIDATION_ERROR: "The input is invalid and the operation did not run. The affected fields are marked in the form.",
   OPERATION_NOT_FOUND: "The operation is unknown, or this identity may not call it.",
-  ACCESS_DENIED: "This identity lacks rights. Sign in with a token that has the scopes named above.",
+  ACCESS_DENIED: "This identity lacks permissions. Sign in with a token that has the scopes named above.",
   EXECUTION_ERROR: "The operation ran and failed. The server's log has the details.",
-  TIMEOUT: "The deadline passed. Raise the deadline below the input, or ask for less.",
-  UNAVAILABLE: "The server or the worker could not be reached. It may work again in a moment.",
+  TIMEOUT: "The deadline passed. Raise the deadline below the input, or request less data.",
+  UNAVAILABLE: "The server or the worker could not be reached. Try again later.",
   ABORTED: "The call was cancelled.",
   UNKNOWN_ERROR: "The server's log has the details.",
 };
@@ -18,12 +18,12 @@ export function hintFor(problem: Problem): string {
   if (typeof details.hint === "string") return details.hint;
   const status = details.statusCode;
   if (status === 401 || status === 403)
-    return "The upstream refused the server's credentials: check the source's auth in operations.toml.";
+    return "The upstream rejected the server's credentials: check the source's auth in operations.toml.";
   if (typeof status === "number" && status >= 400 && status < 500) {
-    return "The input passed validation; the upstream refused it. The same input will fail again.";
+    return "The input passed validation; the upstream rejected it. The same input will fail again.";
   }
-  if (typeof status === "number" && status >= 500) return "The upstream itself failed. Trying again later may work.";
-  return HINTS[problem.code] ?? "This is an error that the operation declares; its details say more.";
+  if (typeof status === "number" && status >= 500) return "The upstream failed. Try again later.";
+  return HINTS[problem.code] ?? "The operation declares this error; see its details.";
 }
 
 const EXECUTED: Record<string, string> = { no: "it did not run", unknown: "it may have run", yes: "it ran" };

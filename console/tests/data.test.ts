@@ -18,7 +18,7 @@ it("finds tables", () => {
   expect(tablePath({ total: 2, items: rows })).toEqual(["items"]);
 });
 
-it("sorts numbers as numbers, and exports what no spreadsheet runs", () => {
+it("sorts numbers numerically and escapes formulas in exports", () => {
   expect(orderOf(rows, [], { column: "size", descending: false })).toEqual([1, 0]);
   const risky = [
     { a: "=1+1", b: 'say "x", y' },
@@ -44,7 +44,7 @@ it("stops searching at a limit", () => {
   ).toHaveLength(200);
 });
 
-it("shows differences, and folds what is equal", () => {
+it("shows differences and folds equal branches", () => {
   const lines = diff({ same: { a: 1 }, n: 1, gone: true }, { same: { a: 1 }, n: 2, more: [] });
   expect(lines.map((line) => [line.path.join("."), line.kind])).toEqual([
     ["same", "same"],

@@ -25,7 +25,7 @@ const order = {
   },
 };
 
-it("begins with what is required and known, and leaves the rest absent", () => {
+it("begins with required defaults and constants only", () => {
   expect(initialValue(order)).toEqual({ address: {}, lines: [] });
   expect(
     initialValue({ type: "object", required: ["n"], properties: { n: { default: 3 }, m: { default: 4 } } }),

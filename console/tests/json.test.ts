@@ -16,7 +16,7 @@ describe("numbers", () => {
   });
 });
 
-it("says where JSON is wrong", () => {
+it("reports the position of JSON errors", () => {
   let error: unknown;
   try {
     parseJson('{\n  "a": 1,\n  "b": oops\n}');

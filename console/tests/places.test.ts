@@ -23,7 +23,7 @@ it("finds many places at once, and none in a text that is no JSON", () => {
   expect(placesOf('{"a": {"b": }]', new Set(["/a/b"])).size).toBe(0);
 });
 
-it("folds objects and arrays of several lines, the outer one where two begin in one line", () => {
+it("folds objects and arrays of several lines, the outer one if two begin on one line", () => {
   const folds = [...foldsOf('{\n  "a": [{\n    "b": 1\n  }],\n  "c": []\n}')];
   expect(folds.map(([line]) => line).sort((left, right) => left - right)).toEqual([0, 2]);
   const text = '{\n  "a": [{\n    "b": 1\n  }],\n  "c": []\n}';

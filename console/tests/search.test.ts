@@ -58,7 +58,7 @@ function searchMisses(): number {
   ).length;
 }
 
-it("marks what matches, with nothing read as a pattern", () => {
+it("marks matches and treats the query as plain text", () => {
   expect(highlight("a (b) c", ["(b)"]).map((piece) => [piece.text, piece.hit])).toEqual([
     ["a ", false],
     ["(b)", true],

@@ -5,7 +5,7 @@ import { compile } from "../src/form/validate";
 import { ExactNumber, type Json } from "../src/json/value";
 import vectors from "./messages.json";
 
-describe("validation says what the server says", () => {
+describe("validation messages match the server's", () => {
   for (const { schema, value, errors } of vectors as unknown as {
     schema: Schema;
     value: Json;
@@ -17,7 +17,7 @@ describe("validation says what the server says", () => {
   }
 });
 
-it("accepts what a schema accepts, whatever its formats and patterns are", () => {
+it("accepts valid values and ignores formats and unsupported patterns", () => {
   const schema = {
     type: "object",
     properties: { mail: { type: "string", format: "email" }, odd: { type: "string", pattern: "(?<=a" } },
@@ -30,11 +30,11 @@ it("checks numbers that JavaScript cannot hold, and bytes as text", () => {
   expect(compile(schema)({ n: new ExactNumber("12345678901234567890"), b: { $bytes: "aGk=" } })).toEqual([]);
 });
 
-it("finds nothing where it cannot read the schema: the server decides", () => {
+it("finds no problems with an unusable schema", () => {
   expect(compile({ $ref: "#/nowhere" })({})).toEqual([]);
 });
 
-it("knows which property a message says is missing", () => {
+it("finds the missing property in a message", () => {
   expect(missingProperty('missing required property "a \\"b\\""')).toBe('a "b"');
   expect(missingProperty('"x" is not a string')).toBeUndefined();
   expect(show(["a", { b: 1 }])).toBe('["a", {…}]');

@@ -95,7 +95,7 @@ export function CallsTable(props: Query & { outcome?: string | undefined }) {
         {!calls ? (
           <Loading />
         ) : calls.length === 0 ? (
-          <Empty command={`ops call ${props.operationId ?? "shop.quote item=tea"}`}>There is no such call.</Empty>
+          <Empty command={`ops call ${props.operationId ?? "shop.quote item=tea"}`}>No calls match.</Empty>
         ) : (
           <table>
             <thead>
@@ -186,7 +186,7 @@ export function OutcomeText(props: { span: Span }) {
 /** Without the right to list the server's calls, the browser's own calls are listed. */
 function OwnCalls(props: { operationId: string | undefined }) {
   const own = history.value.filter((call) => !props.operationId || call.operationId === props.operationId);
-  if (own.length === 0) return <Empty>No call was made from this browser yet.</Empty>;
+  if (own.length === 0) return <Empty>No calls from this browser yet.</Empty>;
   return (
     <div class="virtual">
       <table>

@@ -105,7 +105,7 @@ function Plain(props: { document: DataDocument }) {
   const part = usePart(props.document);
   if (part === undefined) return null;
   if (part === null) return <p class="plain v-l">null</p>;
-  if (part === "") return <p class="plain t3">"" an empty text</p>;
+  if (part === "") return <p class="plain t3">"" an empty string</p>;
   if (typeof part === "string") {
     return (
       <>

@@ -157,9 +157,8 @@ function DifferenceNotice(props: { found: Difference[] }) {
 }
 
 function DifferenceTable(props: { found: Difference[]; policy?: string | undefined }) {
-  if (props.policy === "off")
-    return <Empty>This operation returns data as it comes: its output policy is “off”.</Empty>;
-  if (props.found.length === 0) return <Empty>The data is what the operation declares.</Empty>;
+  if (props.policy === "off") return <Empty>This operation returns data unchanged: its output policy is “off”.</Empty>;
+  if (props.found.length === 0) return <Empty>The data matches the declared schema.</Empty>;
   return (
     <div class="tablewrap">
       <table>
@@ -198,7 +197,7 @@ function DifferenceTable(props: { found: Difference[]; policy?: string | undefin
 
 function TooLarge(props: { run: Run }) {
   const { run } = props;
-  if (!run.body) return <Empty>The body of this call is not kept.</Empty>;
+  if (!run.body) return <Empty>The body of this call is not stored.</Empty>;
   return (
     <div class="empty">
       <p>
@@ -272,7 +271,7 @@ function Raw(props: { run: Run }) {
     setText("");
     void body?.slice(0, SHOWN).text().then(setText);
   }, [body]);
-  if (!body) return <Empty>There was no answer.</Empty>;
+  if (!body) return <Empty>No response.</Empty>;
   return (
     <>
       <div class="row">

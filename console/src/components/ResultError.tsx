@@ -50,7 +50,7 @@ function WhereItFailed(props: { spans: Span[]; traceId: string }) {
   return (
     <div class="card">
       <div class="row mb">
-        <h2>Where it failed</h2>
+        <h2>Failed calls</h2>
         <a class="t3 right" href={to.trace(props.traceId)}>
           {plural(props.spans.length, "call")} · {duration(end - begin)}
         </a>

@@ -132,7 +132,7 @@ export function RunBar(props: { form: FormState; runner: Runner; isPhone?: boole
       )}
       {runner.asking !== undefined && (
         <Dialog title={`Run ${operation.id}?`} close={() => runner.answer(false)}>
-          <p class="mb">This operation says of itself that it deletes or overwrites something.</p>
+          <p class="mb">This operation is declared destructive: it may delete or overwrite data.</p>
           <div class="row">
             <Button look="d" onClick={() => runner.answer(true)}>
               Run it

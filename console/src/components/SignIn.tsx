@@ -45,7 +45,7 @@ export function SignIn() {
             </div>
           )}
           <p class="help">
-            <code>ops keys new NAME --scope SCOPE</code> makes one.
+            <code>ops keys new NAME --scope SCOPE</code> creates one.
           </p>
         </div>
         <div class="row">

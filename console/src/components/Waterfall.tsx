@@ -61,7 +61,7 @@ export function Waterfall(props: WaterfallProps) {
       ref={box}
       tabIndex={0}
       role="group"
-      aria-label={`Timeline of ${rows.length} calls: arrows choose one`}
+      aria-label={`Timeline of ${rows.length} calls: select one with the arrow keys`}
       onKeyDown={keys}
     >
       <svg width={view.width} height={height} aria-hidden="true">

@@ -34,14 +34,14 @@ export function Audit() {
     document.title = "Audit – operations";
     if (can("audit")) void load();
   }, [JSON.stringify(given), recoveries.value, can("audit")]);
-  if (!can("audit")) return <Empty>You may not see the audit log: it needs the scope operations:watch.</Empty>;
+  if (!can("audit")) return <Empty>The audit log requires the scope operations:watch.</Empty>;
   return (
     <>
       <header class="head flat">
         <div class="row">
           <div class="grow">
             <h1>Audit</h1>
-            <div class="sub">Calls from elsewhere, newest first</div>
+            <div class="sub">External calls, newest first</div>
           </div>
           <Button
             icon="download"
@@ -69,7 +69,7 @@ export function Audit() {
       ) : !entries ? (
         <Loading />
       ) : entries.length === 0 ? (
-        <Empty command="ops call shop.quote item=tea">No call was recorded.</Empty>
+        <Empty command="ops call shop.quote item=tea">No calls recorded.</Empty>
       ) : (
         <div class="virtual">
           <table>

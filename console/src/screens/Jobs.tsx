@@ -36,7 +36,8 @@ export function Jobs() {
     const timer = setInterval(() => !isLost.peek() && !document.hidden && void load(), REFRESH_MS);
     return () => clearInterval(timer);
   }, [recoveries.value, can("jobs")]);
-  if (!can("jobs")) return <Empty command="ops jobs ls">This server keeps no jobs, or you may not see them.</Empty>;
+  if (!can("jobs"))
+    return <Empty command="ops jobs ls">This server stores no jobs, or you are not permitted to see them.</Empty>;
   const all = jobs.value;
   const among = (states: Set<string>) => all?.filter((job) => chosen.has(job.id) && states.has(job.state)) ?? [];
   const act = async (action: "retry" | "cancel") => {
@@ -77,7 +78,7 @@ export function Jobs() {
       </header>
       {refusals.length > 0 && <Notice look="e">{refusals.join("; ")}</Notice>}
       <div class="bar lined">
-        <span class="t2">{chosen.size > 0 ? `${chosen.size} chosen` : "Choose jobs to retry or cancel them"}</span>
+        <span class="t2">{chosen.size > 0 ? `${chosen.size} selected` : "Select jobs to retry or cancel"}</span>
         <span class="right row">
           <Button icon="again" disabled={isLost.value || among(BAD).length === 0} onClick={() => void act("retry")}>
             Retry

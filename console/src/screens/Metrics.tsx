@@ -18,7 +18,7 @@ export function Metrics() {
   useEffect(() => {
     document.title = "Metrics – operations";
   }, []);
-  if (!can("metrics")) return <Empty>You may not see this server's metrics.</Empty>;
+  if (!can("metrics")) return <Empty>You are not permitted to see this server's metrics.</Empty>;
   return (
     <>
       <header class="head flat">
@@ -26,7 +26,7 @@ export function Metrics() {
           <div class="grow">
             <h1>Metrics</h1>
             <div class="sub">
-              {operation ?? worker ?? "All calls of this server"}; a click on a chart lists the calls of that moment
+              {operation ?? worker ?? "All calls of this server"}; click a chart to list the calls at that time
             </div>
           </div>
           <input
@@ -69,7 +69,7 @@ export function Metrics() {
         <div class="virtual">
           <KeyFigures metrics={metrics} newest={operation || worker ? undefined : newest} />
           {metrics.t.length === 0 ? (
-            <Empty command="ops call shop.quote item=tea">No call was measured yet.</Empty>
+            <Empty command="ops call shop.quote item=tea">No calls measured yet.</Empty>
           ) : (
             <Charts key={range} metrics={metrics} isLarge operation={operation} />
           )}

@@ -238,7 +238,7 @@ function SchemaTab(props: { operation: Spec }) {
               ))}
             </>
           ) : (
-            "Everyone who may use this server."
+            "All callers of this server."
           )}
         </p>
       </section>
@@ -251,7 +251,7 @@ function DocsTab(props: { operation: Spec }) {
   return (
     <div class="body col pt">
       {operation.title && <h2>{operation.title}</h2>}
-      {operation.description ? <Markdown text={operation.description} /> : <p class="t3">It has no description.</p>}
+      {operation.description ? <Markdown text={operation.description} /> : <p class="t3">No description.</p>}
       {operation.tags && operation.tags.length > 0 && (
         <div class="chips">
           {operation.tags.map((tag) => (

@@ -228,7 +228,7 @@ function Events(props: { stream: StreamState }) {
             <span />
           </div>
           {shown.count === 0 ? (
-            <p class="empty">{filter ? "No kept event matches the filter." : "Waiting for the first event."}</p>
+            <p class="empty">{filter ? "No stored events match the filter." : "Waiting for the first event."}</p>
           ) : (
             <VirtualList
               role="log"
@@ -268,7 +268,7 @@ function Charts(props: { stream: StreamState }) {
     <>
       <Counts stream={props.stream} />
       <div class="body">
-        {fields.length === 0 && <p class="empty">The events have no number to draw.</p>}
+        {fields.length === 0 && <p class="empty">The events have no numeric fields.</p>}
         {fields.map((field) => (
           <NumberChart key={field} stream={props.stream} field={field} isLarge />
         ))}

@@ -59,7 +59,7 @@ export function Trace() {
     );
   }
   if (!spans) return <Loading />;
-  if (spans.length === 0) return <Empty>This trace has no call that is visible to you.</Empty>;
+  if (spans.length === 0) return <Empty>This trace has no calls visible to you.</Empty>;
   return <Shown traceId={traceId} spans={spans} chosen={query.get("span") ?? undefined} isCut={isCut} />;
 }
 

@@ -34,7 +34,7 @@ export function Workers() {
     const timer = setInterval(() => !isLost.peek() && !document.hidden && void load(), REFRESH_MS);
     return () => clearInterval(timer);
   }, [recoveries.value, can("workers")]);
-  if (!can("workers")) return <Empty>You may not see this server's workers.</Empty>;
+  if (!can("workers")) return <Empty>You are not permitted to see this server's workers.</Empty>;
   const all = workers.value;
   const lost = all?.filter((worker) => worker.state === "lost") ?? [];
   const slots = all?.reduce((sum, worker) => sum + (worker.slots ?? 0), 0);
@@ -72,11 +72,7 @@ export function Workers() {
         <div class="virtual">
           <KeyFigures metrics={metrics} newest={newest} slots={slots || undefined} />
           {metrics && metrics.t.length > 0 && <Charts key={range} metrics={metrics} />}
-          {all.length === 0 ? (
-            <Empty command="ops worker">No worker is connected.</Empty>
-          ) : (
-            <WorkerTable workers={all} />
-          )}
+          {all.length === 0 ? <Empty command="ops worker">No workers connected.</Empty> : <WorkerTable workers={all} />}
         </div>
       )}
     </>

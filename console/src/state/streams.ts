@@ -106,7 +106,7 @@ export class StreamState {
             opened();
           } else {
             this.resumed++;
-            announce("The stream goes on");
+            announce("The stream resumed");
           }
           this.state.value = "live";
         },

@@ -52,7 +52,7 @@ function Members(props: ObjectProps) {
   const isEmpty = control.members.length === 0 && !control.extra && others.length === 0;
   const content = (
     <>
-      {isEmpty && depth === 0 && <p class="t3">It takes no input.</p>}
+      {isEmpty && depth === 0 && <p class="t3">This operation takes no input.</p>}
       {fields}
       {control.extra && <ExtraRows {...props} extra={control.extra} names={others} />}
       {!control.extra && others.length > 0 && (
