@@ -221,7 +221,7 @@ async def test_plain_functions_that_wait_for_each_other_never_run_out_of_threads
         assert "levels deep" in str(error)
 
 
-def test_the_package_says_its_version() -> None:
+def test_the_version_matches_the_package_metadata() -> None:
     from importlib.metadata import version
 
     assert operations.__version__ == version("operations")

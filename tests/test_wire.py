@@ -71,7 +71,7 @@ def test_a_marker_with_an_escaped_dollar_is_read() -> None:
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_a_number_json_cannot_carry_is_refused_with_its_place(number: float) -> None:
+def test_a_number_without_a_json_form_is_rejected_with_its_path(number: float) -> None:
     with pytest.raises(CallError, match="/rows/1/x~1y") as caught:
         encode_json({"rows": [0, {"x/y": number}]})
     assert caught.value.code is ErrorCode.VALIDATION_ERROR

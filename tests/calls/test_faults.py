@@ -218,7 +218,7 @@ async def test_a_loss_at_every_byte_leaves_no_partial_event(stage: Stage, way: i
 
 
 @pytest.mark.fault(6, 28, on="websocket")
-async def test_the_hub_restarts_and_everybody_comes_back(stage: Stage) -> None:
+async def test_all_spokes_reconnect_after_a_hub_restart(stage: Stage) -> None:
     await stage.worker("one")
     caller = await stage.spoke("caller")
     pending = PendingRequestMap(caller)

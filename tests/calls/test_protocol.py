@@ -208,7 +208,7 @@ async def test_a_call_is_aborted_for_a_reason_that_cannot_be_encoded_unchanged(w
     await until(lambda: wire.handler.in_flight == 0)
 
 
-async def test_a_long_call_says_which_worker_has_it(wires: Any) -> None:
+async def test_a_long_call_reports_its_worker(wires: Any) -> None:
     sleeper = Sleeper()
     wire = wires(sleeper.operation)
     request_id = wire.request(1, "slow.sleep")

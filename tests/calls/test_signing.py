@@ -292,7 +292,7 @@ async def test_the_secret_alone_gives_no_identity(bus: Bus, yard: Yard) -> None:
     assert (error.code, "session" in error.message) == (ErrorCode.VALIDATION_ERROR, True)
 
 
-async def test_a_worker_calls_as_itself_only_where_it_says_so(bus: Bus, yard: Yard) -> None:
+async def test_a_worker_calls_as_itself_only_on_request(bus: Bus, yard: Yard) -> None:
     session = SECRET.session(token(sub="worker"))
     signed = SignedTransport(await bus(), secret=SECRET, tokens=TOKENS, session=session)
     handler = CallHandler(OperationRegistry([ask]), signed, identify=signed.identify)
@@ -454,7 +454,7 @@ async def test_a_signed_memory_bus_is_not_gone_past() -> None:
     await handler.close()
 
 
-async def test_a_worker_that_cannot_check_signatures_says_so(bus: Bus) -> None:
+async def test_a_worker_that_cannot_verify_signatures_reports_it(bus: Bus) -> None:
     @operation(id="who.keep", durable=True)
     async def keep() -> None: ...
 

@@ -44,7 +44,7 @@ class Feed:
 
 @pytest.mark.parametrize("later", ["caller", "worker"])
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_a_stream_that_was_lost_with_the_server_gives_its_place_back_when_the_server_is(
+async def test_a_stream_lost_with_the_server_releases_its_slot_after_reconnecting(
     server: Server | NatsServer, later: str, is_known: bool
 ) -> None:
     feed = Feed()

@@ -332,7 +332,7 @@ def test_a_slip_of_the_pen_opens_no_source(pets: Project) -> None:
     assert "if it is new, run 'ops ls --refresh'" in pets.run("call", "art.drew").err
 
 
-def test_a_server_that_wants_credentials_says_which_option_has_them(tmp_path: Path) -> None:
+def test_errors_about_missing_credentials_name_the_option(tmp_path: Path) -> None:
     @operation(id="shop.quote", type="query")
     async def quote(item: str) -> str:
         return f"{item}: 2.5"

@@ -79,7 +79,7 @@ def test_the_page_shows_the_output_of_a_terminal(block: str, quickstart: Project
         assert transcript(quickstart, command) == settle(shown), command
 
 
-def test_the_page_says_how_to_call_over_a_hub(quickstart: Project) -> None:
+def test_the_hub_commands_of_the_page_work(quickstart: Project) -> None:
     (script,) = (each for each in re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.M | re.S) if "ops hub" in each)
     script = script.replace("8700", free_port())
     done = quickstart.run("-c", f"{script}\ncode=$?; kill $(jobs -p); wait; exit $code", program=["bash"])

@@ -30,7 +30,7 @@ async def test_it_opens_probes_and_closes() -> None:
     assert circuit.states() == {("a",): "closed"}
 
 
-async def test_the_error_says_when_to_come_back() -> None:
+async def test_the_error_has_a_retry_delay() -> None:
     clock = Clock()
     registry = registry_of([breaker(clock, minimum=1)], Upstream([unavailable()]))
     await error_of(registry.execute("a.b"))

@@ -63,7 +63,7 @@ async def test_queued_calls_run_in_order_when_a_slot_is_free() -> None:
     assert (gate.most, limit.running, limit._slots) == (2, 0, {})
 
 
-async def test_a_queued_call_gives_up_after_its_wait() -> None:
+async def test_a_queued_call_fails_after_its_wait() -> None:
     gate, limit = Gate(), ConcurrencyLimit(1, queue=5, max_wait=0.01)
     registry = registry_of([limit], gate)
     tasks = await begin(registry, 1)
@@ -103,7 +103,7 @@ async def test_no_slot_is_lost_however_calls_end() -> None:
     assert (limit.running, limit._slots) == (0, {})
 
 
-async def test_a_stream_holds_its_place_until_it_is_closed() -> None:
+async def test_a_stream_holds_its_slot_until_it_is_closed() -> None:
     limit = ConcurrencyLimit(1)
     registry = registry_of([limit], Gate(), "subscription")
     stream = registry.subscribe("a.b")

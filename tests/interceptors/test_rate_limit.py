@@ -60,7 +60,7 @@ async def test_one_bucket_for_all_callers() -> None:
     assert await outcomes(lambda: registry.execute("a.b", None, BOB), 1) == ["RATE_LIMITED"]
 
 
-async def test_the_error_says_when_to_come_back() -> None:
+async def test_the_error_has_a_retry_delay() -> None:
     clock = Clock()
     registry = registry_of([RateLimit(4, burst=1, clock=clock)])
     await registry.execute("a.b")

@@ -9,7 +9,7 @@ from tests.receiving import into
 from tests.waiting import until
 
 
-async def test_everybody_without_a_group_gets_a_message_and_one_of_each_group() -> None:
+async def test_a_message_goes_to_all_ungrouped_listeners_and_one_of_each_group() -> None:
     bus = MemoryTransport()
     got: Counter[str] = Counter()
     for name, group in (("a", None), ("b", None), ("c", "g"), ("d", "g"), ("e", "h")):

@@ -202,7 +202,7 @@ def test_nothing_passes_a_recording_or_signing_wrapper_by_reference(wrap: Callab
     assert parts_of(TransportWrapper(MemoryTransport())) == [InProcess]
 
 
-async def test_a_wrapper_around_a_transport_that_stores_nothing_says_so() -> None:
+async def test_a_wrapper_around_a_transport_without_storage_raises() -> None:
     wrapper = TransportWrapper(MemoryTransport())
     assert wrapper.optional(Stores) is None
     with pytest.raises(TypeError, match="MemoryTransport cannot store messages"):

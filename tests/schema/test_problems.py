@@ -60,7 +60,7 @@ def test_wording(document: Any, value: Any, line: str) -> None:
     assert messages(document, value) == [line]
 
 
-def test_every_problem_is_listed_with_its_places() -> None:
+def test_every_problem_is_listed_with_its_paths() -> None:
     document = {"type": "object", "properties": {"a/b": {"type": "object", "properties": {"m~n": {"type": "integer"}}}}}
     (problem,) = collect_errors(from_schema(document), {"a/b": {"m~n": "x"}})
     assert problem.path == "/a~1b/m~0n"

@@ -97,7 +97,7 @@ async def open_site(kind: str = "memory", **limits: Any) -> AsyncIterator[Site]:
 
 
 @pytest.mark.parametrize("kind", PLACES)
-async def test_nobody_else_reads_answers_or_cancels_a_task_or_job(kind: str) -> None:
+async def test_other_callers_cannot_read_answer_or_cancel_a_task_or_job(kind: str) -> None:
     async with open_site(kind) as site:
         task = (await site.call("open", "ada-token"))["result"]["taskId"]
         for finished in (False, True):
@@ -193,7 +193,7 @@ async def test_a_flood_of_one_identity_is_refused_and_others_go_on() -> None:
         assert "taskId" in (await site.call("open", "ada-token"))["result"]
 
 
-async def test_questions_that_nobody_answers_are_bounded_and_leave_nothing() -> None:
+async def test_unanswered_questions_are_bounded_and_cleaned_up() -> None:
     async with open_site() as site:
         created = [(await site.call("ask", "eve-token"))["result"]["taskId"] for _ in range(100)]
         tasks = site.served._mcp._endpoint.mcp_server.tasks  # type: ignore[union-attr]

@@ -29,7 +29,7 @@ def served(shop: Shop) -> ServedApp:
     return app(shop.registry, mcp=False)
 
 
-async def test_a_post_returns_data_and_says_where_it_comes_from(served: ServedApp) -> None:
+async def test_a_post_returns_data_and_its_source(served: ServedApp) -> None:
     answer = await post(served, "/shop/quote", {"item": "tea"})
     assert (answer.status, answer.json["item"]) == (200, "tea")
     assert answer.headers["content-type"] == "application/json"

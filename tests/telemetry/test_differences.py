@@ -64,7 +64,7 @@ def test_the_number_of_differences_is_bounded() -> None:
     assert len(_found({"rows": [{"a/b": "x"}] * 10_000})) == MOST_DIFFERENCES
 
 
-def test_nothing_of_a_secret_is_told() -> None:
+def test_secrets_are_redacted() -> None:
     found = _found({"password": "hunter2", "credentials": {"user": "ann"}, "state": "open"})
     assert [(pointer, got) for pointer, _, got, _ in found] == [
         ("/password", "[redacted]"),
@@ -72,6 +72,6 @@ def test_nothing_of_a_secret_is_told() -> None:
     ]
 
 
-def test_every_problem_of_one_value_is_told() -> None:
+def test_every_problem_of_one_value_is_reported() -> None:
     schema = from_schema({"type": "object", "required": ["a", "b"]})
     assert [action for _, action, _, _ in _found({}, schema=schema)] == ["kept", "kept"]

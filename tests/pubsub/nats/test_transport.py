@@ -39,7 +39,7 @@ async def ends() -> AsyncIterator[Ends]:
         yield Ends(stack)
 
 
-async def test_everybody_without_a_group_gets_a_message_and_one_of_each_group(ends: Ends) -> None:
+async def test_a_message_goes_to_all_ungrouped_listeners_and_one_of_each_group(ends: Ends) -> None:
     got: Counter[str] = Counter()
     for name, group in (("a", None), ("b", None), ("c", "g"), ("d", "g"), ("e", "h")):
         end = await ends()
@@ -167,7 +167,7 @@ async def test_a_lost_connection_comes_back_with_its_listeners(ends: Ends) -> No
     stop()
 
 
-async def test_answers_made_while_there_is_no_connection_are_sent_when_it_is_back(ends: Ends) -> None:
+async def test_replies_without_a_connection_are_sent_after_reconnecting(ends: Ends) -> None:
     got: list[bytes] = []
     end, caller = await ends(), await ends()
     caller.listen(f"inbox.{caller.peer}", into(got.append))

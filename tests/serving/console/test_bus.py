@@ -61,7 +61,7 @@ async def _until(served: ServedApp, condition: Any) -> dict[str, dict[str, Any]]
     return found
 
 
-async def test_a_worker_is_listed_with_its_load_and_its_loss_is_told(place: Place) -> None:
+async def test_a_worker_is_listed_with_its_load_and_its_loss_is_reported(place: Place) -> None:
     waiting = Waiting()
     registry = OperationRegistry()
     async with from_call(await place.end(), registry=registry) as remote:

@@ -83,7 +83,7 @@ async def test_a_call_has_its_input_and_output_without_secrets(served: ServedApp
     assert "5" not in json.dumps(full["output"]["extra"])
 
 
-async def test_a_call_tells_where_its_result_differed_from_its_declaration() -> None:
+async def test_a_call_reports_differences_from_its_declared_schema() -> None:
     declared = {
         "type": "object",
         "properties": {
@@ -265,14 +265,14 @@ async def test_a_feed_continues_after_the_last_event_that_its_client_has(served:
 
 
 @pytest.mark.parametrize("known", ["abcdef-1", "x", "-", "999", "{epoch}-99999999999999999999", "{epoch}-12345"])
-async def test_a_feed_that_cannot_continue_says_so(served: ServedApp, known: str) -> None:
+async def test_a_feed_that_cannot_resume_reports_it(served: ServedApp, known: str) -> None:
     assert served.console is not None
     name = known.replace("{epoch}", "0" * 12)
     async with following(served, f"{API}/feed?topics=calls", headers={"last-event-id": name}) as feed:
         await feed.until(lambda feed: b"event: overflow" in feed.body)
 
 
-async def test_a_silent_feed_has_heartbeats(served: ServedApp) -> None:
+async def test_an_idle_feed_sends_heartbeats(served: ServedApp) -> None:
     assert served.console is not None
     feeds = served.console._endpoint.feeds
     assert feeds.heartbeat == 10
@@ -421,7 +421,7 @@ def test_no_path_leads_out_of_the_directory(built: Pages, path: str) -> None:
     assert found.status in (200, 404)
 
 
-async def test_without_built_files_the_page_says_how_to_build_them(tmp_path: Path) -> None:
+async def test_without_built_files_the_page_shows_the_build_command(tmp_path: Path) -> None:
     pages = Pages(tmp_path / "nothing")
     assert not pages.is_built
     assert b"make console" in pages.respond("/console/", "", {}).body

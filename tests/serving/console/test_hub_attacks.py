@@ -292,7 +292,7 @@ async def test_a_spoke_that_comes_and_goes_displaces_no_other(field: Field) -> N
     assert len(recorder._spokes) <= 1_000
 
 
-async def test_an_identity_without_a_namespace_is_no_worker(field: Field) -> None:
+async def test_an_identity_without_a_namespace_is_not_a_worker(field: Field) -> None:
     @operation(id="b.look", type="query")
     async def stolen() -> int:
         return 666

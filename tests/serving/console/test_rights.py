@@ -127,7 +127,7 @@ async def test_messages_and_bodies_of_others_are_not_shown_unless_retained(serve
     assert "input" not in own
 
 
-async def test_values_of_differences_are_told_to_their_caller_only(shop: Shop) -> None:
+async def test_values_of_differences_are_visible_to_their_caller_only(shop: Shop) -> None:
     @operation(id="shop.wrong", type="query")
     async def wrong() -> dict[str, int]:
         return {"count": "7"}  # type: ignore[dict-item]

@@ -163,7 +163,7 @@ async def test_documents_without_streams_describe_no_events() -> None:
     assert not [name for name in document["components"]["schemas"] if name.startswith("Stream")]
 
 
-async def test_security_says_the_scopes() -> None:
+async def test_security_lists_the_scopes() -> None:
     two = {**TOKENS.schemes, "other": {"type": "mutualTLS"}}
     identity = Identity("i", scopes=["a", "b"])
     document = await read(documents(greet, change, security=TOKENS), identity)

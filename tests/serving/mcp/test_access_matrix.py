@@ -154,7 +154,7 @@ async def test_access() -> None:
                 assert (status == 401) is (identity is None), (kind.name, credential.name, status)
 
 
-async def test_a_refusal_says_where_to_get_a_token() -> None:
+async def test_a_rejection_names_the_token_endpoint() -> None:
     served = app(
         REGISTRY,
         public_url=URL,
