@@ -435,3 +435,38 @@ def test_a_missing_extra_is_tried_again_once_it_is_installed(project: Project, b
     done = project.run("ls")
     assert "text.count\t" in done.out
     assert done.err == ""
+
+
+KEY = {"type": "apiKey", "in": "header", "name": "X-Shop-Key"}
+BEARER = {"type": "http", "scheme": "bearer"}
+AUTHORIZATION = {"type": "apiKey", "in": "header", "name": "Authorization"}
+
+
+@pytest.mark.parametrize(
+    ("schemes", "kind", "header"),
+    [
+        ({"key": KEY}, "api_key", ["x-shop-key", SECRET]),
+        ({"key": KEY, "user": BEARER}, "bearer", ["authorization", f"Bearer {SECRET}"]),
+        ({"key": AUTHORIZATION}, "bearer", ["authorization", f"Bearer {SECRET}"]),
+        ({}, "bearer", ["authorization", f"Bearer {SECRET}"]),
+    ],
+)
+def test_an_added_api_gets_the_credentials_that_it_declares(
+    tmp_path: Path, schemes: dict[str, Any], kind: str, header: list[str]
+) -> None:
+    async def get_item(request: Request) -> Response:
+        return JSONResponse({"headers": request.headers.items()})
+
+    project = Project(tmp_path)
+    security = [{name: []} for name in schemes]
+    project.write(
+        "items.json", json.dumps({**document(), "components": {"securitySchemes": schemes}, "security": security})
+    )
+    project.environment["ITEMS_TOKEN"] = SECRET
+    with serving(Starlette(routes=[Route("/items/{id}", get_item)])) as url:
+        added = project.run(
+            "add", "openapi", "items", "items.json", "--base-url", url, "--token-variable", "ITEMS_TOKEN"
+        )
+        assert added.code == 0, added.err
+        assert f'auth = {{ type = "{kind}", token = "${{ITEMS_TOKEN}}" }}' in (tmp_path / "operations.toml").read_text()
+        assert header in project.run("call", "items.get_item", "id=1").data["headers"]

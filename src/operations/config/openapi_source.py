@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,6 +21,7 @@ from operations.sources.openapi import (
     from_openapi_url,
 )
 from operations.sources.scanner.isolation import in_background
+from operations.spec import Operation
 
 
 async def open_openapi(
@@ -60,6 +63,17 @@ def service_config(
         on_request=callbacks.on_request,
         on_response=callbacks.on_response,
     )
+
+
+def takes_api_key(operations: Sequence[Operation[Any]]) -> bool:
+    """Whether an API's document declares an API key and no scheme that takes a bearer token.
+
+    A key in the header Authorization is a bearer token: Swagger 2.0 cannot declare one otherwise.
+    """
+    schemes = list(operations.service.schemes.values()) if isinstance(operations, APIOperations) else []
+    keys = [scheme for scheme in schemes if scheme.get("type") == "apiKey"]
+    others = [scheme for scheme in schemes if scheme not in keys and str(scheme.get("scheme")).lower() != "basic"]
+    return bool(keys) and not others and all(str(key.get("name")).lower() != "authorization" for key in keys)
 
 
 def _http_auth(auth: AuthSettings) -> HTTPAuth:

@@ -20,6 +20,7 @@ from operations.cli.stderr import warn_skipped
 from operations.cli.terminal import paint
 from operations.config import SourceReport, load_catalogue, store_catalogue
 from operations.config.file_writer import text_with_source, write_config
+from operations.config.sources import OpenedSource
 from operations.errors import CallError, ErrorCode
 from operations.sources.scanner import Skipped
 
@@ -60,7 +61,7 @@ async def _add(args: ParsedArguments, table: dict[str, Any]) -> int:
         trust_as_before(path, was_trusted=may_trust, by="ops add")
         write_either(args, {"config": str(path), "source": args.name}, f"{args.name} was added to {path}\n")
         return OK
-    report = await _open_and_write(args, path, text, was_checked=may_trust)
+    report = await _open_and_write(args, path, table, text, was_checked=may_trust)
     if not args.quiet:
         warn_skipped([(skip.path, skip.reason) for skip in report.skipped])
     data = {"config": str(path), "source": args.name, "state": report.state, "operations": report.operations}
@@ -69,7 +70,9 @@ async def _add(args: ParsedArguments, table: dict[str, Any]) -> int:
     return OK
 
 
-async def _open_and_write(args: ParsedArguments, path: Path, text: str, *, was_checked: bool) -> SourceReport:
+async def _open_and_write(
+    args: ParsedArguments, path: Path, table: dict[str, Any], text: str, *, was_checked: bool
+) -> SourceReport:
     """Open the new source, then write the file; a source that does not open leaves the file as it was."""
     from operations.cli.session import open_sources, source_failure
     from operations.cli.stderr import spinner
@@ -91,6 +94,9 @@ async def _open_and_write(args: ParsedArguments, path: Path, text: str, *, was_c
         if report.state != "ready":
             hint = "; ".join(filter(None, (report.hint, "--no-check adds it all the same")))
             raise source_failure(structs.replace(report, hint=hint), f"{args.name} was not added: it cannot be opened")
+        if _is_api_key(table, workspace.opened[args.name]):
+            table = {**table, "auth": {**table["auth"], "type": "api_key"}}
+            text = text_with_source(path, args.name, table, replace=args.replace)
         write_config(path, text)
         workspace.config = read_configuration(path)
         save_trust(workspace.config, by="ops add")
@@ -102,6 +108,15 @@ async def _open_and_write(args: ParsedArguments, path: Path, text: str, *, was_c
     # The cache has the ids of sources that were not opened.
     skipped = [Skipped(name, reason) for name, reason in source.skipped]
     return structs.replace(report, operations=source.operations, skipped=skipped)
+
+
+def _is_api_key(table: dict[str, Any], opened: OpenedSource) -> bool:
+    """Whether the token of a new source is an API key, by the document of the API."""
+    if "auth" not in table:
+        return False
+    from operations.config.openapi_source import takes_api_key
+
+    return takes_api_key(opened.operations)
 
 
 def _ensure_trust(args: ParsedArguments, path: Path) -> bool:
@@ -166,7 +181,11 @@ COMMAND = Command(
             arguments=(_NAME, Argument("DOCUMENT", "path or URL of the document", completes="file")),
             options=(
                 Option("--base-url", "base URL, instead of the document's servers", value="URL"),
-                Option("--token-variable", "environment variable with the bearer token", value="NAME"),
+                Option(
+                    "--token-variable",
+                    "environment variable with the bearer token or API key",
+                    value="NAME",
+                ),
                 *_ADD_OPTIONS,
             ),
             examples=(

@@ -90,6 +90,11 @@ class HTTPService:
         return {**schema, **self._sections}
 
     @cached_property
+    def schemes(self) -> dict[str, Mapping[str, Any]]:
+        """The document's security schemes by name, in OpenAPI 3 form."""
+        return security_schemes(self._documents)
+
+    @cached_property
     def _sections(self) -> dict[str, Any]:
         document = self._documents.root.value
         sections = {key: document[key] for key in _SECTIONS if isinstance(document.get(key), Mapping)}
@@ -250,8 +255,9 @@ class HTTPService:
                     proxy=self.config.proxy,
                 )
             )
-        schemes = security_schemes(self._documents)
-        self._authenticator = CredentialSource(self.config.auth, schemes, client, self.base_url or "", self.origins)
+        self._authenticator = CredentialSource(
+            self.config.auth, self.schemes, client, self.base_url or "", self.origins
+        )
         self._exchange = Exchange(client, self.config, self.origins)
         return self._exchange
 
