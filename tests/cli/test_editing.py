@@ -40,6 +40,7 @@ def test_sources_are_added_replaced_and_removed_and_stay_trusted(untrusted: Proj
     again = project.run("add", "py", "a", "./c")
     assert again.code == 2
     assert "duplicate source name" in again.err
+    assert "hint: choose another name, or pass --replace" in again.err
     assert project.run("add", "py", "a", "./c", "--replace").code == 0
     assert ids(project) == ["b.one", "c.one"]
     assert config.read_text().count("[sources.a]") == 1

@@ -124,6 +124,9 @@ def test_files_and_stdin_are_read(tmp_path: Path) -> None:
         (["-"], "stdin is empty"),
         (["address.city=Rome", "address.city=Oslo"], "duplicate value for address.city"),
         (["item=@ada"], "ada: no such file or directory"),
+        (["address=Rome"], "address is an object: write address.city=…"),
+        (["lines=tea"], "lines[0] is an object: write lines[0].n=…"),
+        (["address={Rome}"], "address: malformed JSON"),
         (["item=\udcff"], "item: the value is not valid Unicode"),
     ],
 )

@@ -117,3 +117,11 @@ def test_a_dead_letter_of_a_durable_call_is_listed_shown_and_retried(bus: Projec
         assert bus.run("jobs", "retry", dead[0]["id"], "--json").data["state"] == "queued"
         assert bus.run("jobs", "wait", dead[0]["id"], "--timeout", "60").data == "repaired"
         assert bus.run("jobs", "dead", "--json").data == []
+
+
+def test_hints_name_only_transports_that_store_jobs(project: Project) -> None:
+    for words in (["submit", "shop.quote"], ["ls", "--url", "nothing"]):
+        done = project.run("jobs", *words)
+        assert done.code == 2
+        assert "redis://host:port or nats://host:port" in done.err
+        assert "ws://" not in done.err

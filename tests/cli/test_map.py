@@ -38,6 +38,12 @@ def test_the_bar_knows_how_many_lines_a_file_has(way: str, project: Project) -> 
         assert "40 lines" in terminal.shown
 
 
+def test_a_file_without_its_option_is_a_mistake_with_a_hint(project: Project) -> None:
+    done = project.run("map", "shop.quote", "my items.ndjson", stdin="")
+    assert (done.code, done.out) == (2, "")
+    assert "hint: -i 'my items.ndjson' reads lines from a file" in done.err
+
+
 def test_bytes_are_a_line_of_json_each(project: Project) -> None:
     done = project.run("map", "shop.photo", stdin="{}\n{}\n")
     assert done.lines == [{"$bytes": "iVBORwD/"}] * 2

@@ -458,7 +458,7 @@ def test_an_added_api_gets_the_credentials_that_it_declares(
         return JSONResponse({"headers": request.headers.items()})
 
     project = Project(tmp_path)
-    security = [{name: []} for name in schemes]
+    security: list[dict[str, list[str]]] = [{name: []} for name in schemes]
     project.write(
         "items.json", json.dumps({**document(), "components": {"securitySchemes": schemes}, "security": security})
     )

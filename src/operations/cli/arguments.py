@@ -311,7 +311,9 @@ def usage(command: Command) -> str:
 
 
 TOKEN_VARIABLE = "OPERATIONS_TOKEN"
-TRANSPORT_URLS = "ws://host:port/, redis://host:port or nats://host:port"
+JOB_URLS = "redis://host:port or nats://host:port"
+"""Addresses of transports that store jobs."""
+TRANSPORT_URLS = f"ws://host:port/, {JOB_URLS}"
 
 VERBOSE_OPTION = Option("--verbose", "print HTTP requests and responses with headers, without secrets", "-v")
 RESULT_OPTIONS = (
@@ -320,16 +322,18 @@ RESULT_OPTIONS = (
     Option("--jq", "filter the result with a jq program", value="PROGRAM"),
     Option("--raw", "print strings without quotes (ignored with --json)", "-r"),
 )
-TRANSPORT_OPTIONS = (
-    Option(
-        "--url",
-        f"use a transport: its name in the configuration, or {TRANSPORT_URLS}",
-        "-u",
-        value="URL",
-        variable="OPERATIONS_URL",
-    ),
-    Option("--token-file", f"file with the token (default: {TOKEN_VARIABLE})", value="FILE", completes="file"),
-)
+
+
+def _transport_options(urls: str) -> tuple[Option, Option]:
+    text = f"use a transport: its name in the configuration, or {urls}"
+    return (
+        Option("--url", text, "-u", value="URL", variable="OPERATIONS_URL"),
+        Option("--token-file", f"file with the token (default: {TOKEN_VARIABLE})", value="FILE", completes="file"),
+    )
+
+
+TRANSPORT_OPTIONS = _transport_options(TRANSPORT_URLS)
+JOB_OPTIONS = _transport_options(JOB_URLS)
 LISTING_OPTIONS = (
     Option("--refresh", "open every source again, not only those whose files changed", "-R"),
     Option("--cached", "use the cache only, even if it is out of date"),

@@ -143,6 +143,9 @@ def typed(text: str, path: InputPath, fields: Fields) -> Any:
                 continue
     if "array" in types and text[:1] != "[":
         return [typed(text, [*path, 0], fields)]
+    if "object" in types and text.lstrip()[:1] != "{":
+        field = next(iter(fields.names(path)), "name")
+        raise UsageError(f"{_shown(path)} is an object: write {_shown(path)}.{field}=…")
     if types & {"array", "object"}:
         return _json(text.encode(errors="surrogateescape"), _shown(path))
     return text  # validation reports the mismatch

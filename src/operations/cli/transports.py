@@ -26,8 +26,11 @@ _EXTRAS = {
 """Extra that each URL scheme requires."""
 
 
-def transport_at(url: str | None, config: Config | None) -> TransportSettings:
-    """Return the transport for a URL or name; without one, the configuration's only transport."""
+def transport_at(url: str | None, config: Config | None, urls: str = TRANSPORT_URLS) -> TransportSettings:
+    """Return the transport for a URL or name; without one, the configuration's only transport.
+
+    `urls` has the addresses that hints name.
+    """
     named = dict(config.transports) if config is not None else {}
     unusable = _unusable(config)
     known = [*named, *unusable]
@@ -37,7 +40,7 @@ def transport_at(url: str | None, config: Config | None) -> TransportSettings:
         hint = (
             f"choose one with --url: {', '.join(known)}"
             if known
-            else f"pass --url {TRANSPORT_URLS}, or add [transports.…] to the configuration"
+            else f"pass --url {urls}, or add [transports.…] to the configuration"
         )
         raise CommandError("no transport selected", hint)
     if url in unusable:
@@ -46,7 +49,7 @@ def transport_at(url: str | None, config: Config | None) -> TransportSettings:
         return named[url]
     if ":" not in url:
         message = f"unknown transport {url!r}{suggestion(url, list(named))}"
-        raise CommandError(message, f"expected a name in [transports], or {TRANSPORT_URLS}")
+        raise CommandError(message, f"expected a name in [transports], or {urls}")
     check_address(url)
     return TransportSettings(url=url)
 

@@ -82,6 +82,11 @@ def text_with_source(path: Path, name: str, table: Mapping[str, Any], *, replace
     return _append(document.text, addition)
 
 
+def has_source(path: Path, name: str) -> bool:
+    """Whether a file itself has a source of that name."""
+    return name in _sources(_read(path), path)
+
+
 def text_without_source(path: Path, name: str, text: str | None = None) -> str:
     """Return the text of a file, or the given text, without a source."""
     document = _read(path, text)

@@ -19,7 +19,7 @@ from operations.cli.output import counted, write_either
 from operations.cli.stderr import warn_skipped
 from operations.cli.terminal import paint
 from operations.config import SourceReport, load_catalogue, store_catalogue
-from operations.config.file_writer import text_with_source, write_config
+from operations.config.file_writer import has_source, text_with_source, write_config
 from operations.config.sources import OpenedSource
 from operations.errors import CallError, ErrorCode
 from operations.sources.scanner import Skipped
@@ -55,7 +55,7 @@ def run_py(args: ParsedArguments) -> Any:
 async def _add(args: ParsedArguments, table: dict[str, Any]) -> int:
     path = config_file(args)
     may_trust = _ensure_trust(args, path)
-    text = text_with_source(path, args.name, table, replace=args.replace)
+    text = _text_with(args, path, table)
     if args.no_check:
         write_config(path, text)
         trust_as_before(path, was_trusted=may_trust, by="ops add")
@@ -68,6 +68,17 @@ async def _add(args: ParsedArguments, table: dict[str, Any]) -> int:
     count, following = counted(report.operations, "operation"), paint("bold", f"ops ls --source {quote(args.name)}")
     write_either(args, data, f"{args.name} was added to {path}: {count}\nNext: {following}\n")
     return OK
+
+
+def _text_with(args: ParsedArguments, path: Path, table: dict[str, Any]) -> str:
+    """Return the text of the file with the new source."""
+    try:
+        return text_with_source(path, args.name, table, replace=args.replace)
+    except CallError as error:
+        if args.replace or not has_source(path, args.name):
+            raise
+        hint = "choose another name, or pass --replace to replace the source"
+        raise CallError(error.code, error.message, {**(error.details or {}), "hint": hint}) from None
 
 
 async def _open_and_write(

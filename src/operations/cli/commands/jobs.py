@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from operations.cli.arguments import (
+    JOB_OPTIONS,
+    JOB_URLS,
     RESULT_OPTIONS,
-    TRANSPORT_OPTIONS,
     Argument,
     Command,
     Option,
@@ -44,7 +45,7 @@ async def _open(args: ParsedArguments) -> AsyncIterator[tuple[Jobs, Any]]:
 
     has_address = args.url is not None and ":" in args.url
     config = optional_configuration(args) if has_address else find_configuration(args)
-    settings = transport_at(args.url, config)
+    settings = transport_at(args.url, config, JOB_URLS)
     async with AsyncExitStack() as stack:
         transport = await connect_transport(stack, open_bus(settings, args, config), settings)
         yield Jobs(transport), transport
@@ -187,7 +188,7 @@ COMMAND = Command(
                 Option("--wait", "wait for the result and print it"),
                 _TIMEOUT,
                 *RESULT_OPTIONS,
-                *TRANSPORT_OPTIONS,
+                *JOB_OPTIONS,
             ),
             forms=INPUT_FORMS,
             examples=(("ops jobs submit report.build month=May", "run it later, on any worker"),),
@@ -206,30 +207,30 @@ COMMAND = Command(
                 ),
                 Option("--operation", "only jobs of an operation", value="OPERATION", completes="operation"),
                 _LIMIT,
-                *TRANSPORT_OPTIONS,
+                *JOB_OPTIONS,
             ),
         ),
-        Command(name="jobs show", summary="show a job", run=show, arguments=_ID, options=TRANSPORT_OPTIONS),
+        Command(name="jobs show", summary="show a job", run=show, arguments=_ID, options=JOB_OPTIONS),
         Command(
             name="jobs wait",
             summary="wait for a job and print its result",
             run=wait,
             arguments=_ID,
-            options=(_TIMEOUT, *RESULT_OPTIONS, *TRANSPORT_OPTIONS),
+            options=(_TIMEOUT, *RESULT_OPTIONS, *JOB_OPTIONS),
         ),
-        Command(name="jobs cancel", summary="cancel a job", run=cancel, arguments=_ID, options=TRANSPORT_OPTIONS),
+        Command(name="jobs cancel", summary="cancel a job", run=cancel, arguments=_ID, options=JOB_OPTIONS),
         Command(
             name="jobs dead",
             summary="list dead letters",
             run=dead,
-            options=(_LIMIT, *TRANSPORT_OPTIONS),
+            options=(_LIMIT, *JOB_OPTIONS),
         ),
         Command(
             name="jobs retry",
             summary="run failed jobs or dead letters again",
             run=retry,
             arguments=_IDS,
-            options=TRANSPORT_OPTIONS,
+            options=JOB_OPTIONS,
         ),
     ),
 )

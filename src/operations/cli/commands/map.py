@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from shlex import quote
 from typing import Any
 
 from operations.cli.arguments import (
@@ -44,6 +45,9 @@ def run(args: ParsedArguments) -> Any:
     """Run the command."""
     if any(word in ("-", "@-") for word in args.fields):
         raise UsageError("'-' is not allowed: stdin has the lines; pass fields common to all lines as key=value")
+    for word in args.fields:
+        if not set("=@").intersection(word) and word[:1] not in ("{", "["):
+            raise UsageError(f"invalid input {word!r}: expected key=value", f"-i {quote(word)} reads lines from a file")
     if args.input is None and is_terminal(sys.stdin):
         raise UsageError("no input: pipe lines of JSON in, or name a file with --input", _EXAMPLE)
     return _map(args)
