@@ -236,7 +236,7 @@ class _FunctionCall:
         """Call the function; errors of its parameters' types name the operation, as those of its schema do."""
         load = self._load
         if load is msgspec.UNSET:
-            load = self._load = self._record.load
+            load = self._make_load()
         if load is not None:
             try:
                 input = load(input)
@@ -256,13 +256,19 @@ class _FunctionCall:
     def extra_problems(self, input: Any) -> Sequence[Found]:
         """Return the problems of the parameters' types in an input that the schema rejects."""
         try:
-            if isinstance(input, dict) and (load := self._record.load) is not None:
+            load = self._make_load() if self._load is msgspec.UNSET else self._load
+            if isinstance(input, dict) and load is not None:
                 load(input)
         except CallError as error:
             return _problems_of(error) or ()
         except Exception:  # noqa: BLE001  # user code may raise anything for an invalid value; the schema decides
             return ()
         return ()
+
+    def _make_load(self) -> Load | None:
+        """Make the function that converts inputs, on its first use."""
+        load = self._load = self._record.load
+        return load
 
     def _refuse(self, input: Any, error: CallError) -> None:
         """Raise the error of an invalid input, if the error is a validation error."""
