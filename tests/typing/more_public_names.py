@@ -20,6 +20,7 @@ from operations.calls.hub import Hub
 from operations.calls.hub.spoke import Spoke
 from operations.calls.signed_transport import SignedTransport
 from operations.calls.signing_secrets import SigningSecret
+from operations.cli.asking import TerminalClient
 from operations.config import (
     Catalogue,
     CatalogueEntry,
@@ -290,7 +291,7 @@ def intercept() -> OperationRegistry:
 
 async def offer(registry: OperationRegistry) -> None:
     """Tools of a language model."""
-    tools: ToolSet = registry.tools(allow=["shop.*"], read_only=True)
+    tools: ToolSet = registry.tools(allow=["shop.*"], read_only=True, client=TerminalClient())
     result: ToolResult = await tools.call("shop_quote", {"item": "tea"})
     print(result.text, tools.openai(api="responses"), SearchTools(tools))
     async with CodeTool(tools, limits=CodeLimits(calls=10)) as code:

@@ -1,6 +1,6 @@
 /** One operation: try it, read its schema and documentation, see its calls. */
 
-import { useEffect } from "preact/hooks";
+import { useEffect, useLayoutEffect } from "preact/hooks";
 import { to } from "../addresses";
 import { api } from "../api/client";
 import type { Operation as Spec } from "../api/types";
@@ -63,7 +63,8 @@ function Unknown(props: { id: string }) {
 /** The input in a link: it fills the form and never runs. */
 function useLinkedInput(form: FormState): void {
   const { hash } = route.value;
-  useEffect(() => {
+  // Before the page is shown: a user who runs at once runs the input of the link.
+  useLayoutEffect(() => {
     const given = /^#in=([\w-]+)$/.exec(hash)?.[1];
     if (!given) return;
     try {
