@@ -71,6 +71,13 @@ def test_nothing_found_is_exit_code_3(project: Project) -> None:
     assert project.run("search", "zzzzzz").code == 3
 
 
+def test_a_configuration_without_operations_is_not_a_failure(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write("operations.toml", "")
+    done = project.run("ls", "--json")
+    assert (done.code, done.data, done.err) == (0, [], "")
+
+
 def test_listing_opens_nothing_once_it_is_cached_and_notices_changes(project: Project) -> None:
     mark = project.directory / "imported"
     project.write("other/numbers.py", f"open({str(mark)!r}, 'a').write('x')\nfrom operations import operation\n")
