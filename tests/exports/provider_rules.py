@@ -124,6 +124,10 @@ def _sizes(schema: Mapping[str, Any]) -> Iterator[str]:
         yield "more than 1,000 values of enum"
     if any(len(values) > 250 and sum(len(str(each)) for each in values) > 15_000 for values in enums):
         yield "an enum of more than 15,000 characters"
+    names = [name for _, node in nodes for keyword in ("properties", "$defs") for name in node.get(keyword, ())]
+    constants = [node["const"] for _, node in nodes if "const" in node]
+    if sum(len(str(each)) for each in [*names, *constants, *(each for values in enums for each in values)]) > 120_000:
+        yield "names and values of more than 120,000 characters"
     for part in (schema, *schema.get("$defs", {}).values()):
         if _depth({key: value for key, value in part.items() if key != "$defs"}) > 10:
             yield "deeper than 10"

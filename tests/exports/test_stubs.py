@@ -196,16 +196,17 @@ def test_records() -> None:
     }
     assert types.annotate(tree, "x") == "Tree2"
     assert types.annotate(tree, "y") == "Tree2"
-    assert types.classes["Tree2"].splitlines() == [
-        "class Tree2(TypedDict):",
-        '    """A \'tree\'/"""',
-        "    left: NotRequired[Tree2]",
-        "    size: int",
+    assert types.records["Tree2"].splitlines() == [
+        'Tree2 = TypedDict("Tree2", {',
+        "    'left': NotRequired[Tree2],",
+        "    'size': int,",
+        "})",
+        '"""A \'tree\'/"""',
     ]
     assert types.annotate({"type": "object", "properties": {"": {}}}, "empty") == "dict[str, Any]"
     odd = {"properties": {"a-b": {"type": "string"}, "": {}}}
     assert types.annotate(odd, "odd") == "Odd"
-    assert types.classes["Odd"] == "Odd = TypedDict(\"Odd\", {'a-b': NotRequired[str]})\n"
+    assert types.records["Odd"] == "Odd = TypedDict(\"Odd\", {\n    'a-b': NotRequired[str],\n})\n"
     assert types.annotate(odd, "other") == "Odd"
 
 

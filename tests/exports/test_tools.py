@@ -394,6 +394,21 @@ def test_strict_schemas_have_a_bounded_number_of_properties_and_values() -> None
     assert "enum" in fit_schema(listed, PLAIN)["properties"]["many"]
 
 
+def test_strict_schemas_have_a_bounded_number_of_characters() -> None:
+    nullable = {f"n{number}": {"type": ["string", "null"]} for number in range(1_500)}
+    named = {"type": "object", "properties": {f"{number:060}": {"type": "string"} for number in range(1_500)}}
+    values = {"enum": [f"{number:070}" for number in range(200)]}
+    for document in (
+        {"type": "object", "properties": nullable},
+        {"type": "object", "properties": {"a": named, "b": named}},
+        {"type": "object", "properties": {f"p{number}": values for number in range(10)} | {"a": named}},
+        {"type": "object", "properties": {f"p{n}": {"$ref": f"#/$defs/{n:060}"} for n in range(2_500)}}
+        | {"$defs": {f"{number:060}": {"type": "string", "minLength": number} for number in range(2_500)}},
+    ):
+        assert problems_of_schema("openai", fit_schema(document, OPENAI_STRICT), strict=True) == []
+        assert problems_of_schema("openai", fit_schema(document, PLAIN)) == []
+
+
 async def test_names_of_any_length_are_refused_quickly() -> None:
     assert "too long" in (await registry().tools().call("x" * 10_000_000)).text
 

@@ -29,7 +29,7 @@ class TypeWriter:
     """Collects the TypedDicts of one module. Names depend only on the schemas and on their order."""
 
     def __init__(self, taken: Sequence[str] = ()) -> None:
-        self.classes: dict[str, str] = {}
+        self.records: dict[str, str] = {}
         """The text of each TypedDict by its name, in order of first use."""
         self._used = set(taken)
         self._by_content: dict[str, str] = {}
@@ -148,7 +148,7 @@ class TypeWriter:
         if key is not None:
             # It may refer to itself, so its name is needed before its content is known.
             name = self._by_key[key] = self._free_name(hint)
-            self.classes[name] = ""
+            self.records[name] = ""
         required = set(node.get("required", ()))
         fields = {
             field: self._annotation(child, f"{hint} {field}", depth + 1)
@@ -160,7 +160,7 @@ class TypeWriter:
             if content in self._by_content:
                 return self._by_content[content]
             name = self._by_content[content] = self._free_name(hint)
-        self.classes[name] = _class_text(name, fields, required, node.get("description"))
+        self.records[name] = _record_text(name, fields, required, node.get("description"))
         return name
 
     def _free_name(self, hint: str) -> str:
@@ -201,16 +201,11 @@ def _is_record(node: Mapping[str, Any]) -> bool:
     return kinds == "object" or (isinstance(kinds, list) and set(kinds) <= {"object", "null"})
 
 
-def _class_text(name: str, fields: Mapping[str, str], required: set[str], description: object) -> str:
-    if not all(is_identifier(field) and not field.startswith("__") for field in fields):
-        members = ", ".join(f"{field!r}: {_field(field, kind, required)}" for field, kind in fields.items())
-        return f'{name} = TypedDict("{name}", {{{members}}})\n'
-    lines = [f"class {name}(TypedDict):"]
+def _record_text(name: str, fields: Mapping[str, str], required: set[str], description: object) -> str:
+    """Return the definition of a TypedDict: pyright checks a call in half the time of a class."""
+    lines = [f"    {ascii(field)}: {_field(field, kind, required)},\n" for field, kind in fields.items()]
     doc = doc_line(description)
-    if doc:
-        lines.append(f'    """{doc}"""')
-    lines += [f"    {field}: {_field(field, kind, required)}" for field, kind in fields.items()]
-    return "\n".join(lines) + "\n"
+    return f'{name} = TypedDict("{name}", {{\n{"".join(lines)}}})\n' + (f'"""{doc}"""\n' if doc else "")
 
 
 def _field(field: str, kind: str, required: set[str]) -> str:

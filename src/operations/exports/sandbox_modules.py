@@ -40,7 +40,7 @@ class SandboxModule(msgspec.Struct):
         signatures = SignatureWriter((*_TAKEN, *self.functions, *self.children))
         functions = [_function(name, spec, signatures) for name, spec in self.functions.items()]
         children = [f"from . import {name} as {name}\n" for name in self.children]
-        return "".join([_IMPORTS, *children, *functions, *signatures.types.classes.values()])
+        return "".join([_IMPORTS, *children, *functions, *signatures.types.records.values()])
 
     def used_in(self, code: str) -> SandboxModule:
         """Return the modules and functions whose names occur in the code, so that no stub is made for the others."""

@@ -7,7 +7,7 @@ A value that the subset cannot describe (a free-form object, a mixture of types)
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -78,9 +78,11 @@ class _Fitter:
         self._nodes_left = _MAX_NODES
         self._properties_left = _MAX_NODES if subset.max_properties is None else subset.max_properties
         self._values_left = subset.max_values
+        self._characters_left = subset.max_characters
 
     def fit(self) -> dict[str, Any]:
         root = self._object_root()
+        self._takes_characters(map(property_name, root.get("properties", ())))
         fitted = self._object(root, 1) if self._subset.is_closed else self._plain(root, 1)
         fitted.setdefault("properties", {})
         if self._refers_to_root and not self._is_same_root():
@@ -147,8 +149,11 @@ class _Fitter:
             name = reference.removeprefix("#/$defs/")
             safe = property_name(name)
             if safe not in self._fitted:
+                target = self._definitions.get(name, True)
+                if not self._takes_characters([safe]):
+                    return _json_text(target)
                 self._fitted[safe] = {}
-                self._fitted[safe] = self._node(self._definitions.get(name, True), 2)
+                self._fitted[safe] = self._node(target, 2)
             place = f"#/$defs/{safe}"
         description = schema.get("description")
         # Siblings of a reference are not accepted everywhere.
@@ -183,7 +188,8 @@ class _Fitter:
         if kinds == ["object"]:
             if not schema.get("properties") and schema.get("additionalProperties") is not False:
                 return _json_text(schema)
-            if len(schema.get("properties", ())) > self._properties_left:
+            names = schema.get("properties", ())
+            if len(names) > self._properties_left or not self._takes_characters(map(property_name, names)):
                 return _json_text(schema)
             return self._object(schema, depth)
         if kinds == ["array"]:
@@ -212,7 +218,8 @@ class _Fitter:
     def _optional(self, fitted: dict[str, Any], child: Any) -> dict[str, Any]:
         """Return the schema of an optional property where every property is required: null omits it."""
         if self._parts.accepts_null(child):
-            unset = {"type": "string", "enum": [OMIT]}
+            exact = {"enum": [OMIT]} if self._has_room([OMIT]) else {"pattern": f"^{OMIT}$"}
+            unset = {"type": "string", **exact}
             return _add_note({"anyOf": [fitted, unset]}, f"{OMIT} leaves it out")
         kind = fitted.get("type")
         if isinstance(kind, str) and "enum" not in fitted:
@@ -260,14 +267,27 @@ class _Fitter:
         return self._described(fitted, schema, lost)
 
     def _has_room(self, values: Sequence[Any]) -> bool:
-        """Count the values of an `enum`; return False if they exceed the subset's limit."""
+        """Count the values of an `enum`; return False if they exceed the subset's limits."""
+        texts = [str(value) for value in values]
         most = self._subset.max_enum_characters
-        if most is not None and len(values) > _LONG_ENUM and sum(len(str(each)) for each in values) > most:
+        if most is not None and len(texts) > _LONG_ENUM and sum(map(len, texts)) > most:
+            return False
+        if self._values_left is not None and len(texts) > self._values_left:
+            return False
+        if not self._takes_characters(texts):
             return False
         if self._values_left is not None:
-            if len(values) > self._values_left:
-                return False
-            self._values_left -= len(values)
+            self._values_left -= len(texts)
+        return True
+
+    def _takes_characters(self, texts: Iterable[str]) -> bool:
+        """Count the characters of names or values; return False if too few are left."""
+        if self._characters_left is None:
+            return True
+        characters = sum(map(len, texts))
+        if characters > self._characters_left:
+            return False
+        self._characters_left -= characters
         return True
 
     def _accepts(self, keyword: str, value: Any) -> bool:

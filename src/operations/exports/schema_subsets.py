@@ -57,6 +57,8 @@ class Subset(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum number of `enum` values in the schema; an `enum` with more is moved into the description."""
     max_enum_characters: int | None = None
     """Maximum number of characters of one long `enum`; a longer one is moved into the description."""
+    max_characters: int | None = None
+    """Maximum number of characters of all property names, definition names and `enum` values."""
 
 
 _OPENAI_FORMATS = frozenset(
@@ -66,6 +68,7 @@ _NOISE = frozenset(("$schema", "$comment", "$id", "deprecated", "readOnly", "wri
 
 PLAIN = Subset(name="plain", dropped=_NOISE)
 """JSON Schema 2020-12 with an object at its root: OpenAI without `strict`, Anthropic, MCP."""
+# The limits are those of "Supported schemas" on OpenAI's page about structured outputs.
 OPENAI_STRICT = Subset(
     name="OpenAI strict",
     is_closed=True,
@@ -77,6 +80,7 @@ OPENAI_STRICT = Subset(
     max_properties=5_000,
     max_values=1_000,
     max_enum_characters=15_000,
+    max_characters=120_000,
 )
 ANTHROPIC_STRICT = Subset(
     name="Anthropic strict",

@@ -115,7 +115,7 @@ class _Module:
             + "\n".join([*members, "    def __getitem__(self, name: str) -> Any: ..."])
             + "\n"
             + (f"\n# Only by env[...][...]:\n{listed}" if listed else "")
-            + "".join(f"\n{text}" for text in self._signatures.types.classes.values())
+            + "".join(f"\n{text}" for text in self._signatures.types.records.values())
         )
 
     def _attributes(self) -> dict[str, str]:
