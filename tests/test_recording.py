@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import datetime
 import json
 import stat
@@ -82,6 +83,28 @@ async def test_secrets_never_reach_the_file(tmp_path: Path) -> None:
     assert [secret for secret in SECRETS if secret in text] == []
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert '"recording":1' in text.splitlines()[0]
+
+
+async def test_secrets_in_specs_bytes_and_keys_never_reach_the_file(tmp_path: Path) -> None:
+    path, secret = tmp_path / "calls.jsonl", "value-of-config"
+    upload = {
+        "type": "object",
+        "properties": {
+            "token": {"type": "string", "default": secret, "pattern": "^sk_0123456789abcdefghij|a$"},
+            "file": {"description": f"see https://ann:{secret}@host/"},
+        },
+    }
+    made = stub_operation("api.upload", returns={secret: [1]}, input_schema=upload, description=f"Uses {secret}.")
+    with FileRecorder(path, secrets=[secret]) as recorder:
+        registry = OperationRegistry([made], interceptors=[recorder])
+        await registry.execute("api.upload", {"token": "a", "file": b"\xff" + secret.encode()})
+    assert secret not in path.read_text()
+    assert base64.b64encode(b"\xff" + secret.encode()).decode() not in path.read_text()
+    registry = OperationRegistry(replay_operations(path))
+    recorded = registry.operations["api.upload"].spec.input_schema.document
+    assert isinstance(recorded, dict)
+    assert recorded["properties"]["token"] == {**upload["properties"]["token"], "default": "[redacted]"}
+    assert (await registry.execute("api.upload", {"token": "a", "file": b"\xff other"})).data == {"[redacted]": [1]}
 
 
 async def test_an_unmatched_call_shows_the_nearest(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class FileRecorder:
             call["error"] = self._clean(_plain(error.to_dict()))
         try:
             if spec.id not in self._described:
-                self._write({"spec": _recorded_spec(spec)})
+                self._write({"spec": self._clean_spec(spec)})
                 self._described.add(spec.id)
             self._write({"call": call})
         except CallError as problem:
@@ -125,6 +125,12 @@ class FileRecorder:
         if "setCookies" in data.get("meta", {}):
             data["meta"] = {**data["meta"], "setCookies": [REDACTED for _ in data["meta"]["setCookies"]]}
         return self._clean(data)
+
+    def _clean_spec(self, spec: OperationSpec) -> dict[str, Any]:
+        """Return a spec without output schemas: replayed results are not normalised again."""
+        data = msgspec.structs.replace(spec, output_schema=UNKNOWN, error_schemas={}).to_dict()
+        # The name and the namespace identify the operation.
+        return {**self._redactor.schema(data), "name": spec.name, "namespace": spec.namespace}
 
     def _clean(self, value: Any) -> Any:
         return self._redactor.data(value)
@@ -230,6 +236,8 @@ def _matches(recorded: Any, given: Any) -> bool:
     """Whether an input equals the recorded one; a redacted value matches any value."""
     if recorded == REDACTED:
         return True
+    if isinstance(recorded, bytes) and isinstance(given, bytes):
+        recorded, given = (each.decode("utf-8", "surrogateescape") for each in (recorded, given))
     if isinstance(recorded, str) and isinstance(given, str) and REDACTED in recorded:
         return recorded == given or Redactor().text(given) == recorded or _matches_around(recorded, given)
     if isinstance(recorded, dict) and isinstance(given, Mapping):
@@ -243,11 +251,6 @@ def _matches_around(recorded: str, given: str) -> bool:
     """Whether a string has the same start and end as a partly redacted one."""
     parts = recorded.split(REDACTED)
     return given.startswith(parts[0]) and given.endswith(parts[-1])
-
-
-def _recorded_spec(spec: OperationSpec) -> dict[str, Any]:
-    """Return a spec without output schemas: replayed results are not normalised again."""
-    return msgspec.structs.replace(spec, output_schema=UNKNOWN, error_schemas={}).to_dict()
 
 
 def _read(path: Path) -> _Recording:

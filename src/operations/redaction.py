@@ -48,15 +48,33 @@ class Redactor:
             return {self._key(key): self._field(key, each) for key, each in value.items()}
         if isinstance(value, (list, tuple)):
             return [self.data(each) for each in value]
-        return value
+        return self._bytes(value) if isinstance(value, bytes) else value
+
+    def schema(self, value: Any) -> Any:
+        """Return a JSON Schema, or a part of one, without secrets in its strings; names and patterns are kept."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {key: each if key == "pattern" else self.schema(each) for key, each in value.items()}
+        return [self.schema(each) for each in value] if isinstance(value, (list, tuple)) else value
 
     def text(self, text: str) -> str:
         """Return a string without known secrets and without strings in the format of a credential."""
+        text = self._without_secrets(text)
+        return text if self._replace is None else self._replace(text)
+
+    def _without_secrets(self, text: str) -> str:
         if self._known is not None:
             text = self._known.sub(REDACTED, text)
         for shape, put in _SHAPES:
             text = shape.sub(put, text)
-        return text if self._replace is None else self._replace(text)
+        return text
+
+    def _bytes(self, value: bytes) -> bytes:
+        """Return bytes without secrets, read as UTF-8."""
+        text = value.decode("utf-8", "surrogateescape")
+        clean = self._without_secrets(text)
+        return value if clean == text else clean.encode("utf-8", "surrogateescape")
 
     def _key(self, key: Any) -> Any:
         return self.text(key) if isinstance(key, str) else key

@@ -210,6 +210,43 @@ def test_records() -> None:
     assert types.annotate(odd, "other") == "Odd"
 
 
+TYPES = ("str", "int", "list", "dict", "bool", "float", "bytes", "Any", "Literal", "NotRequired", "AsyncIterator")
+TREE = {
+    "type": "object",
+    "properties": {
+        "list": {"type": "array", "items": {"type": "integer"}},
+        "dict": {"type": "object"},
+        "kind": {"enum": ["list", "dict"]},
+        "next": {"$ref": "#"},
+    },
+    "required": ["list"],
+}
+
+
+@pytest.mark.parametrize("tool", ["mypy", "pyright"])
+def test_operations_and_namespaces_may_have_the_names_of_types(tool: str, tmp_path: Path) -> None:
+    names = (*TYPES, "ResponseEnvelope", "Namespace", "TreeInput", "property", "print", "match", "type")
+    made = [stub_operation(f"shop.{name}", input_schema=TREE, output_schema=TREE) for name in names]
+    made.append(stub_operation("shop.watch", output_schema=TREE, type=OperationType.SUBSCRIPTION))
+    spaces = (*TYPES, "Env", "env", "__init__", "_shop", "Shop", "property", "typing", "operations", "shop.list")
+    made += [stub_operation(f"{name}.get", input_schema=TREE, output_schema=TREE) for name in spaces]
+    stubs = make_stubs(each.spec for each in made)
+    assert set(stubs.unreachable) == {"__init__.*", "_shop.*", "property.*", "shop.list"}
+    assert len({name.lower() for name in stubs.files}) == len(stubs.files)
+    write_stubs(stubs, tmp_path / "operations_env")
+    (tmp_path / "use.py").write_text(
+        "from operations_env import Env\n\n"
+        "async def use(env: Env) -> list[int]:\n"
+        "    found = await env.shop.dict(list=[1], kind='list')\n"
+        "    await env.Env.get(list=[])\n"
+        "    await env.typing.get(list=['1'])\n"
+        "    await env.shop.Any(list=[1], next={'list': 'x'})\n"
+        "    await env.shop.list.get(list=[1], kind='_list')\n"
+        "    return found.data['list']\n"
+    )
+    assert check(tool, tmp_path, ["use.py", "operations_env"]) == [f"use.py:{line}" for line in (6, 7, 8)]
+
+
 def test_hostile_descriptions_stay_in_their_docstrings() -> None:
     hostile = 'x"""\nimport os\n"""'
     schema = {"type": "object", "properties": {'a"): pass #': {"enum": ['"""\n']}}, "description": hostile}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from operations.exports.definitions import Definition, Hoisted, hoist
@@ -18,6 +18,14 @@ _MAX_DOC = 100
 _MAX_NODES = 50_000
 """Most parts of one schema that are annotated: merging `allOf` can repeat parts many times."""
 _IN_PLACE = ("$ref", "allOf")
+_SOURCES = {
+    **dict.fromkeys(("str", "int", "float", "bool", "bytes", "list", "dict"), "builtins"),
+    **dict.fromkeys(("Any", "Literal", "NotRequired"), "typing"),
+    "AsyncIterator": "collections.abc",
+    "ResponseEnvelope": "operations",
+}
+"""The module of each name that annotations use."""
+_QUOTED_OR_NAME = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\b\w+""")
 
 
 def refer_by_key(key: str) -> str:
@@ -26,12 +34,17 @@ def refer_by_key(key: str) -> str:
 
 
 class TypeWriter:
-    """Collects the TypedDicts of one module. Names depend only on the schemas and on their order."""
+    """Collects the TypedDicts of one module. Names depend only on the schemas and on their order.
 
-    def __init__(self, taken: Sequence[str] = ()) -> None:
+    No TypedDict has one of the names in `taken`. `functions` are the names of the operations: one that is called `list`
+    would hide the type, so annotations then use `_list`, which `imports` defines.
+    """
+
+    def __init__(self, taken: Sequence[str] = (), functions: Iterable[str] = ()) -> None:
         self.records: dict[str, str] = {}
         """The text of each TypedDict by its name, in order of first use."""
-        self._used = set(taken)
+        self._hidden = sorted(_SOURCES.keys() & set(functions))
+        self._used = {*taken, *functions, *_SOURCES, "TypedDict"}
         self._by_content: dict[str, str] = {}
         self._by_key: dict[str, str] = {}
         self._definitions: dict[str, Definition] = {}
@@ -41,6 +54,16 @@ class TypeWriter:
     def annotate(self, document: Mapping[str, Any] | bool, hint: str) -> str:
         """Return the annotation of a schema; `hint` names the TypedDict of its root."""
         return self._annotation(self.hoisted(document, hint).schema(refer_by_key), hint, 0)
+
+    def imports(self) -> str:
+        """Return the imports of types whose names are those of operations."""
+        return "".join(f"from {_SOURCES[name]} import {name} as _{name}\n" for name in self._hidden)
+
+    def visible(self, annotation: str) -> str:
+        """Return an annotation without names that operations hide."""
+        if not self._hidden:
+            return annotation
+        return _QUOTED_OR_NAME.sub(lambda found: f"_{found[0]}" if found[0] in self._hidden else found[0], annotation)
 
     def hoisted(self, document: Mapping[str, Any] | bool, hint: str) -> Hoisted:
         """Return a schema whose references this writer can follow."""
@@ -160,7 +183,8 @@ class TypeWriter:
             if content in self._by_content:
                 return self._by_content[content]
             name = self._by_content[content] = self._free_name(hint)
-        self.records[name] = _record_text(name, fields, required, node.get("description"))
+        kinds = {field: self.visible(_field(field, kind, required)) for field, kind in fields.items()}
+        self.records[name] = _record_text(name, kinds, node.get("description"))
         return name
 
     def _free_name(self, hint: str) -> str:
@@ -201,9 +225,9 @@ def _is_record(node: Mapping[str, Any]) -> bool:
     return kinds == "object" or (isinstance(kinds, list) and set(kinds) <= {"object", "null"})
 
 
-def _record_text(name: str, fields: Mapping[str, str], required: set[str], description: object) -> str:
+def _record_text(name: str, kinds: Mapping[str, str], description: object) -> str:
     """Return the definition of a TypedDict: pyright checks a call in half the time of a class."""
-    lines = [f"    {field!a}: {_field(field, kind, required)},\n" for field, kind in fields.items()]
+    lines = [f"    {field!a}: {kind},\n" for field, kind in kinds.items()]
     doc = doc_line(description)
     return f'{name} = TypedDict("{name}", {{\n{"".join(lines)}}})\n' + (f'"""{doc}"""\n' if doc else "")
 

@@ -16,7 +16,6 @@ from operations.spec import OperationSpec, OperationType
 ROOT = "env"
 """The name of the outermost module."""
 _IMPORTS = "from typing import Any, Literal, NotRequired, TypedDict\n"
-_TAKEN = ("Any", "Literal", "NotRequired", "TypedDict")
 _WORD = re.compile(r"\w+")
 _MISSING = re.compile(r"Module `(?P<module>[\w.]+)` has no member `(?P<name>\w+)`")
 _MAX_HINTS = 10
@@ -37,10 +36,11 @@ class SandboxModule(msgspec.Struct):
 
     def stub(self) -> str:
         """Return the stub of this module: a typed function for each operation, which returns the data of its result."""
-        signatures = SignatureWriter((*_TAKEN, *self.functions, *self.children))
+        signatures = SignatureWriter(functions=(*self.functions, *self.children))
         functions = [_function(name, spec, signatures) for name, spec in self.functions.items()]
         children = [f"from . import {name} as {name}\n" for name in self.children]
-        return "".join([_IMPORTS, *children, *functions, *signatures.types.records.values()])
+        imports = [_IMPORTS, signatures.types.imports()]
+        return "".join([*imports, *children, *functions, *signatures.types.records.values()])
 
     def used_in(self, code: str) -> SandboxModule:
         """Return the modules and functions whose names occur in the code, so that no stub is made for the others."""
@@ -100,7 +100,7 @@ def _function(name: str, spec: OperationSpec, signatures: SignatureWriter) -> st
     parameters = ", ".join(signatures.parameters(spec))
     result = signatures.result(spec)
     if spec.type is OperationType.SUBSCRIPTION:
-        result = f"list[{result}]"
+        result = f"{signatures.types.visible('list')}[{result}]"
     head = f"async def {name}({parameters}) -> {result}:"
     doc = doc_line(spec.title or spec.description)
     return f'{head}\n    """{doc}"""\n' if doc else f"{head} ...\n"

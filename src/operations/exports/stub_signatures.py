@@ -12,8 +12,8 @@ from operations.catalogue import attribute_path
 from operations.exports.python_types import TypeWriter, is_identifier, pascal, refer_by_key
 from operations.spec import OperationSpec
 
-RESERVED = frozenset(("subscribe", "self", "mro"))
-"""Names that an attribute or parameter cannot have."""
+RESERVED = frozenset(("subscribe", "self", "mro", "TypedDict"))
+"""Names that an attribute or parameter cannot have. Type checkers know `TypedDict` only by its own name."""
 
 
 class NamedOperations(msgspec.Struct, frozen=True):
@@ -50,12 +50,12 @@ def name_operations(specs: Iterable[OperationSpec], taken: Container[str] = ()) 
 class SignatureWriter:
     """Writes the parameters and result types of one module, and collects the TypedDicts that they use."""
 
-    def __init__(self, taken: Sequence[str] = ()) -> None:
-        self.types = TypeWriter(taken)
+    def __init__(self, taken: Sequence[str] = (), functions: Iterable[str] = ()) -> None:
+        self.types = TypeWriter(taken, functions)
 
     def result(self, spec: OperationSpec) -> str:
         """Return the annotation of an operation's data."""
-        return self.types.annotate(spec.output_schema.document, f"{pascal(spec.name)} result")
+        return self.types.visible(self.types.annotate(spec.output_schema.document, f"{pascal(spec.name)} result"))
 
     def parameters(self, spec: OperationSpec) -> list[str]:
         """Return the parameters of an operation: keywords for properties, `input` for those without a Python name."""
@@ -68,7 +68,7 @@ class SignatureWriter:
         required = set(node.get("required", ()))
         named = [each for each in properties if is_identifier(each) and each not in RESERVED]
         keywords = [
-            f"{each}: {self.types.property_annotation(properties[each], f'{hint} {each}')}"
+            f"{each}: {self.types.visible(self.types.property_annotation(properties[each], f'{hint} {each}'))}"
             f"{'' if each in required else ' = ...'}"
             for each in sorted(named, key=lambda each: each not in required)
         ]
@@ -77,11 +77,12 @@ class SignatureWriter:
         if others:
             needed = bool(required.intersection(others))
             name = "input" if "input" not in named else "input_data"  # positional-only: the name is never used
-            first = [f"{name}: dict[str, Any]{'' if needed else ' = ...'}", "/"]
+            first = [f"{name}: {self.types.visible('dict[str, Any]')}{'' if needed else ' = ...'}", "/"]
         return [*first, *(["*", *keywords] if keywords else [])]
 
     def _free_parameters(self, node: Mapping[str, Any], document: Any, hint: str) -> list[str]:
         """Return the parameters of an operation whose input has no fixed properties."""
         if node.get("type") == "object" and node.get("additionalProperties") is False and not node.get("properties"):
             return []
-        return [f"input: {self.types.annotate(document, hint)} = ...", "/", "**properties: Any"]
+        whole, anything = (self.types.visible(each) for each in (self.types.annotate(document, hint), "Any"))
+        return [f"input: {whole} = ...", "/", f"**properties: {anything}"]

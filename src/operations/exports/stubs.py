@@ -28,7 +28,9 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from operations import ResponseEnvelope
 """
-_TAKEN = ("Any", "AsyncIterator", "Literal", "NotRequired", "ResponseEnvelope", "TypedDict", "Env", "Namespace")
+_TAKEN = ("Env", "Namespace")
+_ITEM = "    def __getitem__(self, name: str) -> Any: ..."
+"""The first member of its class: operations and namespaces may be called `str` and `Any`."""
 _MAX_DOC = 300
 
 
@@ -98,24 +100,24 @@ class _Module:
         self._namespace = namespace
         self._specs = specs
         self._children = children
-        self._signatures = SignatureWriter(_TAKEN)
         self.unreachable: dict[str, str] = {}
 
     def text(self) -> str:
         attributes = self._attributes()
         named = name_operations(self._specs, attributes)
         self.unreachable.update(named.unreachable)
-        methods = [self._method(name, spec) for name, spec in named.by_name.items()]
+        signatures = SignatureWriter(_TAKEN, (*named.by_name, *attributes))
+        methods = [_method(name, spec, signatures) for name, spec in named.by_name.items()]
         members = [*(f"    {name}: {module}.Namespace" for name, module in attributes.items()), *methods]
         imports = "".join(f"from {PACKAGE} import {module}\n" for module in sorted(set(attributes.values())))
         listed = "".join(f"#   {operation_id}: {reason}\n" for operation_id, reason in self.unreachable.items())
         return (
-            f'"""{self._namespace}. {_MARK}"""\n\n{_IMPORTS}{imports}\n'
+            f'"""{self._namespace}. {_MARK}"""\n\n{_IMPORTS}{signatures.types.imports()}{imports}\n'
             f"class Namespace:\n"
-            + "\n".join([*members, "    def __getitem__(self, name: str) -> Any: ..."])
+            + "\n".join([_ITEM, *members])
             + "\n"
             + (f"\n# Only by env[...][...]:\n{listed}" if listed else "")
-            + "".join(f"\n{text}" for text in self._signatures.types.records.values())
+            + "".join(f"\n{text}" for text in signatures.types.records.values())
         )
 
     def _attributes(self) -> dict[str, str]:
@@ -123,31 +125,34 @@ class _Module:
         found: dict[str, str] = {}
         for child, module in self._children.items():
             name = attribute_path(child.rpartition(".")[2])
-            if is_identifier(name) and name not in found:
+            if is_identifier(name) and not name.startswith("_") and name not in found:
                 found[name] = module
             else:
                 self.unreachable[f"{child}.*"] = "the namespace is not a Python name, or shares one"
         return found
 
-    def _method(self, name: str, spec: OperationSpec) -> str:
-        parameters = ", ".join(["self", *self._signatures.parameters(spec)])
-        result = self._signatures.result(spec)
-        if spec.type is OperationType.SUBSCRIPTION:
-            head = f"    def {name}({parameters}) -> AsyncIterator[ResponseEnvelope[{result}]]:"
-        else:
-            head = f"    async def {name}({parameters}) -> ResponseEnvelope[{result}]:"
-        doc = doc_line(spec.title or spec.description, _MAX_DOC)
-        return f'{head}\n        """{doc}"""' if doc else f"{head} ..."
+
+def _method(name: str, spec: OperationSpec, signatures: SignatureWriter) -> str:
+    parameters = ", ".join(["self", *signatures.parameters(spec)])
+    envelope = f"{signatures.types.visible('ResponseEnvelope')}[{signatures.result(spec)}]"
+    if spec.type is OperationType.SUBSCRIPTION:
+        head = f"    def {name}({parameters}) -> {signatures.types.visible('AsyncIterator')}[{envelope}]:"
+    else:
+        head = f"    async def {name}({parameters}) -> {envelope}:"
+    doc = doc_line(spec.title or spec.description, _MAX_DOC)
+    return f'{head}\n        """{doc}"""' if doc else f"{head} ..."
 
 
 def _module_names(namespaces: Iterable[str]) -> dict[str, str]:
     names: dict[str, str] = {}
+    used: set[str] = set()
     for namespace in sorted(namespaces):
         base = "__".join(attribute_path(part) for part in namespace.split("."))
-        base = base if is_identifier(base) else f"n_{base}"
+        base = base if is_identifier(base) and base not in ("Env", "__init__") else f"n_{base}"
         name, count = base, 2
-        while name in names.values():
+        while name.lower() in used:  # some file systems ignore case
             name, count = f"{base}_{count}", count + 1
+        used.add(name.lower())
         names[namespace] = name
     return names
 
@@ -156,7 +161,7 @@ def _env_text(namespaces: Iterable[str], modules: Mapping[str, str], unreachable
     roots: dict[str, str] = {}
     for namespace in sorted(each for each in namespaces if "." not in each):
         name = attribute_path(namespace)
-        if is_identifier(name) and name not in roots:
+        if is_identifier(name) and not name.startswith("_") and name not in (*roots, "property"):
             roots[name] = modules[namespace]
         else:
             unreachable[f"{namespace}.*"] = "the namespace is not a Python name, or shares one"
@@ -166,6 +171,6 @@ def _env_text(namespaces: Iterable[str], modules: Mapping[str, str], unreachable
         "from typing import Any, Protocol\n\n"
         + "".join(f"from {PACKAGE} import {module} as _{module}\n" for module in roots.values())
         + '\nclass Env(Protocol):\n    """The operations of this project: `env: Env = context.env`."""\n'
-        + "\n".join([*members, "    def __getitem__(self, name: str) -> Any: ..."])
+        + "\n".join([_ITEM, *members])
         + "\n"
     )
