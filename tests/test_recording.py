@@ -87,7 +87,7 @@ async def test_secrets_never_reach_the_file(tmp_path: Path) -> None:
 
 async def test_secrets_in_specs_bytes_and_keys_never_reach_the_file(tmp_path: Path) -> None:
     path, secret = tmp_path / "calls.jsonl", "value-of-config"
-    upload = {
+    upload: dict[str, Any] = {
         "type": "object",
         "properties": {
             "token": {"type": "string", "default": secret, "pattern": "^sk_0123456789abcdefghij|a$"},
