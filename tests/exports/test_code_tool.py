@@ -392,6 +392,15 @@ async def test_values_that_are_too_large_do_not_leave_the_sandbox(make: str) -> 
     assert calls == []
 
 
+async def test_an_operation_may_have_the_name_of_a_type() -> None:
+    schema = {"type": "object", "properties": {"ids": {"type": "array", "items": {"type": "integer"}}}}
+    made = [stub_operation(f"shop.{name}", returns=1, input_schema=schema) for name in ("list", "get")]
+    async with CodeTool(OperationRegistry(made).tools()) as tools:
+        assert (await tools.run("await env.shop.list(ids=[1]) + await env.shop.get(ids=[2])")).text == "2"
+        refused = await tools.run("await env.shop.list(ids=['x'])\nawait env.shop.get(ids=[2])")
+        assert refused.text.startswith("VALIDATION_ERROR: the code did not run")
+
+
 async def test_a_large_registry_is_searched_and_only_used_operations_are_typed() -> None:
     many = [stub_operation(f"big.thing_{number}/read", returns=number) for number in range(1_000)]
     async with CodeTool(OperationRegistry([*many, quote]).tools()) as tools:
