@@ -7,7 +7,6 @@ that become WebSockets.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from typing import Any
 from urllib.parse import unquote
@@ -29,8 +28,6 @@ _BAD_REQUEST = _REFUSAL.format("400 Bad Request").encode()
 _TOO_LARGE = _REFUSAL.format("431 Request Header Fields Too Large").encode()
 _UNAVAILABLE = _REFUSAL.format("503 Service Unavailable").encode()
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
-# An application that never suspends needs no iteration of the event loop of its own.
-_EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
 class HTTPProtocol(asyncio.Protocol):
@@ -38,10 +35,11 @@ class HTTPProtocol(asyncio.Protocol):
 
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
-        self.can_write = asyncio.Event()
-        self.can_write.set()
+        self.state: Any = server_state
+        self.drained: asyncio.Event | None = None
+        """Set when the client has read the written data; None while it reads fast enough."""
         self._config = config
-        self._state = server_state
+        self._root_path: str = config.root_path
         self._app_state = app_state
         self._loop: asyncio.AbstractEventLoop = _loop or asyncio.get_running_loop()
         self._parser: Any = httptools.HttpRequestParser(self)
@@ -68,18 +66,12 @@ class HTTPProtocol(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
-    @property
-    def default_headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers of every response."""
-        headers: list[tuple[bytes, bytes]] = self._state.default_headers
-        return headers
-
     # The transport
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head."""
         self.transport = transport
-        self._state.connections.add(self)
+        self.state.connections.add(self)
         self._client = _address(transport.get_extra_info("peername"))
         self._server = _address(transport.get_extra_info("sockname"))
         self._scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
@@ -87,13 +79,13 @@ class HTTPProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the running request; those that wait never run."""
-        self._state.connections.discard(self)
+        self.state.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         self._waiting.clear()
         if self._running is not None:
             self._running.disconnect()
-        self.can_write.set()
+        self.resume_writing()
         self._parser = None  # it refers to this object
 
     def data_received(self, data: bytes) -> None:
@@ -131,11 +123,13 @@ class HTTPProtocol(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client reads slowly: the application waits."""
-        self.can_write.clear()
+        self.drained = asyncio.Event()
 
     def resume_writing(self) -> None:
         """The client has read the written data."""
-        self.can_write.set()
+        if self.drained is not None:
+            self.drained.set()
+            self.drained = None
 
     # The parser
 
@@ -169,7 +163,7 @@ class HTTPProtocol(asyncio.Protocol):
         url = httptools.parse_url(self._target)
         path: str = url.path.decode("ascii")
         version: str = parser.get_http_version()
-        root: str = self._config.root_path
+        root = self._root_path
         scope = {
             "type": "http",
             "asgi": _ASGI,
@@ -177,7 +171,7 @@ class HTTPProtocol(asyncio.Protocol):
             "method": parser.get_method().decode("ascii"),
             "scheme": self._scheme,
             "path": root + (unquote(path) if "%" in path else path),
-            "raw_path": root.encode() + url.path,
+            "raw_path": root.encode() + url.path if root else url.path,
             "query_string": url.query or b"",
             "root_path": root,
             "headers": self._headers,
@@ -187,11 +181,8 @@ class HTTPProtocol(asyncio.Protocol):
         if len(self._waiting) >= _MAX_PIPELINED:
             raise httptools.HttpParserError("too many pipelined requests")
         keeps_alive = version == "1.1" and parser.should_keep_alive()
-        self._reading = exchange = HTTPExchange(self, scope, keeps_alive=keeps_alive)
-        for name, value in self._headers:
-            if name == b"expect":
-                exchange.expects_continue = value.lower() == b"100-continue"
-        self._waiting.append(exchange)
+        self._reading = HTTPExchange(self, scope, keeps_alive=keeps_alive)
+        self._waiting.append(self._reading)
 
     def on_body(self, body: bytes) -> None:
         """Keep a part of a body, unless its request is answered."""
@@ -224,7 +215,7 @@ class HTTPProtocol(asyncio.Protocol):
     def end_exchange(self, exchange: HTTPExchange) -> None:
         """Run the next request, wait for one, or close the connection."""
         self._running = None
-        self._state.total_requests += 1
+        self.state.total_requests += 1
         if not exchange.keeps_alive:
             self._close(exchange)
         elif self._waiting:
@@ -233,7 +224,8 @@ class HTTPProtocol(asyncio.Protocol):
             self._close_with(self._refusal)
         else:
             self._ahead_bytes = 0
-            self.resume_reading()
+            if self._is_paused:
+                self.resume_reading()
             self._limit(_HEAD_SECONDS if exchange.has_more or self._in_head else self._config.timeout_keep_alive)
 
     def _close(self, exchange: HTTPExchange) -> None:
@@ -263,14 +255,15 @@ class HTTPProtocol(asyncio.Protocol):
         """Run the application for the next request."""
         if self._running is not None or not self._waiting:
             return
-        if len(self._state.connections) > self._config.limit_concurrency:
+        if len(self.state.connections) > self._config.limit_concurrency:
             self._close_with(_UNAVAILABLE)
             return
         exchange = self._running = self._waiting.popleft()
         if self._drains and not self._waiting:
             exchange.keeps_alive = False
-        work = exchange.run(self._config.loaded_app, self._state.tasks)
-        exchange.task = asyncio.Task(work, loop=self._loop, **_EAGER)
+        tasks = self.state.tasks
+        exchange.task = task = asyncio.Task(exchange.run(self._config.loaded_app, tasks), loop=self._loop)
+        tasks.add(task)
 
     def _refuse(self, response: bytes) -> None:
         """Answer a request that cannot be read, after the requests before it, and close the connection."""
@@ -304,16 +297,16 @@ class HTTPProtocol(asyncio.Protocol):
         if self._running is not None or self._waiting:
             self._refuse(_BAD_REQUEST)
             return
-        self._state.connections.discard(self)
+        self.state.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         lines = [b"GET ", self._target, b" HTTP/1.1\r\n"]
         for name, value in self._headers:
             lines += (name, b": ", value, b"\r\n")
         protocol = self._config.ws_protocol_class(
-            config=self._config, server_state=self._state, app_state=self._app_state
+            config=self._config, server_state=self.state, app_state=self._app_state
         )
-        turn = vars(self._state).setdefault("websocket_turn", Turn())  # shared by the connections of the server
+        turn = vars(self.state).setdefault("websocket_turn", Turn())  # shared by the connections of the server
         reader = WebSocketReader(self.transport, protocol, turn)
         protocol.data_received(b"".join((*lines, b"\r\n")))
         self.transport.set_protocol(reader)
