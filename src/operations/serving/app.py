@@ -121,9 +121,7 @@ class ServedApp:
                 if public is not None:
                     await public.send(send, head_only=scope["method"] == "HEAD")
                     return
-            if self.is_draining:
-                raise _draining()
-            headers = read_headers(scope)
+            headers = self._check(scope)
             if b"origin" in headers:
                 self.admission.check_source(headers)
                 if self.admission.is_foreign_allowed(headers[b"origin"]):
@@ -148,6 +146,13 @@ class ServedApp:
             await self._serve_lifespan(receive, send)
         elif scope["type"] == "websocket":
             await self._serve_websocket(scope, receive, send)
+
+    def _check(self, scope: Scope) -> dict[bytes, bytes]:
+        """Return the headers of a request by name. Refuse the request while the server shuts down."""
+        if self.is_draining:
+            closes = [(b"connection", b"close")]
+            raise RefusedError(503, ErrorCode.UNAVAILABLE, "the server is shutting down", "DRAINING", closes)
+        return read_headers(scope)
 
     @contextlib.asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -297,11 +302,6 @@ def app(
             **settings,
         ),
     )
-
-
-def _draining() -> RefusedError:
-    closes = [(b"connection", b"close")]
-    return RefusedError(503, ErrorCode.UNAVAILABLE, "the server is shutting down", "DRAINING", closes)
 
 
 def _make_mcp(served: ServedApp) -> Any:

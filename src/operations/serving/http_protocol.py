@@ -21,12 +21,17 @@ _MAX_HEAD_BYTES = 64 << 10
 _MAX_HEADERS = 128
 _MAX_PIPELINED = 64
 """Requests of one connection that wait for the response to an earlier one."""
+_MAX_FRAMING_BYTES = 64 << 10
+"""Bytes of a body beside its content: chunk sizes, chunk extensions and trailers."""
+_FRAMING_OF_A_PART = 16
+"""Bytes of framing that each part of a body may have beside that limit."""
 _HEAD_SECONDS = 10.0
 """Seconds for a head, and for the rest of a body whose request has its response."""
 _REFUSAL = "HTTP/1.1 {}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _BAD_REQUEST = _REFUSAL.format("400 Bad Request").encode()
 _TOO_LARGE = _REFUSAL.format("431 Request Header Fields Too Large").encode()
 _UNAVAILABLE = _REFUSAL.format("503 Service Unavailable").encode()
+_VERSIONS = ("1.1", "1.0")
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
@@ -46,9 +51,11 @@ class HTTPProtocol(asyncio.Protocol):
         self._client: Any = None
         self._server: Any = None
         self._scheme = "http"
+        self._method, self._version = b"", ""
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
+        self._framing_bytes = 0
         self._in_head = True
         self._is_paused = False
         self._reading: HTTPExchange | None = None
@@ -108,18 +115,36 @@ class HTTPProtocol(asyncio.Protocol):
             if self._head_bytes > _MAX_HEAD_BYTES and not 0 <= data.find(b"\r\n\r\n") <= _MAX_HEAD_BYTES:
                 self._refuse(_TOO_LARGE)
                 return False
+        else:
+            self._framing_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            if self._reading is None:
+            if self._framing_bytes > _MAX_FRAMING_BYTES:
+                raise httptools.HttpParserError("too much framing")
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._wants_websocket():
                 self._upgrade()
                 return False
-            self._reading.keeps_alive = False  # it is answered; nothing after it can be read
-            self._closes = True
+            return self._parse_without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self._refuse(_BAD_REQUEST)
             return False
         return True
+
+    def _parse_without_upgrade(self, rest: bytes) -> bool:
+        """Parse a request again without `Upgrade`, which the parser takes as its end although a body may follow."""
+        self._headers = [header for header in self._headers if header[0] != b"upgrade"]
+        head = self._write_head()
+        self._parser = httptools.HttpRequestParser(self)
+        self._in_head, self._head_bytes = True, 0
+        return self._parse(head + rest)
+
+    def _write_head(self) -> bytes:
+        """Return the head of the request that was read last."""
+        lines = [b"%b %b HTTP/%b\r\n" % (self._method, self._target, self._version.encode())]
+        for name, value in self._headers:
+            lines += (name, b": ", value, b"\r\n")
+        return b"".join((*lines, b"\r\n"))
 
     def pause_writing(self) -> None:
         """The client reads slowly: the application waits."""
@@ -138,6 +163,7 @@ class HTTPProtocol(asyncio.Protocol):
         self._in_head = True
         self._until = 0.0
         self._head_bytes = 0
+        self._framing_bytes = 0
         self._target = b""
         self._headers = []
 
@@ -146,29 +172,39 @@ class HTTPProtocol(asyncio.Protocol):
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header."""
+        """Keep a header. Trailers are dropped: as headers they would bypass the checks of a proxy."""
+        if not self._in_head:
+            return
         headers = self._headers
         if len(headers) >= _MAX_HEADERS:
             raise httptools.HttpParserError("too many headers")
-        headers.append((name.lower(), value.strip()))
+        name, value = name.lower(), value.strip()
+        if name == b"transfer-encoding" and value.lower() != b"chunked":
+            raise httptools.HttpParserError("unsupported transfer coding")
+        headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Create the exchange of a complete head."""
         self._in_head = False
         self._until = 0.0
         parser = self._parser
-        if parser.should_upgrade() and self._wants_websocket():
+        self._version = version = parser.get_http_version()
+        self._method = method = parser.get_method()
+        if version not in _VERSIONS or method == b"CONNECT":
+            raise httptools.HttpParserError("unsupported version or method")
+        if parser.should_upgrade():  # `_parse` continues
             self._reading = None
             return
         url = httptools.parse_url(self._target)
+        if url.host is not None:
+            self._check_authority()
         path: str = url.path.decode("ascii")
-        version: str = parser.get_http_version()
         root = self._root_path
         scope = {
             "type": "http",
             "asgi": _ASGI,
             "http_version": version,
-            "method": parser.get_method().decode("ascii"),
+            "method": method.decode("ascii"),
             "scheme": self._scheme,
             "path": root + (unquote(path) if "%" in path else path),
             "raw_path": root.encode() + url.path if root else url.path,
@@ -186,6 +222,7 @@ class HTTPProtocol(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Keep a part of a body, unless its request is answered."""
+        self._framing_bytes -= len(body) + _FRAMING_OF_A_PART
         if self._reading is not None and not self._reading.is_over:
             self._reading.add(body)
 
@@ -288,9 +325,17 @@ class HTTPProtocol(asyncio.Protocol):
             self.transport.write(response)
             self.transport.close()
 
+    def _check_authority(self) -> None:
+        """Refuse an absolute target with another host than `Host`, which the application checks."""
+        authority = self._target.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0]
+        if dict(self._headers).get(b"host") != authority:
+            raise httptools.HttpParserError("the target and Host differ")
+
     def _wants_websocket(self) -> bool:
-        is_websocket = dict(self._headers).get(b"upgrade", b"").lower() == b"websocket"
-        return is_websocket and self._config.ws_protocol_class is not None
+        headers = dict(self._headers)
+        is_websocket = self._method == b"GET" and headers.get(b"upgrade", b"").lower() == b"websocket"
+        has_body = b"content-length" in headers or b"transfer-encoding" in headers
+        return is_websocket and not has_body and self._config.ws_protocol_class is not None
 
     def _upgrade(self) -> None:
         """Pass the connection on to uvicorn's WebSocket protocol."""
@@ -300,15 +345,12 @@ class HTTPProtocol(asyncio.Protocol):
         self.state.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        lines = [b"GET ", self._target, b" HTTP/1.1\r\n"]
-        for name, value in self._headers:
-            lines += (name, b": ", value, b"\r\n")
         protocol = self._config.ws_protocol_class(
             config=self._config, server_state=self.state, app_state=self._app_state
         )
         turn = vars(self.state).setdefault("websocket_turn", Turn())  # shared by the connections of the server
         reader = WebSocketReader(self.transport, protocol, turn)
-        protocol.data_received(b"".join((*lines, b"\r\n")))
+        protocol.data_received(self._write_head())
         self.transport.set_protocol(reader)
 
     # Time
