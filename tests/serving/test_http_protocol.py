@@ -236,6 +236,7 @@ async def test_a_body_of_small_chunks_is_read() -> None:
         b"CONNECT example.com:80 HTTP/1.1\r\n" + HEAD,
         b"GET http://evil.example/?length HTTP/1.1\r\n" + HEAD,
         b"GET http://a@127.0.0.1/?length HTTP/1.1\r\n" + HEAD,
+        b"GET 127.0.0.1:80 HTTP/1.1\r\n" + HEAD,
     ],
 )
 async def test_a_request_that_others_could_read_differently_is_refused(request_bytes: bytes) -> None:
@@ -244,10 +245,20 @@ async def test_a_request_that_others_could_read_differently_is_refused(request_b
         assert (await connection.rest()).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_an_absolute_target_of_the_same_host_is_served() -> None:
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        (b"http://127.0.0.1/a?length", b"/a"),
+        (b"http://127.0.0.1?length", b"/"),
+        (b"/a?length#part", b"/a"),
+        (b"//a?length", b"//a"),
+        (b"*?length", b"*"),
+    ],
+)
+async def test_the_path_of_a_target(target: bytes, path: bytes) -> None:
     async with serving(echo) as place, connected(place) as connection:
-        connection.write(b"GET http://127.0.0.1/a?length HTTP/1.1\r\n" + HEAD)
-        assert (await connection.response())[2] == b"GET|/a|length|"
+        connection.write(b"GET %b HTTP/1.1\r\n" % target + HEAD)
+        assert (await connection.response())[2] == b"GET|%b|length|" % path
 
 
 async def test_a_stream_ends_with_its_connection_although_a_request_waits_behind_it() -> None:

@@ -195,10 +195,10 @@ class HTTPProtocol(asyncio.Protocol):
         if parser.should_upgrade():  # `_parse` continues
             self._reading = None
             return
-        url = httptools.parse_url(self._target)
-        if url.host is not None:
-            self._check_authority()
-        path: str = url.path.decode("ascii")
+        raw_path, _, query = self._target.partition(b"#")[0].partition(b"?")
+        if raw_path[:1] != b"/" and raw_path != b"*":
+            raw_path = self._read_absolute(raw_path)
+        path = raw_path.decode("ascii")
         root = self._root_path
         scope = {
             "type": "http",
@@ -207,8 +207,8 @@ class HTTPProtocol(asyncio.Protocol):
             "method": method.decode("ascii"),
             "scheme": self._scheme,
             "path": root + (unquote(path) if "%" in path else path),
-            "raw_path": root.encode() + url.path if root else url.path,
-            "query_string": url.query or b"",
+            "raw_path": root.encode() + raw_path if root else raw_path,
+            "query_string": query,
             "root_path": root,
             "headers": self._headers,
             "client": self._client,
@@ -325,11 +325,12 @@ class HTTPProtocol(asyncio.Protocol):
             self.transport.write(response)
             self.transport.close()
 
-    def _check_authority(self) -> None:
-        """Refuse an absolute target with another host than `Host`, which the application checks."""
-        authority = self._target.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0]
+    def _read_absolute(self, target: bytes) -> bytes:
+        """Return the path of an absolute target. Its host must be that of `Host`, which the application checks."""
+        authority, slash, path = target.partition(b"://")[2].partition(b"/")
         if dict(self._headers).get(b"host") != authority:
             raise httptools.HttpParserError("the target and Host differ")
+        return slash + path or b"/"
 
     def _wants_websocket(self) -> bool:
         headers = dict(self._headers)
