@@ -258,7 +258,8 @@ def detect_envelope(value: object) -> ResponseEnvelope[Any] | None:
     """Return the envelope that `value` is or that a plain mapping describes; None for anything else."""
     if isinstance(value, ResponseEnvelope):
         return value
-    if not isinstance(value, Mapping) or "meta" not in value or "data" not in value:
+    # Most results are dicts, and checking for Mapping is slow.
+    if (type(value) is not dict and not isinstance(value, Mapping)) or "meta" not in value or "data" not in value:
         return None
     meta = value["meta"]
     if not isinstance(meta, Mapping):

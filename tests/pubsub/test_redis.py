@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
-import ipaddress
 import os
 import ssl
 import subprocess
@@ -16,9 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from operations import CallError, ErrorCode
 from operations.pubsub import DeliveryRefused, connect
@@ -27,6 +22,7 @@ from operations.pubsub.redis import RedisTransport
 from operations.pubsub.redis.addresses import RedisNode, parse_address
 from operations.pubsub.redis.topology import slot_of
 from operations.testing import error_of
+from tests.certificates import make_certificate
 from tests.receiving import into
 from tests.redis_servers import Cluster, Sentinel, Server, own_server, shared_cluster, shared_server, wait_for
 from tests.waiting import until
@@ -135,29 +131,6 @@ async def test_a_login_is_needed_where_it_is(engine: str, prefix: str) -> None:
         url = f"redis://:word@127.0.0.1:{server.port}"
         async with RedisTransport(url, prefix=prefix) as one, RedisTransport(url, prefix=prefix) as two:
             await exchange(one, two)
-
-
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return folder / "cert.pem", folder / "key.pem"
 
 
 @contextlib.asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -160,10 +160,105 @@ async def test_http_1_0_ends_a_body_by_closing() -> None:
         assert answer.endswith(b"\r\n\r\nGET|/a|chunks|")
 
 
-async def test_an_upgrade_that_is_not_served_is_answered() -> None:
-    async with serving(echo, ws="none") as place, connected(place) as connection:
-        connection.write(b"GET /a?length HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n" + HEAD)
-        assert (await connection.rest()).endswith(b"GET|/a|length|")
+UPGRADE = b"connection: upgrade\r\nupgrade: %b\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "answer"),
+    [
+        (b"GET /a?length HTTP/1.1\r\n" + UPGRADE % b"h2c" + HEAD, b"GET|/a|length|"),
+        (b"GET /a?length HTTP/1.0\r\n" + UPGRADE % b"h2c" + HEAD, b"GET|/a|length|"),
+        (b"POST /a?length HTTP/1.1\r\ncontent-length: 2\r\n" + UPGRADE % b"h2c" + HEAD + b"ok", b"POST|/a|length|ok"),
+        (
+            b"POST /a?length HTTP/1.1\r\ntransfer-encoding: chunked\r\n"
+            + UPGRADE % b"websocket"
+            + HEAD
+            + b"2\r\nok\r\n0\r\n\r\n",
+            b"POST|/a|length|ok",
+        ),
+        (
+            b"GET /a?length HTTP/1.1\r\ncontent-length: 2\r\n" + UPGRADE % b"websocket" + HEAD + b"ok",
+            b"GET|/a|length|ok",
+        ),
+    ],
+)
+async def test_an_upgrade_that_is_not_served_is_ignored(request_bytes: bytes, answer: bytes) -> None:
+    async with serving(echo) as place, connected(place) as connection:
+        connection.write(request_bytes + b"GET /next?length HTTP/1.1\r\nconnection: close\r\n" + HEAD)
+        answers = await connection.rest()
+        assert answer in answers
+        assert answers.endswith(b"GET|/next|length|") is (b"HTTP/1.0" not in request_bytes)
+
+
+async def test_trailers_are_not_headers() -> None:
+    seen: list[Any] = []
+
+    async def keep(scope: Any, receive: Any, send: Any) -> None:
+        await echo(scope, receive, send)
+        seen.extend(name for name, _ in scope["headers"])
+
+    async with serving(keep) as place, connected(place) as connection:
+        trailers = b"0\r\nauthorization: Bearer a\r\nhost: evil.example\r\n\r\n"
+        connection.write(b"POST /?204 HTTP/1.1\r\ntransfer-encoding: chunked\r\n" + HEAD + b"2\r\nok\r\n" + trailers)
+        assert (await connection.response())[0] == 204
+    assert seen == [b"transfer-encoding", b"host"]
+
+
+@pytest.mark.parametrize("start", [b"2;", b"0\r\nx-large: "])
+async def test_the_framing_of_a_body_is_bounded(start: bytes) -> None:
+    seen: list[str] = []
+
+    async def listening(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((await receive())["type"])
+
+    async with serving(listening) as place, connected(place) as connection:
+        connection.write(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n" + HEAD)
+        written = write_all(connection, start + b"x" * 5_000_000)
+        await until(lambda: seen == ["http.disconnect"])
+        with suppress(ConnectionError):
+            await written
+
+
+async def test_a_body_of_small_chunks_is_read() -> None:
+    async with serving(echo) as place, connected(place) as connection:
+        connection.write(b"POST /?length HTTP/1.1\r\ntransfer-encoding: chunked\r\n" + HEAD)
+        connection.write(b"1\r\nx\r\n" * 50_000 + b"0\r\n\r\n")
+        assert (await connection.response())[2].count(b"x") == 50_000
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"POST /?length HTTP/1.1\r\ntransfer-encoding: gzip, chunked\r\n" + HEAD + b"2\r\nok\r\n0\r\n\r\n",
+        b"GET /?length HTTP/2.0\r\n" + HEAD,
+        b"GET /?length\r\n" + HEAD,
+        b"CONNECT /?length HTTP/1.1\r\n" + HEAD,
+        b"CONNECT example.com:80 HTTP/1.1\r\n" + HEAD,
+        b"GET http://evil.example/?length HTTP/1.1\r\n" + HEAD,
+        b"GET http://a@127.0.0.1/?length HTTP/1.1\r\n" + HEAD,
+        b"GET 127.0.0.1:80 HTTP/1.1\r\n" + HEAD,
+    ],
+)
+async def test_a_request_that_others_could_read_differently_is_refused(request_bytes: bytes) -> None:
+    async with serving(echo) as place, connected(place) as connection:
+        connection.write(request_bytes)
+        assert (await connection.rest()).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        (b"http://127.0.0.1/a?length", b"/a"),
+        (b"http://127.0.0.1?length", b"/"),
+        (b"/a?length#part", b"/a"),
+        (b"//a?length", b"//a"),
+        (b"*?length", b"*"),
+    ],
+)
+async def test_the_path_of_a_target(target: bytes, path: bytes) -> None:
+    async with serving(echo) as place, connected(place) as connection:
+        connection.write(b"GET %b HTTP/1.1\r\n" % target + HEAD)
+        assert (await connection.response())[2] == b"GET|%b|length|" % path
 
 
 async def test_a_stream_ends_with_its_connection_although_a_request_waits_behind_it() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,8 @@ from operations.errors import CallError
 from operations.serving import HTTPServer, Limits, app, server
 from operations.serving.audit import AuditRecord
 from operations.serving.server import split_address
-from tests.serving.http_server import connected, post_bytes, running
+from tests.certificates import make_certificate
+from tests.serving.http_server import Connection, connected, post_bytes, running
 from tests.serving.shop import Shop, tokens
 from tests.waiting import until
 
@@ -88,6 +91,23 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(shop: Shop, mo
         assert await idle.rest() == b""
         shop.go_on.set()
         assert (await busy.response())[0] == 200
+
+
+async def test_requests_over_tls(shop: Shop, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    trusting = ssl.create_default_context(cafile=certificate)
+    async with HTTPServer(app(shop.registry), 0, certificate=str(certificate), key=str(key)) as served:
+        assert served.url.startswith("https://")
+        port = int(served.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+        connection = Connection(reader, writer)
+        for _ in range(2):
+            connection.write(post_bytes())
+            assert (await connection.response())[0] == 200
+        connection.write(post_bytes("/shop/quote", b"x", "content-length: 99999999"))
+        assert (await connection.response())[0] == 413
+        assert await connection.rest() == b""
+        writer.close()
 
 
 async def test_a_client_that_closes_its_connection_stops_its_call(shop: Shop) -> None:

@@ -157,13 +157,13 @@ class Request(Deadline, kw_only=True):
         try:
             envelope = await self.run(self.host.work(self) if self.emit is None else self._pump(self.emit))
         except BaseException as error:  # noqa: BLE001  # the caller gets a response for every exception
-            self._leave()
+            self.leave()
             self._report(None, self._final(error))
         else:
-            self._leave()
+            self.leave()
             self._report(envelope, None)
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         """Remove a call that has run, and release its slot."""
         self.task = None
         self.grant.ended = True
@@ -267,9 +267,7 @@ class Dispatcher:
                 current_grant.reset(entered)
             except ValueError:  # a destroyed task is closed in another context
                 pass
-            request.grant.ended = True
-            self.forget(request)
-            slots.release()
+            request.leave()
 
     async def stream(self, request: Request) -> AsyncGenerator[ResponseEnvelope[Any], None]:
         """Run a stream in the consumer's task, one item for each that the consumer requests."""

@@ -27,6 +27,7 @@ from operations.serving.audit import AuditWriter
 from operations.serving.cors import is_preflight, preflight_response, readable_by
 from operations.serving.exposure import Exposure
 from operations.serving.http.document import DOCUMENT_PATH, DocumentEndpoint
+from operations.serving.http.document_cache import DocumentCache
 from operations.serving.http.endpoint import HTTPEndpoint
 from operations.serving.http.pages import PAGES
 from operations.serving.http.problems import problem_response
@@ -95,7 +96,7 @@ class ServedApp:
         self._default: tuple[Endpoint, str | None] = (self._http, None)
         self._endpoints: dict[str, tuple[Endpoint, str | None]] = {}
         """Endpoints by path, each with the token audience that only this endpoint accepts."""
-        self._endpoints[DOCUMENT_PATH] = _document_endpoint(self), None
+        self._endpoints[DOCUMENT_PATH] = DocumentEndpoint(_documents(self)), None
         if self._mcp is not None:
             self._endpoints[MCP_PATH] = self._mcp, settings.mcp_audience
         if settings.metrics:
@@ -353,12 +354,12 @@ def _console(served: ServedApp) -> Console:
     )
 
 
-def _document_endpoint(served: ServedApp) -> DocumentEndpoint:
+def _documents(served: ServedApp) -> DocumentCache:
     settings = served.settings
     security = Security()
     if settings.authenticator is not None:
         security = Security(TOKENS.schemes, anonymous=settings.allow_anonymous is True)
-    return DocumentEndpoint(
+    return DocumentCache(
         served.exposure,
         title=settings.title,
         version=settings.version,

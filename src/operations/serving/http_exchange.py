@@ -22,11 +22,10 @@ class Connection(Protocol):
     """The part of a connection that an exchange uses."""
 
     transport: asyncio.Transport
-    can_write: asyncio.Event
-
-    @property
-    def default_headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers of every response."""
+    state: Any
+    """The state of the server; `default_headers` are the headers of every response."""
+    drained: asyncio.Event | None
+    """Set when the client has read the written data; None while it reads fast enough."""
 
     def pause_reading(self) -> None:
         """Stop reading from the client."""
@@ -47,10 +46,10 @@ class HTTPExchange:
         "_is_chunked",
         "_is_read",
         "_left",
+        "_may_continue",
         "_news",
         "_parts",
         "_unread",
-        "expects_continue",
         "has_more",
         "is_disconnected",
         "is_over",
@@ -64,7 +63,6 @@ class HTTPExchange:
         self.scope = scope
         self.keeps_alive = keeps_alive
         """Whether the connection is used again after the response."""
-        self.expects_continue = False
         self.has_more = True
         """Whether a part of the request's body has not arrived."""
         self.is_started = False
@@ -74,6 +72,7 @@ class HTTPExchange:
         """Whether the response is complete or the client has disconnected."""
         self.task: asyncio.Task[None] | None = None
         self._connection = connection
+        self._may_continue = True
         self._parts: list[bytes] = []
         self._unread = 0
         self._is_read = False
@@ -84,15 +83,13 @@ class HTTPExchange:
         self._is_chunked = False
 
     async def run(self, app: Any, tasks: set[Any]) -> None:
-        """Run the application for this request. `tasks` has the task meanwhile."""
-        task = asyncio.current_task()
-        tasks.add(task)
+        """Run the application for this request, then remove its task from `tasks`."""
         try:
             await app(self.scope, self.receive, self.send)
         except Exception:  # noqa: BLE001  # the server answers every request
             _log.exception("internal error while serving an HTTP request")
         finally:
-            tasks.discard(task)
+            tasks.discard(self.task)
             if not self.is_over:
                 self._fail()
 
@@ -127,15 +124,20 @@ class HTTPExchange:
                 self._is_read = not self.has_more
                 return {"type": "http.request", "body": body, "more_body": self.has_more}
             if self.has_more:
-                if self.expects_continue:
-                    self.expects_continue = False
-                    self._connection.transport.write(_CONTINUE)
-                self._connection.resume_reading()
+                self._request_more()
             if self._news is None:
                 self._news = asyncio.Event()
             self._news.clear()
             await self._news.wait()
         return {"type": _DISCONNECT}
+
+    def _request_more(self) -> None:
+        """Read from the client, which may wait for `100 Continue` before it sends the body."""
+        if self._may_continue:
+            self._may_continue = False
+            if any(name == b"expect" and value.lower() == b"100-continue" for name, value in self.scope["headers"]):
+                self._connection.transport.write(_CONTINUE)
+        self._connection.resume_reading()
 
     async def send(self, message: Any) -> None:
         """Write a part of the response."""
@@ -148,8 +150,8 @@ class HTTPExchange:
         if kind != "http.response.body" or self.is_over or (self._head is None and not self.is_started):
             raise RuntimeError(f"unexpected ASGI message {kind!r}")
         connection = self._connection
-        if not connection.can_write.is_set():
-            await connection.can_write.wait()
+        if connection.drained is not None:
+            await connection.drained.wait()
             if self.is_disconnected:
                 return
         body: bytes = message.get("body", b"")
@@ -167,7 +169,7 @@ class HTTPExchange:
         """Return the head of the response. `length` is the length of its body, if that is known."""
         status: int = message["status"]
         parts: list[bytes] = []
-        for name, value in (*self._connection.default_headers, *message.get("headers", ())):
+        for name, value in (*self._connection.state.default_headers, *message.get("headers", ())):
             if name == b"content-length":
                 self._left = int(value)
             elif name in _CONNECTION_HEADERS:
@@ -175,9 +177,8 @@ class HTTPExchange:
                 continue
             parts += (name, b": ", value, b"\r\n")
         headers = b"".join(parts)
-        count = len(parts) // 4
         # A value with a line break would start another header, or another response.
-        if headers.count(b"\n") != count or headers.count(b"\r") != count or b"\0" in headers:
+        if len(headers) - len(headers.translate(None, b"\r\n\0")) != len(parts) // 2:  # CR and LF of each header
             raise RuntimeError("a response header contains a control character")
         framing = self._choose_framing(status, length)
         closing = b"\r\n" if self.keeps_alive else b"connection: close\r\n\r\n"

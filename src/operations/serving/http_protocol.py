@@ -7,7 +7,6 @@ that become WebSockets.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from typing import Any
 from urllib.parse import unquote
@@ -22,15 +21,18 @@ _MAX_HEAD_BYTES = 64 << 10
 _MAX_HEADERS = 128
 _MAX_PIPELINED = 64
 """Requests of one connection that wait for the response to an earlier one."""
+_MAX_FRAMING_BYTES = 64 << 10
+"""Bytes of a body beside its content: chunk sizes, chunk extensions and trailers."""
+_FRAMING_OF_A_PART = 16
+"""Bytes of framing that each part of a body may have beside that limit."""
 _HEAD_SECONDS = 10.0
 """Seconds for a head, and for the rest of a body whose request has its response."""
 _REFUSAL = "HTTP/1.1 {}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _BAD_REQUEST = _REFUSAL.format("400 Bad Request").encode()
 _TOO_LARGE = _REFUSAL.format("431 Request Header Fields Too Large").encode()
 _UNAVAILABLE = _REFUSAL.format("503 Service Unavailable").encode()
+_VERSIONS = ("1.1", "1.0")
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
-# An application that never suspends needs no iteration of the event loop of its own.
-_EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
 class HTTPProtocol(asyncio.Protocol):
@@ -38,19 +40,22 @@ class HTTPProtocol(asyncio.Protocol):
 
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
-        self.can_write = asyncio.Event()
-        self.can_write.set()
+        self.state: Any = server_state
+        self.drained: asyncio.Event | None = None
+        """Set when the client has read the written data; None while it reads fast enough."""
         self._config = config
-        self._state = server_state
+        self._root_path: str = config.root_path
         self._app_state = app_state
         self._loop: asyncio.AbstractEventLoop = _loop or asyncio.get_running_loop()
         self._parser: Any = httptools.HttpRequestParser(self)
         self._client: Any = None
         self._server: Any = None
         self._scheme = "http"
+        self._method, self._version = b"", ""
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
+        self._framing_bytes = 0
         self._in_head = True
         self._is_paused = False
         self._reading: HTTPExchange | None = None
@@ -68,18 +73,12 @@ class HTTPProtocol(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
 
-    @property
-    def default_headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers of every response."""
-        headers: list[tuple[bytes, bytes]] = self._state.default_headers
-        return headers
-
     # The transport
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head."""
         self.transport = transport
-        self._state.connections.add(self)
+        self.state.connections.add(self)
         self._client = _address(transport.get_extra_info("peername"))
         self._server = _address(transport.get_extra_info("sockname"))
         self._scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
@@ -87,13 +86,13 @@ class HTTPProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the running request; those that wait never run."""
-        self._state.connections.discard(self)
+        self.state.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         self._waiting.clear()
         if self._running is not None:
             self._running.disconnect()
-        self.can_write.set()
+        self.resume_writing()
         self._parser = None  # it refers to this object
 
     def data_received(self, data: bytes) -> None:
@@ -116,26 +115,46 @@ class HTTPProtocol(asyncio.Protocol):
             if self._head_bytes > _MAX_HEAD_BYTES and not 0 <= data.find(b"\r\n\r\n") <= _MAX_HEAD_BYTES:
                 self._refuse(_TOO_LARGE)
                 return False
+        else:
+            self._framing_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            if self._reading is None:
+            if self._framing_bytes > _MAX_FRAMING_BYTES:
+                raise httptools.HttpParserError("too much framing")
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._wants_websocket():
                 self._upgrade()
                 return False
-            self._reading.keeps_alive = False  # it is answered; nothing after it can be read
-            self._closes = True
+            return self._parse_without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self._refuse(_BAD_REQUEST)
             return False
         return True
 
+    def _parse_without_upgrade(self, rest: bytes) -> bool:
+        """Parse a request again without `Upgrade`, which the parser takes as its end although a body may follow."""
+        self._headers = [header for header in self._headers if header[0] != b"upgrade"]
+        head = self._write_head()
+        self._parser = httptools.HttpRequestParser(self)
+        self._in_head, self._head_bytes = True, 0
+        return self._parse(head + rest)
+
+    def _write_head(self) -> bytes:
+        """Return the head of the request that was read last."""
+        lines = [b"%b %b HTTP/%b\r\n" % (self._method, self._target, self._version.encode())]
+        for name, value in self._headers:
+            lines += (name, b": ", value, b"\r\n")
+        return b"".join((*lines, b"\r\n"))
+
     def pause_writing(self) -> None:
         """The client reads slowly: the application waits."""
-        self.can_write.clear()
+        self.drained = asyncio.Event()
 
     def resume_writing(self) -> None:
         """The client has read the written data."""
-        self.can_write.set()
+        if self.drained is not None:
+            self.drained.set()
+            self.drained = None
 
     # The parser
 
@@ -144,6 +163,7 @@ class HTTPProtocol(asyncio.Protocol):
         self._in_head = True
         self._until = 0.0
         self._head_bytes = 0
+        self._framing_bytes = 0
         self._target = b""
         self._headers = []
 
@@ -152,33 +172,43 @@ class HTTPProtocol(asyncio.Protocol):
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header."""
+        """Keep a header. Trailers are dropped: as headers they would bypass the checks of a proxy."""
+        if not self._in_head:
+            return
         headers = self._headers
         if len(headers) >= _MAX_HEADERS:
             raise httptools.HttpParserError("too many headers")
-        headers.append((name.lower(), value.strip()))
+        name, value = name.lower(), value.strip()
+        if name == b"transfer-encoding" and value.lower() != b"chunked":
+            raise httptools.HttpParserError("unsupported transfer coding")
+        headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Create the exchange of a complete head."""
         self._in_head = False
         self._until = 0.0
         parser = self._parser
-        if parser.should_upgrade() and self._wants_websocket():
+        self._version = version = parser.get_http_version()
+        self._method = method = parser.get_method()
+        if version not in _VERSIONS or method == b"CONNECT":
+            raise httptools.HttpParserError("unsupported version or method")
+        if parser.should_upgrade():  # `_parse` continues
             self._reading = None
             return
-        url = httptools.parse_url(self._target)
-        path: str = url.path.decode("ascii")
-        version: str = parser.get_http_version()
-        root: str = self._config.root_path
+        raw_path, _, query = self._target.partition(b"#")[0].partition(b"?")
+        if raw_path[:1] != b"/" and raw_path != b"*":
+            raw_path = self._read_absolute(raw_path)
+        path = raw_path.decode("ascii")
+        root = self._root_path
         scope = {
             "type": "http",
             "asgi": _ASGI,
             "http_version": version,
-            "method": parser.get_method().decode("ascii"),
+            "method": method.decode("ascii"),
             "scheme": self._scheme,
             "path": root + (unquote(path) if "%" in path else path),
-            "raw_path": root.encode() + url.path,
-            "query_string": url.query or b"",
+            "raw_path": root.encode() + raw_path if root else raw_path,
+            "query_string": query,
             "root_path": root,
             "headers": self._headers,
             "client": self._client,
@@ -187,14 +217,12 @@ class HTTPProtocol(asyncio.Protocol):
         if len(self._waiting) >= _MAX_PIPELINED:
             raise httptools.HttpParserError("too many pipelined requests")
         keeps_alive = version == "1.1" and parser.should_keep_alive()
-        self._reading = exchange = HTTPExchange(self, scope, keeps_alive=keeps_alive)
-        for name, value in self._headers:
-            if name == b"expect":
-                exchange.expects_continue = value.lower() == b"100-continue"
-        self._waiting.append(exchange)
+        self._reading = HTTPExchange(self, scope, keeps_alive=keeps_alive)
+        self._waiting.append(self._reading)
 
     def on_body(self, body: bytes) -> None:
         """Keep a part of a body, unless its request is answered."""
+        self._framing_bytes -= len(body) + _FRAMING_OF_A_PART
         if self._reading is not None and not self._reading.is_over:
             self._reading.add(body)
 
@@ -224,7 +252,7 @@ class HTTPProtocol(asyncio.Protocol):
     def end_exchange(self, exchange: HTTPExchange) -> None:
         """Run the next request, wait for one, or close the connection."""
         self._running = None
-        self._state.total_requests += 1
+        self.state.total_requests += 1
         if not exchange.keeps_alive:
             self._close(exchange)
         elif self._waiting:
@@ -233,7 +261,8 @@ class HTTPProtocol(asyncio.Protocol):
             self._close_with(self._refusal)
         else:
             self._ahead_bytes = 0
-            self.resume_reading()
+            if self._is_paused:
+                self.resume_reading()
             self._limit(_HEAD_SECONDS if exchange.has_more or self._in_head else self._config.timeout_keep_alive)
 
     def _close(self, exchange: HTTPExchange) -> None:
@@ -263,14 +292,15 @@ class HTTPProtocol(asyncio.Protocol):
         """Run the application for the next request."""
         if self._running is not None or not self._waiting:
             return
-        if len(self._state.connections) > self._config.limit_concurrency:
+        if len(self.state.connections) > self._config.limit_concurrency:
             self._close_with(_UNAVAILABLE)
             return
         exchange = self._running = self._waiting.popleft()
         if self._drains and not self._waiting:
             exchange.keeps_alive = False
-        work = exchange.run(self._config.loaded_app, self._state.tasks)
-        exchange.task = asyncio.Task(work, loop=self._loop, **_EAGER)
+        tasks = self.state.tasks
+        exchange.task = task = asyncio.Task(exchange.run(self._config.loaded_app, tasks), loop=self._loop)
+        tasks.add(task)
 
     def _refuse(self, response: bytes) -> None:
         """Answer a request that cannot be read, after the requests before it, and close the connection."""
@@ -295,27 +325,33 @@ class HTTPProtocol(asyncio.Protocol):
             self.transport.write(response)
             self.transport.close()
 
+    def _read_absolute(self, target: bytes) -> bytes:
+        """Return the path of an absolute target. Its host must be that of `Host`, which the application checks."""
+        authority, slash, path = target.partition(b"://")[2].partition(b"/")
+        if dict(self._headers).get(b"host") != authority:
+            raise httptools.HttpParserError("the target and Host differ")
+        return slash + path or b"/"
+
     def _wants_websocket(self) -> bool:
-        is_websocket = dict(self._headers).get(b"upgrade", b"").lower() == b"websocket"
-        return is_websocket and self._config.ws_protocol_class is not None
+        headers = dict(self._headers)
+        is_websocket = self._method == b"GET" and headers.get(b"upgrade", b"").lower() == b"websocket"
+        has_body = b"content-length" in headers or b"transfer-encoding" in headers
+        return is_websocket and not has_body and self._config.ws_protocol_class is not None
 
     def _upgrade(self) -> None:
         """Pass the connection on to uvicorn's WebSocket protocol."""
         if self._running is not None or self._waiting:
             self._refuse(_BAD_REQUEST)
             return
-        self._state.connections.discard(self)
+        self.state.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        lines = [b"GET ", self._target, b" HTTP/1.1\r\n"]
-        for name, value in self._headers:
-            lines += (name, b": ", value, b"\r\n")
         protocol = self._config.ws_protocol_class(
-            config=self._config, server_state=self._state, app_state=self._app_state
+            config=self._config, server_state=self.state, app_state=self._app_state
         )
-        turn = vars(self._state).setdefault("websocket_turn", Turn())  # shared by the connections of the server
+        turn = vars(self.state).setdefault("websocket_turn", Turn())  # shared by the connections of the server
         reader = WebSocketReader(self.transport, protocol, turn)
-        protocol.data_received(b"".join((*lines, b"\r\n")))
+        protocol.data_received(self._write_head())
         self.transport.set_protocol(reader)
 
     # Time

@@ -70,6 +70,14 @@ async def test_broken_and_endless_lines_end_nothing() -> None:
         assert (await ask(process, message("tools/list", id=8)))["id"] == 8
 
 
+async def test_requests_before_the_end_of_the_input_are_answered() -> None:
+    async with running() as process:
+        lines = [message("tools/list", id=1), message("tools/call", {"name": "talk.admin"}, id=2)]
+        async with asyncio.timeout(20):
+            output, _ = await process.communicate(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        assert {json.loads(line)["id"] for line in output.splitlines()} == {1, 2}
+
+
 async def test_a_call_is_cancelled_by_a_notification() -> None:
     async with running() as process:
         assert process.stdin is not None

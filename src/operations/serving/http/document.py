@@ -1,20 +1,17 @@
-"""DocumentEndpoint: the OpenAPI document and the documentation page."""
+"""DocumentEndpoint: the OpenAPI document."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from urllib.parse import parse_qs
 
-import msgspec
-
+from operations.context import new_request_id
 from operations.errors import ErrorCode
 from operations.serving.admission import Caller
-from operations.serving.asgi import Headers, Receive, Response, Scope, Send, path_of
-from operations.serving.exposure import Exposure
+from operations.serving.asgi import Headers, Receive, Response, Scope, Send
 from operations.serving.http.document_cache import VERSIONS, DocumentCache
-from operations.serving.http.pages import PAGES
 from operations.serving.http.path_items import Version
-from operations.serving.http.shared_components import PROBLEM, TOKENS, Security
+from operations.serving.http.problems import problem_response
+from operations.serving.refusals import RefusedError
 
 DOCUMENT_PATH = "/openapi.json"
 _ALLOW = (b"allow", b"GET, HEAD, OPTIONS")
@@ -27,53 +24,34 @@ _DOCUMENT_HEADERS: Headers = [
 
 
 class DocumentEndpoint:
-    """Serves `/openapi.json` (`?version=3.2`) and `/docs`. The document contains what the caller may call."""
+    """Serves `/openapi.json` (`?version=3.2`). The document contains what the caller may call."""
 
-    paths = frozenset({DOCUMENT_PATH, *PAGES})
-    """The paths of this endpoint."""
-
-    def __init__(
-        self,
-        exposure: Exposure,
-        *,
-        title: str,
-        version: str,
-        description: str = "",
-        servers: Iterable[str] = (),
-        security: Security = TOKENS,
-        has_jobs: bool = False,
-    ) -> None:
-        self.documents = DocumentCache(
-            exposure,
-            title=title,
-            version=version,
-            description=description,
-            servers=servers,
-            security=security,
-            has_jobs=has_jobs,
-        )
+    def __init__(self, documents: DocumentCache) -> None:
+        self._documents = documents
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller) -> None:
-        """Serve a request to one of `paths`."""
-        response = await self._respond(scope, caller)
+        """Serve a request for the document."""
+        try:
+            response = await self._respond(scope, caller)
+        except RefusedError as error:
+            response = problem_response(error, new_request_id())
         await response.send(send, head_only=scope["method"] == "HEAD")
 
     async def _respond(self, scope: Scope, caller: Caller) -> Response:
         if scope["method"] == "OPTIONS":
             return Response(204, [_ALLOW])
         if scope["method"] not in ("GET", "HEAD"):
-            return _refuse(405, "method not allowed: expected GET, HEAD or OPTIONS", [_ALLOW])
-        page = PAGES.get(path_of(scope))
-        if page is not None:
-            return page.response()
+            message = "method not allowed: expected GET, HEAD or OPTIONS"
+            raise RefusedError(405, ErrorCode.VALIDATION_ERROR, message, "METHOD", [_ALLOW])
         version = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("version", ["3.1"])[-1]
         wanted = next((each for each in VERSIONS if version in (each, f"{each}.0")), None)
         if wanted is None:
-            return _refuse(400, f"unknown OpenAPI version: expected {' or '.join(VERSIONS)}", [])
+            message = f"unknown OpenAPI version: expected {' or '.join(VERSIONS)}"
+            raise RefusedError(400, ErrorCode.VALIDATION_ERROR, message, "VERSION")
         return await self._document(scope, wanted, caller)
 
     async def _document(self, scope: Scope, version: Version, caller: Caller) -> Response:
-        document = await self.documents.get(caller.identity, version, scope.get("root_path", ""))
+        document = await self._documents.get(caller.identity, version, scope.get("root_path", ""))
         headers = [*_DOCUMENT_HEADERS, (b"etag", document.etag)]
         if _matches(scope, document.etag):
             return Response(304, headers)
@@ -86,16 +64,3 @@ def _matches(scope: Scope, etag: bytes) -> bool:
         if name == b"if-none-match":
             return any(each.strip().removeprefix(b"W/") in (etag, b"*") for each in value.split(b","))
     return False
-
-
-def _refuse(status: int, detail: str, headers: Headers) -> Response:
-    code = ErrorCode.VALIDATION_ERROR
-    problem = {
-        "type": f"urn:operations:{code}",
-        "title": "Method Not Allowed" if status == 405 else "Bad Request",
-        "status": status,
-        "detail": detail,
-        "code": code,
-        "executed": "no",
-    }
-    return Response(status, [(b"content-type", PROBLEM.encode()), *headers], msgspec.json.encode(problem))

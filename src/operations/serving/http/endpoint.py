@@ -107,7 +107,8 @@ class HTTPEndpoint:
             if route is None:
                 answer = await self._serve_job(scope, caller, request_id)
             else:
-                self._check_access(route, caller)
+                if not route.is_open:
+                    self._check_access(route, caller)
                 answer = await self._answer(route, scope, receive, send, caller, request_id)
         except ClientDisconnectedError:
             return
@@ -142,8 +143,6 @@ class HTTPEndpoint:
 
     def _check_access(self, route: Route, caller: Caller) -> None:
         """Refuse a caller without the required rights, before the body is read."""
-        if route.is_open:
-            return
         decision = check_access(route.operation.spec.access_control, caller.identity)
         if not decision.allowed:
             raise self._denied(route, decision, caller)

@@ -135,10 +135,12 @@ class StdioServer:
         self._room = asyncio.Semaphore(_MAX_RUNNING)
 
     async def serve(self, lines: AsyncIterator[bytes | None]) -> None:
-        """Serve until the lines end, then cancel running calls."""
+        """Serve until the lines end, then give running calls a second and cancel the rest."""
         try:
             async for line in lines:
                 await self._handle(line)
+            if self._running:
+                await asyncio.wait(self._running.values(), timeout=1.0)
         finally:
             await self._close()
 
