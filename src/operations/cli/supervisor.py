@@ -16,7 +16,7 @@ from pathlib import Path
 from operations.cli.arguments import Command, ParsedArguments
 from operations.cli.failures import DENIED, OK, USAGE
 from operations.cli.processes import print_event
-from operations.cli.runner import SUPERVISOR
+from operations.cli.runner import REPLACES, SUPERVISOR
 
 _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 30.0
@@ -57,13 +57,18 @@ class Child:
         """Wait for the end of the process and return its exit code."""
         return -1 if self._process is None else await self._process.wait()
 
-    async def start(self) -> bool:
-        """Start the process and wait until it is ready; return False if it ends or takes too long."""
+    async def start(self, *, replaces: bool = False) -> bool:
+        """Start the process and wait until it is ready; return False if it ends or takes too long.
+
+        A process that `replaces` another one waits for the health port of that one.
+        """
         self._began = time.monotonic()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
             ready.setblocking(False)
             ready.bind(self._path)
             environment = {**os.environ, "NOTIFY_SOCKET": self._path, SUPERVISOR: str(os.getpid())}
+            if replaces:
+                environment[REPLACES] = "1"
             self._process = process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "operations", *self._words, env=environment
             )
@@ -160,7 +165,7 @@ class Supervisor:
         """Replace one process; return False if the new one is not ready and the old one stays."""
         old, new = self._children[number], Child(number, self._words(number), self._folder)
         try:
-            is_ready = await new.start()
+            is_ready = await new.start(replaces=True)
         except asyncio.CancelledError:
             new.kill()
             raise
