@@ -121,6 +121,8 @@ class Supervisor:
         self._folder = ""
         self._reloading = asyncio.Lock()
         self._reloads: set[asyncio.Task[None]] = set()
+        self._is_changed = False
+        """Whether a reload was requested that has not begun."""
         self.stopping = asyncio.Event()
         """Set it to stop all processes."""
         self.exit_code = OK
@@ -148,18 +150,21 @@ class Supervisor:
         return self.exit_code
 
     def reload(self) -> None:
-        """Replace every process by a new one; do nothing during a reload."""
+        """Replace every process by a new one; during a reload, once more after it."""
+        self._is_changed = True
         if not self._reloads:
             task = asyncio.ensure_future(self._reload())
             self._reloads.add(task)
             task.add_done_callback(self._reloads.discard)
 
     async def _reload(self) -> None:
-        async with self._reloading:
-            self._report("reloading", "reloading")
-            replaced = [await self._replace(number) for number in list(self._children)]
-            if all(replaced):
-                self._report("reloaded", "reloaded")
+        while self._is_changed:
+            self._is_changed = False
+            async with self._reloading:
+                self._report("reloading", "reloading")
+                replaced = [await self._replace(number) for number in list(self._children)]
+                if all(replaced):
+                    self._report("reloaded", "reloaded")
 
     async def _replace(self, number: int) -> bool:
         """Replace one process; return False if the new one is not ready and the old one stays."""
