@@ -245,7 +245,7 @@ class PendingRequestMap:
         if grant is not None or as_worker:
             self._use_grant(request, grant, as_worker)
         request.progress = progress is not None and not durable  # a stored request may run without its caller
-        if tracing.is_active():
+        if tracing.SDK in tracing.modules and tracing.is_active():
             return self._call_traced(request, options)
         if self._in_process is not None and not durable:
             target = self._in_process.reach(work_address(request.operation_id))

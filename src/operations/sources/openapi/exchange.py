@@ -115,7 +115,7 @@ class Exchange:
         if config.on_request is not None:
             changed = config.on_request(request)
             request = (await changed if inspect.isawaitable(changed) else changed) or request
-        if tracing.is_active():
+        if tracing.SDK in tracing.modules and tracing.is_active():
             sent = await self._send_traced(request)
         else:
             connection = self._client.send(request)
