@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 import time
+import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from tests.cli.driving import Project
 from tests.cli.test_processes import TOKEN, fetched, line_with, running
 from tests.redis_servers import shared_server
+from tests.sources.mcp.peers import free_port
 
 pytestmark = pytest.mark.slow
 WHO = """
@@ -140,6 +142,31 @@ def test_each_process_has_its_own_health_port(who: Project) -> None:
         urls = {line.split()[-1], other.split()[-1]}
         assert len(urls) == 2
         assert {fetched(f"{url}/healthz")[0] for url in urls} == {200}
+
+
+def fetched_when_open(url: str) -> tuple[int, str]:
+    """Fetch an address that a process is about to open."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return fetched(url)
+        except urllib.error.URLError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_a_reload_passes_the_health_port_on(who: Project) -> None:
+    port = free_port()
+    words = ("worker", "--processes", "1", "--health", str(port), "--url", "bus")
+    with running(who, *words, said="is ready") as (process, _):
+        process.send_signal(signal.SIGHUP)
+        line_with(process, "reloading")
+        process.send_signal(signal.SIGHUP)  # the sources may have changed again since this reload began
+        line_with(process, "reloaded")
+        line_with(process, "reloaded")
+        assert fetched_when_open(f"http://127.0.0.1:{port}/readyz") == (200, "ready\n")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
 
 
 def test_a_configuration_that_cannot_work_ends_the_supervisor(who: Project) -> None:

@@ -12,6 +12,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from operations import OperationRegistry, operation
 from operations.context import Identity
 from operations.errors import CallError
 from operations.identity import Principal
@@ -36,7 +37,28 @@ async def test_health_needs_no_credentials_and_no_host(shop: Shop) -> None:
         assert answer.status == 200
     await served.drain()
     assert (await request(served, "GET", "/healthz")).status == 200
-    assert (await request(served, "GET", "/readyz")).status == 503
+    stopping = await request(served, "GET", "/readyz")
+    assert (stopping.status, stopping.body) == (503, b"stopping\n")
+
+
+async def test_refused_and_expired_requests_are_in_the_metrics() -> None:
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    @operation("slow.wait", type="query")
+    async def wait() -> None:
+        entered.set()
+        await leave.wait()
+
+    limits = Limits(concurrency=1, queue=0)
+    served = app(OperationRegistry([wait]), mcp=False, metrics=True, allow_anonymous=True, limits=limits)
+    first = asyncio.create_task(post(served, "/slow/wait", {}))
+    await entered.wait()
+    assert (await post(served, "/slow/wait", {})).status == 503
+    leave.set()
+    assert (await first).status == 200
+    text = (await request(served, "GET", "/metrics")).body
+    assert b"operations_bus_rejected_total 1" in text
+    assert b"operations_bus_expired_total 0" in text
 
 
 async def test_metadata_of_the_protected_resource(shop: Shop) -> None:

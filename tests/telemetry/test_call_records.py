@@ -200,7 +200,7 @@ async def test_retries_sizes_and_lost_connections_are_metrics() -> None:
     assert found['operations_call_retries_total{operation="a.b0"}'] == 1
     assert found['operations_call_retries_total{operation="_unknown"}'] == 3
     assert found['operations_response_bytes_total{operation="a.b1"}'] == 20
-    assert found["operations_connections_lost_total"] == 1
+    assert found["operations_transport_losses_total"] == 1
 
 
 def test_series_have_three_resolutions() -> None:

@@ -11,6 +11,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+import operations
 from operations import CallError, Identity, OperationContext, OperationRegistry
 from operations.calls import CallHandler, Counters, PendingRequestMap
 from operations.calls.hub import Hub
@@ -22,6 +23,7 @@ from operations.telemetry import METRICS, AuditLog, CallMetrics, Measure, metric
 from operations.testing import error_of, stub_operation
 from tests.security.untrusted_bus import SECRET, TOKENS, UNTRUSTED, session
 
+SOURCES = Path(operations.__file__).parent
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "telemetry.md"
 SAMPLE = re.compile(r'^(\w+)(?:\{(\w+="(?:[^"\\\n]|\\.)*"(?:,\w+="(?:[^"\\\n]|\\.)*")*)\})? (\S+)$')
 
@@ -165,8 +167,18 @@ async def test_calls_go_on_while_metrics_of_many_operations_are_written() -> Non
 
 
 def test_the_guide_lists_every_metric() -> None:
-    rows = dict(re.findall(r"^\| `(operations_\w+)` \| (\w+) \|", GUIDE.read_text(), re.M))
-    assert rows == {name: metric.type for name, metric in METRICS.items()}
+    rows = re.findall(r"^\| `(operations_\w+)` \| (\w+) \| (.+) \|$", GUIDE.read_text(), re.M)
+    assert rows == [(name, *metric) for name, metric in METRICS.items()]
+
+
+def test_every_metric_that_the_code_writes_is_listed_once_and_by_the_naming_scheme() -> None:
+    written = {measure.name for measure in Counters().measures()}
+    for path in SOURCES.rglob("*.py"):
+        written |= set(re.findall(r'(?:Measure\(|^            \()"(operations_\w+)"', path.read_text(), re.M))
+    assert written == METRICS.keys()
+    for name, metric in METRICS.items():
+        assert name.endswith("_total") == (metric.type == "counter"), name
+        assert name.endswith("_seconds") == (metric.type == "histogram"), name
 
 
 async def test_an_identity_is_not_a_label() -> None:

@@ -16,9 +16,11 @@ from operations.sources.openapi import HTTPServiceConfig, from_openapi
 from operations.testing import error_of, stub_operation
 from tests.asgi_server import serving
 from tests.contracts.buses import BUSES
+from tests.jobs.places import PLACES, open_place
 from tests.sources.mcp.modern_server import modern_server
 from tests.sources.mcp.peers import free_port
 from tests.telemetry.spans import path_of, spans_in_memory
+from tests.waiting import until
 
 
 class Upstream:
@@ -115,6 +117,51 @@ async def test_one_request_is_one_trace(name: str, upstream: Upstream, api: str)
     assert [seen[:52] for seen in upstream.seen] == [f"00-{sent.context.trace_id:032x}-{sent.context.span_id:016x}"]
     served = [path for path in paths if path[-1].endswith("SERVER") and "MCP send tools/call echo CLIENT" in path]
     assert served, "the MCP server's own span is a child of the request"
+
+
+@operation("later.build", durable=True)
+async def build() -> str:
+    return trace.get_current_span().name  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.parametrize("kind", PLACES)
+async def test_a_job_belongs_to_the_trace_of_its_submitter(kind: str) -> None:
+    with spans_in_memory() as exporter:
+        async with open_place(kind, [build]) as place, asyncio.timeout(30):
+            await place.work()
+            jobs = await place.jobs()
+            with trace.get_tracer("user").start_as_current_span("submit"):
+                job_id = await jobs.submit("later.build")
+            assert (await jobs.wait(job_id)).data == "later.build"
+            await until(lambda: len(exporter.get_finished_spans()) == 2)
+        spans = list(exporter.get_finished_spans())
+    assert [path_of(span, spans) for span in spans if span.name == "later.build"] == [
+        ["submit INTERNAL", "later.build SERVER"]
+    ]
+
+
+@operation("ticks.count")
+async def ticks() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("name", ["websocket", "redis", "nats"])
+async def test_a_stream_over_a_bus_belongs_to_the_trace_of_its_reader(name: str) -> None:
+    with spans_in_memory() as exporter:
+        async with BUSES[name]() as bus, asyncio.timeout(30):
+            worker = CallHandler(OperationRegistry([ticks]), await bus.end("worker"))
+            watcher = from_call(await bus.end())
+            await watcher.ready("ticks.count")
+            caller = PendingRequestMap(await bus.end())
+            with trace.get_tracer("user").start_as_current_span("read"):
+                assert [each.data async for each in caller.subscribe("ticks.count")] == [1]
+            await until(lambda: len(exporter.get_finished_spans()) == 2)
+            await watcher.close()
+            await worker.close()
+        spans = list(exporter.get_finished_spans())
+    assert [path_of(span, spans) for span in spans if span.name == "ticks.count"] == [
+        ["read INTERNAL", "ticks.count SERVER"]
+    ]
 
 
 async def test_attributes_follow_the_conventions(api: str) -> None:

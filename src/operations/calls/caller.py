@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
@@ -246,7 +245,7 @@ class PendingRequestMap:
         if grant is not None or as_worker:
             self._use_grant(request, grant, as_worker)
         request.progress = progress is not None and not durable  # a stored request may run without its caller
-        if tracing.SDK in sys.modules and tracing.is_active():
+        if tracing.SDK in tracing.modules and tracing.is_active():
             return self._call_traced(request, options)
         if self._in_process is not None and not durable:
             target = self._in_process.reach(work_address(request.operation_id))
@@ -389,9 +388,7 @@ class PendingRequestMap:
         operation_id = request.operation_id
         if grant is not None or as_worker:
             self._use_grant(request, grant, as_worker)
-        if tracing.SDK in sys.modules and tracing.is_active():
-            request.metadata = dict(request.metadata or {})
-            tracing.inject(request.metadata)
+        request.metadata = tracing.with_trace(request.metadata)
         idle_timeout = None if request.idle_timeout is None else request.idle_timeout / 1000
         target = self._target(operation_id)
         if target is not None:

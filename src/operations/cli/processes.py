@@ -15,7 +15,7 @@ from operations.cli.configuration import require_configuration
 from operations.cli.failures import OK, CommandError
 from operations.cli.output import counted, write_json
 from operations.cli.remote import wait_until_refused
-from operations.cli.runner import is_orphaned, notify_ready, stopping
+from operations.cli.runner import is_orphaned, is_replacement, notify_ready, stopping
 from operations.cli.session import open_sources, report_failures
 from operations.cli.stderr import warn, write_line
 from operations.cli.terminal import printable
@@ -27,6 +27,7 @@ from operations.registry import OperationRegistry
 from operations.telemetry import AuditLog, CallMetrics, HealthServer, LogContext, Readiness
 
 _POLL_SECONDS = 1.0
+_PORT_SECONDS = 0.1
 
 
 async def offer(args: ParsedArguments, *, pool: bool) -> int:
@@ -77,15 +78,29 @@ async def serving_health(args: ParsedArguments, readiness: Readiness, sources: l
         return
     host, port = args.health
     server = HealthServer(readiness, lambda: sources, host=host, port=port)
-    try:
-        await server.__aenter__()
-    except OSError as error:
-        raise CommandError(f"--health cannot listen at {host}:{port}: {error.strerror or error}") from error
-    print_event(args, "health", f"health is at {server.url}", url=server.url)
+    opening = asyncio.ensure_future(_open_health(args, server))
+    if not is_replacement():
+        await opening
     try:
         yield
     finally:
+        opening.cancel()
+        await asyncio.wait([opening])
         await server.close()
+
+
+async def _open_health(args: ParsedArguments, server: HealthServer) -> None:
+    """Open the health endpoint; the process that replaces another one waits until its port is free."""
+    while True:
+        try:
+            await server.__aenter__()
+            break
+        except OSError as error:
+            if not is_replacement():
+                host, port = args.health
+                raise CommandError(f"--health cannot listen at {host}:{port}: {error.strerror or error}") from error
+            await asyncio.sleep(_PORT_SECONDS)
+    print_event(args, "health", f"health is at {server.url}", url=server.url)
 
 
 async def serve_until(

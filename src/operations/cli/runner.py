@@ -23,6 +23,8 @@ ENTRY = "_operations_entry"
 """Module of the installed command; its SIGINT handler is recognised by this name."""
 SUPERVISOR = "OPERATIONS_SUPERVISOR"
 """The variable with the id of the process that supervises this one."""
+REPLACES = "OPERATIONS_REPLACES"
+"""The variable of a process that replaces another one, which runs until this one is ready."""
 _SIGNAL_WINDOW = 1.0
 """A supervisor may signal a process and its group: signals within this time count as one."""
 
@@ -210,6 +212,11 @@ def notify_ready() -> None:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notification:
             notification.connect(f"\0{address[1:]}" if address.startswith("@") else address)
             notification.send(b"READY=1")
+
+
+def is_replacement() -> bool:
+    """Return whether this process replaces another one that still runs."""
+    return REPLACES in os.environ
 
 
 def is_orphaned() -> bool:

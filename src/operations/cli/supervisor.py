@@ -16,7 +16,7 @@ from pathlib import Path
 from operations.cli.arguments import Command, ParsedArguments
 from operations.cli.failures import DENIED, OK, USAGE
 from operations.cli.processes import print_event
-from operations.cli.runner import SUPERVISOR
+from operations.cli.runner import REPLACES, SUPERVISOR
 
 _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 30.0
@@ -57,13 +57,18 @@ class Child:
         """Wait for the end of the process and return its exit code."""
         return -1 if self._process is None else await self._process.wait()
 
-    async def start(self) -> bool:
-        """Start the process and wait until it is ready; return False if it ends or takes too long."""
+    async def start(self, *, replaces: bool = False) -> bool:
+        """Start the process and wait until it is ready; return False if it ends or takes too long.
+
+        A process that `replaces` another one waits for the health port of that one.
+        """
         self._began = time.monotonic()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
             ready.setblocking(False)
             ready.bind(self._path)
             environment = {**os.environ, "NOTIFY_SOCKET": self._path, SUPERVISOR: str(os.getpid())}
+            if replaces:
+                environment[REPLACES] = "1"
             self._process = process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "operations", *self._words, env=environment
             )
@@ -116,6 +121,8 @@ class Supervisor:
         self._folder = ""
         self._reloading = asyncio.Lock()
         self._reloads: set[asyncio.Task[None]] = set()
+        self._is_changed = False
+        """Whether a reload was requested that has not begun."""
         self.stopping = asyncio.Event()
         """Set it to stop all processes."""
         self.exit_code = OK
@@ -143,24 +150,27 @@ class Supervisor:
         return self.exit_code
 
     def reload(self) -> None:
-        """Replace every process by a new one; do nothing during a reload."""
+        """Replace every process by a new one; during a reload, once more after it."""
+        self._is_changed = True
         if not self._reloads:
             task = asyncio.ensure_future(self._reload())
             self._reloads.add(task)
             task.add_done_callback(self._reloads.discard)
 
     async def _reload(self) -> None:
-        async with self._reloading:
-            self._report("reloading", "reloading")
-            replaced = [await self._replace(number) for number in list(self._children)]
-            if all(replaced):
-                self._report("reloaded", "reloaded")
+        while self._is_changed:
+            self._is_changed = False
+            async with self._reloading:
+                self._report("reloading", "reloading")
+                replaced = [await self._replace(number) for number in list(self._children)]
+                if all(replaced):
+                    self._report("reloaded", "reloaded")
 
     async def _replace(self, number: int) -> bool:
         """Replace one process; return False if the new one is not ready and the old one stays."""
         old, new = self._children[number], Child(number, self._words(number), self._folder)
         try:
-            is_ready = await new.start()
+            is_ready = await new.start(replaces=True)
         except asyncio.CancelledError:
             new.kill()
             raise

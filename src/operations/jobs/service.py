@@ -22,6 +22,7 @@ from operations.pubsub import Transport
 from operations.pubsub.limits import check_seconds
 from operations.registry import OperationRegistry
 from operations.spec import Operation
+from operations.telemetry.tracing import with_trace
 
 ADMIN_SCOPE = "jobs.admin"
 """The scope of identities that may see, cancel and retry the jobs of others."""
@@ -117,7 +118,7 @@ class Jobs:
             owner=owner,
             identity=self._identity if self._owner is not None else identity,
             keep=keep,
-            metadata=metadata,
+            metadata=with_trace(metadata),
             client=client,
         )
         return await self._store.submit(submission)

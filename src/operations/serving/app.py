@@ -37,6 +37,7 @@ from operations.serving.limits import Limits
 from operations.serving.metrics import METRICS_PATH, MetricsEndpoint
 from operations.serving.refusals import RefusedError
 from operations.serving.settings import MCP_PATH, METADATA_PATH, AppSettings
+from operations.telemetry.health import PROBE_TYPE, answer_probe
 from operations.telemetry.metrics import CallMetrics
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ _POLICY_VIOLATION = 1008
 _REVOKED_WITHIN = 1.0
 _log = logging.getLogger("operations.serving")
 _JSON = (b"content-type", b"application/json")
+_PROBE = (b"content-type", PROBE_TYPE.encode())
 Endpoint = Callable[[Scope, Receive, Send, Caller], Awaitable[None]]
 
 
@@ -241,18 +243,16 @@ class ServedApp:
         websocket: tuple[object, ...] = () if self.settings.hub is None else (self.settings.hub,)
         if self._websocket is not None:
             websocket = self._websocket.measurable
-        return (self.exposure.registry, self.dispatcher, self.streams, *websocket)
+        dispatchers = (self.dispatcher, self.streams)
+        return (self.exposure.registry, *dispatchers, *(each.counters for each in dispatchers), *websocket)
 
     def _public(self, scope: Scope, path: str) -> Response | None:
         """Return the response of a public path, which needs no credentials; None for any other path."""
         if self.console is not None and (page := self.console.page(scope, path)) is not None:
             return page
-        if path == "/healthz":
-            return Response(200, [_JSON], b'{"status":"ok"}')
-        if path == "/readyz":
-            if self.is_closing or self.is_draining:
-                return Response(503, [_JSON], b'{"status":"draining"}')
-            return Response(200, [_JSON], b'{"status":"ready"}')
+        probed = answer_probe(path, "stopping" if self.is_closing or self.is_draining else None)
+        if probed is not None:
+            return Response(probed[0], [_PROBE], probed[1])
         if path in PAGES:
             return PAGES[path].response()
         if path.startswith(METADATA_PATH):

@@ -14,7 +14,8 @@ _LONGEST_HEAD = 8 * 1024
 _HEAD_SECONDS = 5.0
 _WRITE_SECONDS = 30.0
 _MAX_CONNECTIONS = 32
-_TEXT = "text/plain; charset=utf-8"
+PROBE_TYPE = "text/plain; charset=utf-8"
+"""The media type of the responses to probes."""
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
@@ -32,6 +33,18 @@ class Readiness:
     def not_ready(self, reason: str) -> None:
         """Set the reason why calls are not accepted; `/readyz` shows the reason."""
         self.reason = reason
+
+
+def answer_probe(path: str, reason: str | None) -> tuple[int, bytes] | None:
+    """Return the status and text of `/healthz` or `/readyz`, None for another path.
+
+    `reason` says why calls are not accepted; None while they are.
+    """
+    if path == "/healthz":
+        return 200, b"ok\n"
+    if path == "/readyz":
+        return (200, b"ready\n") if reason is None else (503, f"{reason}\n".encode())
+    return None
 
 
 class HealthServer:
@@ -106,18 +119,16 @@ class HealthServer:
         return _response(status, body, content_type, is_head=method == b"HEAD")
 
     async def _find(self, path: bytes) -> tuple[int, bytes, str]:
-        if path == b"/healthz":
-            return 200, b"ok\n", _TEXT
-        if path == b"/readyz":
-            reason = self._readiness.reason
-            return (200, b"ready\n", _TEXT) if reason is None else (503, f"{reason}\n".encode(), _TEXT)
+        probed = answer_probe(path.decode("latin-1"), self._readiness.reason)
+        if probed is not None:
+            return *probed, PROBE_TYPE
         if path == b"/metrics":
             return 200, (await metrics_text(*self._sources())).encode(), CONTENT_TYPE
-        return 404, b"expected /healthz, /readyz or /metrics\n", _TEXT
+        return 404, b"expected /healthz, /readyz or /metrics\n", PROBE_TYPE
 
 
 def _response(
-    status: int, body: bytes, content_type: str = _TEXT, *, more: bytes = b"", is_head: bool = False
+    status: int, body: bytes, content_type: str = PROBE_TYPE, *, more: bytes = b"", is_head: bool = False
 ) -> bytes:
     head = (
         f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"

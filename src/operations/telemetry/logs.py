@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
 import time
-from contextvars import ContextVar
 from typing import Any
 
 import msgspec
 
-from operations.telemetry.observer import Call, Observation
+from operations.telemetry.observer import Call, current_observed_call
 from operations.telemetry.tracing import SDK, modules
 
-_current: ContextVar[Call | None] = ContextVar("current_call", default=None)
 _STANDARD = frozenset(
     {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "request_id", "operation", "color_message"}
 )
@@ -22,29 +19,13 @@ _LONGEST = 100_000
 
 
 class LogContext:
-    """An observer that gives `JSONFormatter` the current call, also in worker threads."""
+    """An observer that gives `JSONFormatter` the current call, also in worker threads.
 
-    def begin(self, call: Call) -> Observation:
-        """Observe the call."""
-        return _Current(call)
+    It does nothing by itself: a registry with any observer stores the current call.
+    """
 
-
-class _Current(Observation):
-    """The observation of one call, which is current during each of its steps."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-
-    def enter(self) -> Any:
-        """Make the call current."""
-        return _current.set(self._call)
-
-    def leave(self, entered: Any) -> None:
-        """Make the previous call current again."""
-        with contextlib.suppress(ValueError):  # work that outlives its call ends in another context
-            _current.reset(entered)
+    def begin(self, call: Call) -> None:
+        """Ignore the call."""
 
 
 class JSONFormatter(logging.Formatter):
@@ -62,7 +43,8 @@ class JSONFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        call = _current.get()
+        observed = current_observed_call()
+        call = None if observed is None else observed.call
         for name, value in (
             ("request_id", getattr(record, "request_id", None) or (call.request_id if call else None)),
             ("operation", getattr(record, "operation", None) or (call.operation_id if call else None)),

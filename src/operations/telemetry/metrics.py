@@ -31,13 +31,12 @@ METRICS: Mapping[str, Metric] = {
     "operations_call_retries_total": Metric("counter", "Attempts that failed and were repeated, by operation."),
     "operations_request_bytes_total": Metric("counter", "Bytes of request bodies over HTTP, by operation."),
     "operations_response_bytes_total": Metric("counter", "Bytes of response bodies over HTTP, by operation."),
-    "operations_connections_lost_total": Metric("counter", "Connections to a hub or broker that were lost."),
     "operations_result_mismatches_total": Metric("counter", "Schema problems of results, by operation."),
     "operations_result_removed_total": Metric("counter", "Parts of results that normalising removed, by operation."),
     "operations_handlers_abandoned": Metric("gauge", "Handlers still running after their call ended."),
     "operations_dispatcher_in_flight": Metric("gauge", "Served calls that run or wait for a slot."),
     "operations_dispatcher_waiting": Metric("gauge", "Served calls that wait for a slot."),
-    "operations_bus_in_flight": Metric("gauge", "Calls and streams of one end of a transport, or of a hub."),
+    "operations_bus_in_flight": Metric("gauge", "Calls and streams of a worker, of a hub or of a served registry."),
     "operations_bus_late_total": Metric("counter", "Responses received after their call ended."),
     "operations_bus_duplicate_total": Metric("counter", "Duplicate requests and responses."),
     "operations_bus_dropped_total": Metric("counter", "Messages without a matching call, or of an unknown type."),
@@ -50,6 +49,7 @@ METRICS: Mapping[str, Metric] = {
     "operations_bus_unsent_total": Metric("counter", "Messages that were not sent because the connection was lost."),
     "operations_bus_abandoned_total": Metric("counter", "Handlers that ignored cancellation."),
     "operations_transport_reconnects_total": Metric("counter", "Reconnections to a broker or hub."),
+    "operations_transport_losses_total": Metric("counter", "Connections to a hub or broker that were lost."),
     "operations_signature_refusals_total": Metric("counter", "Requests refused for their signature, by reason."),
     "operations_audit_failures_total": Metric("counter", "Lines of the audit log that could not be written."),
     "operations_hub_peers": Metric("gauge", "Peers connected to the hub."),
@@ -148,7 +148,7 @@ class CallMetrics:
             for operation, count in list(counts.items()):
                 yield Measure(name, count, {"operation": operation})
         if self._lost:
-            yield Measure("operations_connections_lost_total", self._lost)
+            yield Measure("operations_transport_losses_total", self._lost)
 
 
 class _Series:

@@ -141,16 +141,16 @@ class ObservedCall:
 
     def enter(self) -> list[Any]:
         """Begin a step."""
-        return [_current.set(self), *(_safely(observation.enter) for observation in self._observations)]
+        return [*(_safely(observation.enter) for observation in self._observations), _current.set(self)]
 
     def leave(self, entered: list[Any]) -> None:
         """End a step; the innermost observer leaves first."""
         try:  # noqa: SIM105  # cheaper than `suppress`
-            _current.reset(entered.pop(0))
+            _current.reset(entered.pop())
         except ValueError:  # work that outlives its call ends in another context
             pass
-        for observation, token in zip(reversed(self._observations), reversed(entered), strict=True):
-            _safely(observation.leave, token)
+        for observation in reversed(self._observations):
+            _safely(observation.leave, entered.pop())
 
     def item(self, envelope: ResponseEnvelope[Any]) -> None:
         """Notify observers of an item."""

@@ -19,7 +19,13 @@ from operations.telemetry.observer import Call, Observation
 
 _NAME = "operations"
 _PROPAGATOR = TraceContextTextMapPropagator()
+_WITHOUT_SDK = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+
+
+def has_provider() -> bool:
+    """Return whether the program has set up tracing: the provider is not one of the API's own."""
+    return type(trace.get_tracer_provider()) not in _WITHOUT_SDK
 
 
 class OpenTelemetryObserver:
@@ -40,17 +46,18 @@ class OpenTelemetryObserver:
 
 
 class _Span(Observation):
-    """The span of one call."""
+    """The span of one call, and the context in which it is current."""
 
-    __slots__ = ("_call", "_span")
+    __slots__ = ("_call", "_context", "_span")
 
     def __init__(self, call: Call, span: trace.Span) -> None:
         self._call = call
         self._span = span
+        self._context = trace.set_span_in_context(span)
 
     def enter(self) -> Any:
         """Make the span current."""
-        return otel_context.attach(trace.set_span_in_context(self._span))
+        return otel_context.attach(self._context)
 
     def leave(self, entered: Any) -> None:
         """Make the previous span current again."""
@@ -62,37 +69,26 @@ class _Span(Observation):
         call, span = self._call, self._span
         if call.streaming:
             span.set_attribute("operations.stream.items", call.items)
-        _mark(span, outcome)
+        if outcome != "ok":
+            _mark(span, outcome)
         if call.kind == "served":
             attributes = {"rpc.system.name": _NAME, "rpc.method": _method(call)}
             if outcome != "ok":
                 attributes["error.type"] = outcome
-            _duration("rpc.server.call.duration").record(
-                call.seconds, attributes, context=trace.set_span_in_context(span)
-            )
+            _duration("rpc.server.call.duration").record(call.seconds, attributes, context=self._context)
         span.end()
 
 
 OBSERVER = OpenTelemetryObserver()
 
 
-@contextlib.contextmanager
-def client_span(operation_id: str) -> Iterator[None]:
-    """Open the span of a call to another process."""
-    attributes = {"rpc.system.name": _NAME, "rpc.method": operation_id}
-    with _tracer().start_as_current_span(
-        operation_id, kind=SpanKind.CLIENT, attributes=attributes, record_exception=False, set_status_on_exception=False
-    ) as span:
-        try:
-            yield
-        except CallError as error:
-            _mark(span, str(error.code))
-            raise
+def client_span(operation_id: str, metadata: dict[str, Any]) -> contextlib.AbstractContextManager[trace.Span]:
+    """Open the span of a call to another process and write its id to `metadata` as `traceparent`."""
+    return _open_span(operation_id, {"rpc.system.name": _NAME, "rpc.method": operation_id}, metadata)
 
 
-@contextlib.contextmanager
-def http_span(method: str, url: str) -> Iterator[trace.Span]:
-    """Open the span of an HTTP request; `url` has no query, which may contain secrets."""
+def http_span(method: str, url: str, headers: dict[str, str]) -> contextlib.AbstractContextManager[trace.Span]:
+    """Open the span of an HTTP request and write its id to `headers`; `url` has no query, which may contain secrets."""
     parts = urlsplit(url)
     attributes: dict[str, Any] = {
         "http.request.method": method,
@@ -101,14 +97,29 @@ def http_span(method: str, url: str) -> Iterator[trace.Span]:
     }
     if parts.port is not None:
         attributes["server.port"] = parts.port
-    with _tracer().start_as_current_span(
-        method, kind=SpanKind.CLIENT, attributes=attributes, record_exception=False, set_status_on_exception=False
-    ) as span:
-        try:
-            yield span
-        except BaseException as error:
-            _mark(span, str(error.code) if isinstance(error, CallError) else type(error).__name__)
-            raise
+    return _open_span(method, attributes, headers)
+
+
+@contextlib.contextmanager
+def _open_span(name: str, attributes: dict[str, Any], carrier: dict[str, Any]) -> Iterator[trace.Span]:
+    """Make a CLIENT span current until the end of the block, and write its id to `carrier` as `traceparent`."""
+    span = _tracer().start_span(name, kind=SpanKind.CLIENT, attributes=attributes)
+    context = trace.set_span_in_context(span)
+    _PROPAGATOR.inject(carrier, context)
+    entered = otel_context.attach(context)
+    try:
+        yield span
+    except BaseException as error:
+        _mark(span, str(error.code) if isinstance(error, CallError) else type(error).__name__)
+        raise
+    finally:
+        otel_context.detach(entered)
+        span.end()
+
+
+def inject(metadata: dict[str, Any]) -> None:
+    """Write the current span to the metadata of a request."""
+    _PROPAGATOR.inject(metadata)
 
 
 def note_status(span: trace.Span, status: int) -> None:
@@ -131,9 +142,7 @@ def _tracer() -> trace.Tracer:
 
 
 def _mark(span: trace.Span, outcome: str) -> None:
-    """Write the outcome of a call, without error messages, which may contain secrets."""
-    if outcome == "ok":
-        return
+    """Write the error of a call, without its message, which may contain secrets."""
     span.set_attribute("error.type", outcome)
     span.set_status(Status(StatusCode.ERROR, outcome))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -204,6 +205,15 @@ async def test_a_frozen_server_is_noticed() -> None:
             assert "no sign of life" in end._why_down
             server.thaw()
             await until(lambda: end.is_up)
+
+
+async def test_a_process_that_was_busy_keeps_its_connection() -> None:
+    with nats_server() as server:
+        async with connect(server.url, heartbeat=0.05) as end:
+            for _ in range(3):
+                time.sleep(0.5)  # noqa: ASYNC251  # the loop is blocked for ten heartbeats
+                await end.flush()
+            assert (end.is_up, end.reconnects) == (True, 0)
 
 
 async def test_a_server_that_reads_nothing_is_disconnected_before_memory_runs_out(

@@ -30,6 +30,8 @@ _MOST_UNSENT = 64 << 20
 _BATCH_BYTES = 128 << 10
 _SMALLEST, _LARGEST = 512, 16 << 10
 """Bytes that are processed at a time; fewer if their messages take long to handle."""
+SILENT_BEATS = 3
+"""How many heartbeats a server may be silent before it counts as lost."""
 _MOST_UNREAD = 256
 _LONGEST_TURN = 0.05
 _BEHIND_SECONDS = 0.1
@@ -176,8 +178,8 @@ class NatsConnection(asyncio.Protocol):
         self.reason = ""
         self.reader = NatsParser(self)
         self.buffer = WriteBuffer(replies, sizing)
-        self.last_received = 0.0
-        """Time of the server's last message, by `time.monotonic`."""
+        self._silent = 0
+        """Number of heartbeats since the server's last message."""
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
@@ -200,6 +202,17 @@ class NatsConnection(asyncio.Protocol):
     def is_behind(self) -> bool:
         """Whether received bytes have been waiting to be processed for a while."""
         return bool(self._unread) and time.monotonic() - self._behind_since > _BEHIND_SECONDS
+
+    def beat(self) -> None:
+        """Ping an idle server, and abort the connection of one that stays silent.
+
+        Heartbeats are counted instead of seconds: a process that is stopped or busy reads nothing meanwhile.
+        """
+        self._silent += 1
+        if self._silent > SILENT_BEATS:
+            self.abort("the NATS server gives no sign of life")
+        elif self._silent > 1 or self.buffer.pongs:
+            self.buffer.ping(lambda: None)
 
     def abort(self, reason: str) -> None:
         """Abort the connection immediately."""
@@ -290,7 +303,7 @@ class NatsConnection(asyncio.Protocol):
     def _read(self, data: bytes) -> None:
         buffer = self.buffer
         was_scheduled, buffer.is_scheduled = buffer.is_scheduled, True
-        self.last_received = began = time.monotonic()
+        self._silent, began = 0, time.monotonic()
         try:
             self.reader.feed(data)
         except (ValueError, IndexError, msgspec.DecodeError) as error:

@@ -8,7 +8,6 @@ import functools
 import itertools
 import logging
 import os
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -44,7 +43,6 @@ from operations.pubsub.reconnect import ReconnectingTransport
 
 _log = logging.getLogger("operations")
 HEARTBEAT_SECONDS = 2.0
-_LOST_AFTER = 3
 _MOST_ADDRESSES = 8_192
 _MOST_KEPT = 4 << 20
 _NO_RESPONDERS = 503
@@ -446,12 +444,7 @@ class NatsTransport(ReconnectingTransport, Stores, Remembers, Flushes, ReportsBa
         connection = self._connection
         if connection is None:
             return
-        silent = time.monotonic() - connection.last_received
-        if silent > self._heartbeat * _LOST_AFTER:
-            connection.abort("the NATS server gives no sign of life")
-            return
-        if silent >= self._heartbeat * 0.9 or connection.buffer.pongs:
-            connection.buffer.ping(lambda: None)
+        connection.beat()
         self._heartbeat_timer = asyncio.get_running_loop().call_later(self._heartbeat, self._beat)
 
     def info_changed(self, info: ServerInfo) -> None:

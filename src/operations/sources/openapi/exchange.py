@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-import sys
 import time
 from collections.abc import Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -116,7 +115,7 @@ class Exchange:
         if config.on_request is not None:
             changed = config.on_request(request)
             request = (await changed if inspect.isawaitable(changed) else changed) or request
-        if tracing.SDK in sys.modules and tracing.is_active():
+        if tracing.SDK in tracing.modules and tracing.is_active():
             sent = await self._send_traced(request)
         else:
             connection = self._client.send(request)
@@ -135,8 +134,9 @@ class Exchange:
         """Send a request in a span, with its trace context."""
         from operations.telemetry import otel
 
-        with otel.http_span(request.method, without_query(request.url)) as span:
-            headers = override_headers(request.headers, list(tracing.current_trace().items()))
+        trace_context: dict[str, str] = {}
+        with otel.http_span(request.method, without_query(request.url), trace_context) as span:
+            headers = override_headers(request.headers, list(trace_context.items()))
             connection = self._client.send(msgspec.structs.replace(request, headers=headers))
             sent = OpenResponse(await connection.__aenter__(), connection)
             otel.note_status(span, sent.response.status)
