@@ -120,10 +120,18 @@ async def mismatch() -> dict[str, int]:
 
 
 @operation(id="shop.large", type="query")
-async def large(megabytes: Annotated[int, msgspec.Meta(ge=1, le=40)] = 10) -> list[dict[str, Any]]:
+async def large(
+    megabytes: Annotated[int, msgspec.Meta(ge=1, le=40)] = 10,
+    shape: Literal["table", "tree", "text", "bytes"] = "table",
+) -> Any:
     """Return a large result."""
+    if shape == "text":
+        return "All work and no play. " * (megabytes * 47_662)
+    if shape == "bytes":
+        return bytes(range(256)) * (megabytes * 3_072)  # a third more as base64
     row = {"text": "x" * 200, "numbers": list(range(20)), "nested": {"a": {"b": [1, 2, 3]}}}
-    return [{"id": number, **row} for number in range(megabytes * 3_300)]
+    rows = [{"id": number, **row} for number in range(megabytes * 3_300)]
+    return rows if shape == "table" else {str(each["id"]): each for each in rows}
 
 
 @operation(id="shop.report", type="mutation", tags=["orders"], durable=True)

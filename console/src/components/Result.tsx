@@ -89,9 +89,7 @@ export function Result(props: { run: Run }) {
               icon="download"
               label="Download"
               onClick={() =>
-                void data
-                  .text([], 2)
-                  .then((text) => download(`${run.operation.id.replaceAll("/", "-")}.json`, text, "application/json"))
+                void data.file([], 2).then((file) => download(`${run.operation.id.replaceAll("/", "-")}.json`, file))
               }
             />
           </span>
@@ -213,13 +211,19 @@ function TooLarge(props: { run: Run }) {
   );
 }
 
+const LONGEST = 2_048;
+
+function shorten(text = ""): string {
+  return text.length > LONGEST ? `${text.slice(0, LONGEST)}… ${plural(text.length, "character")}` : text;
+}
+
 export function MetaList(props: { meta: Record<string, unknown> }) {
   return (
     <dl class="dl wide">
       {Object.entries(props.meta).map(([name, value]) => [
         <dt key={name}>{name}</dt>,
         <dd key={`${name} value`}>
-          <code>{typeof value === "string" ? value : JSON.stringify(value)}</code>
+          <code>{shorten(typeof value === "string" ? value : JSON.stringify(value))}</code>
         </dd>,
       ])}
     </dl>
