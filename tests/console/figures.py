@@ -30,8 +30,8 @@ def main() -> None:
         f"control, a task of 80 ms: {_tasks(measured['control'])}",
         f"idle page: {_tasks(measured['idle'])}",
         *(
-            f"10 MB as {name} ({measured[shape]['outcome']}): {_tasks(measured[shape])}; memory {measured[shape]['memory']} MB"
-            for shape, name in _LARGE.items()
+            f"10 MB as {name} ({large['outcome']}): {_tasks(large)}; memory {large['memory']} MB"
+            for name, large in ((name, measured[shape]) for shape, name in _LARGE.items())
         ),
         f"{stream['rate']} events a second: {_tasks(stream)}; memory {stream['memories']} MB, second by second",
     ]

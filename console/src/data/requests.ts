@@ -36,7 +36,7 @@ export interface FollowPart {
 
 /** Events of a stream wait here at most: the server is not read further until the page has taken them. */
 const MOST_EVENTS = 5_000;
-const MOST_BYTES = 16 << 20;
+const MOST_LENGTH = 16 << 20;
 /** Updates faster than ten times a second are unreadable. */
 const EVERY_MS = 100;
 
@@ -65,17 +65,17 @@ export async function sendCall(
   keep: (document: LocalDocument) => void,
 ): Promise<Received | Lost> {
   let response: Response | undefined;
+  let answer: Received;
   try {
     response = await send(request, signal);
-    const answer = await received(response);
-    if (!response.ok || answer.text !== undefined || answer.body.size > LARGEST) return answer;
-    const document = readText(await answer.body.text(), answer.contentType.startsWith(ENVELOPE_TYPE));
-    keep(document);
-    return { ...answer, summary: document.summary };
-  } catch (error) {
-    if (error instanceof TypeError || signal.aborted) return { lost: response ? "during" : "before" };
-    throw error;
+    answer = await received(response);
+  } catch {
+    return { lost: response ? "during" : "before" };
   }
+  if (!response.ok || answer.text !== undefined || answer.body.size > LARGEST) return answer;
+  const document = readText(await answer.body.text(), answer.contentType.startsWith(ENVELOPE_TYPE));
+  keep(document);
+  return { ...answer, summary: document.summary };
 }
 
 /** Follow a stream: `pass` gives events to the page and resolves when the page has taken them. */
@@ -94,7 +94,7 @@ export async function followStream(
   await pass({ requestId: response.headers.get("Operations-Request-Id") ?? "" });
   const batches = new Batches((items) => pass({ items }));
   try {
-    await readEvents(response.body, (events, bytes) => batches.add(events, bytes));
+    await readEvents(response.body, (events) => batches.add(events));
   } catch {
     // The connection was lost: received events are passed on.
   }
@@ -105,7 +105,7 @@ export async function followStream(
 /** Collects events for the page: one batch at a time, at most every 100 ms. */
 export class Batches {
   private items: ServerEvent[] = [];
-  private bytes = 0;
+  private length = 0;
   private passing: Promise<void> | undefined;
 
   constructor(
@@ -114,11 +114,13 @@ export class Batches {
   ) {}
 
   /** Add events; the promise is pending while as many wait as may wait. */
-  async add(items: ServerEvent[], bytes: number): Promise<void> {
-    for (const item of items) this.items.push(item);
-    this.bytes += bytes;
-    this.passing ??= this.run();
-    while (this.items.length >= MOST_EVENTS || this.bytes >= MOST_BYTES) await this.passing;
+  async add(items: ServerEvent[]): Promise<void> {
+    for (const item of items) {
+      this.items.push(item);
+      this.length += item.data.length;
+    }
+    if (this.items.length > 0) this.passing ??= this.run();
+    while (this.items.length >= MOST_EVENTS || this.length >= MOST_LENGTH) await this.passing;
   }
 
   /** Resolves when the page has taken every event. */
@@ -129,8 +131,8 @@ export class Batches {
   private async run(): Promise<void> {
     const { items } = this;
     this.items = [];
-    this.bytes = 0;
-    if (items.length > 0) await Promise.all([this.pass(items), new Promise((next) => setTimeout(next, this.everyMs))]);
+    this.length = 0;
+    await Promise.all([this.pass(items), new Promise((next) => setTimeout(next, this.everyMs))]);
     this.passing = this.items.length > 0 ? this.run() : undefined;
   }
 }
