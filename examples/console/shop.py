@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
+from examples.console.controls import CONTROLS
 
 from operations import AccessControl, CallError, Operation, OperationContext, mcp_envelope, operation
 from operations.spec import OperationSpec, OperationType
@@ -318,7 +319,7 @@ def _blocks() -> Operation[Any]:
 
 LOCAL: list[Operation[Any]] = [
     *(quote, order, stock, picture, slow, fail, mismatch, large, clear, temperatures, breaks, restock, flaky, advise),
-    *(report, markup, _blocks()),
+    *(report, markup, _blocks(), CONTROLS),
 ]
 WEATHER: list[Operation[Any]] = [cities, forecast, watch, headline]
 TRAVEL: list[Operation[Any]] = [plan]

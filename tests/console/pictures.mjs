@@ -1,12 +1,13 @@
-// Take pictures of every screen of the console: `node pictures.mjs URL DIRECTORY`.
+// Take pictures of every screen of the console: `node pictures.mjs URL DIRECTORY [SCREEN ...]`.
 import { launch } from "../node/browser.mjs";
 
 const [, , url, directory] = process.argv;
+const [width, height, deviceScaleFactor] = (process.env.CONSOLE_PICTURES ?? "1440x900x2").split("x").map(Number);
 const browser = await launch();
 
 /** A page for one person, signed in; animations and the caret do not blink. */
 async function open(options) {
-  const context = await browser.newContext({ locale: "en-GB", deviceScaleFactor: 2, reducedMotion: "reduce", ...options });
+  const context = await browser.newContext({ locale: "en-GB", deviceScaleFactor, reducedMotion: "reduce", ...options });
   const page = await context.newPage();
   page.setDefaultTimeout(60_000);
   await page.goto(url);
@@ -40,9 +41,10 @@ const ISSUE = {
 async function search({ page, go, save }) {
   await go("?source=github");
   await page.locator(".op").first().waitFor();
-  await page.keyboard.press("/");
   await page.keyboard.type("review comment");
   await page.locator(".op mark").first().waitFor();
+  await page.keyboard.press("ArrowDown");
+  await page.keyboard.press("ArrowDown");
   await page.locator(".sig tr").nth(4).waitFor();
   await save("search");
 }
@@ -98,16 +100,15 @@ async function trace({ page, field, go, run, save }, name) {
   await page.locator(".footbar .btn.p").waitFor();
   await run();
   await page.getByRole("link", { name: "Trace" }).click();
-  await page.locator(".wfrow", { hasText: "Lima" }).click();
+  await page.locator(".wfrow", { hasText: /weather\.forecast.*EXECUTION_ERROR/ }).click();
   await page.locator(".det").getByText("Ran").waitFor();
-  await page.locator(".det [role=tree]").first().waitFor();
   await save(name);
 }
 
 async function phone({ page, field, go, save }, name) {
   await go("?source=github");
   await page.locator(".op").first().waitFor();
-  await page.getByRole("button", { name: "Search", exact: true }).click().catch(() => {});
+  await page.locator("#search").tap();
   await page.keyboard.type("issue comment");
   await page.locator(".op mark").first().waitFor();
   await save(`${name}-search`);
@@ -121,22 +122,39 @@ async function phone({ page, field, go, save }, name) {
   await page.locator(".msg").first().waitFor({ state: "detached" });
   await page.getByRole("button", { name: /^Run/ }).click();
   await page.locator('[data-outcome]:not([data-outcome="running"])').waitFor();
-  await page.locator(".note, table, [role=tree]").first().waitFor();
+  await page.getByRole("radio", { name: "Table" }).click();
+  await page.locator(".tablewrap tbody tr").nth(2).waitFor();
   await save(`${name}-result`);
 }
 
-const wide = { viewport: { width: 1440, height: 900 } };
-const narrow = { viewport: { width: 360, height: 720 }, isMobile: true, hasTouch: true };
-const light = await open({ ...wide, colorScheme: "light" });
-await operation(light, "operation-light");
-await error(light);
-await stream(light);
-await trace(light, "waterfall");
-await workers(light);
-await search(light);
-const dark = await open({ ...wide, colorScheme: "dark" });
-await operation(dark, "operation-dark");
-await trace(dark, "waterfall-dark");
-await phone(await open({ ...narrow, colorScheme: "light" }), "phone");
-await phone(await open({ ...narrow, colorScheme: "dark" }), "phone-dark");
+const screens = {
+  "operation-light": operation,
+  error,
+  stream,
+  waterfall: trace,
+  workers,
+  search,
+  "operation-dark": operation,
+  "waterfall-dark": trace,
+  phone,
+  "phone-dark": phone,
+};
+const chosen = process.argv.slice(4);
+const users = {};
+for (const [name, take] of Object.entries(screens)) {
+  if (chosen.length > 0 && !chosen.includes(name)) continue;
+  const isPhone = name.startsWith("phone");
+  const colorScheme = name.endsWith("dark") ? "dark" : "light";
+  const user = `${isPhone} ${colorScheme}`;
+  users[user] ??= await open({
+    colorScheme,
+    viewport: isPhone ? { width: 360, height: 720 } : { width, height },
+    isMobile: isPhone,
+    hasTouch: isPhone,
+  });
+  await take(users[user], name).catch(async (error) => {
+    await users[user].save("failed");
+    throw error;
+  });
+}
 await browser.close();

@@ -1,12 +1,11 @@
 /** Calls of operations over HTTP: one response, or a stream of events. Aborting a request cancels its call. */
 
 import type { DataDocument } from "../data/document";
-import { type CallRequest, ENVELOPE_TYPE, type Received } from "../data/requests";
+import { type CallRequest, ENVELOPE_TYPE, type Received, type TimedEvent } from "../data/requests";
 import { followInWorker, RemoteDocument, sendInWorker } from "../data/thread";
 import { writeJson } from "../json/text";
 import type { Json } from "../json/value";
 import { headers, problemOf, RequestError, refusals, UNREACHABLE } from "./client";
-import type { ServerEvent } from "./sse";
 import type { Problem } from "./types";
 
 export const INPUT_TYPE = "application/vnd.operations+json";
@@ -71,14 +70,14 @@ export interface StreamEnd {
 /** Follow a stream; `receive` gets events in batches. Resolves with the outcome. */
 export async function follow(
   options: CallOptions,
-  receive: (items: ServerEvent[]) => void,
+  receive: (items: TimedEvent[]) => void,
   opened: (requestId: string) => void,
 ): Promise<StreamEnd> {
   let end: StreamEnd | undefined;
   const request = requestOf(options, "text/event-stream; profile=envelope");
   const answer = await followInWorker(request, options.signal, ({ requestId, items = [] }) => {
     if (requestId !== undefined) opened(requestId);
-    const isOwn = (event: ServerEvent) => event.type.startsWith("operations.");
+    const isOwn = (event: TimedEvent) => event.type.startsWith("operations.");
     const last = items.find(isOwn);
     if (last) end = last.type === "operations.problem" ? { problem: JSON.parse(last.data) as Problem } : {};
     receive(last ? items.filter((event) => !isOwn(event)) : items);

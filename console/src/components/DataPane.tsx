@@ -15,13 +15,17 @@ interface DataPaneProps {
   name: string;
   view: "tree" | "table";
   path: Signal<Path>;
+  /** What is searched for. */
+  words: Signal<string>;
   finding: boolean;
+  /** Open the search. */
+  find: () => void;
 }
 
 export function DataPane(props: DataPaneProps) {
   const { document: data } = props;
   const { root, table } = data.summary;
-  const [words, setWords] = useState("");
+  const words = props.words.value;
   const [hits, setHits] = useState<Path[] | undefined>();
   const [hit, setHit] = useState(0);
   useEffect(() => {
@@ -51,7 +55,7 @@ export function DataPane(props: DataPaneProps) {
             placeholder="Find a key or value"
             value={words}
             autofocus
-            onInput={(event) => setWords(event.currentTarget.value)}
+            onInput={(event) => (props.words.value = event.currentTarget.value)}
             onKeyDown={(event) => event.key === "Enter" && !event.ctrlKey && next(event.shiftKey ? -1 : 1)}
           />
           <span class="t3 n">{hits ? (hits.length > 0 ? `${hit + 1} of ${hits.length}` : "none") : ""}</span>
@@ -65,7 +69,16 @@ export function DataPane(props: DataPaneProps) {
           <DataTable document={data} path={table} name={props.name} />
         </>
       ) : (
-        <Tree document={data} hits={hits} hit={hit} select={(path) => (props.path.value = path)} />
+        <Tree
+          document={data}
+          hits={hits}
+          hit={hit}
+          select={(path) => (props.path.value = path)}
+          filter={(path) => {
+            props.words.value = String(path.at(-1));
+            props.find();
+          }}
+        />
       )}
     </div>
   );

@@ -24,6 +24,7 @@ export function Result(props: { run: Run }) {
   const [view, setView] = useState<"tree" | "table">("tree");
   const [finding, setFinding] = useState(false);
   const path = useSignal<Path>([]);
+  const words = useSignal("");
   const { document: data } = run;
   const table = data?.summary.table;
   const all = run.differences ?? [];
@@ -32,6 +33,7 @@ export function Result(props: { run: Run }) {
   useEffect(() => {
     setTab("data");
     setFinding(false);
+    words.value = "";
     setView(table && table.length === 0 ? "table" : "tree");
     path.value = [];
   }, [run.id, run.state]);
@@ -102,7 +104,15 @@ export function Result(props: { run: Run }) {
             {run.meta?.isError === true && <Notice look="e">The tool reported an error.</Notice>}
             {found.length > 0 && <DifferenceNotice found={found} />}
             {data ? (
-              <DataPane document={data} name={run.operation.id} view={view} path={path} finding={finding} />
+              <DataPane
+                document={data}
+                name={run.operation.id}
+                view={view}
+                path={path}
+                words={words}
+                finding={finding}
+                find={() => setFinding(true)}
+              />
             ) : (
               <TooLarge run={run} />
             )}

@@ -29,9 +29,14 @@ export interface Lost {
   lost: "before" | "during";
 }
 
+/** An event with the time of its arrival. */
+export interface TimedEvent extends ServerEvent {
+  at: number;
+}
+
 export interface FollowPart {
   requestId?: string;
-  items?: ServerEvent[];
+  items?: TimedEvent[];
 }
 
 /** Events of a stream wait here at most: the server is not read further until the page has taken them. */
@@ -104,19 +109,20 @@ export async function followStream(
 
 /** Collects events for the page: one batch at a time, at most every 100 ms. */
 export class Batches {
-  private items: ServerEvent[] = [];
+  private items: TimedEvent[] = [];
   private length = 0;
   private passing: Promise<void> | undefined;
 
   constructor(
-    private readonly pass: (items: ServerEvent[]) => Promise<void>,
+    private readonly pass: (items: TimedEvent[]) => Promise<void>,
     private readonly everyMs = EVERY_MS,
   ) {}
 
   /** Add events; the promise is pending while as many wait as may wait. */
   async add(items: ServerEvent[]): Promise<void> {
+    const at = Date.now();
     for (const item of items) {
-      this.items.push(item);
+      this.items.push({ ...item, at });
       this.length += item.data.length;
     }
     if (this.items.length > 0) this.passing ??= this.run();

@@ -4,8 +4,8 @@ import { signal } from "@preact/signals";
 import { callAddress, to } from "../addresses";
 import { follow, newKey, newTraceId, type StreamEnd } from "../api/calls";
 import { RequestError } from "../api/client";
-import type { ServerEvent } from "../api/sse";
 import type { Operation, Problem } from "../api/types";
+import type { TimedEvent } from "../data/requests";
 import { withoutSecrets } from "../form/defaults";
 import type { Check } from "../form/validate";
 import type { Json } from "../json/value";
@@ -129,14 +129,13 @@ export class StreamState {
     });
   }
 
-  private receive(items: ServerEvent[]): void {
-    const at = Date.now();
+  private receive(items: TimedEvent[]): void {
     for (const item of items) {
       const number = Number(/-(\d+)$/.exec(item.id)?.[1] ?? Number.NaN);
       if (this.lastNumber && number > this.lastNumber + 1) this.gaps++;
       if (!Number.isNaN(number)) this.lastNumber = number;
       this.lastId = item.id || this.lastId;
-      this.ring.push({ at, type: item.type, id: item.id, text: item.data });
+      this.ring.push({ at: item.at, type: item.type, id: item.id, text: item.data });
     }
     this.draw();
   }
