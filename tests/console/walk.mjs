@@ -223,8 +223,12 @@ const steps = {
     await page.goto(`${url}op/shop.controls#in=${btoa(input)}`);
     await field("/flag").waitFor();
     await run();
-    const branch = page.locator('[role="treeitem"][aria-expanded="true"]', { hasText: "tree" }).first();
-    await branch.focus();
+    await page.locator('[role="treeitem"]', { hasText: "below" }).waitFor();
+    await page.locator('[role="treeitem"]').first().focus();
+    for (const name of ["fixed", "point", "0", "1", "tree"]) {
+      await page.keyboard.press("ArrowDown");
+      await page.locator('[role="treeitem"][aria-selected="true"] .k', { hasText: name }).waitFor();
+    }
     report.folding = [];
     for (const [key, expanded] of [
       ["ArrowLeft", "false"],

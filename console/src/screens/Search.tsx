@@ -239,6 +239,7 @@ function Filters(props: { filters: Narrowing; found: number | undefined }) {
       />
       <Filter
         name="Scope"
+        class={scope ? "" : "hide"}
         value={scope}
         choose={(value) => setQuery({ scope: value })}
         options={() => tally(all.flatMap((entry) => entry.scopes ?? []))}
@@ -260,6 +261,7 @@ function tally(values: string[]): [string, number][] {
 
 function Filter(props: {
   name: string;
+  class?: string;
   value: string | undefined;
   options: () => [string, number][];
   choose: (value: string | undefined) => void;
@@ -283,6 +285,7 @@ function Filter(props: {
   }
   return (
     <Menu
+      class={props.class ?? ""}
       button={
         <>
           {name}
