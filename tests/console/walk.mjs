@@ -165,6 +165,70 @@ const steps = {
     await axe("controls");
   },
 
+  async validation() {
+    await page.getByRole("button", { name: "Reset" }).click();
+    await run();
+    await page.locator("input:focus").waitFor();
+    report.missing = await all(".msg");
+    report.focused = await page.locator("input:focus").getAttribute("id");
+    await go("op/shop.stock");
+    await field("/rows").fill("20001");
+    await page.keyboard.press("Tab");
+    await page.locator(".msg").waitFor();
+    report.said = await text(".msg");
+    await run();
+    await page.getByRole("button", { name: "Send anyway" }).click();
+    report.refusedOutcome = await outcome();
+    report.refused = await text(".errc .msgt");
+    report.refusedField = await text(".msg");
+    await axe("validation");
+  },
+
+  async upstream() {
+    await go("op/github.repos/get");
+    await field("/owner").fill("nobody");
+    await field("/repo").fill("nothing");
+    await run();
+    report.upstreamOutcome = await outcome();
+    report.upstreamStatus = await text(".errc .chip.e");
+    report.upstreamBody = await text('.card [role="tree"]');
+    await axe("error");
+  },
+
+  async table() {
+    await go("op/shop.stock");
+    await field("/rows").fill("30");
+    await run();
+    await page.locator(".tablewrap tbody tr").nth(29).waitFor();
+    await page.getByRole("button", { name: "left" }).click();
+    await page.locator('th[aria-sort="ascending"]').waitFor();
+    report.sorted = await page.locator(".tablewrap tbody td:nth-child(4)").first().innerText();
+    await axe("table");
+    await go("op/shop.picture");
+    await run();
+    await page.locator(".blob img").waitFor();
+    report.image = await page.locator(".blob img").evaluate((image) => image.naturalWidth);
+    await go("op/text.blocks");
+    await run();
+    await page.getByRole("tab", { name: "Meta" }).click();
+    report.blocks = await all(".card h3");
+    report.script = await page.locator(".card script").count();
+  },
+
+  async history() {
+    await go("op/shop.quote");
+    for (const item of ["tea", "honey"]) {
+      await field("/item").fill(item);
+      await run();
+      await page.locator(`[role="treeitem"]:has-text("${item}")`).waitFor();
+    }
+    await page.locator(".footbar .chip").nth(1).waitFor();
+    await page.getByRole("button", { name: "Compare" }).click();
+    await page.locator(".diff .changed").first().waitFor();
+    report.differences = await all(".diff .line.changed > span:first-child");
+    await axe("compare");
+  },
+
   async keyboard() {
     const at = () => new URL(page.url()).pathname.replace(new URL(url).pathname, "");
     const visited = {};
@@ -238,70 +302,6 @@ const steps = {
       await page.locator(`[role="treeitem"][aria-expanded="${expanded}"]`, { hasText: "tree" }).first().waitFor();
       report.folding.push(key);
     }
-  },
-
-  async validation() {
-    await page.getByRole("button", { name: "Reset" }).click();
-    await run();
-    await page.locator("input:focus").waitFor();
-    report.missing = await all(".msg");
-    report.focused = await page.locator("input:focus").getAttribute("id");
-    await go("op/shop.stock");
-    await field("/rows").fill("20001");
-    await page.keyboard.press("Tab");
-    await page.locator(".msg").waitFor();
-    report.said = await text(".msg");
-    await run();
-    await page.getByRole("button", { name: "Send anyway" }).click();
-    report.refusedOutcome = await outcome();
-    report.refused = await text(".errc .msgt");
-    report.refusedField = await text(".msg");
-    await axe("validation");
-  },
-
-  async upstream() {
-    await go("op/github.repos/get");
-    await field("/owner").fill("nobody");
-    await field("/repo").fill("nothing");
-    await run();
-    report.upstreamOutcome = await outcome();
-    report.upstreamStatus = await text(".errc .chip.e");
-    report.upstreamBody = await text('.card [role="tree"]');
-    await axe("error");
-  },
-
-  async table() {
-    await go("op/shop.stock");
-    await field("/rows").fill("30");
-    await run();
-    await page.locator(".tablewrap tbody tr").nth(29).waitFor();
-    await page.getByRole("button", { name: "left" }).click();
-    await page.locator('th[aria-sort="ascending"]').waitFor();
-    report.sorted = await page.locator(".tablewrap tbody td:nth-child(4)").first().innerText();
-    await axe("table");
-    await go("op/shop.picture");
-    await run();
-    await page.locator(".blob img").waitFor();
-    report.image = await page.locator(".blob img").evaluate((image) => image.naturalWidth);
-    await go("op/text.blocks");
-    await run();
-    await page.getByRole("tab", { name: "Meta" }).click();
-    report.blocks = await all(".card h3");
-    report.script = await page.locator(".card script").count();
-  },
-
-  async history() {
-    await go("op/shop.quote");
-    for (const item of ["tea", "honey"]) {
-      await field("/item").fill(item);
-      await run();
-      await page.locator(`[role="treeitem"]:has-text("${item}")`).waitFor();
-    }
-    await page.locator(".footbar .chip").nth(1).waitFor();
-    await page.getByRole("button", { name: "Compare" }).click();
-    await page.locator(".diff .changed").first().waitFor();
-    report.differences = await all(".diff .line.changed > span:first-child");
-    await axe("compare");
   },
 
   async stream() {

@@ -4,7 +4,7 @@ import type { Signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import type { DataDocument } from "../data/document";
 import { LocalDocument } from "../data/document";
-import { isObject, type Path } from "../json/value";
+import { isObject, type JsonObject, type Path } from "../json/value";
 import { BytesView, LongText, SHOWN } from "./Blocks";
 import { Button } from "./Button";
 import { DataTable } from "./DataTable";
@@ -96,6 +96,12 @@ function Around(props: { document: DataDocument; table: Path }) {
   return rest ? <Tree document={rest} label="Other members" /> : null;
 }
 
+const WITHOUT_BODY = new Set([204, 205, 304]);
+
+function hasNoBody(meta: JsonObject | undefined): boolean {
+  return meta?.source === "http" && WITHOUT_BODY.has(Number(meta.statusCode));
+}
+
 /** A single value: text, `""`, null and nothing look different. */
 function Plain(props: { document: DataDocument }) {
   const { document: data } = props;
@@ -105,6 +111,7 @@ function Plain(props: { document: DataDocument }) {
     setText(short);
     if (size > short.length) void data.start([], SHOWN).then(setText);
   }, [data]);
+  if (kind === "null" && hasNoBody(data.summary.meta)) return <p class="plain t3">no data: the response has no body</p>;
   if (kind === "null") return <p class="plain v-l">null</p>;
   if (kind !== "string") return <p class={`plain ${kind === "boolean" ? "v-l" : "v-d"}`}>{short}</p>;
   return size === 0 ? <p class="plain t3">"" an empty string</p> : <LongText text={text} size={size} />;
