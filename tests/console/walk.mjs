@@ -166,6 +166,7 @@ const steps = {
   },
 
   async validation() {
+    await go("op/shop.order");
     await page.getByRole("button", { name: "Reset" }).click();
     await run();
     await page.locator("input:focus").waitFor();
