@@ -40,10 +40,10 @@ async def main(arguments: argparse.Namespace) -> None:
     authenticator = None if arguments.open else StaticTokens(TOKENS)
     async with contextlib.AsyncExitStack() as stack:
         hub = await stack.enter_async_context(Hub(StaticTokens(TOKENS)))
-        for token, operations in (("weather-token", WEATHER), ("travel-token", TRAVEL)):
+        for token, operations, slots in (("weather-token", WEATHER, 2), ("travel-token", TRAVEL, 8)):
             spoke = await stack.enter_async_context(Spoke(hub.url, token=token))
             worker = await stack.enter_async_context(
-                serve_registry(OperationRegistry(operations), spoke, concurrency=8)
+                serve_registry(OperationRegistry(operations), spoke, concurrency=slots)
             )
             await worker.registered()
         registry = OperationRegistry(LOCAL, interceptors=[Retry(4, first_delay=0.1, reserve=1_000)])

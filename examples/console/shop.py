@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import math
 import random
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from datetime import UTC, date, datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
+from examples.console.controls import CONTROLS
 
 from operations import AccessControl, CallError, Operation, OperationContext, mcp_envelope, operation
 from operations.spec import OperationSpec, OperationType
@@ -120,10 +122,18 @@ async def mismatch() -> dict[str, int]:
 
 
 @operation(id="shop.large", type="query")
-async def large(megabytes: Annotated[int, msgspec.Meta(ge=1, le=40)] = 10) -> list[dict[str, Any]]:
+async def large(
+    megabytes: Annotated[int, msgspec.Meta(ge=1, le=40)] = 10,
+    shape: Literal["table", "tree", "text", "bytes"] = "table",
+) -> Any:
     """Return a large result."""
+    if shape == "text":
+        return "All work and no play. " * (megabytes * 47_662)
+    if shape == "bytes":
+        return bytes(range(256)) * (megabytes * 3_072)  # a third more as base64
     row = {"text": "x" * 200, "numbers": list(range(20)), "nested": {"a": {"b": [1, 2, 3]}}}
-    return [{"id": number, **row} for number in range(megabytes * 3_300)]
+    rows = [{"id": number, **row} for number in range(megabytes * 3_300)]
+    return rows if shape == "table" else {str(each["id"]): each for each in rows}
 
 
 @operation(id="shop.report", type="mutation", tags=["orders"], durable=True)
@@ -201,6 +211,13 @@ async def restock(context: OperationContext, cities: list[str] | None = None) ->
     return {"prices": prices, "plan": plan, "reading": reading}
 
 
+@operation(id="shop.advise", type="query")
+async def advise(context: OperationContext, city: Annotated[str, msgspec.Meta(description="where one will be")]) -> str:
+    """What to buy for tomorrow: asks the weather, and the text worker for the wording."""
+    weather = (await context.env.weather.forecast(city=city)).data
+    return str((await context.env.text.headline(text=f"{weather['days'][0]['sky']} in {city}")).data)
+
+
 _failures = {"left": 0}
 
 
@@ -221,14 +238,44 @@ async def cities() -> list[str]:
     return ["Rome", "Oslo", "Quito"]
 
 
+@dataclass
+class Day:
+    """The weather of a day."""
+
+    sky: str
+    celsius: float
+
+
+@dataclass
+class Forecast:
+    """The weather of the next days."""
+
+    city: str
+    days: list[Day]
+
+
 @operation(id="weather.forecast", type="query")
-async def forecast(city: str, days: int = 1) -> dict[str, Any]:
-    """Forecast for a city."""
+async def forecast(
+    city: Annotated[str, msgspec.Meta(description="where")],
+    days: Annotated[int, msgspec.Meta(ge=1, le=7, description="how many days")] = 1,
+) -> Forecast:
+    """Return the weather of the next days."""
     await asyncio.sleep(0.1 + len(city) / 50)
     if city not in ("Rome", "Oslo", "Quito"):
-        details = {"statusCode": 404, "body": {"message": f"no station in {city}"}}
-        raise CallError("EXECUTION_ERROR", f"no station in {city}; there are Rome, Oslo, Quito", details)
-    return {"city": city, "days": days, "celsius": len(city) * 3}
+        message = f"no station in {city}; there are Rome, Oslo, Quito"
+        details = {"statusCode": 404, "method": "GET", "path": f"/forecast/{city}", "body": {"message": message}}
+        raise CallError("EXECUTION_ERROR", f"GET /forecast/{{city}} answered 404 Not Found: {message}", details)
+    skies = ("cloudy", "rain", "sunny")
+    return Forecast(city, [Day(skies[number % 3], 11 + number) for number in range(days)])
+
+
+@operation(id="weather.watch")
+async def watch(city: str, interval: Annotated[float, msgspec.Meta(gt=0)] = 1.0) -> AsyncIterator[Day]:
+    """Measurements as they come, for as long as one listens."""
+    for number in itertools.count():
+        celsius = "n/a" if number % 120 == 60 else round(12.6 + 2 * math.sin(number / 40) + random.random() - 0.5, 1)
+        yield {"sky": "cloudy", "celsius": celsius}  # type: ignore[misc]
+        await asyncio.sleep(interval)
 
 
 @operation(id="text.headline", type="query")
@@ -271,8 +318,8 @@ def _blocks() -> Operation[Any]:
 
 
 LOCAL: list[Operation[Any]] = [
-    *(quote, order, stock, picture, slow, fail, mismatch, large, clear, temperatures, breaks, restock, flaky),
-    *(report, markup, _blocks()),
+    *(quote, order, stock, picture, slow, fail, mismatch, large, clear, temperatures, breaks, restock, flaky, advise),
+    *(report, markup, _blocks(), CONTROLS),
 ]
-WEATHER: list[Operation[Any]] = [cities, forecast, headline]
+WEATHER: list[Operation[Any]] = [cities, forecast, watch, headline]
 TRAVEL: list[Operation[Any]] = [plan]

@@ -131,6 +131,42 @@ def test_the_editor_folds_and_marks_errors(seen: dict[str, Any]) -> None:
     assert seen["marked"] == "1"
 
 
+def test_each_kind_of_schema_has_its_control(seen: dict[str, Any]) -> None:
+    controls = {name: [kind.strip() for kind in kinds] for name, kinds in seen["controls"].items()}
+    assert controls.pop("tree")[0] == "input text"
+    assert controls == {
+        **{name: ["input text"] for name in ("name", "mail", "page", "key", "nullable", "old")},
+        **{name: ["input"] for name in ("x", "y", "amount", "words")},
+        **{name: ["radiogroup"] for name in ("maybe", "few")},
+        **{name: ["button button"] for name in ("deep", "rows")},
+        "below": ["input text", "button button"],
+        "body": ["textarea"],
+        "day": ["input date"],
+        "moment": ["input datetime-local", "select"],
+        "time": ["input time", "select"],
+        "secret": ["input password"],
+        "flag": ["input checkbox"],
+        "some": ["select"],
+        "many": ["input list"],
+        "fixed": ["output"],
+        "picks": ["input checkbox", "input checkbox"],
+        "point": ["input", "input"],
+        "choice": ["radiogroup", "input text"],
+        "both": ["button button", "button button"],
+        "labels": ["input", "button button"],
+        "file": ["input file"],
+        "anything": ["textarea"],
+    }
+    assert seen["optional"][-1] == "old"
+
+
+def test_every_key_does_what_the_list_of_keys_says(seen: dict[str, Any]) -> None:
+    assert seen["visited"] == {"c": "calls", "w": "workers", "j": "jobs", "m": "metrics", "o": ""}
+    assert seen["letterInField"] == "e"
+    assert seen["resultTabs"] == ["Meta", "Raw", "Declared / got", "Data"]
+    assert seen["folding"] == ["ArrowLeft", "ArrowRight"]
+
+
 def test_a_validation_error_is_shown_at_its_field_with_the_servers_message(seen: dict[str, Any]) -> None:
     assert 'missing required property "street"' in seen["missing"]
     assert seen["focused"] == "field:/address/street"
@@ -209,6 +245,7 @@ def test_a_nested_call_is_watched_across_two_workers(seen: dict[str, Any]) -> No
     assert {"travel-1", "weather-1", "failed", "queued"} <= set(seen["workers"])
     assert {"shop.restock", "travel.plan", "text.headline"} <= set(seen["spans"])
     assert seen["log"] == len(seen["spans"])
+    assert seen["queued"] == "all 2 slots of weather-1 were busy"
     assert {"travel-1", "weather-1"} <= set(seen["workerRows"])
 
 

@@ -145,7 +145,28 @@ const steps = {
     await page.getByRole("radio", { name: "Form" }).click();
   },
 
+  async controls() {
+    await go("op/shop.controls");
+    await field("/flag").waitFor();
+    report.optional = (await all("button.add")).map((name) => name.trim());
+    for (const name of report.optional)
+      await page.locator("button.add", { hasText: new RegExp(`^\\s*${name}\\s*$`) }).first().click();
+    report.controls = await page.evaluate(() => {
+      const kinds = {};
+      for (const label of document.querySelectorAll(".field > .lab")) {
+        const name = label.querySelector(".name").textContent;
+        const box = label.parentElement;
+        const found = [...box.querySelectorAll("input, textarea, select, output, [role=radiogroup], button.add")];
+        const kindOf = (each) => each.getAttribute("role") ?? `${each.localName} ${each.getAttribute("type") ?? ""}`;
+        kinds[name] ??= found.slice(0, 2).map((each) => kindOf(each) + (each.list ? "list" : ""));
+      }
+      return kinds;
+    });
+    await axe("controls");
+  },
+
   async validation() {
+    await go("op/shop.order");
     await page.getByRole("button", { name: "Reset" }).click();
     await run();
     await page.locator("input:focus").waitFor();
@@ -207,6 +228,81 @@ const steps = {
     await page.locator(".diff .changed").first().waitFor();
     report.differences = await all(".diff .line.changed > span:first-child");
     await axe("compare");
+  },
+
+  async keyboard() {
+    const at = () => new URL(page.url()).pathname.replace(new URL(url).pathname, "");
+    const visited = {};
+    await go("op/shop.quote");
+    await field("/item").fill("tea");
+    await page.locator("#main").focus();
+    for (const [key, path] of Object.entries({ c: "calls", w: "workers", j: "jobs", m: "metrics", o: "" })) {
+      await page.keyboard.press("g");
+      await page.keyboard.press(key);
+      await page.waitForURL(url + path);
+      visited[key] = at();
+      await page.evaluate(() => document.activeElement.blur());
+    }
+    report.visited = visited;
+    await page.keyboard.press("Control+k");
+    await page.locator("#search:focus").waitFor();
+    await page.keyboard.type("shop.quote");
+    await page.locator(".op.on", { hasText: "shop.quote" }).waitFor();
+    await page.keyboard.press("Escape");
+    await page.waitForFunction(() => document.querySelector("#search").value === "");
+    await page.keyboard.type("shop.qu");
+    await page.locator(".op.on", { hasText: "shop.quote" }).waitFor();
+    await page.keyboard.press("Enter");
+    await field("/item").waitFor();
+    report.letterInField = await (async () => {
+      await field("/item").fill("");
+      await field("/item").press("e");
+      return field("/item").inputValue();
+    })();
+    for (const item of ["tea", "honey"]) {
+      await field("/item").fill(item);
+      await run();
+      await page.locator(`[role="treeitem"]:has-text("${item}")`).waitFor();
+    }
+    await page.evaluate(() => document.activeElement.blur());
+    const tabs = [];
+    for (const digit of ["2", "3", "4", "1"]) {
+      await page.keyboard.press(digit);
+      tabs.push(await text('.rt [role="tab"][aria-selected="true"]'));
+    }
+    report.resultTabs = tabs;
+    await page.keyboard.press("[");
+    await page.locator('[role="treeitem"]:has-text("tea")').waitFor();
+    await page.keyboard.press("]");
+    await page.locator('[role="treeitem"]:has-text("honey")').waitFor();
+    await page.keyboard.press("e");
+    await page.locator(".cm-content").waitFor();
+    await page.keyboard.press("e");
+    await field("/item").waitFor();
+    await page.keyboard.press("?");
+    await page.locator("dialog[open]").waitFor();
+    await axe("keys");
+    await page.keyboard.press("Escape");
+    await page.locator("dialog[open]").waitFor({ state: "detached" });
+    const input = '{"flag":true,"fixed":"always","point":[1,2],"tree":{"below":{"name":"x"}}}';
+    await page.goto(`${url}op/shop.controls#in=${btoa(input)}`);
+    await field("/flag").waitFor();
+    await run();
+    await page.locator('[role="treeitem"]', { hasText: "below" }).waitFor();
+    await page.locator('[role="treeitem"]').first().focus();
+    for (const name of ["fixed", "point", "0", "1", "tree"]) {
+      await page.keyboard.press("ArrowDown");
+      await page.locator('[role="treeitem"][aria-selected="true"] .k', { hasText: name }).waitFor();
+    }
+    report.folding = [];
+    for (const [key, expanded] of [
+      ["ArrowLeft", "false"],
+      ["ArrowRight", "true"],
+    ]) {
+      await page.keyboard.press(key);
+      await page.locator(`[role="treeitem"][aria-expanded="${expanded}"]`, { hasText: "tree" }).first().waitFor();
+      report.folding.push(key);
+    }
   },
 
   async stream() {
@@ -283,8 +379,8 @@ const steps = {
     report.workers = await all(".key");
     await page.locator(".chip.g", { hasText: "ok" }).waitFor();
     report.spans = await page.locator(".wfrow text.mono").allTextContents();
-    await page.locator(".wfrow").nth(1).click();
-    await page.locator(".det").waitFor();
+    await page.locator(".wfrow", { hasText: /weather\.forecast.*EXECUTION_ERROR/ }).click();
+    report.queued = await text(".det dd .warn");
     await axe("trace");
     await page.getByRole("tab", { name: "Log" }).click();
     report.log = await page.locator("tbody tr").count();

@@ -2,8 +2,14 @@
 import chromium from "@sparticuz/chromium";
 import { chromium as playwright } from "playwright-core";
 
-export async function launch() {
-  return playwright.launch({ args: chromium.args, executablePath: await chromium.executablePath(), headless: true });
+/** Options that are not those of users: one process, and OpenGL in software, on which the page's thread waits for seconds. */
+const UNUSUAL = /^--(single-process|in-process-gpu|use-gl|use-angle|enable-unsafe-swiftshader|ignore-gpu-blocklist)/;
+
+/** Start a browser; with `isUsual`, with the processes that the browsers of users have. */
+export async function launch({ isUsual = false } = {}) {
+  const usual = [...chromium.args.filter((each) => !UNUSUAL.test(each)), "--disable-gpu"];
+  const args = isUsual ? usual : chromium.args;
+  return playwright.launch({ args, executablePath: await chromium.executablePath(), headless: true });
 }
 
 export async function open(browser, url, options = {}) {

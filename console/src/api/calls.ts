@@ -1,13 +1,16 @@
 /** Calls of operations over HTTP: one response, or a stream of events. Aborting a request cancels its call. */
 
-import { parseJson, writeJson } from "../json/text";
+import type { DataDocument } from "../data/document";
+import { type CallRequest, ENVELOPE_TYPE, type Received, type TimedEvent } from "../data/requests";
+import { followInWorker, RemoteDocument, sendInWorker } from "../data/thread";
+import { writeJson } from "../json/text";
 import type { Json } from "../json/value";
-import { headers, problemOf, RequestError, refusals, send, UNREACHABLE } from "./client";
-import { readEvents } from "./sse";
+import { headers, problemOf, RequestError, refusals, UNREACHABLE } from "./client";
 import type { Problem } from "./types";
 
-export const ENVELOPE_TYPE = "application/vnd.operations.envelope+json";
 export const INPUT_TYPE = "application/vnd.operations+json";
+/** Larger problems are not parsed: their status is shown. */
+const LARGEST_PROBLEM = 1 << 20;
 
 export interface CallOptions {
   address: string;
@@ -20,73 +23,42 @@ export interface CallOptions {
   lastEventId?: string | undefined;
 }
 
-/** The response of a call, with its unparsed body. */
-export interface Answer {
-  status: number;
-  title: string;
-  requestId: string;
-  body: ArrayBuffer;
-  contentType: string;
+/** The response of a call: `document` is in the worker if the body is large. */
+export interface Answer extends Omit<Received, "summary"> {
+  document?: DataDocument;
   problem?: Problem;
 }
 
-function callHeaders(options: CallOptions, accept: string): Headers {
+function requestOf(options: CallOptions, accept: string): CallRequest {
   const given = headers({ Accept: accept, "Content-Type": INPUT_TYPE, traceparent: traceparent(options.traceId) });
   if (options.deadlineSeconds !== undefined) given.set("Operations-Timeout", String(options.deadlineSeconds));
   if (options.idempotencyKey) given.set("Idempotency-Key", options.idempotencyKey);
   if (options.lastEventId) given.set("Last-Event-ID", options.lastEventId);
-  return given;
+  const address = new URL(options.address, location.href).href; // relative ones would be relative to the worker's file
+  return { address, headers: [...given], body: writeJson(options.input) };
 }
 
-/** Call an operation. Errors are returned as problems; only an aborted request raises. */
+/** Call an operation. Errors are returned as problems; only an aborted or unanswered request raises. */
 export async function call(options: CallOptions): Promise<Answer> {
-  const response = await send(options.address, {
-    method: "POST",
-    headers: callHeaders(options, ENVELOPE_TYPE),
-    body: writeJson(options.input),
-    signal: options.signal,
-  });
-  let body: ArrayBuffer;
-  try {
-    body = await response.arrayBuffer();
-  } catch (error) {
-    if ((error as Error).name === "AbortError") throw error;
+  const { answer, document } = await sendInWorker(requestOf(options, ENVELOPE_TYPE), options.signal);
+  if ("lost" in answer) {
+    if (answer.lost === "before") throw new RequestError(UNREACHABLE);
     throw new RequestError({
       ...UNREACHABLE,
       executed: "unknown",
       detail: "the connection was lost during the answer",
     });
   }
-  const answer: Answer = {
-    status: response.status,
-    title: response.statusText,
-    requestId: response.headers.get("Operations-Request-Id") ?? "",
-    contentType: response.headers.get("Content-Type") ?? "",
-    body,
-  };
-  if (response.status === 401) refusals.refused();
-  if (!response.ok) answer.problem = readProblem(answer);
-  return answer;
+  const { summary, ...rest } = answer;
+  if (answer.status === 401) refusals.refused();
+  if (answer.status >= 400) return { ...rest, problem: await problemIn(answer) };
+  return summary ? { ...rest, document: new RemoteDocument(document, summary) } : rest;
 }
 
-function readProblem(answer: Answer): Problem {
-  const fallback: Problem = {
-    status: answer.status,
-    code: "UNAVAILABLE",
-    detail: `the server answered ${answer.status}`,
-  };
-  try {
-    const read = parseJson(new TextDecoder().decode(answer.body)) as unknown as Problem;
-    return { ...fallback, ...read, status: answer.status };
-  } catch {
-    return fallback;
-  }
-}
-
-export interface StreamItem {
-  type: string;
-  id: string;
-  data: string;
+async function problemIn(answer: Received): Promise<Problem> {
+  const isReadable = answer.body.size <= LARGEST_PROBLEM;
+  const text = isReadable ? (answer.text ?? (await answer.body.text())) : "";
+  return problemOf({ status: answer.status, statusText: answer.title, text: async () => text });
 }
 
 export interface StreamEnd {
@@ -95,34 +67,26 @@ export interface StreamEnd {
   isLost?: boolean;
 }
 
-/** Follow a stream; `receive` gets the events of each chunk. Resolves with the outcome. */
+/** Follow a stream; `receive` gets events in batches. Resolves with the outcome. */
 export async function follow(
   options: CallOptions,
-  receive: (items: StreamItem[], bytes: number) => void,
+  receive: (items: TimedEvent[]) => void,
   opened: (requestId: string) => void,
 ): Promise<StreamEnd> {
-  const response = await send(options.address, {
-    method: "POST",
-    headers: callHeaders(options, "text/event-stream; profile=envelope"),
-    body: writeJson(options.input),
-    signal: options.signal,
-  });
-  if (!response.ok || !response.body) {
-    if (response.status === 401) refusals.refused();
-    return { problem: await problemOf(response) };
-  }
-  opened(response.headers.get("Operations-Request-Id") ?? "");
   let end: StreamEnd | undefined;
-  try {
-    await readEvents(response.body, (events, bytes) => {
-      const items = events.filter((event) => !event.type.startsWith("operations."));
-      const last = events.find((event) => event.type.startsWith("operations."));
-      if (items.length > 0) receive(items, bytes);
-      if (last) end = last.type === "operations.problem" ? { problem: JSON.parse(last.data) as Problem } : {};
-    });
-  } catch (error) {
-    if ((error as Error).name === "AbortError") throw error;
+  const request = requestOf(options, "text/event-stream; profile=envelope");
+  const answer = await followInWorker(request, options.signal, ({ requestId, items = [] }) => {
+    if (requestId !== undefined) opened(requestId);
+    const isOwn = (event: TimedEvent) => event.type.startsWith("operations.");
+    const last = items.find(isOwn);
+    if (last) end = last.type === "operations.problem" ? { problem: JSON.parse(last.data) as Problem } : {};
+    receive(last ? items.filter((event) => !isOwn(event)) : items);
+  });
+  if (!("lost" in answer)) {
+    if (answer.status === 401) refusals.refused();
+    return { problem: await problemIn(answer) };
   }
+  if (answer.lost === "before") throw new RequestError(UNREACHABLE);
   return end ?? { isLost: true, problem: { ...UNREACHABLE, executed: "unknown", detail: "the connection was lost" } };
 }
 

@@ -63,7 +63,8 @@ export async function send(address: string, init: RequestInit = {}): Promise<Res
   }
 }
 
-export async function problemOf(response: Response): Promise<Problem> {
+/** Read the problem of a response without success. */
+export async function problemOf(response: Pick<Response, "status" | "statusText" | "text">): Promise<Problem> {
   const fallback: Problem = {
     status: response.status,
     code: response.status === 401 ? "ACCESS_DENIED" : "UNAVAILABLE",

@@ -44,10 +44,10 @@ export class EventParser {
   }
 }
 
-/** Pass every event of a response to a function, with the size of its chunk, until the response ends. */
+/** Pass the events of each chunk of a response to a function; its promise delays the next chunk. */
 export async function readEvents(
   body: ReadableStream<Uint8Array>,
-  receive: (events: ServerEvent[], bytes: number) => void,
+  receive: (events: ServerEvent[]) => void | Promise<void>,
 ): Promise<void> {
   const parser = new EventParser();
   const decoder = new TextDecoder();
@@ -55,6 +55,6 @@ export async function readEvents(
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
-    receive(parser.push(decoder.decode(value, { stream: true })), value.byteLength);
+    await receive(parser.push(decoder.decode(value, { stream: true })));
   }
 }

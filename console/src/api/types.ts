@@ -97,6 +97,8 @@ export interface Span {
   queuedAt: number;
   startedAt?: number;
   endedAt?: number;
+  /** The slots of the worker, all of which were busy when the call was queued. */
+  busySlots?: number;
   attempts: Attempt[];
   outcome?: "ok" | "failed" | "cancelled";
   code?: string;

@@ -1,11 +1,14 @@
 /** Bytes and content blocks: images, audio, text, links. Their content is shown, never run. */
 
-import { useEffect, useMemo } from "preact/hooks";
-import { size } from "../format";
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { LARGE } from "../data/document";
+import { ask } from "../data/thread";
+import { plural, size } from "../format";
 import { fromBase64 } from "../json/text";
 import { isObject, type Json, type JsonObject } from "../json/value";
 import { Button, CopyButton, download } from "./Button";
 
+const LINES = 32;
 const MAGIC: [string, number[], number][] = [
   ["image/png", [0x89, 0x50, 0x4e, 0x47], 0],
   ["image/jpeg", [0xff, 0xd8, 0xff], 0],
@@ -18,45 +21,62 @@ export function imageType(bytes: Uint8Array): string | undefined {
   return MAGIC.find(([, magic, at]) => magic.every((byte, index) => bytes[at + index] === byte))?.[0];
 }
 
-function useAddress(bytes: Uint8Array<ArrayBuffer>, type: string | undefined): string | undefined {
-  const address = useMemo(() => (type ? URL.createObjectURL(new Blob([bytes], { type })) : undefined), [bytes, type]);
+function useAddress(blob: Blob | undefined, type: string | undefined): string | undefined {
+  const address = useMemo(
+    () => (blob && type ? URL.createObjectURL(new Blob([blob], { type })) : undefined),
+    [blob, type],
+  );
   useEffect(() => () => (address ? URL.revokeObjectURL(address) : undefined), [address]);
   return address;
 }
 
-export function BytesView(props: { base64: string; name: string; media?: string }) {
-  const bytes = useMemo(() => read(props.base64), [props.base64]);
-  const image = imageType(bytes);
-  const audio = !image && props.media?.startsWith("audio/") ? props.media : undefined;
-  const address = useAddress(bytes, image ?? audio);
+/** Decode base64; a large one in the worker. */
+async function decode(base64: string): Promise<Blob> {
+  try {
+    return await (base64.length > LARGE ? ask<Blob>({ kind: "decode", base64 }) : new Blob([fromBase64(base64)]));
+  } catch {
+    return new Blob();
+  }
+}
+
+/** Bytes as an image, a player, or their beginning; `load` is called anew when `of` changes. */
+export function BytesView(props: { load: () => Promise<Blob>; of: unknown; name: string; media?: string }) {
+  const [found, setFound] = useState<{ blob: Blob; head: Uint8Array } | undefined>();
+  useEffect(() => {
+    let isCurrent = true;
+    setFound(undefined);
+    void (async () => {
+      const blob = await props.load();
+      const head = new Uint8Array(await blob.slice(0, LINES * 16).arrayBuffer());
+      if (isCurrent) setFound({ blob, head });
+    })();
+    return () => {
+      isCurrent = false;
+    };
+  }, [props.of]);
+  const image = found && imageType(found.head);
+  const audio = found && !image && props.media?.startsWith("audio/") ? props.media : undefined;
+  const address = useAddress(found?.blob, image ?? audio);
+  if (!found) return <div class="blob col" aria-busy="true" />;
   return (
     <div class="blob col">
       <div class="row">
         <span>{image ?? props.media ?? "bytes"}</span>
-        <span class="t3 n">{size(bytes.length)}</span>
-        <Button class="right" icon="download" onClick={() => download(props.name, bytes)}>
+        <span class="t3 n">{size(found.blob.size)}</span>
+        <Button class="right" icon="download" onClick={() => download(props.name, found.blob)}>
           Download
         </Button>
       </div>
       {image && address && <img src={address} alt="Result" />}
       {/* biome-ignore lint/a11y/useMediaCaption: a result has no captions */}
       {audio && address && <audio controls src={address} />}
-      {!image && !audio && <pre class="hex">{hexDump(bytes)}</pre>}
+      {!image && !audio && <pre class="hex">{hexDump(found.head, found.blob.size)}</pre>}
     </div>
   );
 }
 
-function read(base64: string): Uint8Array<ArrayBuffer> {
-  try {
-    return fromBase64(base64);
-  } catch {
-    return new Uint8Array();
-  }
-}
-
-const LINES = 32;
-
-export function hexDump(bytes: Uint8Array): string {
+/** The first bytes of a number of bytes as hexadecimal digits and letters. */
+export function hexDump(bytes: Uint8Array, total = bytes.length): string {
   const lines = [];
   for (let at = 0; at < Math.min(bytes.length, LINES * 16); at += 16) {
     const part = [...bytes.subarray(at, at + 16)];
@@ -64,7 +84,20 @@ export function hexDump(bytes: Uint8Array): string {
     const text = part.map((byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : ".")).join("");
     lines.push(`${at.toString(16).padStart(8, "0")}  ${hex.padEnd(47)}  ${text}`);
   }
-  return lines.join("\n") + (bytes.length > LINES * 16 ? `\n… ${size(bytes.length - LINES * 16)} more` : "");
+  return lines.join("\n") + (total > LINES * 16 ? `\n… ${size(total - LINES * 16)} more` : "");
+}
+
+export const SHOWN = 64 << 10;
+
+/** A text, truncated if long: the browser would take seconds to lay out megabytes. */
+export function LongText(props: { text: string; size?: number }) {
+  const { text, size: total = text.length } = props;
+  return (
+    <>
+      <pre class="plain">{text.slice(0, SHOWN)}</pre>
+      {total > SHOWN && <p class="t3">{plural(total - SHOWN, "character")} more: copy or download them.</p>}
+    </>
+  );
 }
 
 /** The blocks of an MCP result, one card each. */
@@ -102,13 +135,14 @@ function Block(props: { block: JsonObject; index: number }) {
       </div>
       {base64 && (
         <BytesView
-          base64={base64}
+          load={() => decode(base64)}
+          of={base64}
           name={`block-${props.index}`}
           media={text(block.mimeType) || text(resource.mimeType)}
         />
       )}
       {(block.text !== undefined || resource.text !== undefined) && (
-        <p class="plain">{text(block.text) || text(resource.text)}</p>
+        <LongText text={text(block.text) || text(resource.text)} />
       )}
       {type === "resource_link" && <p>{text(block.name)}</p>}
     </>

@@ -62,8 +62,9 @@ function copyBySelection(text: string): void {
   area.remove();
 }
 
-export function download(name: string, content: BlobPart, type = "application/octet-stream"): void {
-  const address = URL.createObjectURL(new Blob([content], { type }));
+export function download(name: string, content: Blob): void {
+  // A type that no browser shows in the tab: the file is saved, never opened.
+  const address = URL.createObjectURL(new Blob([content], { type: "application/octet-stream" }));
   const link = document.createElement("a");
   link.href = address;
   link.download = name;

@@ -41,6 +41,7 @@ export function Tabs<T extends string>(props: {
           key={id}
           type="button"
           role="tab"
+          data-tab={id}
           aria-selected={id === props.value}
           tabIndex={id === props.value ? 0 : -1}
           onClick={() => props.choose(id)}

@@ -4,9 +4,8 @@ import type { Signal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import type { DataDocument } from "../data/document";
 import { LocalDocument } from "../data/document";
-import { plural } from "../format";
-import { isBytes, isObject, type Json, type Path } from "../json/value";
-import { BytesView } from "./Blocks";
+import { isObject, type JsonObject, type Path } from "../json/value";
+import { BytesView, LongText, SHOWN } from "./Blocks";
 import { Button } from "./Button";
 import { DataTable } from "./DataTable";
 import { Tree } from "./Tree";
@@ -16,13 +15,17 @@ interface DataPaneProps {
   name: string;
   view: "tree" | "table";
   path: Signal<Path>;
+  /** What is searched for. */
+  words: Signal<string>;
   finding: boolean;
+  /** Open the search. */
+  find: () => void;
 }
 
 export function DataPane(props: DataPaneProps) {
   const { document: data } = props;
   const { root, table } = data.summary;
-  const [words, setWords] = useState("");
+  const words = props.words.value;
   const [hits, setHits] = useState<Path[] | undefined>();
   const [hit, setHit] = useState(0);
   useEffect(() => {
@@ -37,7 +40,7 @@ export function DataPane(props: DataPaneProps) {
       isCurrent = false;
     };
   }, [words, props.finding, data]);
-  if (root.kind === "bytes") return <Bytes document={data} name={props.name} />;
+  if (root.kind === "bytes") return <BytesView load={() => data.bytes([])} of={data} name={props.name} />;
   if (root.kind !== "object" && root.kind !== "array") return <Plain document={data} />;
   if (root.size === 0)
     return <p class="plain t3">{root.kind === "array" ? "[ ] an empty list" : "{ } an empty object"}</p>;
@@ -52,7 +55,7 @@ export function DataPane(props: DataPaneProps) {
             placeholder="Find a key or value"
             value={words}
             autofocus
-            onInput={(event) => setWords(event.currentTarget.value)}
+            onInput={(event) => (props.words.value = event.currentTarget.value)}
             onKeyDown={(event) => event.key === "Enter" && !event.ctrlKey && next(event.shiftKey ? -1 : 1)}
           />
           <span class="t3 n">{hits ? (hits.length > 0 ? `${hit + 1} of ${hits.length}` : "none") : ""}</span>
@@ -66,7 +69,16 @@ export function DataPane(props: DataPaneProps) {
           <DataTable document={data} path={table} name={props.name} />
         </>
       ) : (
-        <Tree document={data} hits={hits} hit={hit} select={(path) => (props.path.value = path)} />
+        <Tree
+          document={data}
+          hits={hits}
+          hit={hit}
+          select={(path) => (props.path.value = path)}
+          filter={(path) => {
+            props.words.value = String(path.at(-1));
+            props.find();
+          }}
+        />
       )}
     </div>
   );
@@ -84,37 +96,23 @@ function Around(props: { document: DataDocument; table: Path }) {
   return rest ? <Tree document={rest} label="Other members" /> : null;
 }
 
-function usePart(data: DataDocument): Json | undefined {
-  const [part, setPart] = useState<Json | undefined>(data.value);
-  useEffect(() => {
-    if (data.value === undefined) void data.part([]).then(setPart);
-    else setPart(data.value);
-  }, [data]);
-  return part;
-}
+const WITHOUT_BODY = new Set([204, 205, 304]);
 
-function Bytes(props: { document: DataDocument; name: string }) {
-  const part = usePart(props.document);
-  return isBytes(part) ? <BytesView base64={part.$bytes} name={props.name} /> : null;
+function hasNoBody(meta: JsonObject | undefined): boolean {
+  return meta?.source === "http" && WITHOUT_BODY.has(Number(meta.statusCode));
 }
-
-const SHOWN = 64 << 10;
 
 /** A single value: text, `""`, null and nothing look different. */
 function Plain(props: { document: DataDocument }) {
-  const part = usePart(props.document);
-  if (part === undefined) return null;
-  if (part === null) return <p class="plain v-l">null</p>;
-  if (part === "") return <p class="plain t3">"" an empty string</p>;
-  if (typeof part === "string") {
-    return (
-      <>
-        <pre class="plain">{part.slice(0, SHOWN)}</pre>
-        {part.length > SHOWN && (
-          <p class="t3">{plural(part.length - SHOWN, "character")} more: copy or download them.</p>
-        )}
-      </>
-    );
-  }
-  return <p class={`plain ${typeof part === "boolean" ? "v-l" : "v-d"}`}>{JSON.stringify(part)}</p>;
+  const { document: data } = props;
+  const { kind, size, text: short = "" } = data.summary.root;
+  const [text, setText] = useState(short);
+  useEffect(() => {
+    setText(short);
+    if (size > short.length) void data.start([], SHOWN).then(setText);
+  }, [data]);
+  if (kind === "null" && hasNoBody(data.summary.meta)) return <p class="plain t3">no data: the response has no body</p>;
+  if (kind === "null") return <p class="plain v-l">null</p>;
+  if (kind !== "string") return <p class={`plain ${kind === "boolean" ? "v-l" : "v-d"}`}>{short}</p>;
+  return size === 0 ? <p class="plain t3">"" an empty string</p> : <LongText text={text} size={size} />;
 }

@@ -1,15 +1,16 @@
 /** A list of objects as a table: sorted by a column, some columns chosen, exported as CSV. */
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { DataDocument } from "../data/document";
 import type { Row, Sort } from "../data/nodes";
+import { plural } from "../format";
 import type { Path } from "../json/value";
 import { Button, download } from "./Button";
 import { Icon } from "./Icon";
 import { Menu } from "./Menu";
 import { Value } from "./Tree";
+import { useNearby } from "./VirtualList";
 
-const PAGE = 100;
 const FIRST_COLUMNS = 12;
 
 export function DataTable(props: { document: DataDocument; path: Path; name: string }) {
@@ -17,10 +18,13 @@ export function DataTable(props: { document: DataDocument; path: Path; name: str
   const [all, setAll] = useState<string[]>([]);
   const [hidden, setHidden] = useState<ReadonlySet<string>>(new Set());
   const [sort, setSort] = useState<Sort | undefined>();
-  const [rows, setRows] = useState<Row[]>([]);
-  const [count, setCount] = useState(PAGE);
+  const [shown, setShown] = useState<{ from: number; rows: Row[] }>({ from: 0, rows: [] });
+  const box = useRef<HTMLTableSectionElement>(null);
+  const count = data.summary.rows ?? 0;
+  const [height, setHeight] = useState(33);
+  const { from, to } = useNearby(box, count, height);
   const columns = all.filter((column) => !hidden.has(column));
-  const key = JSON.stringify([path, columns, sort, count]);
+  const { rows } = shown;
   useEffect(() => {
     void data.columns(path).then((found) => {
       setAll(found);
@@ -29,11 +33,15 @@ export function DataTable(props: { document: DataDocument; path: Path; name: str
   }, [data, JSON.stringify(path)]);
   useEffect(() => {
     let isCurrent = true;
-    void data.rows(path, columns, sort, 0, count).then((found) => isCurrent && setRows(found));
+    void data.rows(path, columns, sort, from, to - from).then((rows) => isCurrent && setShown({ from, rows }));
     return () => {
       isCurrent = false;
     };
-  }, [data, key]);
+  }, [data, JSON.stringify([path, columns, sort, from, to])]);
+  useLayoutEffect(() => {
+    const row = box.current?.querySelector<HTMLElement>("tr.line");
+    if (row) setHeight(row.getBoundingClientRect().height || height);
+  }, [rows]);
   const by = (column: string) => setSort({ column, descending: sort?.column === column ? !sort.descending : false });
   const isNumber = (index: number) => rows.slice(0, 20).every((row) => row.cells[index]?.kind === "number");
   return (
@@ -66,13 +74,11 @@ export function DataTable(props: { document: DataDocument; path: Path; name: str
         </Menu>
         <Button
           icon="download"
-          onClick={() =>
-            void data.csv(path, columns, sort).then((text) => download(`${props.name}.csv`, text, "text/csv"))
-          }
+          onClick={() => void data.csv(path, columns, sort).then((file) => download(`${props.name}.csv`, file))}
         >
           CSV
         </Button>
-        <span class="t3 right n">{rows.length.toLocaleString("en")} rows</span>
+        <span class="t3 right n">{plural(count, "row")}</span>
       </div>
       <div class="tablewrap" tabIndex={0} role="region" aria-label="Table">
         <table>
@@ -93,9 +99,10 @@ export function DataTable(props: { document: DataDocument; path: Path; name: str
               ))}
             </tr>
           </thead>
-          <tbody>
+          <tbody ref={box}>
+            <Spacer height={shown.from * height} />
             {rows.map((row) => (
-              <tr key={row.index}>
+              <tr key={row.index} class="line">
                 <td class="num t3">{row.index}</td>
                 {row.cells.map((cell, index) => (
                   <td key={columns[index]} class={isNumber(index) ? "num" : ""}>
@@ -110,14 +117,15 @@ export function DataTable(props: { document: DataDocument; path: Path; name: str
                 ))}
               </tr>
             ))}
+            <Spacer height={(count - shown.from - rows.length) * height} />
           </tbody>
         </table>
       </div>
-      {rows.length === count && (
-        <Button class="pt" onClick={() => setCount(count + PAGE * 5)}>
-          Show more
-        </Button>
-      )}
     </>
   );
+}
+
+/** The space of rows that are not near the viewport. */
+function Spacer(props: { height: number }) {
+  return props.height > 0 ? <tr style={{ height: `${props.height}px` }} /> : null;
 }

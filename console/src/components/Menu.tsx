@@ -5,9 +5,9 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 export function Menu(props: {
   button: ComponentChildren;
-  label?: string;
+  label?: string | undefined;
   class?: string;
-  look?: string;
+  look?: string | undefined;
   children: (close: () => void) => ComponentChildren;
 }) {
   const [isOpen, setOpen] = useState(false);

@@ -24,6 +24,7 @@ export function Result(props: { run: Run }) {
   const [view, setView] = useState<"tree" | "table">("tree");
   const [finding, setFinding] = useState(false);
   const path = useSignal<Path>([]);
+  const words = useSignal("");
   const { document: data } = run;
   const table = data?.summary.table;
   const all = run.differences ?? [];
@@ -32,6 +33,7 @@ export function Result(props: { run: Run }) {
   useEffect(() => {
     setTab("data");
     setFinding(false);
+    words.value = "";
     setView(table && table.length === 0 ? "table" : "tree");
     path.value = [];
   }, [run.id, run.state]);
@@ -89,9 +91,7 @@ export function Result(props: { run: Run }) {
               icon="download"
               label="Download"
               onClick={() =>
-                void data
-                  .text([], 2)
-                  .then((text) => download(`${run.operation.id.replaceAll("/", "-")}.json`, text, "application/json"))
+                void data.file([], 2).then((file) => download(`${run.operation.id.replaceAll("/", "-")}.json`, file))
               }
             />
           </span>
@@ -104,7 +104,15 @@ export function Result(props: { run: Run }) {
             {run.meta?.isError === true && <Notice look="e">The tool reported an error.</Notice>}
             {found.length > 0 && <DifferenceNotice found={found} />}
             {data ? (
-              <DataPane document={data} name={run.operation.id} view={view} path={path} finding={finding} />
+              <DataPane
+                document={data}
+                name={run.operation.id}
+                view={view}
+                path={path}
+                words={words}
+                finding={finding}
+                find={() => setFinding(true)}
+              />
             ) : (
               <TooLarge run={run} />
             )}
@@ -213,13 +221,19 @@ function TooLarge(props: { run: Run }) {
   );
 }
 
+const LONGEST = 2_048;
+
+function shorten(text = ""): string {
+  return text.length > LONGEST ? `${text.slice(0, LONGEST)}… ${plural(text.length, "character")}` : text;
+}
+
 export function MetaList(props: { meta: Record<string, unknown> }) {
   return (
     <dl class="dl wide">
       {Object.entries(props.meta).map(([name, value]) => [
         <dt key={name}>{name}</dt>,
         <dd key={`${name} value`}>
-          <code>{typeof value === "string" ? value : JSON.stringify(value)}</code>
+          <code>{shorten(typeof value === "string" ? value : JSON.stringify(value))}</code>
         </dd>,
       ])}
     </dl>

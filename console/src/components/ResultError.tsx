@@ -9,6 +9,7 @@ import { duration, plural, size } from "../format";
 import type { Json } from "../json/value";
 import type { Run } from "../state/runs";
 import { can } from "../state/session";
+import { LongText } from "./Blocks";
 import { ErrorCard, failedPath } from "./ErrorCard";
 import { Tree } from "./Tree";
 
@@ -106,7 +107,7 @@ function UpstreamBody(props: { body: Json; type: string }) {
       {typeof props.body === "object" && props.body !== null ? (
         <Tree document={new LocalDocument(props.body)} label="Upstream body" />
       ) : (
-        <pre class="plain">{text}</pre>
+        <LongText text={text} />
       )}
     </div>
   );

@@ -76,7 +76,6 @@ export function RunBar(props: { form: FormState; runner: Runner; isPhone?: boole
   const { operation } = form;
   const run = runOf(operation.id).value;
   const isRunning = run?.state === "running";
-  const most = session.value?.limits?.deadlineSeconds ?? 60;
   return (
     <div class={isPhone ? "mbar" : "footbar"}>
       {isRunning ? (
@@ -98,6 +97,7 @@ export function RunBar(props: { form: FormState; runner: Runner; isPhone?: boole
           onClick={() => void copyText(codeFor("curl", operation, form.value.peek(), Boolean(token.value)))}
         />
       )}
+      {isPhone && run && <Deadline isShort />}
       {!isPhone && (
         <span class="right row t2">
           {operation.type === "mutation" && (
@@ -105,29 +105,7 @@ export function RunBar(props: { form: FormState; runner: Runner; isPhone?: boole
               Idempotency key on <span class="t3">·</span>
             </span>
           )}
-          <Menu
-            class="up end"
-            button={
-              <>
-                Deadline {deadline.value} s<Icon name="down" small />
-              </>
-            }
-          >
-            {(close) =>
-              DEADLINES.filter((seconds) => seconds <= most).map((seconds) => (
-                <button
-                  key={seconds}
-                  type="button"
-                  onClick={() => {
-                    deadline.value = seconds;
-                    close();
-                  }}
-                >
-                  {seconds} s
-                </button>
-              ))
-            }
-          </Menu>
+          <Deadline />
         </span>
       )}
       {runner.asking !== undefined && (
@@ -142,6 +120,43 @@ export function RunBar(props: { form: FormState; runner: Runner; isPhone?: boole
         </Dialog>
       )}
     </div>
+  );
+}
+
+/** How long the call may take. */
+function Deadline(props: { isShort?: boolean }) {
+  const most = session.value?.limits?.deadlineSeconds ?? 60;
+  return (
+    <Menu
+      class="up end"
+      look={props.isShort ? "btn" : undefined}
+      label={props.isShort ? `Deadline ${deadline.value} s` : undefined}
+      button={
+        props.isShort ? (
+          <Icon name="more" />
+        ) : (
+          <>
+            Deadline {deadline.value} s<Icon name="down" small />
+          </>
+        )
+      }
+    >
+      {(close) =>
+        DEADLINES.filter((seconds) => seconds <= most).map((seconds) => (
+          <button
+            key={seconds}
+            type="button"
+            onClick={() => {
+              deadline.value = seconds;
+              close();
+            }}
+          >
+            {props.isShort ? "Deadline " : ""}
+            {seconds} s
+          </button>
+        ))
+      }
+    </Menu>
   );
 }
 
@@ -164,7 +179,8 @@ function Validity(props: { form: FormState; runner: Runner }) {
       </span>
     );
   }
-  if (!form.showsAll.value && form.refused.value.length === 0) {
+  const isShown = form.showsAll.value || form.all.value.some((problem) => form.messages(fieldOf(problem)).length > 0);
+  if (!isShown) {
     return <span class="row t3">{plural(problems, "field")} to complete</span>;
   }
   return (
@@ -173,9 +189,11 @@ function Validity(props: { form: FormState; runner: Runner }) {
         <Icon name="error" small />
         {plural(problems, "problem")}
       </button>
-      <Button look="x" onClick={runner.send}>
-        Send anyway
-      </Button>
+      {form.showsAll.value && (
+        <Button look="x" onClick={runner.send}>
+          Send anyway
+        </Button>
+      )}
     </>
   );
 }

@@ -84,10 +84,20 @@ export function SpanDetail(props: { span: Span }) {
               </dd>
             </>
           )}
+          {span.startedAt === undefined && span.busySlots !== undefined && (
+            <>
+              <dt>Queued</dt>
+              <dd>
+                <BusySlots span={span} />
+              </dd>
+            </>
+          )}
           {span.startedAt !== undefined && (
             <>
               <dt>Queued</dt>
-              <dd>{duration(span.startedAt - span.queuedAt)}</dd>
+              <dd>
+                {duration(span.startedAt - span.queuedAt)} <BusySlots span={span} />
+              </dd>
             </>
           )}
           {span.startedAt !== undefined && span.endedAt !== undefined && (
@@ -107,6 +117,20 @@ export function SpanDetail(props: { span: Span }) {
       <Part title="Input" value={input} />
       <Part title={past?.problem?.details?.body !== undefined ? "Upstream body" : "Output"} value={output} />
     </section>
+  );
+}
+
+/** Why a call waits or waited. */
+function BusySlots(props: { span: Span }) {
+  const { busySlots, worker, endedAt, startedAt } = props.span;
+  if (busySlots === undefined) return null;
+  const slots = busySlots === 1 ? "the slot" : `all ${busySlots} slots`;
+  const verb = busySlots === 1 ? "is" : "are";
+  const past = busySlots === 1 ? "was" : "were";
+  return (
+    <span class="warn">
+      {slots} of {worker} {startedAt === undefined && endedAt === undefined ? verb : past} busy
+    </span>
   );
 }
 

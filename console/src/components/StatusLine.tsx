@@ -18,9 +18,9 @@ export function StatusLine(props: { run: Run }) {
         {isRunning ? <span class="dot a" /> : <Icon name={failed ? "error" : "check"} small />}
         {statusOf(run)}
       </b>
-      {source && <span>{source}</span>}
+      {source && <span class={failed ? "" : "hide"}>{source}</span>}
       <span class="n">{isRunning ? <Elapsed since={run.startedAt} /> : duration(run.durationMs ?? 0)}</span>
-      {run.bytes !== undefined && run.outcome === "ok" && <span class="n hide">{size(run.bytes)}</span>}
+      {run.bytes !== undefined && run.outcome === "ok" && <span class="n">{size(run.bytes)}</span>}
       <span class="n t3 hide">{clock(run.startedAt)}</span>
       {can("calls") && (
         <a class="right acc" href={to.trace(run.traceId)}>

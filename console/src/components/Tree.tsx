@@ -8,6 +8,7 @@ import type { Path } from "../json/value";
 import { pathText } from "../json/value";
 import { copyText } from "./Button";
 import { Icon } from "./Icon";
+import { useNearby } from "./VirtualList";
 
 const SLICE = 200;
 const ROW = 22;
@@ -173,22 +174,8 @@ export function Tree(props: TreeProps) {
 /** All lines of a small tree, or the lines of a large tree near the viewport. */
 function TreeLines(props: { lines: Line[]; children: (line: Line, index: number) => preact.ComponentChildren }) {
   const box = useRef<HTMLDivElement>(null);
-  const [from, setFrom] = useState(0);
   const { lines } = props;
-  const isLarge = lines.length > 300;
-  useEffect(() => {
-    if (!isLarge) return;
-    const scroller = box.current?.closest<HTMLElement>(".body");
-    const measure = () => {
-      const top = box.current?.getBoundingClientRect().top ?? 0;
-      const above = (scroller?.getBoundingClientRect().top ?? 0) - top;
-      setFrom(Math.max(0, Math.floor(above / ROW / 20) * 20 - 40));
-    };
-    scroller?.addEventListener("scroll", measure, { passive: true });
-    return () => scroller?.removeEventListener("scroll", measure);
-  }, [isLarge]);
-  if (!isLarge) return <>{lines.map(props.children)}</>;
-  const to = Math.min(lines.length, from + 180);
+  const { from, to } = useNearby(box, lines.length, ROW);
   return (
     <div
       ref={box}

@@ -1,6 +1,6 @@
 /** A virtual list of rows of equal height: only visible rows are rendered. */
 
-import type { ComponentChildren, HTMLAttributes } from "preact";
+import type { ComponentChildren, HTMLAttributes, RefObject } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 
 interface VirtualListProps extends Omit<HTMLAttributes<HTMLDivElement>, "children"> {
@@ -50,4 +50,30 @@ export function VirtualList({ count, height, shown, row, window: tell, class: mo
       </div>
     </div>
   );
+}
+
+const NEARBY = 180;
+
+/** The rows near the viewport, of a list that scrolls with the pane around it; all rows of a short list. */
+export function useNearby(
+  box: RefObject<HTMLElement | null>,
+  count: number,
+  height: number,
+): { from: number; to: number } {
+  const [from, setFrom] = useState(0);
+  const isLong = count > NEARBY;
+  useEffect(() => {
+    if (!isLong) return setFrom(0);
+    const pane = box.current?.closest<HTMLElement>(".body");
+    const measure = () => {
+      const top = box.current?.getBoundingClientRect().top ?? 0;
+      const above = (pane?.getBoundingClientRect().top ?? 0) - top;
+      setFrom(Math.max(0, Math.floor(above / height / 20) * 20 - 40));
+    };
+    measure();
+    pane?.addEventListener("scroll", measure, { passive: true });
+    return () => pane?.removeEventListener("scroll", measure);
+  }, [isLong, height]);
+  const first = Math.min(from, Math.max(0, count - NEARBY));
+  return { from: first, to: Math.min(count, first + NEARBY) };
 }

@@ -37,6 +37,16 @@ export function Waterfall(props: WaterfallProps) {
     element.addEventListener("scroll", measure, { passive: true });
     return () => observer.disconnect();
   }, []);
+  const chosenAt = rows.findIndex((row) => row.span.requestId === chosen);
+  // The details below take room, and arrow keys choose rows further down.
+  useEffect(() => {
+    const element = box.current;
+    if (!element || chosenAt < 0) return;
+    const top = TOP + chosenAt * ROW;
+    if (top < element.scrollTop) element.scrollTop = top;
+    else if (top + 2 * ROW > element.scrollTop + element.clientHeight)
+      element.scrollTop = top + 2 * ROW - element.clientHeight;
+  }, [chosenAt, view.height]);
   const isNarrow = view.width < 800;
   const left = isNarrow ? NARROW : LEFT;
   const total = Math.max(props.end - begin, 0.01);
@@ -47,9 +57,8 @@ export function Waterfall(props: WaterfallProps) {
   const from = Math.max(0, Math.floor((view.top - TOP) / ROW) - 5);
   const to = Math.min(rows.length, Math.ceil((view.top + view.height) / ROW) + 5);
   const keys = (event: KeyboardEvent) => {
-    const at = rows.findIndex((row) => row.span.requestId === chosen);
-    const next = event.key === "ArrowDown" ? rows[at + 1] : event.key === "ArrowUp" ? rows[at - 1] : undefined;
-    const row = rows[at];
+    const next = { ArrowDown: rows[chosenAt + 1], ArrowUp: rows[chosenAt - 1] }[event.key];
+    const row = rows[chosenAt];
     if (next) props.choose(next.span);
     else if ((event.key === "ArrowLeft" || event.key === "ArrowRight") && row?.hasChildren) props.toggle(row.span);
     else return;

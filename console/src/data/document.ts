@@ -1,7 +1,7 @@
-/** The data of a response: small data is parsed here, large data in a worker. Views fetch slices. */
+/** The data of a response: small data is parsed on the page, large data in a worker. Views fetch slices. */
 
-import { parseJson, writeJson } from "../json/text";
-import { getAt, isObject, type Json, type JsonObject, type Path } from "../json/value";
+import { fromBase64, parseJson, writeJson } from "../json/text";
+import { getAt, isBytes, isObject, type Json, type JsonObject, type Path } from "../json/value";
 import {
   childrenOf,
   columnsOf,
@@ -25,7 +25,10 @@ export interface Summary {
   root: Node;
   keys: number;
   meta?: JsonObject;
+  /** The path of the first table. */
   table?: Path;
+  /** Its number of rows. */
+  rows?: number;
 }
 
 export interface DataDocument {
@@ -35,11 +38,16 @@ export interface DataDocument {
   children(path: Path, from: number, count: number): Promise<Node[]>;
   columns(path: Path): Promise<string[]>;
   rows(path: Path, columns: string[], sort: Sort | undefined, from: number, count: number): Promise<Row[]>;
-  csv(path: Path, columns: string[], sort: Sort | undefined): Promise<string>;
+  csv(path: Path, columns: string[], sort: Sort | undefined): Promise<Blob>;
   find(words: string): Promise<Path[]>;
-  /** A complete part, for copying, downloading and bytes. */
-  part(path: Path): Promise<Json | undefined>;
+  /** The first characters of a string, or another value as JSON. */
+  start(path: Path, most: number): Promise<string>;
+  /** The content of bytes. */
+  bytes(path: Path): Promise<Blob>;
+  /** A part as JSON, for copying. */
   text(path: Path, indent: number): Promise<string>;
+  /** A part as JSON, for downloading. */
+  file(path: Path, indent: number): Promise<Blob>;
   close(): void;
 }
 
@@ -53,11 +61,12 @@ export class LocalDocument implements DataDocument {
     meta?: JsonObject,
   ) {
     const table = tablePath(value);
+    const list = table && getAt(value, table);
     this.summary = {
       root: nodeOf("", value),
       keys: countKeys(value),
       ...(meta ? { meta } : {}),
-      ...(table ? { table } : {}),
+      ...(table && Array.isArray(list) ? { table, rows: list.length } : {}),
     };
   }
 
@@ -85,20 +94,30 @@ export class LocalDocument implements DataDocument {
     return rowsOf(this.value, path, columns, this.order(path, sort), from, count);
   }
 
-  async csv(path: Path, columns: string[], sort: Sort | undefined): Promise<string> {
-    return csvOf(this.value, path, columns, this.order(path, sort));
+  async csv(path: Path, columns: string[], sort: Sort | undefined): Promise<Blob> {
+    return new Blob([csvOf(this.value, path, columns, this.order(path, sort))], { type: "text/csv" });
   }
 
   async find(words: string): Promise<Path[]> {
     return findText(this.value, words);
   }
 
-  async part(path: Path): Promise<Json | undefined> {
-    return getAt(this.value, path);
+  async start(path: Path, most: number): Promise<string> {
+    const part = getAt(this.value, path);
+    return (typeof part === "string" ? part : writeJson(part)).slice(0, most);
+  }
+
+  async bytes(path: Path): Promise<Blob> {
+    const part = getAt(this.value, path);
+    return new Blob(isBytes(part) ? [fromBase64(part.$bytes)] : []);
   }
 
   async text(path: Path, indent: number): Promise<string> {
     return writeJson(getAt(this.value, path), indent);
+  }
+
+  async file(path: Path, indent: number): Promise<Blob> {
+    return new Blob([await this.text(path, indent)], { type: "application/json" });
   }
 
   close(): void {}

@@ -46,7 +46,7 @@ export function Audit() {
           <Button
             icon="download"
             disabled={!entries?.length}
-            onClick={() => download("audit.json", JSON.stringify(entries, null, 2), "application/json")}
+            onClick={() => download("audit.json", new Blob([JSON.stringify(entries, null, 2)]))}
           >
             Export
           </Button>

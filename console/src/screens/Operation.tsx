@@ -65,7 +65,7 @@ function useLinkedInput(form: FormState): void {
   const { hash } = route.value;
   // Before the page is shown: a user who runs at once runs the input of the link.
   useLayoutEffect(() => {
-    const given = /^#in=([\w-]+)$/.exec(hash)?.[1];
+    const given = /^#in=([\w-]+)=*$/.exec(hash)?.[1];
     if (!given) return;
     try {
       form.reset(parseJson(fromBase64Url(given)));

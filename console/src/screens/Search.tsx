@@ -98,32 +98,37 @@ export function Search() {
     <>
       <header class="head">
         <h1 class="hidden">Operations</h1>
-        <search class="in big">
-          <Icon name="search" />
-          <input
-            id="search"
-            ref={box}
-            type="text"
-            role="combobox"
-            aria-label="Search operations"
-            aria-expanded="true"
-            aria-controls="found"
-            aria-activedescendant={shown ? `op:${shown.id}` : undefined}
-            autocomplete="off"
-            spellcheck={false}
-            placeholder="Search operations"
-            value={query}
-            onInput={(event) => setQuery({ q: event.currentTarget.value || undefined })}
-            onKeyDown={keys}
-          />
-          <span class="right t3 n cut" role="status">
-            {query.trim() ? `${count(entries.length)} of ${count(total)}` : count(entries.length)}
-            {query.trim() && milliseconds !== undefined && (
-              <span class="hide"> · {Math.max(1, Math.round(milliseconds))} ms</span>
-            )}
-          </span>
-        </search>
-        <Filters filters={filters} />
+        <div class="row">
+          <search class="in big grow">
+            <Icon name="search" />
+            <input
+              id="search"
+              ref={box}
+              type="text"
+              role="combobox"
+              aria-label="Search operations"
+              aria-expanded="true"
+              aria-controls="found"
+              aria-activedescendant={shown ? `op:${shown.id}` : undefined}
+              autocomplete="off"
+              spellcheck={false}
+              placeholder="Search operations"
+              value={query}
+              onInput={(event) => setQuery({ q: event.currentTarget.value || undefined })}
+              onKeyDown={keys}
+            />
+            <span class="right t3 n cut" role="status">
+              {query.trim() ? `${count(entries.length)} of ${count(total)}` : count(entries.length)}
+              {query.trim() && milliseconds !== undefined && (
+                <span class="hide"> · {Math.max(1, Math.round(milliseconds))} ms</span>
+              )}
+            </span>
+          </search>
+          <button type="button" class="phone shut" onClick={() => setQuery({ q: undefined })}>
+            Close
+          </button>
+        </div>
+        <Filters filters={filters} found={query.trim() ? entries.length : undefined} />
       </header>
       {!catalogue.value ? (
         <Loading rows={10} height={61} />
@@ -209,7 +214,7 @@ function Marked(props: { text: string; words: string[] }) {
   );
 }
 
-function Filters(props: { filters: Narrowing }) {
+function Filters(props: { filters: Narrowing; found: number | undefined }) {
   const { source, type, tag, scope } = props.filters;
   const all = (catalogue.value?.operations ?? NONE).filter((entry) => passes(entry, { source }));
   return (
@@ -234,10 +239,12 @@ function Filters(props: { filters: Narrowing }) {
       />
       <Filter
         name="Scope"
+        class={scope ? "" : "hide"}
         value={scope}
         choose={(value) => setQuery({ scope: value })}
         options={() => tally(all.flatMap((entry) => entry.scopes ?? []))}
       />
+      {props.found !== undefined && <span class="t3 right n phone">{count(props.found)} found</span>}
       <span class="t3 right row hide">
         <kbd>↑</kbd>
         <kbd>↓</kbd>move<kbd>↵</kbd>open<kbd>Esc</kbd>clear
@@ -254,6 +261,7 @@ function tally(values: string[]): [string, number][] {
 
 function Filter(props: {
   name: string;
+  class?: string;
   value: string | undefined;
   options: () => [string, number][];
   choose: (value: string | undefined) => void;
@@ -267,13 +275,17 @@ function Filter(props: {
         aria-label={`Remove the filter ${name}: ${value}`}
         onClick={() => props.choose(undefined)}
       >
-        {name}: {value}
+        <span>
+          <span class="hide">{name}: </span>
+          {value}
+        </span>
         <Icon name="close" small />
       </button>
     );
   }
   return (
     <Menu
+      class={props.class ?? ""}
       button={
         <>
           {name}

@@ -1,6 +1,6 @@
 /** A stream that this page follows: events newest first, a chart of their numbers, pause, filter. */
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { to } from "../addresses";
 import { opsCode } from "../code";
 import { Button } from "../components/Button";
@@ -150,34 +150,47 @@ function Counts(props: { stream: StreamState; children?: preact.ComponentChildre
   );
 }
 
+/** How long one update may look for events that match: the rest follows in the next. */
+const SCAN_MS = 8;
+
 /** The events that are shown, newest first: all of them without a filter. */
 function useShown(
   stream: StreamState,
   filter: string,
 ): { count: number; at: (index: number) => StreamEvent | undefined } {
   const matches = useMemo(() => readFilter(filter), [filter]);
+  const [turn, setTurn] = useState(0);
   const version = stream.version.value;
-  const kept = useRef<{ filter: string; seq: number; events: StreamEvent[] }>({ filter: "", seq: 0, events: [] });
-  return useMemo(() => {
-    const frozen = stream.frozen?.ring;
-    if (!matches) {
-      if (frozen) return { count: frozen.length, at: (index) => frozen[index] };
-      return { count: stream.ring.size, at: (index) => stream.ring.at(index) };
+  const paused = stream.frozen;
+  const scan = useMemo(() => ({ next: 0, found: [] as StreamEvent[] }), [stream, matches, paused]);
+  const last = paused?.received ?? stream.ring.received;
+  const shown = useMemo(() => {
+    const kept = paused?.ring;
+    if (!matches) return { count: kept?.length ?? stream.ring.size, at: (index: number) => at(stream, index) };
+    const oldest = last - (kept?.length ?? stream.ring.size) + 1;
+    scan.next = Math.max(scan.next, oldest);
+    const until = performance.now() + SCAN_MS;
+    while (scan.next <= last && performance.now() < until) {
+      const event = at(stream, last - scan.next++);
+      if (event && matches(dataOf(event), event.text)) scan.found.push(event);
     }
-    const memo = kept.current;
-    if (memo.filter !== filter || frozen) kept.current = { filter, seq: 0, events: [] };
-    const current = kept.current;
-    const source = frozen ?? stream.ring.all().reverse();
-    const fresh = [];
-    for (const event of source) {
-      if (event.seq <= current.seq) break;
-      if (matches(dataOf(event), event.text)) fresh.push(event);
-    }
-    const oldest = source.at(-1)?.seq ?? 0;
-    current.events = [...fresh, ...current.events.filter((event) => event.seq >= oldest)];
-    current.seq = source[0]?.seq ?? 0;
-    return { count: current.events.length, at: (index) => current.events[index] };
-  }, [stream, version, matches, filter]);
+    const dropped = scan.found.findIndex((event) => event.seq >= oldest);
+    if (dropped !== 0) scan.found.splice(0, dropped < 0 ? scan.found.length : dropped);
+    const { found } = scan;
+    return { count: found.length, at: (index: number) => found[found.length - 1 - index] };
+  }, [stream, version, turn, scan]);
+  const isBehind = matches !== undefined && scan.next <= last;
+  useEffect(() => {
+    if (!isBehind) return;
+    const timer = setTimeout(() => setTurn((count) => count + 1));
+    return () => clearTimeout(timer);
+  });
+  return shown;
+}
+
+/** The event that is so many events older than the newest shown one. */
+function at(stream: StreamState, index: number): StreamEvent | undefined {
+  return stream.frozen ? stream.frozen.ring[index] : stream.ring.at(index);
 }
 
 function Events(props: { stream: StreamState }) {
@@ -298,11 +311,18 @@ function StreamMeta(props: { stream: StreamState }) {
   );
 }
 
+const MOST_RAW = 256 << 10;
+
 function RawEvents(props: { stream: StreamState }) {
   const { stream } = props;
   void stream.version.value;
   const texts = [];
-  for (let index = 0; index < Math.min(100, stream.ring.size); index++) texts.push(stream.ring.at(index)?.text ?? "");
+  let length = 0;
+  for (let index = 0; index < Math.min(100, stream.ring.size) && length < MOST_RAW; index++) {
+    const text = at(stream, index)?.text ?? "";
+    texts.push(text.slice(0, MOST_RAW));
+    length += text.length;
+  }
   return (
     <div class="body pt">
       <pre class="raw">{texts.join("\n") || writeJson([])}</pre>

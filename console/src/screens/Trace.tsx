@@ -41,7 +41,8 @@ function useSpans(traceId: string) {
     const known = new Map(data.spans.map((span) => [span.requestId, span]));
     for (const [id, span] of changed) {
       const before = known.get(id);
-      if (!before?.outcome || span.outcome) known.set(id, { ...before, ...span });
+      const message = before?.message; // events have no messages
+      if (!before?.outcome || span.outcome) known.set(id, { ...span, ...(message ? { message } : {}) });
     }
     return [...known.values()];
   }, [data, changed]);

@@ -2,11 +2,11 @@
 
 import { type Signal, signal } from "@preact/signals";
 import { callAddress } from "../addresses";
-import { type Answer, call, ENVELOPE_TYPE, newKey, newTraceId } from "../api/calls";
+import { type Answer, call, newKey, newTraceId } from "../api/calls";
 import { api, RequestError } from "../api/client";
 import type { Difference, Operation, Problem } from "../api/types";
-import { type DataDocument, LARGE, LARGEST, readText } from "../data/document";
-import { readInWorker } from "../data/thread";
+import { type DataDocument, readText } from "../data/document";
+import { ENVELOPE_TYPE } from "../data/requests";
 import { withoutSecrets } from "../form/defaults";
 import { duration } from "../format";
 import type { Json, JsonObject } from "../json/value";
@@ -84,7 +84,7 @@ export async function start(operation: Operation, input: Json): Promise<void> {
       traceId,
       signal: controller.signal,
     });
-    ended = await read(answer);
+    ended = read(answer);
   } catch (error) {
     ended = failure(error, operation);
   }
@@ -119,23 +119,13 @@ async function cancelTrace(traceId: string): Promise<void> {
   }
 }
 
-async function read(answer: Answer): Promise<Partial<Run>> {
-  const { status, requestId, problem } = answer;
-  const bytes = answer.body.byteLength;
-  const common = {
-    requestId,
-    status,
-    statusText: answer.title,
-    bytes,
-    body: new Blob([answer.body], { type: answer.contentType }),
-  };
+function read(answer: Answer): Partial<Run> {
+  const { status, requestId, problem, body } = answer;
+  const common = { requestId, status, statusText: answer.title, bytes: body.size, body };
   if (problem) return { ...common, outcome: "failed", problem };
-  if (bytes > LARGEST) return { ...common, outcome: "ok" };
   const isEnvelope = answer.contentType.startsWith(ENVELOPE_TYPE);
-  const document =
-    bytes > LARGE
-      ? await readInWorker(answer.body, isEnvelope)
-      : readText(new TextDecoder().decode(answer.body), isEnvelope);
+  const document = answer.text === undefined ? answer.document : readText(answer.text, isEnvelope);
+  if (!document) return { ...common, outcome: "ok" };
   const meta = document.summary.meta ?? {};
   return { ...common, outcome: meta.isError === true ? "failed" : "ok", document, meta };
 }

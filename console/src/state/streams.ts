@@ -1,10 +1,11 @@
-/** Open streams of this page. Events are stored on arrival; views update once a frame. */
+/** Open streams of this page. The worker reads them and passes events in batches; views update once a batch. */
 
 import { signal } from "@preact/signals";
 import { callAddress, to } from "../addresses";
-import { follow, newKey, newTraceId, type StreamEnd, type StreamItem } from "../api/calls";
+import { follow, newKey, newTraceId, type StreamEnd } from "../api/calls";
 import { RequestError } from "../api/client";
 import type { Operation, Problem } from "../api/types";
+import type { TimedEvent } from "../data/requests";
 import { withoutSecrets } from "../form/defaults";
 import type { Check } from "../form/validate";
 import type { Json } from "../json/value";
@@ -16,7 +17,7 @@ import { runOf } from "./runs";
 import { historyOwner, suspect } from "./session";
 
 const FRAME_MS = 8;
-/** Updates faster than ten times a second are unreadable. */
+/** The least time between two updates. */
 const DRAW_MS = 100;
 const SAY_MS = 5_000;
 const FIRST_WAIT_MS = 500;
@@ -128,14 +129,13 @@ export class StreamState {
     });
   }
 
-  private receive(items: StreamItem[]): void {
-    const at = Date.now();
+  private receive(items: TimedEvent[]): void {
     for (const item of items) {
       const number = Number(/-(\d+)$/.exec(item.id)?.[1] ?? Number.NaN);
       if (this.lastNumber && number > this.lastNumber + 1) this.gaps++;
       if (!Number.isNaN(number)) this.lastNumber = number;
       this.lastId = item.id || this.lastId;
-      this.ring.push({ at, type: item.type, id: item.id, text: item.data });
+      this.ring.push({ at: item.at, type: item.type, id: item.id, text: item.data });
     }
     this.draw();
   }

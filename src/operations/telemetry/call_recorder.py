@@ -20,7 +20,7 @@ class CallRecorder:
     """Records every call that a registry runs, nested ones included, under the name of this `worker`.
 
     With `clean`, a function that removes secrets from a value, inputs and outputs are kept as well. `explain`
-    returns the message of an error as its caller may read it.
+    returns the message of an error as its caller may read it. `slots` is the number of served calls that run at a time.
     """
 
     def __init__(
@@ -28,11 +28,13 @@ class CallRecorder:
         records: CallRecords,
         *,
         worker: str | None = None,
+        slots: int | None = None,
         clean: Callable[[Any], Any] | None = None,
         explain: Callable[[CallError, str], str] = lambda error, operation_id: error.message,
     ) -> None:
         self.records = records
         self.worker = worker
+        self.slots = slots
         self.clean = clean
         self.explain = explain
         self._queued: dict[tuple[str, str | None], CallRecord] = {}
@@ -54,7 +56,7 @@ class CallRecorder:
             record = self._add(event.call)
             if record is not None and len(self._queued) < _MOST_QUEUED:
                 self._queued[event.call.request_id, record.caller] = record
-                self.records.queue(record)
+                self.records.queue(record, self.slots)
         elif isinstance(event, CallRetried):
             retried = self.records.get(event.request_id)
             if retried is not None:

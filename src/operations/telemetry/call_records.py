@@ -61,6 +61,8 @@ class CallRecord(msgspec.Struct, eq=False, kw_only=True, gc=False):
     queued_at: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
+    busy_slots: int | None = None
+    """Number of slots of the worker, all of which were busy when the call was queued."""
     attempts: list[Attempt] = []
     outcome: Outcome | None = None
     code: str | None = None
@@ -171,9 +173,11 @@ class CallRecords:
             self._evict(caller)
         return record
 
-    def queue(self, record: CallRecord) -> None:
-        """Note that a call waits for a slot."""
-        record.queued_at = self._now()
+    def queue(self, record: CallRecord, busy_slots: int | None = None) -> None:
+        """Note that a call waits for a slot: all `busy_slots` slots of its worker are busy."""
+        record.queued_at = record.started_at or self._now()
+        record.started_at = None
+        record.busy_slots = busy_slots
         self._notify("queued", record)
 
     def start(self, record: CallRecord) -> None:

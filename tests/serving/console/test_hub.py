@@ -24,6 +24,7 @@ TOKENS = {
     "eye-token": Principal(Identity("eye", ("operations:watch", "operations:manage"))),
     "a-token": Principal(Identity("a"), ("a",)),
     "b-token": Principal(Identity("b"), ("b",)),
+    "c-token": Principal(Identity("c"), ("c",)),
 }
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACED = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
@@ -53,11 +54,13 @@ class Field:
         )
         await self.stack.enter_async_context(self.served.lifespan())
 
-    async def add_worker(self, token: str, *operations: Any) -> None:
+    async def add_worker(self, token: str, *operations: Any, concurrency: int = 32) -> None:
         stack = self.spokes[token] = AsyncExitStack()
         self.stack.push_async_callback(stack.aclose)
         spoke = await stack.enter_async_context(Spoke(self.hub.url, token=token))
-        worker = await stack.enter_async_context(serve_registry(OperationRegistry(operations), spoke))
+        worker = await stack.enter_async_context(
+            serve_registry(OperationRegistry(operations), spoke, concurrency=concurrency)
+        )
         await worker.registered()
 
     def _outer(self) -> Any:
@@ -177,6 +180,31 @@ async def test_a_call_through_the_application_is_cancelled_at_its_worker(field: 
         assert (await request(field.served, "DELETE", path, token="ann-token")).status == 202
         await field.cancelled.wait()
         assert (await calling.complete()).json["code"] == "ABORTED"
+
+
+async def test_a_call_that_waits_for_a_slot_of_its_worker_says_how_many_are_busy(field: Field) -> None:
+    opened = asyncio.Event()
+
+    @operation(id="c.wait", type="query")
+    async def wait(number: int) -> int:
+        await opened.wait()
+        return number
+
+    await field.add_worker("c-token", wait, concurrency=1)
+    async with Spoke(field.hub.url, token="a-token") as spoke:
+        caller = PendingRequestMap(spoke)
+        calls = [asyncio.ensure_future(caller.call("c.wait", {"number": number}, as_worker=True)) for number in (1, 2)]
+        async with following(field.served, f"{API}/feed?topics=calls", token="eye-token") as feed:
+            await feed.until(lambda feed: feed.body.count(b"event: call.queued") == 1)
+            running = (await get(field, "calls?outcome=running")).json["calls"]
+            assert [("startedAt" in each, each.get("busySlots")) for each in running] == [(False, 1), (True, None)]
+            opened.set()
+            assert [(await call).data for call in calls] == [1, 2]
+            await feed.until(lambda feed: feed.body.count(b"event: call.ended") == 2)
+    ended = (await get(field, "calls")).json["calls"]
+    assert [each.get("busySlots") for each in ended] == [1, None]
+    assert ended[0]["queuedAt"] < ended[0]["startedAt"] <= ended[0]["endedAt"]
+    assert ended[0]["startedAt"] >= ended[1]["endedAt"]
 
 
 async def test_workers_are_listed_and_their_loss_is_reported(field: Field) -> None:

@@ -53,7 +53,7 @@ class Console:
         self.records = CallRecords(series=TimeSeries(self._levels))
         name = "hub" if hub is not None else socket.gethostname()
         clean: Callable[[Any], Any] | None = FieldRedactor().clean if settings.has_bodies else None
-        self._recorder = CallRecorder(self.records, worker=name, clean=clean, explain=_explain)
+        self._recorder = CallRecorder(self.records, worker=name, slots=settings.slots, clean=clean, explain=_explain)
         registry.observers = (*registry.observers, self._recorder)
         self._own = OwnProcess(name, dispatchers, slots=settings.slots, version=settings.release)
         self._hub = None if hub is None else HubRecorder(hub, self.records)

@@ -42,6 +42,8 @@ class HubRecorder:
         """Calls of this process that a worker runs, by the id of the request that was sent to the worker."""
         self._routes: dict[int, RoutedCall] = {}
         """The running calls, by the number of their record."""
+        self._waiting: dict[HubSession, dict[RoutedCall, CallRecord]] = {}
+        """The calls that wait at their worker, because all its slots are busy, in the order of their requests."""
         self._spokes: dict[str, _Known] = {}
         """The spokes by the name of their peer."""
         self._names: dict[str, int] = {}
@@ -63,6 +65,7 @@ class HubRecorder:
                 above.worker = self._spoke(call.worker).name
                 self._own_calls[call.caller_id] = above
                 self._routes[above.number] = call
+                self._queue(call, above)
                 return
             parent = above.request_id
         record = self._records.add(
@@ -80,6 +83,24 @@ class HubRecorder:
             self._records.start(record)
             self._running[call] = record, time.perf_counter()
             self._routes[record.number] = call
+            self._queue(call, record)
+
+    def _queue(self, call: RoutedCall, record: CallRecord) -> None:
+        """Note that a call waits, if its worker has more calls than slots."""
+        slots = self._hub.router.directory.slots_of(call.worker)
+        if 0 < slots <= MOST_SLOTS and len(call.worker.running) > slots:
+            self._waiting.setdefault(call.worker, {})[call] = record
+            self._records.queue(record, slots)
+
+    def _free_slot(self, call: RoutedCall) -> None:
+        """Start the call that waits longest at the worker of an ended call; a worker does not report its starts."""
+        waiting = self._waiting.get(call.worker)
+        if waiting is None:
+            return
+        if waiting.pop(call, None) is None:
+            self._records.start(waiting.pop(next(iter(waiting))))
+        if not waiting:
+            del self._waiting[call.worker]
 
     def item(self, call: RoutedCall) -> None:
         """Count an item of a stream."""
@@ -97,6 +118,7 @@ class HubRecorder:
             record, began = known
             self._routes.pop(record.number, None)
             self._records.end(record, code, seconds=time.perf_counter() - began)
+        self._free_slot(call)
 
     def refused(self, session: HubSession, request_id: str, operation_id: str, code: str) -> None:
         """Record a refused request of a spoke."""

@@ -33,6 +33,7 @@ def span_json(record: CallRecord) -> dict[str, Any]:
         "worker": record.worker,
         "startedAt": record.started_at,
         "endedAt": record.ended_at,
+        "busySlots": record.busy_slots,
         "outcome": record.outcome,
         "code": record.code,
         "status": record.status,
