@@ -12,7 +12,8 @@ import pytest
 from operations import CallError, HTTPResponseMeta, OperationRegistry
 from operations.sources.openapi import HTTPAuth, HTTPServiceConfig, from_openapi_file
 from tests.sources.openapi.inputs import fitting_input
-from tests.sources.openapi.prism import EXCUSES, Rejection, excuse_of, prism
+from tests.sources.openapi.prism import prism
+from tests.sources.openapi.prism_excuses import EXCUSES, Rejection, excuse_of
 
 FOLDER = os.environ.get("OPERATIONS_TEST_DOCUMENTS")
 DOCUMENTS = ["petstore.yaml", "museum.yaml", "readme-train-travel.yaml"]
@@ -62,6 +63,7 @@ BODY_ONE_OF = "body.b oneOf: Request body property b must match exactly one sche
 NO_TYPES = "INVALID_CONTENT_TYPE: No supported content types, but request included a non-empty body"
 BASE64 = r'body.attachments pattern: Request body property data must match pattern "^[\w\d+\/=]*$"'
 UNSUPPORTED = " 415: Supported content types: application/octet-stream"
+NUMBERS = "query.day enum: Request query parameter day.N must be equal to one of the allowed values: N, N"
 PROVED = [
     Rejection("a", "body.tags type: Request body property tags must be array", FORM, b"name=a&tags=b"),
     Rejection("a", "body.data type: Request body property data must be object", FORM, b"data=%7B%7D"),
@@ -83,6 +85,11 @@ PROVED = [
     Rejection("a", BODY_ONE_OF, schema={"properties": {"b": {"anyOf": [{}, {}]}}}),
     Rejection("a", NO_TYPES, "application/json", b"{}"),
     Rejection("a", "body type: Request body must be object", "application/xml", b"<a/>"),
+    Rejection(
+        "a: GET /users/{id}?key={key} (full_input)", "NO_PATH_MATCHED_ERROR: The route /users/a hasn't been found"
+    ),
+    Rejection("a", NUMBERS, schema={"properties": {"day": {"items": {"enum": ["1", "2"]}}}}, url="/a?x=1&day=2,1"),
+    Rejection("a", "query required: Request query must have required property 'q'", url="/a?q=&b=1"),
 ]
 UNPROVED = [
     Rejection("a", "body.tags type: Request body property tags must be array", FORM, b"tags=a&tags=b"),
@@ -103,6 +110,9 @@ UNPROVED = [
     Rejection("a", UNSUPPORTED, "application/x-tar", schema={"properties": {}}),
     Rejection("a", NO_TYPES, "text/plain", b"{}"),
     Rejection("a", "body type: Request body must be object", "application/json", b"[]"),
+    Rejection("a: GET /users/{id} (full_input)", "NO_PATH_MATCHED_ERROR: The route /users/a hasn't been found"),
+    Rejection("a", NUMBERS, schema={"properties": {"day": {"items": {"enum": ["1", "2"]}}}}, url="/a?day=3"),
+    Rejection("a", "query required: Request query must have required property 'q'", url="/a?b=1"),
 ]
 
 
