@@ -57,7 +57,7 @@ async def double(context: OperationContext, a: int) -> int:
 
 
 @operation(id="math.twice")
-def twice(a: int, context: OperationContext) -> int:
+def twice(context: OperationContext, a: int) -> int:
     return int(context.env[sum_of](a=a, b=a).data.value)
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+TEXT = {"type": "string"}
+
 
 class Rejection(msgspec.Struct, frozen=True):
     """A request that prism judged invalid, with what a proof may look at."""
@@ -25,15 +27,22 @@ class Rejection(msgspec.Struct, frozen=True):
     notes: Sequence[str] = ()
     """Diagnostics of the operation's description."""
     url: str = ""
+    described: Any = None
+    """The operation's description in a document of OpenAPI 3.0."""
 
     def property(self) -> Any:
         """Return the schema of the input property that the cause names; an empty one if it names none."""
         named = re.match(r"(?:path|query|header|cookie|body)\.([^\s.]+)", self.cause)
         properties = self.schema.get("properties", {}) if isinstance(self.schema, dict) else {}
-        found = properties.get(named[1], {}) if named else {}
-        while isinstance(found, dict) and str(found.get("$ref", "")).startswith("#/$defs/"):
-            found = self.schema["$defs"].get(found["$ref"][8:], {})
-        return found if isinstance(found, dict) else {}
+        by_name = {name.lower(): schema for name, schema in properties.items()}  # prism writes names in lower case
+        return self.target(by_name.get(named[1].lower(), {}) if named else {})
+
+    def target(self, schema: Any) -> Any:
+        """Return the schema that a reference leads to, alone or in an `allOf` of one."""
+        while isinstance(schema, dict) and ("$ref" in schema or len(schema.get("allOf", ())) == 1):
+            reference = str(schema.get("$ref", ""))
+            schema = self.schema["$defs"].get(reference.removeprefix("#/$defs/")) if reference else schema["allOf"][0]
+        return schema if isinstance(schema, dict) else {}
 
     def form_values(self) -> list[bytes]:
         """Return the values of the form field that the cause names, as they were sent."""
@@ -48,8 +57,8 @@ def _is_form(rejection: Rejection) -> bool:
     return rejection.kind.startswith(("multipart/", "application/x-www-form-urlencoded"))
 
 
-def _sent_one_item(rejection: Rejection) -> bool:
-    return _is_form(rejection) and len(rejection.form_values()) == 1
+def _sent_items(rejection: Rejection) -> bool:
+    return _is_form(rejection) and bool(rejection.form_values())
 
 
 def _sent_json(rejection: Rejection) -> bool:
@@ -57,13 +66,9 @@ def _sent_json(rejection: Rejection) -> bool:
     return _is_form(rejection) and any(b"application/json" in each or each.startswith(b"%7B") for each in values)
 
 
-def _branch_types(schema: Any) -> set[str]:
-    branches = [*schema.get("oneOf", ()), *schema.get("anyOf", ())]
-    return {str(branch.get("type")) for branch in branches if isinstance(branch, dict)}
-
-
 def _is_number_or_text(rejection: Rejection) -> bool:
-    types = _branch_types(rejection.property())
+    schema = rejection.property()
+    types = {rejection.target(branch).get("type") for branch in (*schema.get("oneOf", ()), *schema.get("anyOf", ()))}
     return "string" in types and bool(types & {"integer", "number", "boolean"})
 
 
@@ -85,6 +90,27 @@ def _is_in_enum(rejection: Rejection) -> bool:
     enum = schema.get("enum") or (schema.get("items") or {}).get("enum") or ()
     values = [str(value) for value in enum if isinstance(value, str)]
     return any(re.search(rf"[=,]{re.escape(value)}(&|,|$)", rejection.url) for value in values)
+
+
+def _sent_encoded(rejection: Rejection) -> bool:
+    named = re.search(r"required property '(.+)'$", rejection.cause)
+    name = re.escape(named[1]).replace("%N", "%[0-9]") if named else "?"
+    return re.search(rf"[?&]{name}=[^&]", rejection.url, re.IGNORECASE) is not None
+
+
+def _sent_deep_array(rejection: Rejection) -> bool:
+    named = re.match(r"query\.(\S+) .* parameter (\S+)\.(\S+) must NOT", rejection.cause)
+    if named is None:
+        return False
+    field = re.escape(f"{named[2]}%5B{named[3]}%5D")
+    return re.search(field, rejection.url) is None or re.search(f"{field}%5B%5D=", rejection.url) is not None
+
+
+def _required_beside_reference(rejection: Rejection) -> bool:
+    named = re.search(r"required property '(.+)'$", rejection.cause)
+    body = (rejection.described or {}).get("requestBody", {})
+    schemas = [media.get("schema", {}) for media in body.get("content", {}).values()]
+    return named is not None and any("$ref" in each and named[1] in each.get("required", ()) for each in schemas)
 
 
 def _sent_empty(rejection: Rejection) -> bool:
@@ -110,9 +136,9 @@ class Excuse(msgspec.Struct, frozen=True):
 EXCUSES = [
     Excuse(
         "prism",
-        "it reads the only item of an array in a form as a string",
+        "it reads an array in a form as its last item",
         r"^body\.\S+ type: .* must be array$",
-        _sent_one_item,
+        _sent_items,
     ),
     Excuse(
         "prism",
@@ -184,8 +210,8 @@ EXCUSES = [
     ),
     Excuse(
         "prism",
-        "a number in a path matches both an integer and a string",
-        r"^path\.\S+ oneOf: .* exactly one schema in oneOf$",
+        "a number in a path or query matches both a number and a string",
+        r"^(path|query)\.\S+ oneOf: .* exactly one schema in oneOf$",
         _is_number_or_text,
     ),
     Excuse(
@@ -235,6 +261,48 @@ EXCUSES = [
         "it takes an empty value in a query for none",
         r"^query required: ",
         _sent_empty,
+    ),
+    Excuse(
+        "prism",
+        "it reads text/json as a string",
+        r"^body type: Request body must be (object|array)$",
+        lambda rejection: rejection.kind.startswith("text/json") and rejection.body[:1] in (b"{", b"["),
+    ),
+    Excuse(
+        "prism",
+        "it reads an array in a deepObject by indexes, and an absent one as empty; OpenAPI defines neither",
+        r"^query\.\S+ minItems: ",
+        _sent_deep_array,
+    ),
+    Excuse(
+        "document",
+        "it has `required` beside `$ref`, which OpenAPI 3.0 ignores",
+        r"^body required: ",
+        _required_beside_reference,
+    ),
+    Excuse(
+        "prism",
+        "it reads a form whose schema is a string as an object",
+        r"^body type: Request body must be string$",
+        lambda rejection: _is_form(rejection) and rejection.target(rejection.schema["properties"]["body"]) == TEXT,
+    ),
+    Excuse(
+        "document",
+        "it declares the header Content-Type, which OpenAPI ignores, with another value than its only media type",
+        r"^header\.content-type enum: ",
+        lambda rejection: rejection.kind.partition(";")[0] in rejection.cause,
+    ),
+    Excuse(
+        "prism",
+        "it does not decode the names of a query",
+        r"^query required: .*%Nb",
+        _sent_encoded,
+    ),
+    Excuse(
+        "input",
+        "the generated text does not have the format, in any variant of the body",
+        r"^body anyOf: ",
+        lambda rejection: b'""' in rejection.body and '"format"' in json.dumps(rejection.schema),
     ),
 ]
 """What is provably not a fault of the request: a pattern of prism's words is never enough where more can be checked."""
