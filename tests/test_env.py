@@ -78,6 +78,18 @@ async def test_a_stream_of_a_function_gives_its_type() -> None:
     assert [event.data async for event in env_of(sums)[sums]()] == [Sum(1)]
 
 
+async def test_a_stream_of_a_function_that_only_the_bus_has_is_an_async_iterator() -> None:
+    async def stream(operation_id: str, input: Any, context: OperationContext) -> AsyncIterator[Any]:
+        yield local_envelope(input["to"], operation_id)
+
+    async def invoke(operation_id: str, input: Any, context: OperationContext) -> Any:
+        return local_envelope({"value": input["a"]}, operation_id)
+
+    env = env_of(invoke=invoke, stream=stream)
+    assert [event.data async for event in env[count](to=2)] == [2]
+    assert (await env[sum_of](a=1)).data == Sum(1)
+
+
 async def test_a_call_of_a_function_checks_access_and_arguments() -> None:
     @operation(id="math.secret", access_control={"required_scopes": ["admin"]})
     async def secret(a: int) -> int:

@@ -93,7 +93,8 @@ class EnvNode(msgspec.Struct, frozen=True, eq=False):
 
     def __call__(self, input: Any = None, /, **members: Any) -> Any:
         """Call the operation: return a coroutine of its envelope, or a subscription's async iterator of envelopes."""
-        operation_id, operation = self._scope.resolve(self._path)
+        operation_id, found = self._scope.resolve(self._path)
+        operation = found or self._operation  # one on a bus is not in the registry
         if operation is not None and operation.handler is None and operation.stream is not None:
             return self._subscribe(input, **members)
         invoke = self._scope.invoke or self._scope.catalogue.execute_nested
@@ -154,8 +155,13 @@ class BlockingEnv:
 
     def __call__(self, input: Any = None, /, **members: Any) -> Any:
         """Call the operation and wait: its envelope, or for a subscription an iterator of envelopes."""
-        called = self._node(input, **members)
-        return self._iterate(called) if hasattr(called, "__anext__") else self._wait(called)
+
+        async def start() -> Any:
+            called = self._node(input, **members)  # a stream on a bus needs the running loop here
+            return called if hasattr(called, "__anext__") else await called
+
+        result = self._wait(start())
+        return self._iterate(result) if hasattr(result, "__anext__") else result
 
     def _iterate(self, stream: Any) -> Iterator[ResponseEnvelope[Any]]:
         try:
