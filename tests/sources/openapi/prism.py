@@ -44,9 +44,9 @@ from tests.sources.openapi.prism_excuses import Rejection, excuse_of
 
 SECONDS = 20.0
 TIMED_OUT = f"failed: {ErrorCode.TIMEOUT}"
-START_SECONDS = 300.0
+START_SECONDS = 600.0
 """Time in which prism has to load a document."""
-DOCUMENT_SECONDS = 900.0
+DOCUMENT_SECONDS = 3600.0
 """Time after which the rest of a document is not sent."""
 INVALID = frozenset({"UNPROCESSABLE_ENTITY", "INVALID_CONTENT_TYPE", "UNAUTHORIZED", "NO_PATH_MATCHED_ERROR"})
 """Errors of prism by which it rejects a request."""
