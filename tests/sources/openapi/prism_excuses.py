@@ -57,6 +57,11 @@ def _is_form(rejection: Rejection) -> bool:
     return rejection.kind.startswith(("multipart/", "application/x-www-form-urlencoded"))
 
 
+def _is_form_of_text(rejection: Rejection) -> bool:
+    declared = rejection.target(rejection.schema["properties"]["body"]) == TEXT
+    return _is_form(rejection) and (declared or any("is not an object" in note for note in rejection.notes))
+
+
 def _sent_items(rejection: Rejection) -> bool:
     return _is_form(rejection) and bool(rejection.form_values())
 
@@ -284,7 +289,7 @@ EXCUSES = [
         "prism",
         "it reads a form whose schema is a string as an object",
         r"^body type: Request body must be string$",
-        lambda rejection: _is_form(rejection) and rejection.target(rejection.schema["properties"]["body"]) == TEXT,
+        _is_form_of_text,
     ),
     Excuse(
         "document",
