@@ -2,6 +2,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from operations import (
@@ -39,6 +40,84 @@ async def test_operations_are_attributes_and_items() -> None:
     assert (await env["math"]["add"]({"a": 1, "b": 2})).data == 3
     assert (await env.math.add({"a": 1}, b=2)).data == 3
     assert (await env["math.add"](a=1, b=2)).data == 3
+
+
+class Sum(msgspec.Struct):
+    value: int
+
+
+@operation(id="math.sum")
+async def sum_of(context: OperationContext, a: int, b: int = 1) -> Sum:
+    return Sum(a + b)
+
+
+@operation(id="math.double")
+async def double(context: OperationContext, a: int) -> int:
+    return (await context.call(sum_of, a, b=a)).data.value
+
+
+@operation(id="math.twice")
+def twice(context: OperationContext, a: int) -> int:
+    return int(context.env[sum_of](a=a, b=a).data.value)
+
+
+async def test_a_function_is_called_with_its_arguments_and_gives_its_type() -> None:
+    registry = OperationRegistry([sum_of, double, twice])
+    assert (await registry.call(double, a=2)).data == 4
+    assert (await registry.call(twice, a=2)).data == 4
+    env = build_env(registry, OperationContext(request_id="parent"))
+    assert (await env[sum_of](a=1)).data == Sum(2)
+    assert (await env.math[sum_of](a=1)).data == Sum(2)
+
+
+async def test_a_stream_of_a_function_gives_its_type() -> None:
+    @operation(id="math.sums")
+    async def sums() -> AsyncIterator[Sum]:
+        yield Sum(1)
+
+    assert [event.data async for event in env_of(sums)[sums]()] == [Sum(1)]
+
+
+async def test_a_stream_of_a_function_that_only_the_bus_has_is_an_async_iterator() -> None:
+    async def stream(operation_id: str, input: Any, context: OperationContext) -> AsyncIterator[Any]:
+        yield local_envelope(input["to"], operation_id)
+
+    async def invoke(operation_id: str, input: Any, context: OperationContext) -> Any:
+        return local_envelope({"value": input["a"]}, operation_id)
+
+    env = env_of(invoke=invoke, stream=stream)
+    assert [event.data async for event in env[count](to=2)] == [2]
+    assert (await env[sum_of](a=1)).data == Sum(1)
+
+
+async def test_a_call_of_a_function_checks_access_and_arguments() -> None:
+    @operation(id="math.secret", access_control={"required_scopes": ["admin"]})
+    async def secret(a: int) -> int:
+        return a
+
+    @operation(id="math.ask")
+    async def ask(context: OperationContext) -> list[str]:
+        codes = []
+        for calling in (context.call(secret, 1), context.call(add, 1, 2, 3), context.call(count, 1)):  # type: ignore[call-overload]
+            with pytest.raises(CallError) as caught:
+                await calling
+            codes.append(str(caught.value.code))
+        return codes
+
+    registry = OperationRegistry([secret, ask, add, count])
+    context = OperationContext(identity=Identity(id="ada"))
+    assert (await registry.execute("math.ask", {}, context)).data == [
+        "ACCESS_DENIED",
+        "VALIDATION_ERROR",
+        "VALIDATION_ERROR",
+    ]
+
+
+async def test_a_function_that_the_registry_does_not_have_is_not_found() -> None:
+    with pytest.raises(CallError, match=r"math\.sum"):
+        await build_env(OperationRegistry([add]), OperationContext())[sum_of](a=1)
+    with pytest.raises(CallError, match=r"env\.math\.sum: the context has no env"):
+        await OperationContext().call(sum_of, a=1)
 
 
 async def test_nested_calls_can_be_made_tasks() -> None:

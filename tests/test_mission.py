@@ -406,6 +406,32 @@ async def test_friction_6_a_plain_function_calls_others_and_waits() -> None:
     assert (await registry.execute("shop.offer", {"item": "tea"})).data == "offer: 1 tea"
 
 
+async def test_friction_6_handlers_call_functions_and_streams_of_other_workers() -> None:
+    @operation(id="stock.count")
+    async def count(to: int) -> AsyncIterator[int]:
+        for number in range(to):
+            yield number
+
+    @operation(id="office.offer")
+    async def offer(context: OperationContext, item: str) -> str:
+        numbers = [each.data async for each in context.env[count](to=2)]
+        return f"{(await context.call(quote, item=item)).data} {numbers}"
+
+    @operation(id="office.wait")
+    def wait(context: OperationContext, item: str) -> str:
+        numbers = [each.data for each in context.env.stock.count.subscribe(to=2)]
+        return f"{context.env[quote](item=item).data} {numbers} {[each.data for each in context.env[count](to=1)]}"
+
+    bus = by_bytes()
+    async with (
+        serve_registry(OperationRegistry([quote, count]), bus.join()),
+        serve_registry(OperationRegistry([offer, wait]), bus.join()),
+    ):
+        caller = PendingRequestMap(bus)
+        assert (await caller.call("office.offer", {"item": "tea"})).data == "1 tea [0, 1]"
+        assert (await caller.call("office.wait", {"item": "tea"})).data == "1 tea [0, 1] [0]"
+
+
 async def test_friction_7_requests_can_be_answered_by_hand() -> None:
     bus = by_bytes()
     server, caller = PendingRequestMap(bus), PendingRequestMap(bus.join(), codec="msgpack")

@@ -8,11 +8,16 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, Protocol
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
+from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 TRACE_FIELDS = ("traceparent", "tracestate")
 _MOST_SECONDS = 10.0 * 365 * 86_400
@@ -143,7 +148,24 @@ class Env(Protocol):
 
     def __getattr__(self, name: str) -> Any: ...
 
-    def __getitem__(self, name: str) -> Any: ...
+    def __getitem__(self, name: Any) -> Any: ...
+
+
+class TypedOperation(Protocol[P, R_co]):
+    """The operation of a function, as `OperationContext.call` uses it."""
+
+    @property
+    def id(self) -> str:
+        """`namespace.name`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the function directly."""
+
+    def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the arguments of a call as the operation's input."""
+
+    def rebuild(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R_co]:
+        """Return an envelope with its data as the function's return type."""
 
 
 class _NoEnv:
@@ -154,8 +176,10 @@ class _NoEnv:
             raise AttributeError(name)
         return self[name]
 
-    def __getitem__(self, name: str) -> Any:
-        message = f"env.{name}: the context has no env; call through execute(), or pass build_env(…)"
+    def __getitem__(self, name: Any) -> Any:
+        message = (
+            f"env.{getattr(name, 'id', name)}: the context has no env; call through execute(), or pass build_env(…)"
+        )
         raise CallError(ErrorCode.EXECUTION_ERROR, message)
 
 
@@ -187,6 +211,25 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
     def is_trusted(self) -> bool:
         """Whether nested calls from this context skip access control."""
         return self.identity is None if self.trusted is None else self.trusted
+
+    @overload
+    async def call(
+        self, operation: TypedOperation[Concatenate[OperationContext, P], R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> ResponseEnvelope[R]: ...
+    @overload
+    async def call(
+        self, operation: TypedOperation[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> ResponseEnvelope[R]: ...
+    async def call(self, operation: TypedOperation[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Make a nested call with a function's own arguments, which type checkers check; access is checked as in `env`.
+
+        If the function's first parameter is a context, leave it out. A plain `def` handler uses `env[operation](…)`.
+        """
+        called = self.env[operation](operation.bind(*args, **kwargs))
+        if hasattr(called, "__aiter__"):
+            message = f"{operation.id} is a subscription: use context.env[operation](…)"
+            raise CallError(ErrorCode.VALIDATION_ERROR, message)
+        return await called
 
     async def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress to the caller; do nothing if it does not accept progress.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from contextlib import aclosing
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -12,6 +13,8 @@ from operations.context import Env, OperationContext
 from operations.envelope import ResponseEnvelope
 from operations.errors import CallError, ErrorCode
 from operations.spec import Operation
+
+R = TypeVar("R")
 
 Invoke = Callable[[str, Any, OperationContext], Awaitable[ResponseEnvelope[Any]]]
 InvokeStream = Callable[[str, Any, OperationContext], AsyncIterator[ResponseEnvelope[Any]]]
@@ -28,6 +31,9 @@ class OperationLookup(Protocol):
 
     def not_found(self, operation_id: str) -> CallError:
         """Return the error with the nearest ids."""
+
+    def rebuild(self, operation: Operation[R], envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R]:
+        """Return the envelope with its data as the operation's Python type; unchanged if that fails."""
 
     async def execute_nested(self, operation_id: str, input: Any, context: OperationContext) -> ResponseEnvelope[Any]:
         """Execute with access control, unless the context is trusted."""
@@ -68,8 +74,12 @@ class EnvNode(msgspec.Struct, frozen=True, eq=False):
 
     _scope: _EnvScope
     _path: str
+    _operation: Operation[Any] | None = None
+    """The operation that the node was looked up by; its results have its Python type."""
 
-    def __getitem__(self, name: str) -> EnvNode:
+    def __getitem__(self, name: str | Operation[Any]) -> EnvNode:
+        if isinstance(name, Operation):
+            return EnvNode(self._scope, name.id, name)
         return EnvNode(self._scope, f"{self._path}.{name}" if self._path else name)
 
     def __getattr__(self, name: str) -> Any:
@@ -83,16 +93,27 @@ class EnvNode(msgspec.Struct, frozen=True, eq=False):
 
     def __call__(self, input: Any = None, /, **members: Any) -> Any:
         """Call the operation: return a coroutine of its envelope, or a subscription's async iterator of envelopes."""
-        operation_id, operation = self._scope.resolve(self._path)
+        operation_id, found = self._scope.resolve(self._path)
+        operation = found or self._operation  # one on a bus is not in the registry
         if operation is not None and operation.handler is None and operation.stream is not None:
             return self._subscribe(input, **members)
         invoke = self._scope.invoke or self._scope.catalogue.execute_nested
-        return invoke(operation_id, merge_input(operation_id, input, members), self._scope.context.child())
+        called = invoke(operation_id, merge_input(operation_id, input, members), self._scope.context.child())
+        return called if self._operation is None else self._rebuild(called, self._operation)
 
     def _subscribe(self, input: Any = None, /, **members: Any) -> Any:
         operation_id, _ = self._scope.resolve(self._path)
         stream = self._scope.stream or self._scope.catalogue.subscribe_nested
-        return stream(operation_id, merge_input(operation_id, input, members), self._scope.context.child())
+        items = stream(operation_id, merge_input(operation_id, input, members), self._scope.context.child())
+        return items if self._operation is None else self._rebuild_items(items, self._operation)
+
+    async def _rebuild(self, called: Awaitable[Any], operation: Operation[Any]) -> ResponseEnvelope[Any]:
+        return self._scope.catalogue.rebuild(operation, await called)
+
+    async def _rebuild_items(self, items: Any, operation: Operation[Any]) -> AsyncIterator[ResponseEnvelope[Any]]:
+        async with aclosing(items):
+            async for envelope in items:
+                yield self._scope.catalogue.rebuild(operation, envelope)
 
     def _exists(self) -> bool:
         catalogue = self._scope.catalogue
@@ -126,7 +147,7 @@ class BlockingEnv:
         self._node = node
         self._loop = loop
 
-    def __getitem__(self, name: str) -> BlockingEnv:
+    def __getitem__(self, name: str | Operation[Any]) -> BlockingEnv:
         return BlockingEnv(self._node[name], self._loop)
 
     def __getattr__(self, name: str) -> Any:
@@ -134,8 +155,13 @@ class BlockingEnv:
 
     def __call__(self, input: Any = None, /, **members: Any) -> Any:
         """Call the operation and wait: its envelope, or for a subscription an iterator of envelopes."""
-        called = self._node(input, **members)
-        return self._iterate(called) if hasattr(called, "__anext__") else self._wait(called)
+
+        async def start() -> Any:
+            called = self._node(input, **members)  # a stream on a bus needs the running loop here
+            return called if hasattr(called, "__anext__") else await called
+
+        result = self._wait(start())
+        return self._iterate(result) if hasattr(result, "__anext__") else result
 
     def _iterate(self, stream: Any) -> Iterator[ResponseEnvelope[Any]]:
         try:

@@ -14,9 +14,7 @@ import msgspec
 
 from operations.envelope import (
     Event,
-    HTTPResponseMeta,
     LocalResponseMeta,
-    MCPResponseMeta,
     ResponseEnvelope,
     SSEEvent,
     detect_envelope,
@@ -149,7 +147,7 @@ def finish(operation: Operation[Any], policy: Policy, result: Any, mismatches: M
     if operation.dump is not None and (operation.dump is not jsonable or type(data) not in PLAIN):
         data = _to_json(operation, data)
     schema = operation.spec.output_schema
-    if not schema.is_unknown and (envelope is None or output_schema_applies(operation, envelope)):
+    if not schema.is_unknown and (envelope is None or operation.output_schema_applies(envelope)):
         given = data
         data, problems = schema.normalise(data, policy)
         if mismatches.normalised is not None and (data is not given or problems):
@@ -197,17 +195,3 @@ def _report(operation: Operation[Any], policy: Policy, problems: Sequence[Proble
         message = f"{operation.id}: the result does not match the output schema\n{format_value_errors(problems)}"
         raise CallError(ErrorCode.VALIDATION_ERROR, message, details)
     mismatches.report(operation.id, problems)
-
-
-def output_schema_applies(operation: Operation[Any], envelope: ResponseEnvelope[Any]) -> bool:
-    """Whether the output schema applies to this result: not to errors, nor to content blocks used as data."""
-    if operation.schema_applies is not None:
-        return operation.schema_applies(envelope)
-    meta = envelope.meta
-    if isinstance(meta, HTTPResponseMeta):
-        return meta.status_code < 400
-    if not isinstance(meta, MCPResponseMeta):
-        return True
-    if meta.is_error:
-        return False
-    return meta.structured_content is not None or envelope.data != [block.to_dict() for block in meta.content]

@@ -31,7 +31,7 @@ from operations.interceptors.base import (
     intercept,
     intercept_stream,
 )
-from operations.pipeline import Mismatches, check_declared_error, finish, output_schema_applies
+from operations.pipeline import Mismatches, check_declared_error, finish
 from operations.schema import Policy, Problem
 from operations.spec import Operation, OperationSpec, require_policy
 from operations.telemetry.tracing import SDK, active_observers, modules
@@ -139,7 +139,7 @@ class OperationRegistry(OperationCatalogue):
             envelope = await self._run_until(context.deadline, registered, self.run(registered, input, context))
         if self.raise_on_error if raise_on_error is None else raise_on_error:
             envelope.raise_for_error()
-        return envelope if isinstance(operation, str) else self._rebuild(operation, envelope)
+        return envelope if isinstance(operation, str) else self.rebuild(operation, envelope)
 
     @overload
     async def call(
@@ -161,11 +161,7 @@ class OperationRegistry(OperationCatalogue):
         if not isinstance(operation, FunctionOperation):
             message = f"call takes a function with @operation, not {type(operation).__name__}: use execute"
             raise CallError(ErrorCode.VALIDATION_ERROR, message)
-        try:
-            input = operation.bind(*args, **kwargs)
-        except TypeError as error:
-            raise CallError(ErrorCode.VALIDATION_ERROR, f"{operation.id}: {error}") from None
-        return await self.execute(operation, input)
+        return await self.execute(operation, operation.bind(*args, **kwargs))
 
     @overload
     def subscribe(
@@ -215,7 +211,7 @@ class OperationRegistry(OperationCatalogue):
                     break
                 if self.raise_on_error:
                     envelope.raise_for_error()
-                yield envelope if isinstance(operation, str) else self._rebuild(operation, envelope)
+                yield envelope if isinstance(operation, str) else self.rebuild(operation, envelope)
         finally:
             if not getattr(stream, "ag_running", False):  # a running one was abandoned at its deadline
                 await (stream.aclose() if deadline is None else deadline.close(stream.aclose))
@@ -481,12 +477,10 @@ class OperationRegistry(OperationCatalogue):
             check_declared_error(operation, error, self.mismatches)
         return translate(error, operation.id)
 
-    def _rebuild(self, operation: Operation[R], envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R]:
+    def rebuild(self, operation: Operation[R], envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[R]:
         """Return the envelope with its data as the operation's Python type; unchanged if that fails."""
-        if operation.load is None or not output_schema_applies(operation, envelope):
-            return envelope
         try:
-            return ResponseEnvelope(operation.load(envelope.data), envelope.meta)
+            return operation.rebuild(envelope)
         except Exception as error:  # noqa: BLE001  # the type's own code may raise anything
             reason = error.message if isinstance(error, CallError) else f"{type(error).__name__}: {error}"
             message = f"cannot convert result to the return type: {reason}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,17 @@ def test_an_added_source_does_not_take_the_ids_of_others(two: Project) -> None:
     assert owner(two) == ("own", "own")
     # The only open source is extra, whose own hello.greet is hidden.
     assert two.run("call", "extra.relay", "--json").data == "own"
+
+
+def test_an_id_in_the_namespace_of_an_api_belongs_to_the_first_source_without_a_cache(two: Project) -> None:
+    document = {"openapi": "3.1.0", "info": {"title": "A", "version": "1"}, "paths": {"/greet": {"get": {}}}}
+    document["paths"]["/greet"]["get"] = {"operationId": "greet", "responses": {}}  # type: ignore[index]
+    two.write("api.json", json.dumps(document))
+    api = '[sources.hello]\nopenapi = "./api.json"\nbase_url = "http://127.0.0.1:1"\n\n'
+    two.write("operations.toml", config("own") + api)
+    assert two.run("call", "hello.greet", "--json").data == "own"
+    two.write("operations.toml", api + config("own"))
+    assert two.run("call", "hello.greet", "--json").code == 6
 
 
 def test_an_edited_file_changes_no_owner(two: Project) -> None:

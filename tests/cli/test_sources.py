@@ -314,7 +314,7 @@ def test_sources_are_added_checked_and_listed(tmp_path: Path, api: str) -> None:
     dead = project.run("add", "mcp", "dead", "--", "no-such-program-anywhere")
     assert dead.code == 6
     assert "error: dead was not added: it cannot be opened" in dead.err
-    assert "hint: no-such-program-anywhere is not in PATH: install it; --no-check adds it all the same" in dead.err
+    assert "hint: no-such-program-anywhere is not in PATH: install it; --no-check adds it anyway" in dead.err
     assert "dead" not in (project.directory / "operations.toml").read_text()
     assert dead.out == ""
     missing = project.run("add", "openapi", "absent", "absent.json")
@@ -402,7 +402,10 @@ def test_an_unset_variable_fails_its_own_transport(project: Project) -> None:
     for words in (["worker"], ["call", "shop.quote", "--url", "bus"]):
         done = project.run(*words)
         assert done.code == 2
-        assert "transports.bus.url: variable BUS_PASSWORD is not set and has no default" in done.err
+        assert (
+            "transports.bus.url: variable BUS_PASSWORD is not set: set it, or write ${BUS_PASSWORD:-default}"
+            in done.err
+        )
     done = project.run("hub")
     assert (done.code, "hub.host: variable HUB_HOST is not set" in done.err) == (2, True)
     doctor = project.run("doctor")

@@ -92,7 +92,7 @@ def test_they_are_included_beside_other_sources(tmp_path: Path) -> None:
 def test_an_unset_variable_disables_its_source_and_is_named_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, CLAUDE, "mcp.json")
     found = {name: source.problem for name, source in load_config(path, environ={}).sources.items()}
-    missing = "variable KEY is not set and has no default"
+    missing = "variable KEY is not set: set it, or write ${KEY:-default}"
     assert found["my files"] == f"{path}:6: mcpServers.my files.env.KEY: {missing}"
     assert found["remote"] == f"{path}:9: mcpServers.remote.headers.Authorization: {missing}"
     assert found["windsurf"] is None

@@ -197,10 +197,10 @@ def test_the_table_of_a_project_file(tmp_path: Path) -> None:
         ("include = ['nothere.toml']", "1: include[0]: file not found"),
         ("include = ['operations.toml']", "1: include[0]: "),
         ("env_file = 'nothere.env'", "1: env_file: "),
-        ("policy = '${NO}'", "1: policy: variable NO is not set and has no default"),
-        ("include = [\n'${NO}']", "2: include[0]: variable NO is not set and has no default"),
-        ("env_file = '${NO}'", "1: env_file: variable NO is not set and has no default"),
-        ("[access]\n'*' = ['${NO}']", "2: access.*[0]: variable NO is not set and has no default"),
+        ("policy = '${NO}'", "1: policy: variable NO is not set: set it, or write ${NO:-default}"),
+        ("include = [\n'${NO}']", "2: include[0]: variable NO is not set: set it, or write ${NO:-default}"),
+        ("env_file = '${NO}'", "1: env_file: variable NO is not set: set it, or write ${NO:-default}"),
+        ("[access]\n'*' = ['${NO}']", "2: access.*[0]: variable NO is not set: set it, or write ${NO:-default}"),
         ("[sources.a]\npython = '${a b}'", "2: sources.a.python: invalid ${…}: expected ${NAME}"),
         ("[sources.a]\npython = '${A'", "2: sources.a.python: unclosed ${"),
     ],
@@ -214,7 +214,7 @@ def test_problems_are_reported_with_file_and_line(tmp_path: Path, text: str, exp
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        ("python = '${NO}'", "2: sources.a.python: variable NO is not set and has no default"),
+        ("python = '${NO}'", "2: sources.a.python: variable NO is not set: set it, or write ${NO:-default}"),
         ("command='x'\nargs=[\n'a',\n'${NO}',\n]", "5: sources.a.args[1]: variable NO is not set"),
         ("openapi = 'x.json'\ntimeout = '${NO}'", "3: sources.a.timeout: variable NO is not set"),
         ("url = 'http://x'\nauth = { type = 'bearer', token = '${NO}' }", "3: sources.a.auth.token: variable NO"),
@@ -250,8 +250,8 @@ def test_an_unset_variable_disables_its_transport_or_the_hub_alone(tmp_path: Pat
     assert (list(config.transports), config.hub, list(config.sources)) == (["b"], None, ["s"])
     path = tmp_path / "operations.toml"
     assert config.unusable == {
-        "transports.a": f"{path}:3: transports.a.token: variable NO is not set and has no default",
-        "hub": f"{path}:9: hub.tokens[0].token: variable NEITHER is not set and has no default",
+        "transports.a": f"{path}:3: transports.a.token: variable NO is not set: set it, or write ${{NO:-default}}",
+        "hub": f"{path}:9: hub.tokens[0].token: variable NEITHER is not set: set it, or write ${{NEITHER:-default}}",
     }
 
 

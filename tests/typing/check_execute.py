@@ -100,6 +100,16 @@ async def check_calls_by_arguments(registry: OperationRegistry) -> None:
     await registry.call(find, text=1)  # type: ignore[call-overload]
 
 
+async def check_nested_calls(context: OperationContext) -> None:
+    """`context.call` is typed as `registry.call` is."""
+    assert_type(await context.call(get, sku="a"), ResponseEnvelope[Item])
+    assert_type(await context.call(find, "a", limit=3), ResponseEnvelope[list[Item]])
+    assert_type(await context.call(greet, name="Ada"), ResponseEnvelope[str])
+    await context.call(get, skq="a")  # type: ignore[call-overload]
+    await context.call(get)  # type: ignore[call-overload]
+    await context.call(find, text=1)  # type: ignore[call-overload]
+
+
 async def check_direct_calls() -> None:
     """The function itself keeps its parameters and its return type."""
     started: Coroutine[Any, Any, Item] = get("a")

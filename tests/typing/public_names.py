@@ -144,6 +144,12 @@ SPEC = OperationSpec(
 ECHO: Operation[Any] = Operation(spec=SPEC, handler=handle)
 
 
+@operation(id="shop.total")
+async def total(context: OperationContext, items: list[str]) -> float:
+    """Add up prices by nested calls."""
+    return sum([(await context.call(quote, item=item)).data[item] for item in items])
+
+
 async def call(registry: OperationRegistry) -> None:
     """Registry, calls and envelopes."""
     quoted = await registry.call(quote, item="tea", count=2)

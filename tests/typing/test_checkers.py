@@ -43,6 +43,8 @@ MISTAKES = [
     'await registry.call(greet, "Ada", "extra")',  # too many arguments
     'await registry.call("shop.quote", item="tea")',  # an id is for execute
     'x: int = (await registry.call(quote, item="tea")).data["tea"]',  # wrong result
+    'await OperationContext().call(quote, itme="tea")',  # unknown argument of a nested call
+    'x: int = (await OperationContext().call(greet, name="Ada")).data',  # wrong result of a nested call
     '(await registry.execute(quote, {"item": "tea"})).data.upper()',  # wrong member of the result
     '(await registry.execute("shop.quote")).body',  # unknown member of an envelope
     'registry.execute(quote, {"item": "tea"}).data',  # missing await

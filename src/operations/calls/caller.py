@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -123,7 +123,7 @@ class PendingRequestMap:
         operation_id, until = _require_id(operation), _earliest(deadline, timeout)
         request = RequestPayload("", operation_id, input, parent_request_id, until, None, identity, metadata)
         call = self._send_call(request, _CallOptions(current_grant.get(), retry, wait, durable, as_worker, progress))
-        return call if isinstance(operation, str) or operation.load is None else _convert(call, operation.load)
+        return call if isinstance(operation, str) or operation.load is None else _rebuild(call, operation)
 
     async def submit(
         self,
@@ -502,12 +502,11 @@ def _earliest(deadline: float | None, timeout: float | None) -> int | None:
     return int(deadline) if until is None else min(int(deadline), until)
 
 
-async def _convert(
-    call: Coroutine[Any, Any, ResponseEnvelope[Any]], load: Callable[[Any], Any]
+async def _rebuild(
+    call: Coroutine[Any, Any, ResponseEnvelope[Any]], operation: Operation[Any]
 ) -> ResponseEnvelope[Any]:
-    """Return the envelope of a call with its data as a Python type."""
-    envelope = await call
-    return ResponseEnvelope(load(envelope.data), envelope.meta)
+    """Return the envelope of a call with its data as the operation's Python type."""
+    return operation.rebuild(await call)
 
 
 def random_id(peer: str) -> str:

@@ -321,21 +321,19 @@ def _failed(workspace: Workspace, only: Collection[str]) -> bool:
 def _sources_of(requested: str, catalogue: Catalogue | None, config: Config) -> list[str] | None:
     """Return the source of an operation, by the cache or its namespace; None if it may be any source.
 
-    Changed sources before it in the file are returned too: one of them may have the id now.
+    Uncached and changed sources before it in the file are returned too: the first source with an id gets it.
     """
     known = None if catalogue is None else catalogue.source_of(requested)
-    if catalogue is not None and known is not None:
-        earlier = itertools.takewhile(lambda source: source.name != known, config.sources.values())
-        may_have = [
-            source.name
-            for source in earlier
-            if source.kind not in ("mcp", "openapi") or requested.startswith(f"{source.namespace}.")
-        ]
-        return [*(name for name in may_have if name in catalogue.stale), known]
     # Python functions choose their namespaces; operations of servers and APIs have the source's.
-    found = [name for name, source in config.sources.items() if source.kind in ("mcp", "openapi")]
-    found = [name for name in found if requested.startswith(f"{config.sources[name].namespace}.")]
-    return found if len(found) == 1 else None
+    remote = [source for source in config.sources.values() if source.kind in ("mcp", "openapi")]
+    may_have = [source for source in remote if requested.startswith(f"{source.namespace}.")]
+    if known is None:
+        if len(may_have) != 1:
+            return None
+        known = may_have[0].name
+    earlier = itertools.takewhile(lambda source: source.name != known, config.sources.values())
+    others = [source.name for source in earlier if source not in remote or source in may_have]
+    return [*(name for name in others if catalogue is None or name in catalogue.stale), known]
 
 
 class LazySources:

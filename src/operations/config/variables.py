@@ -86,7 +86,7 @@ class Variables:
         if value is None:
             self.missing.add(name)
         if not separator:
-            raise UnsetVariable(f"variable {name} is not set and has no default", mention)
+            raise UnsetVariable(f"variable {name} is not set: set it, or write ${{{name}:-default}}", mention)
         return self.fill(default)
 
 

@@ -167,6 +167,20 @@ async def test_f5_an_invalid_media_type_counts_as_json(kind: str) -> None:
     assert any("invalid media type" in note for note in operations.diagnostics()["api.send"])
 
 
+@pytest.mark.parametrize("kinds", [("", JSON), (JSON, "")])
+async def test_an_invalid_media_type_does_not_hide_the_declared_json(kinds: tuple[str, str]) -> None:
+    other = {"type": "object", "properties": {"other": TEXT}, "required": ["other"]}
+    content = {kind: {"schema": PERSON if kind else other} for kind in kinds}
+    operations = load(
+        {"requestBody": {"required": True, "content": content}, "responses": {"200": {"content": content}}}
+    )
+    assert (await request(operations, {"name": "Ada"}))["body"] == b'{"name":"Ada"}'
+    [operation] = operations
+    assert not operation.spec.output_schema.check({"other": "a"})
+    assert operation.spec.output_schema.check({"name": "Ada"})
+    assert "200: invalid media type '': ignored" in operations.diagnostics()["api.send"]
+
+
 def members(*names: str, **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {name: {"type": "integer"} for name in names} | more}
 

@@ -12,7 +12,8 @@ import pytest
 from operations import CallError, HTTPResponseMeta, OperationRegistry
 from operations.sources.openapi import HTTPAuth, HTTPServiceConfig, from_openapi_file
 from tests.sources.openapi.inputs import fitting_input
-from tests.sources.openapi.prism import EXCUSES, Rejection, excuse_of, prism
+from tests.sources.openapi.prism import prism
+from tests.sources.openapi.prism_excuses import EXCUSES, Rejection, excuse_of
 
 FOLDER = os.environ.get("OPERATIONS_TEST_DOCUMENTS")
 DOCUMENTS = ["petstore.yaml", "museum.yaml", "readme-train-travel.yaml"]
@@ -62,6 +63,10 @@ BODY_ONE_OF = "body.b oneOf: Request body property b must match exactly one sche
 NO_TYPES = "INVALID_CONTENT_TYPE: No supported content types, but request included a non-empty body"
 BASE64 = r'body.attachments pattern: Request body property data must match pattern "^[\w\d+\/=]*$"'
 UNSUPPORTED = " 415: Supported content types: application/octet-stream"
+NUMBERS = "query.day enum: Request query parameter day.N must be equal to one of the allowed values: N, N"
+ENCODED = "query required: Request query must have required property 'filter%Nbid%Nd'"
+DEEP = "query.filter minItems: Request query parameter filter.id must NOT have fewer than N items"
+BESIDE = {"requestBody": {"content": {"a/b": {"schema": {"$ref": "#/components/schemas/B", "required": ["b"]}}}}}
 PROVED = [
     Rejection("a", "body.tags type: Request body property tags must be array", FORM, b"name=a&tags=b"),
     Rejection("a", "body.data type: Request body property data must be object", FORM, b"data=%7B%7D"),
@@ -83,9 +88,20 @@ PROVED = [
     Rejection("a", BODY_ONE_OF, schema={"properties": {"b": {"anyOf": [{}, {}]}}}),
     Rejection("a", NO_TYPES, "application/json", b"{}"),
     Rejection("a", "body type: Request body must be object", "application/xml", b"<a/>"),
+    Rejection(
+        "a: GET /users/{id}?key={key} (full_input)", "NO_PATH_MATCHED_ERROR: The route /users/a hasn't been found"
+    ),
+    Rejection("a", NUMBERS, schema={"properties": {"day": {"items": {"enum": ["1", "2"]}}}}, url="/a?x=1&day=2,1"),
+    Rejection("a", "query required: Request query must have required property 'q'", url="/a?q=&b=1"),
+    Rejection("a", "body type: Request body must be object", "text/json", b"{}"),
+    Rejection("a", DEEP, url="/a?filter%5Bid%5D%5B%5D=1"),
+    Rejection("a", "body required: Request body must have required property 'b'", described=BESIDE),
+    Rejection("a", "body type: Request body must be string", FORM, b"a", {"properties": {"body": {"type": "string"}}}),
+    Rejection("a", "header.content-type enum: must be equal to one of the allowed values: a/b, c/d", "a/b; x=1"),
+    Rejection("a", ENCODED, url="/a?filter%5Bid%5D=1"),
+    Rejection("a", "body anyOf: Request body must match", "a/b", b'{"ip":""}', {"anyOf": [{"format": "ipv4"}]}),
 ]
 UNPROVED = [
-    Rejection("a", "body.tags type: Request body property tags must be array", FORM, b"tags=a&tags=b"),
     Rejection("a", "body.tags type: Request body property tags must be array", FORM, b"name=a"),
     Rejection("a", "body.tags type: Request body property tags must be array", "application/json", b'{"tags": "b"}'),
     Rejection("a", "body.data type: Request body property data must be object", FORM, b"data=a"),
@@ -103,6 +119,16 @@ UNPROVED = [
     Rejection("a", UNSUPPORTED, "application/x-tar", schema={"properties": {}}),
     Rejection("a", NO_TYPES, "text/plain", b"{}"),
     Rejection("a", "body type: Request body must be object", "application/json", b"[]"),
+    Rejection("a: GET /users/{id} (full_input)", "NO_PATH_MATCHED_ERROR: The route /users/a hasn't been found"),
+    Rejection("a", NUMBERS, schema={"properties": {"day": {"items": {"enum": ["1", "2"]}}}}, url="/a?day=3"),
+    Rejection("a", "query required: Request query must have required property 'q'", url="/a?b=1"),
+    Rejection("a", "body type: Request body must be object", "text/json", b"1"),
+    Rejection("a", DEEP, url="/a?filter%5Bid%5D%5B0%5D=1"),
+    Rejection("a", "body required: Request body must have required property 'c'", described=BESIDE),
+    Rejection("a", "body type: Request body must be string", FORM, b"a", {"properties": {"body": {"type": "object"}}}),
+    Rejection("a", "header.content-type enum: must be equal to one of the allowed values: a/b, c/d", "e/f"),
+    Rejection("a", ENCODED, url="/a?filter%5Bother%5D=1"),
+    Rejection("a", "body anyOf: Request body must match", "a/b", b'{"ip":"x"}', {"anyOf": [{"format": "ipv4"}]}),
 ]
 
 

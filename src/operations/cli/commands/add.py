@@ -103,7 +103,7 @@ async def _open_and_write(
     ):
         report = next(report for report in workspace.reports if report.name == args.name)
         if report.state != "ready":
-            hint = "; ".join(filter(None, (report.hint, "--no-check adds it all the same")))
+            hint = "; ".join(filter(None, (report.hint, "--no-check adds it anyway")))
             raise source_failure(structs.replace(report, hint=hint), f"{args.name} was not added: it cannot be opened")
         if _is_api_key(table, workspace.opened[args.name]):
             table = {**table, "auth": {**table["auth"], "type": "api_key"}}

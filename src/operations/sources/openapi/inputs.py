@@ -18,7 +18,7 @@ from operations.sources.openapi.documents import (
     IdentifiedReferenceError,
 )
 from operations.sources.openapi.forms import first_type, styled_parameter
-from operations.sources.openapi.media import essence, is_json, is_text, usable_media_type
+from operations.sources.openapi.media import essence, is_json, is_text, usable_media_types
 from operations.sources.openapi.parameters import Parameter
 
 _PLAIN_OBJECT = frozenset(
@@ -182,10 +182,9 @@ def plan_body(documents: Documents, body: DocNode, taken: frozenset[str], notes:
 
 
 def _declared_content(documents: Documents, body: DocNode, notes: list[str]) -> dict[str, DocNode]:
-    """Return the descriptions of a body by media type; an invalid media type counts as JSON."""
-    content: dict[str, DocNode] = {}
-    for kind, media in body.get("content").items():
-        content.setdefault(usable_media_type(kind, "body", notes), documents.follow_if_found(media))
+    """Return the descriptions of a body by media type."""
+    declared = usable_media_types(body.get("content").items(), "body", notes)
+    content = {kind: documents.follow_if_found(media) for kind, media in declared.items()}
     return content or {"application/octet-stream": DocNode(None, body.address)}
 
 

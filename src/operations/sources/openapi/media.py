@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
+from typing import TypeVar
+
+T = TypeVar("T")
 
 EVENT_STREAM = "text/event-stream"
 
@@ -32,12 +36,23 @@ def essence(media_type: str) -> str:
     return media_type.partition(";")[0].strip().lower()
 
 
-def usable_media_type(declared: str, place: str, notes: list[str]) -> str:
-    """Return a declared media type; JSON for one that is empty or has no slash, with a note that names its place."""
-    if "/" in declared:
-        return declared
-    notes.append(f"{place}: invalid media type {declared!r}: application/json is assumed")
-    return "application/json"
+def usable_media_types(declared: Iterable[tuple[str, T]], place: str, notes: list[str]) -> dict[str, T]:
+    """Return contents by media type; one that is empty or has no slash counts as JSON, unless JSON is declared as well.
+
+    `notes` gets a line for each of these, which names its place.
+    """
+    contents = list(declared)
+    usable = {kind: content for kind, content in contents if "/" in kind}
+    has_json = any(essence(kind) == "application/json" for kind in usable)
+    for kind, content in contents:
+        if "/" in kind:
+            continue
+        outcome = "ignored" if has_json else "application/json is assumed"
+        notes.append(f"{place}: invalid media type {kind!r}: {outcome}")
+        if not has_json:
+            usable["application/json"] = content
+            has_json = True
+    return usable
 
 
 def charset(media_type: str) -> str:

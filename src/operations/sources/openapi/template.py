@@ -11,7 +11,7 @@ import msgspec
 from operations.sources.openapi import swagger2
 from operations.sources.openapi.documents import DanglingReferenceError, DocNode, Documents
 from operations.sources.openapi.inputs import InputField, InputPlan, plan_input, require_items
-from operations.sources.openapi.media import essence, is_json, is_stream, is_text, usable_media_type
+from operations.sources.openapi.media import essence, is_json, is_stream, is_text, usable_media_types
 from operations.sources.openapi.parameters import Parameter, placeholder_name
 
 _IGNORED_HEADERS = ("accept", "content-type", "authorization")
@@ -192,8 +192,8 @@ class TemplateReader:
             except DanglingReferenceError as error:
                 notes.append(f"response {status} has no usable description: {error}")
                 continue
-            described = response.get("content").items()
-            media = {essence(usable_media_type(kind, status, notes)): node for kind, node in described}
+            described = usable_media_types(response.get("content").items(), status, notes)
+            media = {essence(kind): node for kind, node in described.items()}
             for kind in _PROBLEMS & media.keys():
                 del media[kind]  # an error, whatever the status is
             accepts += [kind for kind in media if kind not in accepts]
