@@ -61,17 +61,18 @@ def kept() -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
-def request(id: str, to: str = "shop.price", **payload: Any) -> bytes:
-    body = {"requestId": id, "operationId": to, "input": {"item": "tea"}, **payload}
-    return msgspec.json.encode({"v": 1, "type": "call.requested", "id": id, "to": to, "payload": body})
+def request(id: str, to: str, identity: Any) -> bytes:
+    payload = {"requestId": id, "operationId": to, "input": {"item": "tea"}}
+    event = {"v": 1, "type": "call.requested", "id": id, "to": to, "identity": identity, "payload": payload}
+    return msgspec.json.encode(event)
 
 
 def address_of(transport: Transport, operation_id: str) -> str:
     return endpoint_of(transport).request_address(operation_id)
 
 
-@pytest.mark.parametrize("field", ["id", "reply", "operation"])
-async def test_long_ids_are_not_kept(bus: Bus, field: str) -> None:
+@pytest.mark.parametrize("field", ["id", "reply", "operation", "identity"])
+async def test_long_ids_and_claims_are_not_kept(bus: Bus, field: str) -> None:
     worker, mallory = await bus(), await bus()
     handler = CallHandler(OperationRegistry([price]), worker)
     pending = PendingRequestMap(mallory)
@@ -84,8 +85,10 @@ async def test_long_ids_are_not_kept(bus: Bus, field: str) -> None:
             "id": (f"{mallory.peer}-{long}", "shop.price"),
             "reply": (f"{long}-1", "shop.price"),
             "operation": (f"{mallory.peer}-{number}", f"shop.{long}"),
+            "identity": (f"{mallory.peer}-{number}", "shop.price"),
         }[field]
-        mallory.send(address_of(mallory, "shop.price"), request(id, to))
+        claimed = {"id": long} if field == "identity" else None
+        mallory.send(address_of(mallory, "shop.price"), request(id, to, claimed))
         await asyncio.sleep(0)
     # Requests of one caller arrive in order.
     assert (await pending.call("shop.price", {"item": "tea"})).data == 3

@@ -216,14 +216,13 @@ class RequestHandler:
     def _authenticate(self, event: CallRequested, codec: Codec) -> Identity | None:
         """Return the caller that the transport or `identify` authenticates; None for an anonymous one."""
         claimed = event.payload.identity
-        given = None
-        if event.identity is not NULL:
-            raw = bytes(event.identity)
-            given = self._identities.get(raw) or self._read_identity(raw, event, codec)
         trust = self.transport.capabilities.identity
         if trust == "caller":
             return claimed
-        identity = given if trust == "hub" else None
+        identity = None
+        if trust == "hub" and event.identity is not NULL:
+            raw = bytes(event.identity)
+            identity = self._identities.get(raw) or self._read_identity(raw, event, codec)
         if self._identify is not None:
             identity = self._identify(event)
         if claimed is not None and claimed != identity:
