@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import re
 import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,10 +20,14 @@ from operations.calls.announcements import WorkerDirectory
 from operations.calls.endpoint import LARGE_MESSAGE, endpoint_of
 from operations.calls.events import AnnouncementPayload
 from operations.pubsub import Transport
+from operations.pubsub.nats import connect as connect_nats
+from operations.pubsub.nats.wire import publish
 from operations.pubsub.redis import RedisTransport
 from operations.testing import error_of
 from tests.calls.test_redis_permissions import ByHand, rules
+from tests.nats_server import nats_server
 from tests.redis_servers import Server, own_server
+from tests.security.test_bus_permissions import GUIDE
 from tests.security.untrusted_bus import Bus, untrusted_bus
 from tests.waiting import until
 
@@ -219,3 +224,64 @@ async def test_a_redis_caller_writes_anything_and_workers_go_on(
                 await answered(pending, operation_id, durable=durable)
         assert worker.reconnects == 0, "the worker's other calls do not fail"
         await handler.close()
+
+
+# What a caller may send on NATS with the permissions of the guide.
+
+
+@operation(id="stock.left", type="query")
+async def left(item: str) -> int:
+    return len(item)
+
+
+@operation(id="stock.order", durable=True)
+async def order_stock(item: str) -> str:
+    return item
+
+
+DEEP = b'{"v":1,"type":"call.requested","id":"ada.1-1","to":"stock.left","payload":' + b"[" * 200_000
+HEADERS = b"".join(b"X-%d: y\r\n" % number for number in range(2_000))
+
+
+@pytest.mark.parametrize(
+    ("subject", "data", "headers"),
+    [
+        (b"calls.v1.work.ada.stock.left", DEEP, b""),
+        (b"calls.v1.work.ada.stock.left", b"\0\0\1\0\0" + bytes(4 * 65_536), b""),
+        (b"calls.v1.work.ada.stock.left", b"\0\xff\xff\xff\xff", b""),
+        (b"calls.v1.work.ada.stock.left", b"\1\3\xff\xff" + b"t" * 70_000, b""),
+        (b"calls.v1.work.ada.stock.left", b"\xdf\xff\xff\xff\xff", b""),
+        (b"calls.v1.work.ada.stock.left", b"x", HEADERS),
+        (b"calls.v1.work.ada.stock." + b"x" * 900, b"{}", b""),
+        (b"calls.v1.queue.ada.stock", DEEP, b""),
+        (b"calls.v1.queue.ada.stock", b"x", HEADERS),
+        (b"calls.v1.queue.ada.stock", b"x", b"Operations-Record: \xff*.>.x\r\n"),
+        (b"calls.v1.queue.ada.stock", b"x", b"Operations-Record: " + b"k" * 3_000 + b".l\r\n"),
+        (b"calls.v1.control.stock", DEEP, b""),
+        (b"calls.v1.asks", b'{"v":1,"type":"worker.asked","id":"","to":"","payload":{"peer":"*.>"}}', b""),
+        (b"calls.v1.asks", b'{"v":1,"type":"worker.asked","id":"","to":"","payload":{"peer":"a b\\r\\nPUB x 0"}}', b""),
+    ],
+    ids=lambda value: value[:40].decode(errors="replace"),
+)
+async def test_a_nats_caller_sends_anything_and_workers_go_on(subject: bytes, data: bytes, headers: bytes) -> None:
+    config = re.search(r"^```conf\n(.*?)^```$", (GUIDE / "nats.md").read_text(), re.M | re.S)
+    assert config is not None
+    with nats_server(config[1]) as server:
+        async with (
+            connect_nats(server.url, user="stock", password="s-secret") as worker,
+            connect_nats(server.url, user="bob", password="b-secret") as bob,
+            connect_nats(server.url, user="ada", password="a-secret") as ada,
+        ):
+            handler = CallHandler(OperationRegistry([left, order_stock]), worker)
+            pending = PendingRequestMap(bob)
+            async with asyncio.timeout(60):
+                assert (await pending.call("stock.left", {"item": "tea"}, wait=True)).data == 3
+                # The first durable call waits until the worker has created the streams.
+                assert (await pending.call("stock.order", {"item": "tea"}, durable=True, wait=True)).data == "tea"
+                for _ in range(3):
+                    assert ada.publish(publish(subject, data, headers=headers))
+                await ada.flush()
+                assert (await pending.call("stock.left", {"item": "tea"})).data == 3
+                assert (await pending.call("stock.order", {"item": "tea"}, durable=True)).data == "tea"
+            assert (worker.reconnects, bob.reconnects) == (0, 0)
+            await handler.close()
