@@ -19,7 +19,7 @@ from operations.calls import CallHandler, PendingRequestMap, codec, from_call
 from operations.calls.announcements import WorkerDirectory
 from operations.calls.endpoint import LARGE_MESSAGE, endpoint_of
 from operations.calls.events import AnnouncementPayload
-from operations.pubsub import Transport
+from operations.pubsub import Flushes, Transport
 from operations.pubsub.nats import connect as connect_nats
 from operations.pubsub.nats.wire import publish
 from operations.pubsub.redis import RedisTransport
@@ -151,6 +151,9 @@ async def test_long_names_of_workers_are_not_kept(bus: Bus) -> None:
     caller, mallory = await bus(), await bus()
     async with from_call(caller):
         endpoint = endpoint_of(caller)
+        flushes = caller.optional(Flushes)
+        if flushes is not None:
+            await flushes.flush()  # the server knows the subscription
         event = {"v": 1, "type": "worker.alive", "id": "", "to": "workers"}
         mallory.send("workers", msgspec.json.encode(event | {"payload": {"workerId": "m" * 129}}))
         await until(lambda: endpoint.counters.malformed == 1)
